@@ -1,0 +1,70 @@
+-- Take every lock or none.
+-- KEYS: marker, held, tomb, then lock and fence of each resource
+-- ARGV: round, value, ttl ms, proposal us, skew us, fence ttl ms, max ttl ms,
+--       each resource, expected marker, ready-at us
+-- -> round, status, TIME us, then the fences (granted), or place, PTTL ms, fence and token (refused)
+local round, value = tonumber(ARGV[1]), ARGV[2]
+local ttl, fence_ttl, max_ttl = tonumber(ARGV[3]), ARGV[6], tonumber(ARGV[7])
+local skew = tonumber(ARGV[5])
+local clock = redis.call('TIME')
+local now = clock[1] * 1000000 + clock[2]
+local now_ms = math.floor(now / 1000)
+local seen = redis.call('MGET', unpack(KEYS))
+if seen[1] ~= ARGV[#ARGV - 1] or now < tonumber(ARGV[#ARGV]) then
+  return { round, -1, now }
+end
+if seen[3] then
+  return { round, -2, now }
+end
+
+local proposal = math.min(math.max(tonumber(ARGV[4]), now - skew), now + skew)
+local reply = { round, 1, now }
+for place = 1, (#KEYS - 3) / 2 do
+  local lock, fence = seen[2 + 2 * place], seen[3 + 2 * place]
+  -- tonumber also takes '0x10', ' 12 ' and 'nan'; above 2^53 numbers melt together.
+  if fence and not (fence:find('^%d+$') and #fence <= 16) then
+    return { round, -4, now }
+  end
+  local stored = tonumber(fence or 0)
+  if lock and lock ~= value then
+    local left = redis.call('PTTL', KEYS[2 + 2 * place])
+    -- A clock that went back makes locks overlong; only ours (a token, then JSON) are cut.
+    if left > max_ttl and lock:find('^%x+ {') == 1 and lock:find(' ', 1, true) == 33 then
+      redis.call('PEXPIRE', KEYS[2 + 2 * place], max_ttl)
+      left = max_ttl
+    end
+    -- So that locks set by other clients show once they contend.
+    local expiry = left < 0 and '+inf' or string.format('%.0f', now_ms + left)
+    redis.pcall('ZADD', KEYS[2], 'NX', expiry, ARGV[7 + place])
+    return { round, 0, now, place, left, stored, lock:sub(1, 32) }
+  end
+  if not (lock and fence) then
+    stored = math.max(stored + 1, proposal)
+  end
+  if stored > now + 2 * skew then
+    return { round, -3, now }
+  end
+  reply[3 + place] = stored
+end
+
+local stale = redis.pcall('ZRANGEBYSCORE', KEYS[2], '-inf', '(' .. string.format('%.0f', now_ms), 'LIMIT', 0, 16)
+if stale.err then
+  return { round, -4, now }
+end
+if #stale > 0 then
+  redis.call('ZREM', KEYS[2], unpack(stale))
+end
+for place = 1, (#KEYS - 3) / 2 do
+  local key = KEYS[2 + 2 * place]
+  redis.call('SET', KEYS[3 + 2 * place], string.format('%.0f', reply[3 + place]), 'PX', fence_ttl)
+  if not seen[2 + 2 * place] and not redis.call('SET', key, value, 'NX', 'PX', ttl) then
+    -- MGET shows a key of another type as absent; a script has no rollback, so undo.
+    for before = 1, place - 1 do
+      redis.call('DEL', KEYS[2 + 2 * before])
+      redis.call('ZREM', KEYS[2], ARGV[7 + before])
+    end
+    return { round, -4, now }
+  end
+  redis.call('ZADD', KEYS[2], string.format('%.0f', now_ms + ttl), ARGV[7 + place])
+end
+return reply

@@ -1,0 +1,31 @@
+-- Let every lock live longer where all of them are still ours. Never re-creates one.
+-- KEYS: marker, held, then the lock of each resource
+-- ARGV: round, value, ttl ms, each resource, expected marker, ready-at us
+-- -> round, status, TIME us, then the place at fault (absent, refused)
+local round, ttl = tonumber(ARGV[1]), tonumber(ARGV[3])
+local clock = redis.call('TIME')
+local now = clock[1] * 1000000 + clock[2]
+local seen = redis.call('MGET', unpack(KEYS))
+if seen[1] ~= ARGV[#ARGV - 1] or now < tonumber(ARGV[#ARGV]) then
+  return { round, -1, now }
+end
+local absent = 0
+for place = 1, #KEYS - 2 do
+  local lock = seen[2 + place]
+  if lock and lock ~= ARGV[2] then
+    return { round, 0, now, place, redis.call('PTTL', KEYS[2 + place]), 0, lock:sub(1, 32) }
+  end
+  if not lock and absent == 0 then
+    absent = place
+  end
+end
+if absent > 0 then
+  return { round, -5, now, absent }
+end
+local expiry = string.format('%.0f', math.floor(now / 1000) + ttl)
+for place = 1, #KEYS - 2 do
+  redis.call('PEXPIRE', KEYS[2 + place], ttl)
+  -- The index only shows what is held: an index that is broken must not cost a lock.
+  redis.pcall('ZADD', KEYS[2], expiry, ARGV[3 + place])
+end
+return { round, 1, now }

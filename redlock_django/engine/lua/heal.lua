@@ -1,0 +1,45 @@
+-- Give a held lock to a master that had forgotten it.
+-- KEYS: marker, held, tomb, then lock and fence of each resource
+-- ARGV: round, value, ttl ms, skew us, fence ttl ms, each resource, each fence,
+--       expected marker, ready-at us
+-- -> round, status, TIME us, then the fences (granted) or the place at fault (refused)
+local round, value, ttl = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
+local clock = redis.call('TIME')
+local now = clock[1] * 1000000 + clock[2]
+local seen = redis.call('MGET', unpack(KEYS))
+if seen[1] ~= ARGV[#ARGV - 1] or now < tonumber(ARGV[#ARGV]) then
+  return { round, -1, now }
+end
+if seen[3] then
+  return { round, -2, now }
+end
+local count = (#KEYS - 3) / 2
+local reply = { round, 1, now }
+for place = 1, count do
+  local lock, fence = seen[2 + 2 * place], seen[3 + 2 * place]
+  if lock and lock ~= value then
+    return { round, 0, now, place, redis.call('PTTL', KEYS[2 + 2 * place]), 0, lock:sub(1, 32) }
+  end
+  if fence and not (fence:find('^%d+$') and #fence <= 16) then
+    return { round, -4, now }
+  end
+  reply[3 + place] = math.max(tonumber(fence or 0), tonumber(ARGV[5 + count + place]))
+  if reply[3 + place] > now + 2 * tonumber(ARGV[4]) then
+    return { round, -3, now }
+  end
+end
+local expiry = string.format('%.0f', math.floor(now / 1000) + ttl)
+for place = 1, count do
+  local key = KEYS[2 + 2 * place]
+  redis.call('SET', KEYS[3 + 2 * place], string.format('%.0f', reply[3 + place]), 'PX', ARGV[5])
+  if not seen[2 + 2 * place] and not redis.call('SET', key, value, 'NX', 'PX', ttl) then
+    for before = 1, place - 1 do
+      if not seen[2 + 2 * before] then
+        redis.call('DEL', KEYS[2 + 2 * before])
+      end
+    end
+    return { round, -4, now }
+  end
+  redis.pcall('ZADD', KEYS[2], expiry, ARGV[5 + place])
+end
+return reply

@@ -1,0 +1,33 @@
+-- Learn whether this master may be trusted, and say so to everybody who comes later.
+-- A master with another run_id than its marker has restarted and may have forgotten locks:
+-- its votes count again only after every lock it may have forgotten has expired.
+-- KEYS: marker
+-- ARGV: round, run_id, fingerprint, delay us, how ('join', 'distrust', 'trust', 'reconfigure')
+-- -> round, status (1 known, 2 marked now, -6 another fingerprint), TIME us, ready-at us,
+--    marker, what was wrong ('', 'fresh', 'restarted', 'stepped', or the other fingerprint)
+local round, run, print, delay = tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4])
+local how = ARGV[5]
+local clock = redis.call('TIME')
+local now = clock[1] * 1000000 + clock[2]
+local seen = redis.call('GET', KEYS[1])
+local was, at, other = (seen or ''):match('^(%x+) (%d+) (%S+)$')
+local why = ''
+if not was then
+  why = 'fresh'
+elseif other ~= print and how ~= 'reconfigure' then
+  return { round, -6, now, tonumber(at), seen, other }
+elseif was ~= run then
+  why = 'restarted'
+elseif how == 'distrust' then
+  why = 'stepped'
+elseif how == 'join' and tonumber(at) <= now + delay then
+  -- (A ready-at further away than the delay was written by a clock that has gone back.)
+  return { round, 1, now, tonumber(at), seen, '' }
+end
+local ready = now + delay
+if how == 'trust' then
+  ready = now
+end
+local marker = run .. ' ' .. string.format('%.0f', ready) .. ' ' .. print
+redis.call('SET', KEYS[1], marker)
+return { round, 2, now, ready, marker, why }
