@@ -1,0 +1,203 @@
+"""Where a master is and how to log in there, read from a URL and refused early when wrong."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Collection, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+
+from redis.connection import (
+    Connection,
+    SSLConnection,
+    UnixDomainSocketConnection,
+    parse_url,
+)
+from redis.exceptions import RedisError
+
+ConnectionClass = type[Connection] | type[SSLConnection] | type[UnixDomainSocketConnection]
+
+_CLASSES: Mapping[str, ConnectionClass] = {
+    "redis": Connection,
+    "rediss": SSLConnection,
+    "unix": UnixDomainSocketConnection,
+}
+# What a site may say about a connection. The rest of redis-py's arguments (retries, decoding,
+# parsers) belongs to the wire: a driver that retries by itself makes a dead master cost seconds.
+_OPEN = frozenset(
+    {
+        "client_name",
+        "credential_provider",
+        "db",
+        "health_check_interval",
+        "password",
+        "protocol",
+        "socket_connect_timeout",
+        "socket_keepalive",
+        "socket_keepalive_options",
+        "socket_read_size",
+        "socket_timeout",
+        "socket_type",
+        "username",
+    }
+)
+_HOST = re.compile(r"[\w.-]+|[0-9a-f:.]+(%[\w.-]+)?")
+_PASSWORD_HINT = "bad URL (the password must be percent-encoded)"
+
+
+def _accepted(connection_class: ConnectionClass) -> frozenset[str]:
+    names = {name for cls in connection_class.__mro__ for name in inspect.signature(cls).parameters}
+    return frozenset(n for n in names if n in _OPEN or n.startswith("ssl_"))
+
+
+_ACCEPTED = {scheme: _accepted(cls) for scheme, cls in _CLASSES.items()}
+CONNECTION_OPTIONS: frozenset[str] = frozenset().union(*_ACCEPTED.values())
+"""The names of all connection options that some kind of URL accepts."""
+
+
+def nearest(name: object, known: Iterable[str]) -> str:
+    """Give `, did you mean 'x'?` for the known name most like `name` in any case, or nothing."""
+    by_lower = {word.lower(): word for word in known}
+    found = get_close_matches(str(name).lower(), by_lower, n=1)
+    return f", did you mean {by_lower[found[0]]!r}?" if found else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Address:
+    """One master's address, ready for redis-py.
+
+    `name` is what a person sees: `host:port`, `host:port/db` or the unix path, never a secret.
+    `kwargs` go to `connection_class`, may hold a password, and are in no repr.
+    `place` is equal for two addresses of one server; the db does not count, since two
+    databases of one server are one master.
+    """
+
+    name: str
+    place: Hashable
+    connection_class: ConnectionClass
+    kwargs: Mapping[str, Any] = field(repr=False, compare=False)
+
+    @classmethod
+    def from_url(cls, url: str, options: Mapping[str, Any] | None = None) -> Address:
+        """Read a `redis://`, `rediss://` or `unix://` URL; what it says wins over `options`.
+
+        `options` are redis-py connection arguments (`username`, `password`, `ssl_*`, ...).
+        Raises ValueError with a text that holds no part of the URL but option names.
+        """
+        parts = _split(url)
+        scheme = parts.scheme
+        connection_class = _CLASSES[scheme]
+        kwargs = dict(options or {})
+        _check_names(kwargs, scheme)
+        _check_names(_query(parts), scheme)
+        kwargs |= _parse(url)
+        kwargs["db"] = _db(parts, kwargs.get("db", 0))
+        kwargs.pop("connection_class", None)
+        _check_accepted(connection_class, kwargs)
+        if scheme == "unix":
+            name = kwargs["path"]
+            place: Hashable = name
+        else:
+            host, port = kwargs["host"], kwargs.setdefault("port", 6379)
+            name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            # Case and the usual second name of this machine; what else may be one server
+            # under two names shows when both answer with one run_id.
+            bare = host.lower().rstrip(".")
+            place = ("127.0.0.1" if bare == "localhost" else bare, port)
+        if kwargs["db"]:
+            name = f"{name}/{kwargs['db']}"
+        return cls(name=name, place=place, connection_class=connection_class, kwargs=kwargs)
+
+
+def _split(url: str) -> SplitResult:
+    if not isinstance(url, str):
+        raise ValueError(f"must be a URL string, got {type(url).__name__}")
+    if not url.startswith(("redis://", "rediss://", "unix://")):
+        raise ValueError("must start with redis://, rediss:// or unix://")
+    # urlsplit() drops line ends without a word, which would change a password.
+    if not url.isprintable() or " " in url:
+        raise ValueError("bad URL (it holds a space or a control character; percent-encode it)")
+    parts: SplitResult | None = _attempt(urlsplit, url)
+    if parts is None or parts.fragment or not _authority_is_whole(parts):
+        raise ValueError(_PASSWORD_HINT)
+    if parts.scheme == "unix":
+        if len(parts.path) < 2:
+            raise ValueError("has no socket path: unix:///run/redis.sock")
+        return parts
+    host = parts.hostname
+    if not host:
+        raise ValueError("has no host")
+    if not _HOST.fullmatch(unquote(host)):
+        raise ValueError(_PASSWORD_HINT)
+    # A port that is no number is most often the tail of a password.
+    port = _attempt(lambda: (parts.port,))
+    if port is None:
+        raise ValueError("bad URL (the port must be 1 to 65535, the password percent-encoded)")
+    if port[0] == 0:
+        raise ValueError("the port must be 1 to 65535")
+    return parts
+
+
+def _authority_is_whole(parts: SplitResult) -> bool:
+    """Say whether no `/`, `?` or `#` of a password has cut the authority short."""
+    if "@" in parts.path + parts.query + parts.fragment:
+        return False
+    return parts.scheme != "unix" or not parts.netloc.rpartition("@")[2]
+
+
+def _query(parts: SplitResult) -> list[str]:
+    if not parts.query:
+        return []
+    pairs = _attempt(lambda: parse_qsl(parts.query, strict_parsing=True))
+    if pairs is None:
+        raise ValueError("bad URL (query options are name=value, joined by &)")
+    names = [name for name, _ in pairs]
+    if len(set(names)) != len(names):
+        raise ValueError("gives a query option twice")
+    return names
+
+
+def _check_names(names: Collection[str], scheme: str) -> None:
+    for name in names:
+        if name in _ACCEPTED[scheme]:
+            continue
+        if name in _ACCEPTED["rediss"] and str(name).startswith("ssl_"):
+            raise ValueError(f"option {name!r} needs a rediss:// URL")
+        raise ValueError(f"unknown connection option {name!r}{nearest(name, _ACCEPTED[scheme])}")
+
+
+def _parse(url: str) -> dict[str, Any]:
+    parsed: dict[str, Any] | None = _attempt(parse_url, url)
+    if parsed is None:
+        raise ValueError("bad URL (a query option has a value of the wrong kind)")
+    return parsed
+
+
+def _db(parts: SplitResult, db: Any) -> int:
+    # redis-py reads "/notanumber" as database 0 and "/1/2" as 12.
+    path = "" if parts.scheme == "unix" else parts.path.removeprefix("/")
+    if path and not re.fullmatch("[0-9]{1,9}", path):
+        raise ValueError("the database after the host must be a number")
+    if path and int(path) != db:
+        raise ValueError("gives the database twice, in the path and as ?db=")
+    if isinstance(db, bool) or not isinstance(db, int) or db < 0:
+        raise ValueError("the database (db) must be a whole number, 0 or more")
+    return db
+
+
+def _check_accepted(connection_class: ConnectionClass, kwargs: Mapping[str, Any]) -> None:
+    """Let redis-py look at the arguments now; making the object opens nothing."""
+    if _attempt(lambda: connection_class(**kwargs)) is None:
+        names = ", ".join(sorted(set(kwargs) - {"host", "port", "path", "db"}))
+        raise ValueError(f"redis-py refuses these connection options: {names}")
+
+
+def _attempt(function: Any, *args: Any) -> Any:
+    """Give the result, or None for an error, whose text and context may hold a password."""
+    try:
+        return function(*args)
+    except (ValueError, TypeError, AttributeError, RedisError):
+        return None

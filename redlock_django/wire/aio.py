@@ -1,0 +1,211 @@
+"""Coroutines: one set of links for each running loop, closed with it.
+
+The writes of one turn of the loop go out together, one send for each master; a round is
+one future.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from redlock_django.engine.rounds import Pause, Protocol, Result, Round, Step, ended
+from redlock_django.wire.clock import clock
+from redlock_django.wire.join import Joined, Unfit
+from redlock_django.wire.link import Links, Master, nobody
+
+
+class LoopLinks(Links):
+    """The links of one event loop; to be used by that loop only, but for `post`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        loop = asyncio.get_running_loop()
+        # Weak: the backend keeps these links by their loop, and a loop that somebody
+        # forgot to close must still be collected.
+        self._loop = weakref.ref(loop)
+        self._flushing = False
+        self._ticking = False
+        self._ticked = 0.0
+        self._hopes: set[asyncio.Future[None]] = set()
+        self._end: AsyncGenerator[None, None] | None = None
+
+    async def run(self, protocol: Protocol[Result], *, patient: bool = True) -> Result:
+        """Carry a protocol to its end and return its result.
+
+        With `patient`, a round that has no quorum of links waits for connections under way.
+        """
+        if self._end is None:
+            await self._start()
+        step = next(protocol)
+        while True:
+            try:
+                await self._take(step, patient)
+                step = protocol.send(clock())
+            except StopIteration as done:
+                result: Result = done.value
+                return result
+            except BaseException as error:
+                if ended(protocol):
+                    raise  # it has ended: that was its own word
+                step = protocol.throw(error)
+
+    def post(self, protocol: Protocol[Any]) -> bool:
+        """From any thread: put a protocol's first round on its way; False if the loop is gone."""
+        loop = self._loop()
+        if loop is None or loop.is_closed() or self.closed.is_set():
+            return False
+        try:
+            loop.call_soon_threadsafe(self._post, protocol)
+        except RuntimeError:  # closed in between
+            return False
+        return True
+
+    def _post(self, protocol: Protocol[Any]) -> None:
+        step = next(protocol)
+        if isinstance(step, Round):
+            self.begin(self.exchange(step, nobody))
+            self._flush()
+
+    # One step.
+
+    async def _take(self, step: Step, patient: bool) -> None:
+        if isinstance(step, Pause):
+            await asyncio.sleep(step.seconds)
+            return
+        if not step.awaited:
+            self.begin(self.exchange(step, nobody))
+            self._flush()  # at once: the loop may be about to end
+            return
+        if patient and self.hoping() and any(c is not None and c.trusted for c in step.commands):
+            await self._hope()
+        loop = asyncio.get_running_loop()
+        answered: asyncio.Future[None] = loop.create_future()
+        exchange = self.exchange(step, partial(_settle, answered))
+        try:
+            self.begin(exchange)
+            if not self._flushing:
+                self._flushing = True
+                loop.call_soon(self._flush)
+            await answered
+        except BaseException:
+            exchange.abandon()
+            raise
+
+    async def _hope(self) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = clock() + self.connect_timeout
+        while self.hoping() and (left := deadline - clock()) > 0:
+            news: asyncio.Future[None] = loop.create_future()
+            self._hopes.add(news)
+            try:
+                await asyncio.wait((news,), timeout=left)
+            finally:
+                self._hopes.discard(news)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        self.flush()
+        self._tick_soon()
+
+    # What the links ask of a driver.
+
+    def _watch(self, master: Master) -> None:
+        loop = self._loop()
+        assert master.link is not None
+        if loop is None or loop.is_closed():
+            return
+        fd = master.link.socket.fileno()
+        loop.add_reader(fd, self._readable, master)
+        if master.link.blocked:
+            loop.add_writer(fd, self._writable, master)
+        else:
+            loop.remove_writer(fd)
+
+    def _unwatch(self, master: Master) -> None:
+        loop = self._loop()
+        assert master.link is not None
+        if loop is None or loop.is_closed():
+            return
+        fd = master.link.socket.fileno()
+        loop.remove_reader(fd)
+        loop.remove_writer(fd)
+
+    def _readable(self, master: Master) -> None:
+        self.read(master)
+        if self._dirty:
+            self._flush()
+
+    def _writable(self, master: Master) -> None:
+        self._dirty.add(master.place)
+        self._flush()
+
+    def _changed(self) -> None:
+        for news in self._hopes:
+            _settle(news)
+
+    def deliver(self, place: int, result: Joined | Unfit) -> bool:
+        loop = self._loop()
+        if loop is None or self.closed.is_set():
+            return False
+        try:
+            loop.call_soon_threadsafe(self._delivered, place, result)
+        except RuntimeError:  # closed in between
+            self.closed.set()
+            return False
+        return isinstance(result, Unfit)
+
+    def _delivered(self, place: int, result: Joined | Unfit) -> None:
+        if self.closed.is_set():
+            if isinstance(result, Joined):
+                result.socket.close()
+            return
+        self.arrived(place, result)
+        self._flush()
+
+    # Lateness. Reads that are ready run before timers in every turn of a loop, so a stall
+    # of the loop is not taken for a silence of a master.
+
+    def _tick_soon(self) -> None:
+        loop = self._loop()
+        if self._ticking or loop is None or loop.is_closed() or not self.owing():
+            return
+        self._ticking = True
+        self._ticked = clock()
+        loop.call_later(self.master_timeout / 4, self._tick)
+
+    def _tick(self) -> None:
+        self._ticking = False
+        self.waited(self.owing(), self.master_timeout / 4, clock() - self._ticked)
+        self._flush()
+
+    # The end of the loop.
+
+    async def _start(self) -> None:
+        # asyncio.run and asgiref both shut a loop's asynchronous generators down before
+        # they close it: the one public way to hear of the end of a loop one does not own.
+        self._end = self._until_the_end()
+        await anext(self._end)
+        self.connect()
+
+    async def _until_the_end(self) -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            self.shut()
+
+    async def aclose(self) -> None:
+        """Close every link. The object is of no more use."""
+        self.shut()
+        if self._end is not None:
+            with suppress(RuntimeError):
+                await self._end.aclose()
+
+
+def _settle(future: asyncio.Future[None]) -> None:
+    if not future.done():  # its task may have been cancelled
+        future.set_result(None)

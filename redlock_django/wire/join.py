@@ -1,0 +1,210 @@
+"""One connection: made by redis-py, checked, and asked whether its master may be trusted.
+
+Everything here blocks, for at most the connect timeout, and so runs on a thread of its
+own, never on a caller's.
+"""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass
+from typing import Any
+
+from redis.backoff import NoBackoff
+from redis.exceptions import (
+    AuthenticationError,
+    NoPermissionError,
+    RedisError,
+    ResponseError,
+)
+from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.retry import Retry
+
+from redlock_django.engine.commands import COMMANDS, Terms, script
+from redlock_django.wire.address import Address
+from redlock_django.wire.clock import clock
+
+KNOWN, MARKED, MISMATCH = 1, 2, -6  # what join.lua answers
+
+
+class Unfit(Exception):
+    """A master cannot be used; the text says why and holds no secret."""
+
+
+class ConfigMismatch(Unfit):
+    """Another deployment with other numbers works on the same masters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """What a master's marker says.
+
+    `marker` is its text; `ready` and the bounds of `offset` are in seconds of our clock;
+    `ready_at` in µs of the master's. `doubt` says why it may have forgotten locks ("" where
+    it is known). `offset` bounds the master's clock minus ours.
+    """
+
+    marker: bytes
+    ready_at: int
+    ready: float
+    doubt: str
+    offset: tuple[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A fit master: its socket, still blocking, and what it said of itself."""
+
+    socket: socket.socket
+    run_id: str
+    trust: Trust
+    warnings: tuple[str, ...]
+
+
+def join(address: Address, terms: Terms, tolerate: frozenset[str], timeout: float) -> Joined:
+    """Connect, check and ask a master; `timeout` in seconds. Raises Unfit."""
+    connection = prepare(address, timeout)
+    try:
+        connection.connect()
+        info = read_info(ask(connection, ("INFO",))[0])
+        warnings = check(info, tolerate)
+        run_id = info["run_id"]
+        sent = clock()
+        *_, answer = ask(
+            connection,
+            *(("SCRIPT", "LOAD", script(command.name)[0]) for command in COMMANDS),
+            ("SCRIPT", "LOAD", script("join")[0]),
+            ("EVAL", *join_arguments(terms, run_id, "join", 0, text=True)),
+        )
+        trust = read_trust(terms, answer, sent, clock())
+        taken: socket.socket = connection._sock
+        # From here on the socket is ours alone: redis-py must neither close nor shut it.
+        connection._sock = None
+    except Unfit:
+        raise
+    except (RedisError, OSError) as error:
+        raise Unfit(describe(error, timeout)) from None
+    finally:
+        connection.disconnect()
+    if taken.family in (socket.AF_INET, socket.AF_INET6):
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    return Joined(taken, run_id, trust, warnings)
+
+
+def prepare(address: Address, timeout: float) -> Any:
+    """A connection of redis-py's, not connected yet; `timeout` in seconds for each step."""
+    return address.connection_class(
+        **{
+            "protocol": 2,  # a link reads no pushes
+            **address.kwargs,
+            "socket_timeout": timeout,
+            "socket_connect_timeout": timeout,
+            # redis-py's own ten retries with back-off make a dead master cost seconds,
+            # and one of them may repeat an acquire whose reply was lost.
+            "retry": Retry(NoBackoff(), 0),
+        }
+    )
+
+
+def join_arguments(
+    terms: Terms, run_id: str, how: str, number: int, *, text: bool = False
+) -> tuple[str | int, ...]:
+    """What follows EVALSHA (or EVAL, with `text`) to run join.lua."""
+    return (
+        script("join")[0 if text else 1],
+        1,
+        terms.marker,
+        number,
+        run_id,
+        terms.fingerprint,
+        round(terms.restart_delay * 1_000_000),
+        how,
+    )
+
+
+def read_trust(terms: Terms, answer: Any, sent: float, read: float) -> Trust:
+    """Read a reply of join.lua that was asked for at `sent` and read at `read`."""
+    _, status, time, ready_at, marker, why = answer
+    if status == MISMATCH:
+        raise ConfigMismatch(
+            f"its marker says {why.decode(errors='replace')!r}, this alias says "
+            f"{terms.fingerprint!r}: every client of a master must have the same number of "
+            "masters, MAX_TTL, MAX_CLOCK_SKEW and RESTART_DELAY (after a planned change run "
+            "'manage.py redlock_init --reconfigure')"
+        )
+    doubt = {
+        "": "waits to be trusted",
+        "fresh": "fresh or flushed",
+        "restarted": "restarted",
+        "stepped": "its clock stepped",
+    }[why.decode()]
+    offset = (time / 1_000_000 - read, time / 1_000_000 - sent)
+    return Trust(marker, ready_at, read + (ready_at - time) / 1_000_000, doubt, offset)
+
+
+def ask(connection: Any, *commands: tuple[str | int, ...]) -> list[Any]:
+    """The answers to a pipeline of commands; raises the first error among them."""
+    connection.send_packed_command(connection.pack_commands(commands))
+    answers = []
+    error: ResponseError | None = None
+    for _ in commands:
+        try:
+            answers.append(connection.read_response())
+        except ResponseError as failure:
+            error = error or failure
+    if error is not None:
+        raise error
+    return answers
+
+
+def read_info(answer: bytes | str) -> dict[str, str]:
+    """What INFO says, by name."""
+    text = answer.decode() if isinstance(answer, bytes) else answer
+    return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+
+
+def check(info: dict[str, str], tolerate: frozenset[str]) -> tuple[str, ...]:
+    """The faults that are tolerated; raises Unfit for one that is not."""
+    version = info.get("redis_version", "0")
+    if int(version.split(".")[0]) < 5:
+        raise Unfit(f"its version {version} is too old: Redis 5 or Valkey 7.2 is the least")
+    if info.get("loading", "0") != "0":
+        raise Unfit("is still loading its data")
+    if info.get("cluster_enabled", "0") == "1":
+        raise Unfit("is a cluster node: Redlock needs independent masters")
+    warnings = []
+    if info.get("role") != "master":
+        text = "is a replica: Redlock needs masters"
+        if "replica" not in tolerate:
+            raise Unfit(text)
+        warnings.append(text)
+    policy = info.get("maxmemory_policy", "noeviction")
+    if info.get("maxmemory", "0") != "0" and policy != "noeviction":
+        text = f"may evict locks (maxmemory-policy {policy}): set it to noeviction"
+        if "eviction" not in tolerate:
+            raise Unfit(text)
+        warnings.append(text)
+    return tuple(warnings)
+
+
+def describe(error: Exception, timeout: float) -> str:
+    """Why a connection failed, without anything that could hold a secret."""
+    if isinstance(error, AuthenticationError):
+        return "refused the password"
+    if isinstance(error, NoPermissionError):
+        return "its ACL forbids INFO, SCRIPT LOAD or EVAL"
+    if isinstance(error, RedisTimeoutError | TimeoutError):
+        return f"did not answer within {timeout:g} s"
+    if isinstance(error, ResponseError):
+        return f"answered {first_word(error)}"
+    cause = error.__context__ if isinstance(error.__context__, OSError) else error
+    if isinstance(cause, ConnectionRefusedError):
+        return "refused the connection"
+    if isinstance(cause, OSError) and cause.strerror:
+        return f"could not be reached: {cause.strerror}"
+    return f"could not be reached: {type(error).__name__}"
+
+
+def first_word(error: Exception) -> str:
+    """The code of an error reply. The rest differs between servers and may tell too much."""
+    return str(error).split(" ", 1)[0][:40] or type(error).__name__

@@ -1,0 +1,235 @@
+"""Threads: one set of links for a process, shared by all its threads.
+
+Threads queue their rounds; whoever has the mutex sends everything that is queued, in one
+send for each master; one waiting thread at a time polls, and reads for all. A thread that
+stops waiting hands the reading over. A tender thread reads what nobody waits for any more.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from redlock_django.engine.rounds import Pause, Protocol, Result, Round, Step, ended
+from redlock_django.wire.clock import clock
+from redlock_django.wire.join import Joined, Unfit
+from redlock_django.wire.link import Exchange, Links, Master, nobody
+
+
+class SyncLinks(Links):
+    """The links of one process, for callers that may block. Thread-safe."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # Only ever taken by `with`: an interrupt cannot come between taking it and the
+        # promise to give it back.
+        self._mutex = threading.Lock()
+        self._news = threading.Condition()
+        self._queue: deque[Exchange] = deque()
+        self._waiting: dict[Exchange, None] = {}
+        self._reader: Exchange | None = None
+        self._poller = select.poll()
+        self._by_fd: dict[int, Master] = {}
+        self._bell, self._ringer = socket.socketpair()
+        self._bell.setblocking(False)
+        self._ringer.setblocking(False)
+        self._poller.register(self._bell.fileno(), select.POLLIN)
+        self._left = threading.Event()
+        self._tender: threading.Thread | None = None
+
+    def run(self, protocol: Protocol[Result], *, patient: bool = True) -> Result:
+        """Carry a protocol to its end and return its result.
+
+        With `patient`, a round that has no quorum of links waits for connections under way.
+        """
+        if self._tender is None:
+            self._start()
+        step = next(protocol)
+        while True:
+            try:
+                self._take(step, patient)
+                step = protocol.send(clock())
+            except StopIteration as done:
+                result: Result = done.value
+                return result
+            except BaseException as error:
+                if ended(protocol):
+                    raise  # it has ended: that was its own word
+                step = protocol.throw(error)
+
+    def post(self, protocol: Protocol[Any]) -> None:
+        """Put a protocol's first round on its way, and wait for nothing."""
+        if self._tender is None:
+            self._start()
+        step = next(protocol)
+        if isinstance(step, Round):
+            self._send(self.exchange(step, nobody))
+            self._left.set()
+
+    def close(self) -> None:
+        """Close every link. The object is of no more use."""
+        with self._mutex:
+            self.shut()
+        self._left.set()
+        for end in (self._bell, self._ringer):
+            end.close()
+
+    def abandon(self) -> None:
+        super().abandon()
+        for end in (self._bell, self._ringer):
+            end.close()
+
+    # One step.
+
+    def _take(self, step: Step, patient: bool) -> None:
+        if isinstance(step, Pause):
+            time.sleep(step.seconds)
+            return
+        if not step.awaited:
+            self._send(self.exchange(step, nobody))
+            self._left.set()
+            return
+        if patient and self.hoping() and any(c is not None and c.trusted for c in step.commands):
+            with self._news:
+                self._news.wait_for(lambda: not self.hoping(), self.connect_timeout)
+        bell: SimpleQueue[None] = SimpleQueue()
+        exchange = self.exchange(step, lambda: bell.put(None))
+        try:
+            self._waiting[exchange] = None
+            self._send(exchange)
+            while not exchange.decided:
+                self._wait(exchange, bell)
+        except BaseException:
+            exchange.abandon()
+            raise
+        finally:
+            self._waiting.pop(exchange, None)
+        if not self._left.is_set():
+            self._left.set()
+
+    def _send(self, exchange: Exchange) -> None:
+        self._queue.append(exchange)
+        with self._mutex:
+            self._send_all()
+
+    def _send_all(self) -> None:
+        while self._queue:
+            # Taken off only once begun: an interrupt in between may begin another
+            # thread's round twice, which is harmless, but never forgets it.
+            self.begin(self._queue[0])
+            self._queue.popleft()
+        self.flush()
+
+    def _wait(self, exchange: Exchange, bell: SimpleQueue[None]) -> None:
+        """Read for everybody if nobody does, else sleep until told."""
+        try:
+            with self._mutex:
+                if self._reader is None:
+                    self._reader = exchange
+            if self._reader is exchange:
+                while not exchange.decided:
+                    self._poll()
+            else:
+                with suppress(Empty):
+                    bell.get(timeout=self.master_timeout)
+        finally:
+            heir: Exchange | None = None
+            with self._mutex:
+                if self._reader is exchange:
+                    self._reader = None
+                    heir = next((other for other in self._waiting if not other.decided), None)
+            if heir is not None:
+                heir.wake()
+
+    def _poll(self) -> None:
+        with self._mutex:
+            asked = max(self.patience(), 0.0)
+        began = clock()
+        events = self._poller.poll(int(asked * 1000) + 1)
+        took = clock() - began
+        with self._mutex:
+            heard = set()
+            for fd, event in events:
+                master = self._by_fd.get(fd)
+                if master is None:
+                    self._hush()
+                    continue
+                heard.add(master.place)
+                if event & select.POLLOUT:
+                    self._dirty.add(master.place)
+                if event & ~select.POLLOUT:
+                    self.read(master)
+            silent = [m for m in self.owing() if m.place not in heard]
+            self.waited(silent, asked, took)
+            self._send_all()
+
+    # What the links ask of a driver.
+
+    def _watch(self, master: Master) -> None:
+        assert master.link is not None
+        fd = master.link.socket.fileno()
+        self._by_fd[fd] = master
+        wanted = select.POLLIN | (select.POLLOUT if master.link.blocked else 0)
+        self._poller.register(fd, wanted)
+        with suppress(OSError):
+            self._ringer.send(b"!")  # a poll under way does not see the change
+
+    def _unwatch(self, master: Master) -> None:
+        assert master.link is not None
+        fd = master.link.socket.fileno()
+        self._by_fd.pop(fd, None)
+        with suppress(KeyError, ValueError):
+            self._poller.unregister(fd)
+
+    def _hush(self) -> None:
+        with suppress(OSError):
+            self._bell.recv(4096)
+
+    def _changed(self) -> None:
+        with self._news:
+            self._news.notify_all()
+
+    def deliver(self, place: int, result: Joined | Unfit) -> bool:
+        with self._mutex:
+            if self.closed.is_set():
+                return False
+            again = self.arrived(place, result)
+            self.flush()
+            self._left.set()
+            return again
+
+    # The tender.
+
+    def _start(self) -> None:
+        with self._mutex:
+            if self._tender is None and not self.closed.is_set():
+                self._tender = threading.Thread(
+                    target=self._tend, name="redlock-tender", daemon=True
+                )
+                self._tender.start()
+                self.connect()
+
+    def _tend(self) -> None:
+        """Read the replies that nobody waits for, and judge who is late with them."""
+        pause = self.master_timeout / 2
+        while not self.closed.is_set():
+            self._left.wait()
+            self._left.clear()
+            began = clock()
+            while not self.closed.wait(pause):
+                with self._mutex:
+                    owing = self.owing()
+                    for master in owing:
+                        self.read(master)
+                    if self._reader is None:
+                        self.waited(self.owing(), pause, clock() - began)
+                    self._send_all()
+                    began = clock()
+                    if not self.owing():
+                        break
