@@ -1,0 +1,62 @@
+"""Redlock for Django: one request at a time, over N independent Redis masters.
+
+The engine decides, the wire carries, the app asks. Public names are fetched on first use,
+so that importing the package in a settings module is safe.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from redlock_django.decorators import lock_resource
+    from redlock_django.exceptions import (
+        AlreadyHeld,
+        BadResource,
+        InvalidRedlock,
+        LockLost,
+        NotAcquired,
+        NotHeld,
+        QuorumUnreachable,
+        RedlockError,
+        ResourceLocked,
+    )
+    from redlock_django.handler import locks
+    from redlock_django.locking import Lock, lock
+    from redlock_django.resources import resource
+
+__all__ = [
+    "AlreadyHeld",
+    "BadResource",
+    "InvalidRedlock",
+    "Lock",
+    "LockLost",
+    "NotAcquired",
+    "NotHeld",
+    "QuorumUnreachable",
+    "RedlockError",
+    "ResourceLocked",
+    "lock",
+    "lock_resource",
+    "locks",
+    "resource",
+]
+
+_HOMES = {
+    "Lock": "locking",
+    "lock": "locking",
+    "lock_resource": "decorators",
+    "locks": "handler",
+    "resource": "resources",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES.get(name, 'exceptions')}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

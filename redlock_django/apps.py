@@ -1,0 +1,14 @@
+"""The app configuration."""
+
+from __future__ import annotations
+
+from django.apps import AppConfig
+
+
+class RedlockConfig(AppConfig):
+    """Redlock for Django."""
+
+    name = "redlock_django"
+    label = "redlock_django"
+    verbose_name = "Redlock"
+    default_auto_field = "django.db.models.BigAutoField"

@@ -1,0 +1,1 @@
+"""What stands behind `locks["alias"]`: lock services in terms of leases."""

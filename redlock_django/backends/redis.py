@@ -1,0 +1,147 @@
+"""Redlock over N independent Redis or Valkey masters."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from redlock_django.backends.base import BaseBackend, delays, proposals, tokens
+from redlock_django.engine import rounds
+from redlock_django.engine.validity import Lease, LeaseState
+from redlock_django.wire.aio import LoopLinks
+from redlock_django.wire.link import Links
+from redlock_django.wire.sync import SyncLinks
+
+AnyLinks = TypeVar("AnyLinks", bound=Links)
+
+
+class RedisBackend(BaseBackend):
+    """One set of links for the process's threads, and one for each running loop."""
+
+    def __init__(self, alias: str, **settings: Any) -> None:
+        super().__init__(alias, **settings)
+        self._sync: SyncLinks | None = None
+        self._making = threading.Lock()
+        self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopLinks] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    def acquire(self, resources: tuple[str, ...], ttl: float, wait: float, holder: str) -> Lease:
+        links = self.sync_links()
+        lease = links.run(self._acquire(resources, ttl, wait, holder))
+        return replace(lease, home=links)
+
+    async def aacquire(
+        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str
+    ) -> Lease:
+        links = self.loop_links()
+        lease = await links.run(self._acquire(resources, ttl, wait, holder))
+        return replace(lease, home=links)
+
+    def _acquire(
+        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str
+    ) -> rounds.Protocol[Lease]:
+        return rounds.acquire(
+            self.terms,
+            resources,
+            ttl,
+            holder,
+            now=self.clock(),
+            wait=wait,
+            tokens=tokens(),
+            proposals=proposals(),
+            delays=delays(),
+        )
+
+    # A renewal does not wait for a connection: it comes again soon, and other leases wait.
+
+    def extend(self, lease: Lease, ttl: float) -> tuple[LeaseState, Lease]:
+        protocol = rounds.extend(self.terms, lease, ttl, now=self.clock())
+        return self._home_sync(lease).run(protocol, patient=False)
+
+    async def aextend(self, lease: Lease, ttl: float) -> tuple[LeaseState, Lease]:
+        protocol = rounds.extend(self.terms, lease, ttl, now=self.clock())
+        return await self.loop_links().run(protocol, patient=False)
+
+    # A release travels behind its acquire, on the very links that carried it. From
+    # anywhere else it is handed over to them.
+
+    def release(self, lease: Lease) -> bool | None:
+        if isinstance(lease.home, SyncLinks) and not lease.home.closed.is_set():
+            return lease.home.run(rounds.release(self.terms, lease), patient=False)
+        self.hand_over(lease)
+        return None
+
+    async def arelease(self, lease: Lease) -> bool | None:
+        if lease.home is self._loops.get(asyncio.get_running_loop()):
+            return await self.loop_links().run(rounds.release(self.terms, lease), patient=False)
+        self.hand_over(lease)
+        return None
+
+    def hand_over(self, lease: Lease) -> None:
+        protocol = rounds.release(self.terms, lease, awaited=False)
+        if isinstance(lease.home, LoopLinks) and lease.home.post(protocol):
+            return
+        # The links that took it are gone, so what they sent may still arrive.
+        bury = rounds.release(self.terms, lease, awaited=False, bury=True)
+        links = self._home_sync(lease)
+        links.post(protocol if links is lease.home else bury)
+
+    def voided(self, lease: Lease) -> bool:
+        return isinstance(lease.home, Links) and lease.started < lease.home.voided
+
+    # Links.
+
+    def sync_links(self) -> SyncLinks:
+        """The links that the threads of this process share."""
+        if self._sync is None:
+            with self._making:
+                if self._sync is None:
+                    self._sync = self._links(SyncLinks)
+        return self._sync
+
+    def loop_links(self) -> LoopLinks:
+        """The links of the running loop."""
+        loop = asyncio.get_running_loop()
+        links = self._loops.get(loop)
+        if links is None or links.closed.is_set():
+            with self._making:
+                links = self._loops[loop] = self._links(LoopLinks)
+        return links
+
+    def _home_sync(self, lease: Lease) -> SyncLinks:
+        home = lease.home
+        if isinstance(home, SyncLinks) and not home.closed.is_set():
+            return home
+        return self.sync_links()
+
+    def _links(self, kind: Callable[..., AnyLinks]) -> AnyLinks:
+        return kind(
+            self.addresses,
+            self.terms,
+            master_timeout=self.master_timeout,
+            connect_timeout=self.connect_timeout,
+            tolerate=self.tolerate,
+        )
+
+    def forked(self) -> None:
+        inherited = [*self._loops.values(), *([self._sync] if self._sync else [])]
+        self._making = threading.Lock()
+        self._sync = None
+        self._loops = weakref.WeakKeyDictionary()
+        for links in inherited:
+            links.abandon()
+
+    def close(self) -> None:
+        links, self._sync = self._sync, None
+        if links is not None:
+            links.close()
+
+    async def aclose(self) -> None:
+        links = self._loops.pop(asyncio.get_running_loop(), None)
+        if links is not None:
+            await links.aclose()

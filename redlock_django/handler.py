@@ -1,0 +1,106 @@
+"""`locks["alias"]`: from `settings.REDLOCK` to services, once for each process."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from django.conf import settings
+from django.core.signals import setting_changed
+from django.utils.module_loading import import_string
+
+from redlock_django.backends.base import BaseBackend
+from redlock_django.conf import Options, load
+from redlock_django.engine.commands import Terms
+
+
+@dataclass(frozen=True)
+class LockService:
+    """What stands behind one alias: its options and its backend."""
+
+    options: Options
+    backend: BaseBackend
+
+
+class LockServices:
+    """The services of all aliases, made when first asked for.
+
+    `locks["payments"]` raises InvalidRedlock where the settings are wrong. Unlike Django's
+    connections they are shared by all threads: a master has one connection per process.
+    """
+
+    def __init__(self) -> None:
+        self._services: dict[str, LockService] = {}
+        self._making = threading.Lock()
+        self.forks = 0  # how many forks this process is away from the first one
+
+    def __getitem__(self, alias: str) -> LockService:
+        service = self._services.get(alias)
+        if service is None:
+            with self._making:
+                service = self._services.get(alias)
+                if service is None:
+                    service = self._services[alias] = _make(load(alias))
+        return service
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(getattr(settings, "REDLOCK", {}))
+
+    def close(self) -> None:
+        """Close what belongs to the process; the next use begins anew."""
+        with self._making:
+            services, self._services = self._services, {}
+        for service in services.values():
+            service.backend.close()
+
+    async def aclose(self) -> None:
+        """Close what belongs to the running loop; the next use begins anew."""
+        for service in list(self._services.values()):
+            await service.backend.aclose()
+
+    def _forked(self) -> None:
+        # Whatever another thread of the parent held at that moment would stay locked.
+        self._making = threading.Lock()
+        self.forks += 1
+        for service in self._services.values():
+            service.backend.forked()
+
+
+def terms_of(options: Options) -> Terms:
+    """What the clients of an alias must agree on."""
+    return Terms(
+        names=tuple(address.name for address in options.addresses),
+        prefix=options.key_prefix,
+        max_ttl=options.max_ttl,
+        max_clock_skew=options.max_clock_skew,
+        restart_delay=options.restart_delay,
+        fence_ttl=options.fence_ttl,
+    )
+
+
+def _make(options: Options) -> LockService:
+    backend: BaseBackend = import_string(options.backend)(
+        options.alias,
+        addresses=options.addresses,
+        terms=terms_of(options),
+        master_timeout=options.master_timeout,
+        connect_timeout=options.connect_timeout,
+        tolerate=options.tolerate,
+    )
+    return LockService(options, backend)
+
+
+locks = LockServices()
+
+
+def _settings_changed(*, setting: str, **_: Any) -> None:
+    if setting in ("REDLOCK", "CACHES"):
+        locks.close()
+
+
+setting_changed.connect(_settings_changed, dispatch_uid="redlock_django.handler")
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=locks._forked)

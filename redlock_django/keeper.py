@@ -1,0 +1,248 @@
+"""Renewal: leases that are held are extended in time, and a lost one is told.
+
+One thread for the locks that threads hold, timers of the loop for those that tasks hold.
+What is due, and when, the engine decides (`engine.renewal`); here it is only carried out.
+A lost lease is noticed by the local clock too, so also when the network is dead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+import os
+import threading
+import weakref
+from itertools import count
+
+from redlock_django.backends.base import BaseBackend
+from redlock_django.engine.renewal import next_extension
+from redlock_django.engine.validity import Lease, LeaseState
+from redlock_django.handler import locks
+from redlock_django.signals import lock_lost, tell
+
+logger = logging.getLogger("redlock_django")
+
+
+class Hold:
+    """A lease somebody holds, and everything that may happen to it until it is over.
+
+    `ttl` is what the holder asked for and `hold_until` the last moment of the backend's
+    clock it may be held. `count` is how often it was taken by its holder (reentrancy), and
+    `keys` is where it stands among all that this process holds.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "backend",
+        "count",
+        "forks",
+        "hold_until",
+        "keys",
+        "lease",
+        "lost",
+        "over",
+        "renew",
+        "sender",
+        "state",
+        "timer",
+        "ttl",
+    )
+
+    def __init__(
+        self, backend: BaseBackend, lease: Lease, *, hold_until: float, renew: bool, sender: type
+    ) -> None:
+        self.backend = backend
+        self.lease = lease
+        self.ttl = lease.ttl
+        self.hold_until = hold_until
+        self.renew = renew
+        self.sender = sender
+        self.state = LeaseState.RENEWED
+        self.lost = ""
+        self.over = False
+        self.count = 1
+        self.keys: list[tuple[str, str, object]] = []
+        self.forks = locks.forks
+        self.timer: asyncio.TimerHandle | None = None
+
+    @property
+    def inherited(self) -> bool:
+        """Whether this is a child process's copy of what its parent holds."""
+        return self.forks != locks.forks
+
+    def remaining(self) -> float:
+        """Seconds the lease is still surely ours; 0 where it is lost, and then it is told."""
+        if self.inherited or self.over or self.lost:
+            return 0.0
+        if self.backend.voided(self.lease):
+            self.lose("the clock of this process stepped")
+            return 0.0
+        left = self.lease.until - self.backend.clock()
+        if left <= 0:
+            held_long = self.lease.until >= self.hold_until - self.ttl * 0.02 - 0.01
+            self.lose("MAX_HOLD was reached" if held_long and self.renew else "its time ran out")
+            return 0.0
+        return left
+
+    def lose(self, reason: str) -> None:
+        """Note, once, that the lease is lost, tell everybody, and free what is left of it."""
+        if self.lost or self.inherited:
+            return
+        self.lost = reason
+        names = ", ".join(self.lease.resources)
+        logger.warning(
+            "redlock %s: the lock was lost: %s",
+            names,
+            reason,
+            extra={"resource": names, "using": self.backend.alias},
+        )
+        self.backend.hand_over(self.lease)
+        tell(
+            lock_lost,
+            sender=self.sender,
+            using=self.backend.alias,
+            resources=self.lease.resources,
+            reason=reason,
+        )
+
+    def due(self) -> float:
+        """When to look after this lease next, by the backend's clock."""
+        plan = self._plan()
+        return self.lease.until if plan is None else plan[0]
+
+    def _plan(self) -> tuple[float, float] | None:
+        if not self.renew:
+            return None
+        return next_extension(
+            self.lease,
+            self.backend.clock(),
+            ttl=self.ttl,
+            hold_until=self.hold_until,
+            state=self.state,
+        )
+
+    def asked(self) -> float | None:
+        """The TTL to extend by now; None where it is too early, or where nothing can be done."""
+        if not self.remaining():
+            return None
+        plan = self._plan()
+        # An unknown outcome plans from now on, so its turn has come when the timer has.
+        if plan is None or (
+            self.state is LeaseState.RENEWED and plan[0] > self.backend.clock() + 0.001
+        ):
+            return None
+        return plan[1]
+
+    def found(self, state: LeaseState, lease: Lease) -> None:
+        """Take in what an extension found out, unless the lease is over meanwhile."""
+        if self.over or self.lost:
+            return
+        self.state = state
+        if state is LeaseState.LOST:
+            expired = self.backend.clock() >= lease.until
+            self.lose("its time ran out" if expired else "a majority of the masters lost it")
+        elif lease.until >= self.lease.until:
+            self.lease = lease
+
+    def tick(self) -> None:
+        """Extend if it is time; for a lease that a thread took."""
+        if (ttl := self.asked()) is not None:
+            self.found(*self.backend.extend(self.lease, ttl))
+
+    async def atick(self) -> None:
+        """Extend if it is time; for a lease that a task took, on its loop."""
+        if (ttl := self.asked()) is not None:
+            self.found(*await self.backend.aextend(self.lease, ttl))
+
+    def end(self) -> None:
+        """The lease is given back: no renewal from here on."""
+        self.over = True
+        if self.timer is not None:
+            self.timer.cancel()
+
+
+class Keeper:
+    """Looks after the holds of one process."""
+
+    def __init__(self) -> None:
+        self._reset()
+
+    def _reset(self) -> None:
+        self._due: list[tuple[float, int, weakref.ref[Hold]]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._order = count()
+        self._news = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    def watch(self, hold: Hold) -> None:
+        """Look after a hold of a thread until it is over, lost, or forgotten."""
+        entry = (hold.due(), next(self._order), weakref.ref(hold))
+        with self._news:
+            heapq.heappush(self._due, entry)
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._keep, name="redlock-keeper", daemon=True
+                )
+                self._thread.start()
+            elif self._due[0] is entry:
+                self._news.notify()
+
+    def _keep(self) -> None:
+        while True:
+            hold = self._next()
+            try:
+                hold.tick()
+            except Exception:
+                # Nothing may end this thread: others rely on it.
+                logger.exception("redlock: an extension failed")
+                hold.state = LeaseState.UNKNOWN
+            if not (hold.over or hold.lost):
+                self.watch(hold)
+            del hold
+
+    def _next(self) -> Hold:
+        with self._news:
+            while True:
+                if not self._due:
+                    self._news.wait()
+                    continue
+                when, _, reference = self._due[0]
+                hold = reference()
+                if hold is None or hold.over or hold.lost:
+                    heapq.heappop(self._due)
+                    continue
+                left = when - hold.backend.clock()
+                if left <= 0:
+                    heapq.heappop(self._due)
+                    return hold
+                del hold  # a lock its user has forgotten must be free to go
+                self._news.wait(left)
+
+    def awatch(self, hold: Hold) -> None:
+        """Look after a hold of a task, on the running loop, until it is over, lost or forgotten."""
+        left = max(0.0, hold.due() - hold.backend.clock())
+        loop = asyncio.get_running_loop()
+        hold.timer = loop.call_later(left, self._fire, weakref.ref(hold))
+
+    def _fire(self, reference: weakref.ref[Hold]) -> None:
+        hold = reference()
+        if hold is None or hold.over or hold.lost:
+            return
+        task = asyncio.get_running_loop().create_task(self._akeep(hold))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _akeep(self, hold: Hold) -> None:
+        try:
+            await hold.atick()
+        except Exception:
+            logger.exception("redlock: an extension failed")
+            hold.state = LeaseState.UNKNOWN
+        if not (hold.over or hold.lost):
+            self.awatch(hold)
+
+
+keeper = Keeper()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=keeper._reset)

@@ -1,0 +1,412 @@
+"""`Lock`: the object a user holds. `with`, `async with`, or explicit calls in both colours."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import socket
+import sys
+import threading
+import weakref
+from collections.abc import Mapping
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Self
+
+from django.utils.asyncio import async_unsafe
+
+from redlock_django.exceptions import (
+    AlreadyHeld,
+    BadResource,
+    LockLost,
+    NotAcquired,
+    NotHeld,
+    QuorumUnreachable,
+)
+from redlock_django.handler import LockService, locks
+from redlock_django.keeper import Hold, keeper
+from redlock_django.names import check_resource
+from redlock_django.signals import lock_acquired, lock_refused, lock_released, tell
+from redlock_django.wire.clock import wall_ns
+
+logger = logging.getLogger("redlock_django")
+
+MOST_RESOURCES = 100  # one script carries them all, and a script stops its master meanwhile
+_HOST = socket.gethostname()[:64]
+_APP = os.path.basename(sys.argv[0] if sys.argv else "")[:64]
+_IN_A_LOOP = (
+    "A running event loop would stand still while a lock is taken or extended: use "
+    "'async with lock(...)', aacquire() or aextend()."
+)
+
+# By alias, resource, and task or thread. Weak: a lock that its user forgot is not renewed.
+_held: weakref.WeakValueDictionary[tuple[str, str, object], Hold] = weakref.WeakValueDictionary()
+
+
+def lock(
+    *resources: str,
+    using: str = "default",
+    ttl: float | timedelta | None = None,
+    wait: float | timedelta | None = None,
+    renew: bool | None = None,
+    reentrant: bool = False,
+    holder: Mapping[str, str] | None = None,
+) -> Lock:
+    """A lock on all `resources` or on none, not taken yet.
+
+    `ttl` and `wait` in seconds (None: the alias's own). `renew` None renews in `with`
+    blocks, as the alias says, and not after an explicit `acquire()`. With `reentrant`,
+    taking again what the same task or thread holds gives the outer lease, counted.
+    `holder` is shown to whoever looks who holds it, beside host, process and time.
+
+    Raises BadResource, ValueError for a bad number, InvalidRedlock for wrong settings.
+    """
+    return Lock(
+        *resources,
+        using=using,
+        ttl=ttl,
+        wait=wait,
+        renew=renew,
+        reentrant=reentrant,
+        holder=holder,
+    )
+
+
+class Lock:
+    """A lock on one or several resources, to be taken once at a time.
+
+    Not to be shared between threads or tasks: each makes its own, for the same resource.
+    """
+
+    def __init__(
+        self,
+        *resources: str,
+        using: str = "default",
+        ttl: float | timedelta | None = None,
+        wait: float | timedelta | None = None,
+        renew: bool | None = None,
+        reentrant: bool = False,
+        holder: Mapping[str, str] | None = None,
+    ) -> None:
+        self.resources = tuple(check_resource(resource) for resource in resources)
+        if not 1 <= len(self.resources) <= MOST_RESOURCES:
+            raise BadResource(f"a lock takes 1 to {MOST_RESOURCES} resources, got {len(resources)}")
+        if len(set(self.resources)) < len(self.resources):
+            raise BadResource("the same resource is named twice", resource=self._names)
+        self.using = using
+        self._ttl = ttl
+        self._wait = wait
+        self._renew = renew
+        self._reentrant = reentrant
+        self._holder = dict(holder or {})
+        self._hold: Hold | None = None
+        self._unlocked = False
+        self._times()  # a bad number is an error here, not at the first request
+
+    def __repr__(self) -> str:
+        state = "held" if self.locked else "not held"
+        return f"<Lock {self._names!r} using {self.using!r}, {state}>"
+
+    # Taking.
+
+    def acquire(self) -> Self:
+        """Take the lock and return it.
+
+        Raises ResourceLocked, QuorumUnreachable, AlreadyHeld, or Django's
+        SynchronousOnlyOperation inside a running loop.
+        """
+        return self._acquire(renew=bool(self._renew))
+
+    @async_unsafe(_IN_A_LOOP)
+    def _acquire(self, *, renew: bool) -> Self:
+        if self._nest():
+            return self
+        service, ttl, wait = self._times()
+        try:
+            lease = service.backend.acquire(self.resources, ttl, wait, self._who())
+        except NotAcquired as error:
+            self._refused(service, error)
+            return self
+        self._hold = self._new_hold(service, lease, renew)
+        try:
+            keeper.watch(self._hold)
+        except BaseException:  # an interrupt: nobody would give the lock back
+            self.release()
+            raise
+        return self
+
+    async def aacquire(self) -> Self:
+        """As `acquire`, for coroutines; the lock belongs to the running task and loop."""
+        return await self._aacquire(renew=bool(self._renew))
+
+    async def _aacquire(self, *, renew: bool) -> Self:
+        if self._nest():
+            return self
+        service, ttl, wait = self._times()
+        try:
+            lease = await service.backend.aacquire(self.resources, ttl, wait, self._who())
+        except NotAcquired as error:
+            self._refused(service, error)
+            return self
+        self._hold = self._new_hold(service, lease, renew)
+        keeper.awatch(self._hold)
+        return self
+
+    def _new_hold(self, service: LockService, lease: Any, renew: bool) -> Hold:
+        hold = Hold(
+            service.backend,
+            lease,
+            hold_until=lease.started + service.options.max_hold,
+            renew=renew,
+            sender=type(self),
+        )
+        hold.keys = self._keys()
+        for key in hold.keys:
+            _held[key] = hold
+        tell(lock_acquired, sender=type(self), using=self.using, resources=self.resources)
+        return hold
+
+    def _nest(self) -> bool:
+        """Join the hold of the outer lock, or refuse to; False where there is none."""
+        if self._hold is not None and self._hold.remaining():
+            raise AlreadyHeld(
+                f"{self._names}: this Lock object holds it already; make another one, with "
+                "reentrant=True if it is meant to be nested",
+                resource=self._names,
+            )
+        self._hold, self._unlocked = None, False
+        outer = {id(hold): hold for key in self._keys() if (hold := _live(key))}
+        if not outer:
+            return False
+        hold = next(iter(outer.values()))
+        if not self._reentrant or len(outer) > 1 or set(self.resources) - {*hold.lease.resources}:
+            mine = ", ".join(
+                r for r, key in zip(self.resources, self._keys(), strict=True) if _live(key)
+            )
+            raise AlreadyHeld(
+                f"{mine}: this task or thread holds it already; lock(..., reentrant=True) "
+                "nests in one outer lock that holds all the same resources",
+                resource=mine,
+            )
+        hold.count += 1
+        self._hold = hold
+        return True
+
+    def _refused(self, service: LockService, error: NotAcquired) -> None:
+        """Raise, or go on without a lock where the settings say so."""
+        tell(
+            lock_refused,
+            sender=type(self),
+            using=self.using,
+            resources=self.resources,
+            reason=str(error),
+        )
+        proceed = service.options.on_unavailable == "proceed"
+        if not (proceed and isinstance(error, QuorumUnreachable)):
+            raise error
+        logger.error(
+            "redlock %s: no quorum, going on WITHOUT a lock (ON_UNAVAILABLE): %s",
+            self._names,
+            error,
+            extra={"resource": self._names, "using": self.using},
+        )
+        self._unlocked = True
+
+    # Holding.
+
+    @property
+    def locked(self) -> bool:
+        """Whether the lock is ours now; False too where ON_UNAVAILABLE let us go on without."""
+        return self._hold is not None and self._hold.remaining() > 0
+
+    def remaining(self) -> float:
+        """Seconds this lock is still surely ours, 0.0 if it is not."""
+        return 0.0 if self._hold is None else self._hold.remaining()
+
+    def ensure_held(self) -> None:
+        """Raise LockLost if the lock is not ours any more, NotHeld if it never was.
+
+        Asks nobody: it is the local clock's word, and the last renewal's. Where
+        ON_UNAVAILABLE = "proceed" let us go on without a lock there is nothing to lose.
+        """
+        if self._unlocked:
+            return
+        hold = self._taken()
+        if not hold.remaining():
+            why = hold.lost or ("it belongs to the parent process" if hold.inherited else "")
+            raise LockLost(f"{self._names}: the lock was lost: {why}", resource=self._names)
+
+    @property
+    def fences(self) -> dict[str, int]:
+        """The fencing token of each resource; raises NotHeld if the lock was not taken."""
+        hold = self._taken()
+        every = dict(zip(hold.lease.resources, hold.lease.fences, strict=True))
+        return {resource: every[resource] for resource in self.resources}
+
+    @property
+    def fence(self) -> int:
+        """The fencing token: it only grows from one holder of the resource to the next.
+
+        Raises NotHeld if the lock was not taken, ValueError for several resources.
+        """
+        if len(self.resources) > 1:
+            raise ValueError(f"{self._names}: several resources, use fences[resource]")
+        return self.fences[self.resources[0]]
+
+    @async_unsafe(_IN_A_LOOP)
+    def extend(self, ttl: float | timedelta | None = None) -> float:
+        """Let the lock live `ttl` seconds from now (None: its own TTL); return those left.
+
+        Raises LockLost, NotHeld, ValueError.
+        """
+        hold, seconds = self._to_extend(ttl)
+        hold.found(*hold.backend.extend(hold.lease, seconds))
+        self.ensure_held()
+        return hold.remaining()
+
+    async def aextend(self, ttl: float | timedelta | None = None) -> float:
+        """As `extend`, for coroutines."""
+        hold, seconds = self._to_extend(ttl)
+        hold.found(*await hold.backend.aextend(hold.lease, seconds))
+        self.ensure_held()
+        return hold.remaining()
+
+    def _to_extend(self, ttl: float | timedelta | None) -> tuple[Hold, float]:
+        hold = self._taken()
+        self.ensure_held()
+        seconds = hold.ttl if ttl is None else locks[self.using].options.check_ttl(ttl)
+        left = hold.hold_until - hold.backend.clock()
+        if left <= 0:
+            hold.lose("MAX_HOLD was reached")
+            self.ensure_held()
+        return hold, min(seconds, left)
+
+    # Giving back.
+
+    def release(self) -> bool:
+        """Give the lock back; True if a majority of the masters freed it just now.
+
+        False if it was lost before, was not held, is still held by an outer lock, or if
+        too few masters answered in time: these are told again as soon as they are back.
+        Never raises for a lost lock, and never waits inside a running loop.
+        """
+        hold = self._leave()
+        if hold is None:
+            return False
+        if _in_a_loop():
+            hold.backend.hand_over(hold.lease)
+            freed = None
+        else:
+            freed = hold.backend.release(hold.lease)
+        return self._released(hold, freed)
+
+    async def arelease(self) -> bool:
+        """As `release`, for coroutines."""
+        hold = self._leave()
+        if hold is None:
+            return False
+        return self._released(hold, await hold.backend.arelease(hold.lease))
+
+    def _leave(self) -> Hold | None:
+        """Let go of the hold; return it if it is ours to release on the masters."""
+        hold, self._hold = self._hold, None
+        self._unlocked = False
+        if hold is None:
+            return None
+        if hold.inherited:
+            logger.debug("redlock %s: held by the parent process, not released", self._names)
+            return None
+        hold.count -= 1
+        if hold.count:
+            return None
+        for key in hold.keys:
+            _held.pop(key, None)
+        left = hold.remaining()  # tells, if it has run out
+        hold.end()
+        return hold if left else None
+
+    def _released(self, hold: Hold, freed: bool | None) -> bool:
+        if freed is False:
+            hold.lose("a majority of the masters had given it to somebody else or forgotten it")
+            return False
+        tell(lock_released, sender=type(self), using=self.using, resources=hold.lease.resources)
+        return bool(freed)
+
+    def __enter__(self) -> Self:
+        return self._acquire(renew=self._renews())
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    async def __aenter__(self) -> Self:
+        return await self._aacquire(renew=self._renews())
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.arelease()
+
+    # What it is made of.
+
+    @property
+    def _names(self) -> str:
+        return ", ".join(self.resources)
+
+    def _renews(self) -> bool:
+        return locks[self.using].options.renew if self._renew is None else self._renew
+
+    def _times(self) -> tuple[LockService, float, float]:
+        service = locks[self.using]
+        options = service.options
+        ttl = options.ttl if self._ttl is None else options.check_ttl(self._ttl)
+        wait = options.wait if self._wait is None else options.check_wait(self._wait)
+        return service, ttl, wait
+
+    def _taken(self) -> Hold:
+        if self._hold is None:
+            raise NotHeld(f"{self._names}: this lock is not held", resource=self._names)
+        return self._hold
+
+    def _keys(self) -> list[tuple[str, str, object]]:
+        owner = _owner()
+        return [(self.using, resource, owner) for resource in self.resources]
+
+    def _who(self) -> str:
+        about = {
+            "host": _HOST,
+            "pid": os.getpid(),
+            "app": _APP,
+            "at": round(wall_ns() / 1e9, 3),
+            **{key: value[:200] for key, value in self._holder.items()},
+        }
+        return json.dumps(about, separators=(",", ":"))
+
+
+def _live(key: tuple[str, str, object]) -> Hold | None:
+    hold = _held.get(key)
+    return hold if hold is not None and hold.remaining() else None
+
+
+def _owner() -> object:
+    try:
+        return asyncio.current_task() or threading.current_thread()
+    except RuntimeError:
+        return threading.current_thread()
+
+
+def _in_a_loop() -> bool:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
