@@ -1,0 +1,138 @@
+"""`manage.py redlock_init`: declare fresh masters trusted, once, when a site is set up."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from redlock_django.conf import load
+from redlock_django.engine.commands import Terms
+from redlock_django.handler import terms_of
+from redlock_django.wire.declare import Standing, declare, look
+from redlock_django.wire.join import Unfit
+
+logger = logging.getLogger("redlock_django")
+
+RISK = (
+    "If it held locks before it restarted or was flushed, it has forgotten them, and whoever "
+    "still holds one shares it with the next who asks."
+)
+
+
+class Command(BaseCommand):
+    """Exit status 0: done, or nothing to do. 2: nothing was changed, and why."""
+
+    help = (
+        "Declare fresh masters trusted. A master that may have forgotten locks is not counted "
+        "for RESTART_DELAY seconds; right after the first installation nothing can have been "
+        "forgotten, and this command says so to the masters."
+    )
+    requires_system_checks = ()
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument(
+            "--using", default="default", metavar="ALIAS", help="the alias in REDLOCK"
+        )
+        how = parser.add_mutually_exclusive_group()
+        how.add_argument(
+            "--force",
+            action="append",
+            default=[],
+            metavar="MASTER",
+            help="trust this one master (host:port, or its number from 1) now, after a question",
+        )
+        how.add_argument(
+            "--reconfigure",
+            action="store_true",
+            help="after masters were added or removed, or MAX_TTL, MAX_CLOCK_SKEW or "
+            "RESTART_DELAY changed: write the new numbers on all masters, which are trusted "
+            "when all older locks have run out",
+        )
+
+    def handle(self, *, using: str, force: list[str], reconfigure: bool, **_: Any) -> None:
+        options = load(using)
+        if not options.addresses:
+            raise CommandError(f"{using!r} has no masters to declare.", returncode=2)
+        terms = terms_of(options)
+        standings, faults = [], []
+        for address in options.addresses:
+            try:
+                standings.append(look(address, terms, options.tolerate, options.connect_timeout))
+            except Unfit as error:
+                faults.append(f"{address.name} {error}")
+        if force:
+            self._force(force, standings, faults, terms, options.connect_timeout)
+            return
+        self._refuse(faults + _twins(standings))
+        if reconfigure:
+            self._declare(standings, terms, options.connect_timeout, "reconfigure")
+            return
+        other = [s for s in standings if s.fingerprint not in ("", terms.fingerprint)]
+        self._refuse(
+            [
+                f"{s.address.name} belongs to a deployment with {s.fingerprint!r}, this one is "
+                f"{terms.fingerprint!r}; after a planned change use --reconfigure"
+                for s in other
+            ]
+        )
+        if all(s.trusted for s in standings):
+            self.stdout.write(f"All {len(standings)} masters are trusted already.")
+            return
+        self._refuse(
+            [f"{s.address.name} is trusted already" for s in standings if s.trusted]
+            + [f"{s.address.name} is not fresh: it holds {s.key!r}" for s in standings if s.key]
+        )
+        self._declare(standings, terms, options.connect_timeout, "trust")
+
+    def _force(
+        self,
+        names: list[str],
+        standings: list[Standing],
+        faults: list[str],
+        terms: Terms,
+        timeout: float,
+    ) -> None:
+        chosen = []
+        for name in names:
+            by_number = terms.names[int(name) - 1 : int(name)] if name.isdigit() else ()
+            wanted = (*by_number, name)
+            found = [s for s in standings if s.address.name in wanted]
+            if not found:
+                self._refuse(
+                    [fault for fault in faults if fault.split(" ", 1)[0] in wanted]
+                    or [f"there is no master {name!r}; there is: {', '.join(terms.names)}"]
+                )
+            chosen += found
+        if not sys.stdin.isatty():
+            self._refuse(["--force asks a person, and there is no terminal to ask on"])
+        for standing in chosen:
+            self.stderr.write(f"{standing.address.name} will be trusted at once. {RISK}")
+            if input("Type 'yes' to go on: ") != "yes":
+                raise CommandError("Nothing was changed.", returncode=2)
+            logger.warning("redlock master %s: trusted by force", standing.address.name)
+        self._declare(chosen, terms, timeout, "trust")
+
+    def _declare(self, standings: list[Standing], terms: Terms, timeout: float, how: Any) -> None:
+        for standing in standings:
+            try:
+                wait = declare(standing, terms, timeout, how)
+            except Unfit as error:
+                raise CommandError(f"{standing.address.name} {error}", returncode=2) from None
+            when = "now" if wait <= 0 else f"in {wait:.1f} s"
+            self.stdout.write(f"{standing.address.name}: trusted {when}")
+
+    def _refuse(self, reasons: list[str]) -> None:
+        if reasons:
+            raise CommandError("Nothing was changed:\n  " + "\n  ".join(reasons), returncode=2)
+
+
+def _twins(standings: list[Standing]) -> list[str]:
+    seen: dict[str, str] = {}
+    return [
+        f"{s.address.name} is the same server as {first}"
+        for s in standings
+        if (first := seen.setdefault(s.run_id, s.address.name)) != s.address.name
+    ]
