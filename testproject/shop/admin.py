@@ -1,0 +1,31 @@
+"""Orders and payments in the admin."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from django.contrib import admin
+
+from testproject.shop.models import Order, Payment
+
+if TYPE_CHECKING:
+    _OrderAdmin = admin.ModelAdmin[Order]
+    _PaymentAdmin = admin.ModelAdmin[Payment]
+else:
+    _OrderAdmin = _PaymentAdmin = admin.ModelAdmin
+
+
+@admin.register(Order)
+class OrderAdmin(_OrderAdmin):
+    """Orders by number."""
+
+    list_display = ("number", "total", "state")
+    list_filter = ("state",)
+    search_fields = ("number",)
+
+
+@admin.register(Payment)
+class PaymentAdmin(_PaymentAdmin):
+    """The ledger."""
+
+    list_display = ("order", "amount", "at")

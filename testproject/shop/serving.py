@@ -1,0 +1,131 @@
+"""The shop behind a real HTTP server in this process, and a shopper who pays over HTTP."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import threading
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from django.contrib.staticfiles.handlers import StaticFilesHandler
+from django.core.servers.basehttp import ThreadedWSGIServer, WSGIRequestHandler
+from django.core.wsgi import get_wsgi_application
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+
+class _QuietHandler(WSGIRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+        """Say nothing: the terminal belongs to the demo."""
+
+
+class _Server(ThreadedWSGIServer):
+    # The default of 10 drops connections of a crowd, and the kernel retries only after a second.
+    request_queue_size = 128
+
+
+@contextlib.contextmanager
+def serving(port: int = 0) -> Iterator[str]:
+    """Serve the site on 127.0.0.1 in threads and yield its URL; `port` 0 takes a free one.
+
+    Raises `OSError` where the port is taken.
+    """
+    server = _Server(("127.0.0.1", port), _QuietHandler)
+    server.set_app(StaticFilesHandler(get_wsgi_application()))
+    loop = threading.Thread(
+        target=server.serve_forever, kwargs={"poll_interval": 0.05}, name="shop", daemon=True
+    )
+    loop.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/"
+    finally:
+        server.shutdown()
+        loop.join()
+        server.server_close()
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came back for one payment; `ms` is the time from the request's first byte."""
+
+    status: int
+    ms: float
+    retry_after: str | None
+    body: str
+
+    @property
+    def detail(self) -> str:
+        """What the answer says in words."""
+        try:
+            said = json.loads(self.body)
+        except ValueError:
+            return self.body
+        return str(said.get("detail") or said) if isinstance(said, dict) else str(said)
+
+
+class Shopper:
+    """Pays orders as a browser does: with a cookie, a CSRF token, and one connection each."""
+
+    def __init__(self, url: str, timeout: float = 30.0) -> None:
+        self._place = urlsplit(url).netloc
+        self._timeout = timeout
+        connection = self._connect()
+        with contextlib.closing(connection):
+            connection.request("GET", "/", headers={"Accept": "text/html"})
+            answer = connection.getresponse()
+            answer.read()
+        cookies = answer.getheader("Set-Cookie") or ""
+        if answer.status != 200 or "csrftoken=" not in cookies:
+            raise RuntimeError(f"the shop's front page answered {answer.status}")
+        token = cookies.split("csrftoken=", 1)[1].split(";", 1)[0]
+        self._headers = {
+            "Accept": "application/json",
+            "Cookie": f"csrftoken={token}",
+            "X-CSRFToken": token,
+            "Content-Length": "0",
+            "Connection": "close",
+        }
+
+    def pay(self, order: int) -> Answer:
+        """Pay one order. Raises `OSError` where the server cannot be reached."""
+        return self.pay_together([order])[0]
+
+    def pay_together(self, orders: Sequence[int]) -> list[Answer]:
+        """Pay all of them at the same moment, each over a connection that is open already."""
+        start = threading.Barrier(len(orders))
+        answers: list[Answer | BaseException] = [RuntimeError("no answer")] * len(orders)
+
+        def one(index: int, order: int) -> None:
+            try:
+                with contextlib.closing(self._connect()) as connection:
+                    connection.connect()
+                    start.wait(self._timeout)
+                    began = time.perf_counter()
+                    connection.request("POST", f"/orders/{order}/pay/", headers=self._headers)
+                    got = connection.getresponse()
+                    body = got.read().decode()
+                    took = (time.perf_counter() - began) * 1000
+                    answers[index] = Answer(got.status, took, got.getheader("Retry-After"), body)
+            except BaseException as error:  # noqa: BLE001 - raised again below, in the caller
+                start.abort()
+                answers[index] = error
+
+        threads = [
+            threading.Thread(target=one, args=pair, daemon=True) for pair in enumerate(orders)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        failures = [answer for answer in answers if isinstance(answer, BaseException)]
+        if failures:
+            raise failures[0]
+        return [answer for answer in answers if isinstance(answer, Answer)]
+
+    def _connect(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection(self._place, timeout=self._timeout)

@@ -1,0 +1,222 @@
+"""The demo's show: what the locks promise, one checked line after the other."""
+
+from __future__ import annotations
+
+import textwrap
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, TypeVar
+
+from django.test.utils import override_settings
+
+from redlock_django import lock
+from redlock_django.exceptions import QuorumUnreachable, RedlockError
+from testproject.shop.models import Order, Payment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from django.core.management.base import OutputWrapper
+    from django.core.management.color import Style
+
+    from redlock_django.testing import LocalMaster
+    from testproject.shop.serving import Answer, Shopper
+
+T = TypeVar("T")
+
+PROVIDER = 0.15  # seconds that the pretended payment provider takes
+
+_CROWD = 20
+_CROWD_PROVIDER = 0.5  # long enough for the whole crowd to arrive while one is charged
+_LIMIT = 1000.0  # ms; "well under a second" for everything that the locks add
+_PATIENCE = 6.0  # seconds for masters that come back; the probe's longest pause is one second
+_WIDTH = 96
+
+
+class Show:
+    """Prints the lines, and counts in `failed` those that did not come out as promised."""
+
+    def __init__(self, out: OutputWrapper, style: Style, masters: list[LocalMaster]) -> None:
+        self.failed = 0
+        self._out = out
+        self._style = style
+        self._masters = masters
+
+    def play(self, shopper: Shopper) -> None:
+        """The whole show; every master runs again at the end."""
+        self.heading("One order, a crowd")
+        self._crowd(shopper)
+        self.heading("One of five masters is killed")
+        self._masters[0].kill()
+        self._served("the next order is paid all the same", shopper.pay(self._order()))
+        self.heading("Two more hang: no majority is left")
+        order = self._order()
+        self._no_majority(shopper, order)
+        self.heading("The two go on")
+        self._until_served(shopper, order)
+        self.heading("The killed master comes back, empty")
+        self._empty(shopper)
+        self._nothing_left()
+
+    def _crowd(self, shopper: Shopper) -> None:
+        first = shopper.pay(self._order())
+        self._served("a payment alone", first)
+        order = self._order()
+        with override_settings(SHOP_PAYMENT_SECONDS=_CROWD_PROVIDER):
+            answers = shopper.pay_together([order] * _CROWD)
+        found = Counter(answer.status for answer in answers)
+        told = ", ".join(f"{times} × {status}" for status, times in sorted(found.items()))
+        self.line(
+            f"{_CROWD} payments of one order at the same moment: {told}",
+            found == {200: 1, 423: _CROWD - 1},
+        )
+        refused = [answer for answer in answers if answer.status == 423]
+        waits = sorted({answer.retry_after or "none" for answer in refused})
+        slowest = max((answer.ms for answer in refused), default=0.0)
+        self.line(
+            f"each refusal says when to try again: Retry-After {', '.join(waits)} s; "
+            f"the slowest took {slowest:.0f} ms",
+            bool(refused) and all((answer.retry_after or "").isdigit() for answer in refused),
+        )
+        self.line(f"the ledger is exact: {self._ledger(order)}", self._exact(order))
+
+    def _no_majority(self, shopper: Shopper, order: int) -> None:
+        self._masters[1].pause()
+        self._masters[2].pause()
+        answer = shopper.pay(order)
+        self.line(
+            f"a payment is refused, not guessed: {answer.status} in {answer.ms:.0f} ms",
+            answer.status == 503 and answer.ms < _LIMIT,
+        )
+        self._quote("the client is told", answer.detail)
+        down = {str(master.port) for master in self._masters[:3]}
+        error = self._refusal("order:demo")
+        self._quote("the operator is told", _words(error))
+        self.line(
+            "the error names the three masters",
+            isinstance(error, QuorumUnreachable) and all(port in _words(error) for port in down),
+        )
+        self.line(f"nothing was charged: {self._ledger(order)}", self._rows(order) == 0)
+
+    def _until_served(self, shopper: Shopper, order: int) -> None:
+        self._masters[1].resume()
+        self._masters[2].resume()
+        began = time.perf_counter()
+        answer = self._patient(lambda: shopper.pay(order), lambda answer: answer.status != 503)
+        waited = (time.perf_counter() - began) * 1000
+        self._served(f"the refused order is paid, {waited:.0f} ms after they went on", answer)
+        self.line(f"the ledger is exact: {self._ledger(order)}", self._exact(order))
+
+    def _empty(self, shopper: Shopper) -> None:
+        self._masters[0].start()
+        # With two others hanging its vote would decide. It may have forgotten locks that are
+        # still held, so it must not: this is where plain Redlock gives a lock to two holders.
+        self._masters[3].pause()
+        self._masters[4].pause()
+        port = str(self._masters[0].port)
+
+        def about(error: RedlockError | None) -> str:
+            tally = error.tally if error is not None else {}
+            return next((f"{name}: {why}" for name, why in tally.items() if port in name), "")
+
+        error = self._patient(
+            lambda: self._refusal("order:demo"), lambda error: "trusted in" in about(error)
+        )
+        self._quote("the operator is told", about(error) or "nothing")
+        order = self._order()
+        answer = shopper.pay(order)
+        self.line(
+            f"it answers, but its vote does not count yet: {answer.status} in {answer.ms:.0f} ms",
+            answer.status == 503 and answer.ms < _LIMIT and "trusted in" in about(error),
+        )
+        self._masters[3].resume()
+        self._masters[4].resume()
+        answer = self._patient(lambda: shopper.pay(order), lambda answer: answer.status != 503)
+        self._served("the other four go on, and the order is paid", answer)
+
+    def _nothing_left(self) -> None:
+        self.heading("Afterwards")
+
+        def locks() -> int:
+            count = 0
+            for master in self._masters:
+                with master.client() as client:
+                    count += sum(1 for _ in client.scan_iter("redlock:lock:*"))
+            return count
+
+        left = self._patient(locks, lambda count: count == 0)
+        self.line(f"locks left on the five masters: {left}", left == 0)
+        rows, orders = Payment.objects.count(), Order.objects.filter(state=Order.State.PAID).count()
+        self.line(f"payments in the ledger: {rows}, orders paid: {orders}", rows == orders > 0)
+
+    def open_orders(self, count: int) -> None:
+        """Make orders that stay open, for a person to pay."""
+        for _ in range(count):
+            self._order()
+
+    def heading(self, text: str) -> None:
+        """Start a part of the show."""
+        self._out.write(self._style.MIGRATE_HEADING(f"\n{text}"))
+
+    def _order(self) -> int:
+        count = Order.objects.count()
+        return Order.objects.create(number=f"A-{1001 + count}", total=4200 + 37 * count).pk
+
+    def _refusal(self, resource: str) -> RedlockError | None:
+        """What `lock()` says to the operator; None where it gave the lock."""
+        try:
+            lock(resource).acquire().release()
+        except RedlockError as error:
+            return error
+        return None
+
+    def _patient(self, ask: Callable[[], T], good: Callable[[T], bool]) -> T:
+        """Ask until the answer is good or patience is at an end; the last answer."""
+        deadline = time.monotonic() + _PATIENCE
+        while not good(answer := ask()) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return answer
+
+    def _rows(self, order: int) -> int:
+        return Payment.objects.filter(order=order).count()
+
+    def _exact(self, order: int) -> bool:
+        state = Order.objects.values_list("state", flat=True).get(pk=order)
+        return self._rows(order) == 1 and state == Order.State.PAID
+
+    def _ledger(self, order: int) -> str:
+        rows = self._rows(order)
+        state = Order.objects.values_list("state", flat=True).get(pk=order)
+        return f"{rows} payment{'' if rows == 1 else 's'}, the order is {state}"
+
+    def _served(self, what: str, answer: Answer) -> None:
+        extra = answer.ms - PROVIDER * 1000
+        self.line(
+            f"{what}: {answer.status} in {answer.ms:.0f} ms "
+            f"({PROVIDER * 1000:.0f} of them the payment provider's)",
+            answer.status == 200 and extra < _LIMIT,
+        )
+
+    def _quote(self, who: str, words: str) -> None:
+        for line in textwrap.wrap(f"{who}: {words}", _WIDTH, subsequent_indent="  "):
+            self._out.write(f"         {self._style.HTTP_INFO(line)}")
+
+    def line(self, text: str, good: bool) -> None:
+        """Print one line and whether it came out as promised."""
+        if not good:
+            self.failed += 1
+        word = self._style.SUCCESS("ok    ") if good else self._style.ERROR("FAILED")
+        lines = textwrap.wrap(text, _WIDTH)
+        self._out.write(f"  {word} {lines[0]}")
+        for line in lines[1:]:
+            self._out.write(f"         {line}")
+        self._out.flush()
+
+
+def _words(error: RedlockError | None) -> str:
+    """The whole of an error: its message, and each master it knows of and the message does not."""
+    if error is None:
+        return "nothing: the lock was given"
+    said = str(error)
+    rest = [f"{name}: {why}" for name, why in error.tally.items() if name not in said]
+    return "; ".join([said, *rest])
