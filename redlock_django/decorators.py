@@ -89,9 +89,14 @@ class _Terms:
     def apply_to(self, request: HttpRequest) -> bool:
         return self.methods is None or request.method in self.methods
 
-    def lock(self, names: list[str]) -> Lock:
-        # Two templates may name one resource.
-        return lock(*dict.fromkeys(names), using=self.using, ttl=self.ttl, wait=self.wait)
+    def lock(self, request: HttpRequest, names: list[str]) -> Lock:
+        return lock(
+            *dict.fromkeys(names),  # two templates may name one resource
+            using=self.using,
+            ttl=self.ttl,
+            wait=self.wait,
+            holder={"path": request.path},
+        )
 
     def own_answer(self, request: HttpRequest, error: RedlockError) -> Any:
         if self.on_locked is None or not isinstance(error, ResourceLocked):
@@ -131,7 +136,7 @@ def _sync_view(view: Callable[..., Any], terms: _Terms) -> Callable[..., Any]:
         try:
             names = [template.render(request, kwargs) for template in terms.templates]
             # Left from right to left: COMMIT, then release.
-            with terms.lock(names) as held, transactions_of(marker, durable=True) as guarded:
+            with terms.lock(request, names) as held, transactions_of(marker, durable=True) as guarded:
                 response = view(*args, **kwargs)
                 if _renders(response):
                     response = response.render()
@@ -159,7 +164,7 @@ def _async_view(view: Callable[..., Any], terms: _Terms) -> Callable[..., Any]:
         terms.check_kwargs(view, kwargs)
         try:
             names = [await template.arender(request, kwargs) for template in terms.templates]
-            async with terms.lock(names):
+            async with terms.lock(request, names):
                 response = await view(*args, **kwargs)
                 if _renders(response):
                     response = await sync_to_async(response.render)()

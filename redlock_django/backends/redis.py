@@ -137,9 +137,9 @@ class RedisBackend(BaseBackend):
             links.abandon()
 
     def close(self) -> None:
-        links, self._sync = self._sync, None
-        if links is not None:
-            links.close()
+        # Kept, so that a lock that outlives its backend fails instead of connecting anew.
+        if self._sync is not None:
+            self._sync.close()
 
     async def aclose(self) -> None:
         links = self._loops.pop(asyncio.get_running_loop(), None)

@@ -1,0 +1,137 @@
+"""`manage.py redlock_init` on real masters: it acts only where it is certain, or not at all."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from io import StringIO
+from typing import Any
+from unittest import mock
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.test import override_settings
+
+from redlock_django import QuorumUnreachable, lock, locks
+from redlock_django.testing.masters import LocalMaster
+
+pytestmark = pytest.mark.live
+
+MARKER = "redlock:master"
+
+
+def redlock(masters: list[LocalMaster], **keys: Any) -> dict[str, Any]:
+    return {"default": {"MASTERS": [master.url for master in masters], **keys}}
+
+
+@pytest.fixture
+def site(masters: list[LocalMaster]) -> Iterator[list[LocalMaster]]:
+    with override_settings(REDLOCK=redlock(masters)):
+        yield masters
+
+
+def init(*arguments: str) -> str:
+    out = StringIO()
+    call_command("redlock_init", *arguments, stdout=out, stderr=StringIO())
+    return out.getvalue()
+
+
+def refused(*arguments: str) -> str:
+    with pytest.raises(CommandError) as caught:
+        init(*arguments)
+    assert caught.value.returncode == 2
+    assert "Nothing was changed" in str(caught.value)
+    return str(caught.value)
+
+
+def markers(masters: list[LocalMaster]) -> list[bytes | None]:
+    found = []
+    for master in masters:
+        with master.client() as client:
+            found.append(client.get(MARKER))
+    return found
+
+
+def test_fresh_masters_refuse_until_they_are_declared(site: list[LocalMaster]) -> None:
+    with pytest.raises(QuorumUnreachable, match=r"trusted in 6\d s .*redlock_init"):
+        lock("order:1").acquire()
+    assert init().count("trusted now") == 5
+    locks.close()
+    with lock("order:1") as held:
+        assert held.locked
+
+
+def test_masters_become_trusted_by_themselves_after_the_delay(masters: list[LocalMaster]) -> None:
+    settings = redlock(masters, RESTART_DELAY=0.3)
+    with override_settings(REDLOCK=settings), lock("order:1", wait=5) as held:
+        assert held.locked
+
+
+def test_a_second_run_has_nothing_to_do(site: list[LocalMaster]) -> None:
+    init()
+    before = markers(site)
+    assert init() == "All 5 masters are trusted already.\n"
+    assert markers(site) == before
+
+
+def test_one_master_that_is_down_stops_it(site: list[LocalMaster]) -> None:
+    site[3].kill()
+    assert f"127.0.0.1:{site[3].port} refused the connection" in refused()
+    assert markers([site[0], site[1]]) == [None, None]
+
+
+@pytest.mark.parametrize("key", ["redlock:lock:order:1", "redlock:fence:order:1"])
+def test_a_lock_or_a_fence_on_any_master_stops_it(site: list[LocalMaster], key: str) -> None:
+    with site[4].client() as client:
+        client.set(key, "1")
+    assert key in refused()
+    assert markers(site) == [None] * 5
+
+
+def test_a_trusted_master_among_fresh_ones_stops_it(site: list[LocalMaster]) -> None:
+    init()
+    site[2].restart()
+    assert "is trusted already" in refused()
+    assert markers(site)[2] is None
+
+
+def test_force_asks_a_person_and_names_the_risk(site: list[LocalMaster]) -> None:
+    init()
+    site[2].restart()
+    assert "no terminal" in refused("--force", "3")
+    with mock.patch("sys.stdin.isatty", return_value=True):
+        with mock.patch("builtins.input", return_value="no"):
+            assert "Nothing was changed" in refused("--force", "3")
+        assert markers(site)[2] is None
+        with mock.patch("builtins.input", return_value="yes"):
+            assert "trusted now" in init("--force", f"127.0.0.1:{site[2].port}")
+        assert "there is no master 'nowhere'" in refused("--force", "nowhere")
+        assert "there is no master '9'" in refused("--force", "9")
+    assert "All 5 masters are trusted already" in init()
+
+
+def test_other_numbers_need_a_reconfiguration(site: list[LocalMaster]) -> None:
+    init()
+    with override_settings(REDLOCK=redlock(site, MAX_TTL=30)):
+        with pytest.raises(QuorumUnreachable, match="--reconfigure"):
+            lock("order:1").acquire()
+        assert "--reconfigure" in refused()
+        # The larger of both delays: locks of up to 60 s may have been taken before.
+        said = init("--reconfigure")
+    assert len(re.findall(r"trusted in 63\.\d s|trusted in 63\.7 s", said)) == 5
+    locks.close()
+    with pytest.raises(QuorumUnreachable, match="ttl=30000"):
+        lock("order:1").acquire()
+
+
+def test_one_server_under_two_names_stops_it(masters: list[LocalMaster]) -> None:
+    urls = [masters[0].url, masters[0].unix_url, masters[1].url]
+    with override_settings(REDLOCK={"default": {"MASTERS": urls}}):
+        assert "is the same server as" in refused()
+    assert markers(masters[:2]) == [None, None]
+
+
+def test_it_says_what_is_wrong_with_the_alias() -> None:
+    memory = {"default": {"BACKEND": "redlock_django.backends.memory.MemoryBackend"}}
+    with override_settings(REDLOCK=memory), pytest.raises(CommandError, match="no masters"):
+        init()

@@ -1,0 +1,334 @@
+"""Templates: from a request to the resource name, and what a wrong one is answered with."""
+
+from __future__ import annotations
+
+import functools
+import re
+import unicodedata
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from django.http import HttpRequest
+from django.test import RequestFactory
+from django.urls import converters
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redlock_django.exceptions import BadResource, InvalidRedlock
+from redlock_django.names import check_resource
+from redlock_django.resources import LARGEST_JSON, LONGEST_RENDERED, Template, resource
+
+factory = RequestFactory()
+# The two forms of one text are one value, so only one of them is drawn.
+values = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).map(
+    functools.partial(unicodedata.normalize, "NFC")
+)
+
+
+@dataclass
+class User:
+    pk: Any
+
+
+def request(method: str = "GET", path: str = "/", user: Any = None, **extra: Any) -> HttpRequest:
+    made = getattr(factory, method.lower())(path, **extra)
+    if user is not None:
+        made.user = user
+
+        async def auser() -> Any:
+            return user
+
+        made.auser = auser
+    return made  # type: ignore[no-any-return]
+
+
+def post_json(body: bytes | str, **extra: Any) -> HttpRequest:
+    return request("POST", data=body, content_type="application/json", **extra)
+
+
+@pytest.mark.parametrize(
+    ("template", "kwargs", "name"),
+    [
+        ("nightly", {}, "nightly"),
+        ("order:<pk>", {"pk": "7"}, "order:7"),
+        ("order:<pk>", {"pk": 7}, "order:7"),
+        ("order:<pk>", {"pk": "07"}, "order:07"),
+        ("order:<pk>", {"pk": "a:b c"}, "order:a%3Ab%20c"),
+        ("order:<int:pk>", {"pk": "07"}, "order:7"),
+        ("order:<int:pk>", {"pk": 7}, "order:7"),
+        ("order:<pk>:item:<n>", {"pk": 1, "n": 2, "other": 3}, "order:1:item:2"),
+        ("doc:<path:p>", {"p": "a/b"}, "doc:a/b"),
+        ("order:<pk>/pay", {"pk": uuid.UUID(int=1)}, f"order:{uuid.UUID(int=1)}/pay"),
+        ("order:<uuid:pk>", {"pk": uuid.UUID(int=1)}, f"order:{uuid.UUID(int=1)}"),
+        ("naïve:<pk>", {"pk": "é"}, "naïve:é"),
+    ],
+)
+def test_url_kwargs(template: str, kwargs: dict[str, Any], name: str) -> None:
+    assert Template(template).render(request(), kwargs) == name
+    used = {key: value for key, value in kwargs.items() if key in Template(template).names}
+    assert resource(template, **used) == name
+
+
+def test_a_converter_of_the_site(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Hex:
+        regex = "[0-9a-fA-F]+"
+
+        def to_python(self, value: str) -> int:
+            return int(value, 16)
+
+        def to_url(self, value: int) -> str:
+            return f"{value:x}"
+
+    known = {**converters.get_converters(), "hex": Hex()}
+    monkeypatch.setattr("redlock_django.resources.get_converters", lambda: known)
+    template = Template("page:<hex:n>")
+    assert {template.render(request(), {"n": n}) for n in ("FF", "ff", "0ff", 255)} == {"page:ff"}
+
+
+@pytest.mark.parametrize(
+    ("template", "made", "name"),
+    [
+        ("u:<user.pk>", request(user=User(7)), "u:7"),
+        ("t:<header:X-Tenant>", request(headers={"x-tenant": "acme inc"}), "t:acme%20inc"),
+        ("q:<get:q>", request(path="/?q=a&q=b"), "q:b"),
+        ("f:<post:f>", request("POST", data={"f": "1"}), "f:1"),
+        ("j:<json:a.b>", post_json('{"a": {"b": 5}}'), "j:5"),
+        ("j:<json:a>", post_json('{"a": "x:y"}'), "j:x%3Ay"),
+    ],
+)
+def test_other_sources(template: str, made: HttpRequest, name: str) -> None:
+    assert Template(template).render(made, {}) == name
+    (placeholder,) = re.findall("<(.+)>", template)
+    plain = {"u:7": 7, "t:acme%20inc": "acme inc", "j:x%3Ay": "x:y"}.get(name, name[2:])
+    assert resource(template, **{placeholder: plain}) == name
+
+
+async def test_the_async_way_gives_the_same() -> None:
+    made = request(user=User(7), headers={"X-T": "t"})
+    template = Template("a:<user.pk>:<header:X-T>:<int:pk>")
+    assert (
+        await template.arender(made, {"pk": "01"}) == "a:7:t:1" == template.render(made, {"pk": 1})
+    )
+
+
+async def test_a_callable() -> None:
+    def by_kwarg(made: HttpRequest, pk: str, **kwargs: Any) -> str:
+        return f"order:{pk}:{made.method}"
+
+    async def later(made: HttpRequest, **kwargs: Any) -> str:
+        return by_kwarg(made, **kwargs)
+
+    assert Template(by_kwarg).render(request(), {"pk": 7}) == "order:7:GET"
+    assert await Template(by_kwarg).arender(request(), {"pk": 7}) == "order:7:GET"
+    assert await Template(later).arender(request(), {"pk": 7}) == "order:7:GET"
+    assert Template(later).is_async
+
+
+def test_what_a_callable_gives_is_checked() -> None:
+    with pytest.raises(BadResource, match="U\\+0020"):
+        Template(lambda made: "a b").render(request(), {})
+    with pytest.raises(InvalidRedlock, match="must return str, got NoneType"):
+        Template(lambda made: None).render(request(), {})  # type: ignore[arg-type,return-value]
+
+
+def test_a_sync_view_cannot_await_a_callable() -> None:
+    async def later(made: HttpRequest, **kwargs: Any) -> str:
+        return "a"
+
+    with pytest.raises(InvalidRedlock, match="must return str, got coroutine"):
+        Template(lambda made, **kwargs: later(made)).render(request(), {})
+
+
+def test_resource_takes_a_text_only() -> None:
+    with pytest.raises(InvalidRedlock, match="call a callable template yourself"):
+        resource(lambda made: "a")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("template", "says"),
+    [
+        ("", "must not be empty"),
+        (None, "must be a text or a callable, got NoneType"),
+        (7, "must be a text or a callable, got int"),
+        ("order:<pk", "reserved character U+003C"),
+        ("order:pk>", "reserved character U+003E"),
+        ("order:<>", "<> is neither a URL kwarg nor <user.pk>"),
+        ("order:<a b>", "is neither a URL kwarg"),
+        ("order:<user.email>", "<user.email> is neither a URL kwarg nor <user.pk>"),
+        ("order:<pk.__class__>", "is neither a URL kwarg"),
+        ("order:{pk}", "reserved character U+007B"),
+        ("order <pk>", "space U+0020"),
+        ("order:%<pk>", "'%' without two hex digits"),
+        ("order:\n<pk>", "control character U+000A"),
+        ("order~<pk>", "'~' is reserved"),
+        ("order:<itn:pk>", "no such converter or source 'itn', did you mean 'int'?"),
+        ("t:<headers:X-T>", "did you mean 'header'?"),
+        ("order:<int:>", "does not name a URL kwarg"),
+        ("order:<int:a.b>", "does not name a URL kwarg"),
+        ("t:<header:>", "names nothing to read"),
+        ("t:<json:a..b>", "names nothing to read"),
+        ("<a><b>", "between two placeholders there must be a ':'"),
+        ("<a>-<b>", "between two placeholders there must be a ':'"),
+        ("<a>:<int:a>", "a placeholder stands twice"),
+    ],
+)
+def test_a_malformed_template_fails_at_once(template: Any, says: str) -> None:
+    with pytest.raises(InvalidRedlock) as caught:
+        Template(template)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("template", "made", "kwargs"),
+    [
+        ("a:<pk>", request(), {"pk": ""}),
+        ("a:<pk>", request(), {"pk": None}),
+        ("a:<int:pk>", request(), {"pk": "x"}),
+        ("a:<int:pk>", request(), {"pk": "-1"}),
+        ("a:<int:pk>", request(), {"pk": True}),
+        ("a:<int:pk>", request(), {"pk": "1\n"}),
+        ("a:<int:pk>", request(), {"pk": "9" * 10_000}),
+        ("a:<uuid:pk>", request(), {"pk": "1"}),
+        ("a:<pk>", request(), {"pk": "\ud800"}),
+        ("a:<user.pk>", request(user=User(None)), {}),
+        ("a:<header:X-T>", request(), {}),
+        ("a:<header:X-T>", request(headers={"X-T": ""}), {}),
+        ("a:<get:q>", request(), {}),
+        ("a:<get:q>", request(path="/?q="), {}),
+        ("a:<post:f>", request("POST", data={"g": 1}), {}),
+        ("a:<post:f>", request("PUT", data={"f": 1}), {}),
+        ("a:<json:a>", request(), {}),
+        ("a:<json:a>", request("POST", data={"a": 1}), {}),
+        ("a:<json:a>", post_json("{"), {}),
+        ("a:<json:a>", post_json(b"\xff\xff"), {}),
+        ("a:<json:a>", post_json("[" * 100_000), {}),
+        ("a:<json:a>", post_json('{"a": ' + "9" * 10_000 + "}"), {}),
+        ("a:<json:a>", post_json("[1]"), {}),
+        ("a:<json:a>", post_json('{"b": 1}'), {}),
+        ("a:<json:a>", post_json('{"a": null}'), {}),
+        ("a:<json:a>", post_json('{"a": true}'), {}),
+        ("a:<json:a>", post_json('{"a": 1.5}'), {}),
+        ("a:<json:a>", post_json('{"a": {}}'), {}),
+        ("a:<json:a>", post_json('{"a": [1]}'), {}),
+        ("a:<json:a>", post_json('{"a": "\\ud800"}'), {}),
+        ("a:<json:a.b>", post_json('{"a": 1}'), {}),
+    ],
+)
+def test_a_bad_value_is_the_clients_fault(
+    template: str, made: HttpRequest, kwargs: dict[str, Any]
+) -> None:
+    with pytest.raises(BadResource):
+        Template(template).render(made, kwargs)
+
+
+@pytest.mark.parametrize(
+    ("template", "made", "kwargs", "says"),
+    [
+        ("a:<pk>", request(), {"id": 1}, "<pk> needs a URL kwarg; the URL gives: 'id'"),
+        ("a:<pk>", request(), {"pk": 1.0}, "is of type float"),
+        ("a:<pk>", request(), {"pk": True}, "is of type bool"),
+        ("a:<pk>", request(), {"pk": User(1)}, "is of type User"),
+        ("a:<user.pk>", request(), {}, "needs AuthenticationMiddleware"),
+    ],
+)
+def test_what_the_view_cannot_give_is_the_developers_fault(
+    template: str, made: HttpRequest, kwargs: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(InvalidRedlock) as caught:
+        Template(template).render(made, kwargs)
+    assert says in str(caught.value)
+
+
+def test_resource_names_missing_and_unknown_values() -> None:
+    with pytest.raises(InvalidRedlock, match="needs a value for 'pk'"):
+        resource("order:<pk>")
+    with pytest.raises(InvalidRedlock, match="has no placeholder 'id'"):
+        resource("order:<pk>", pk=1, id=2)
+
+
+def test_only_the_json_source_reads_the_body() -> None:
+    made = request("POST", data={"f": "1"}, headers={"X-T": "t"}, user=User(1))
+    Template("a:<user.pk>:<header:X-T>:<get:q>").render(
+        request("POST", path="/?q=1", data={"f": "1"}, headers={"X-T": "t"}, user=User(1)), {}
+    )
+    Template("a:<user.pk>:<header:X-T>").render(made, {})
+    assert not hasattr(made, "_body")
+    assert made.read(), "an upload view still has its stream"
+
+
+def test_a_large_json_body_is_refused_unread() -> None:
+    made = post_json(b'{"a": "' + b"x" * LARGEST_JSON + b'"}')
+    with pytest.raises(BadResource, match="too large"):
+        Template("a:<json:a>").render(made, {})
+    assert not hasattr(made, "_body")
+
+
+def test_a_large_body_that_hides_its_size_is_refused() -> None:
+    made = post_json(b'{"a": "' + b"x" * LARGEST_JSON + b'"}')
+    assert made.body
+    made.META["CONTENT_LENGTH"] = ""
+    with pytest.raises(BadResource, match="too large"):
+        Template("a:<json:a>").render(made, {})
+
+
+def test_a_body_that_was_read_already_is_refused() -> None:
+    made = request("POST", data={"a": "1"})
+    assert made.read()
+    with pytest.raises(BadResource, match="no readable JSON"):
+        Template("a:<json:a>").render(made, {})
+
+
+def test_no_error_repeats_the_clients_value() -> None:
+    for made in (request(headers={"X-T": "s3cret\ud800"}), request(headers={"X-T": "s3cret"})):
+        with pytest.raises(BadResource) as caught:
+            Template("a:<int:n>:<header:X-T>").render(made, {"n": "s3cret"})
+        assert "s3cret" not in str(caught.value)
+
+
+def test_a_long_name_keeps_its_head_and_is_hashed() -> None:
+    exact = resource("doc:<p>", p="x" * (LONGEST_RENDERED - 4))
+    assert exact == "doc:" + "x" * 196
+    name = resource("doc:<p>", p="x" * 10_000)
+    assert re.fullmatch("doc:x{131}~[0-9a-f]{64}", name)
+    assert name != resource("doc:<p>", p="x" * 9_999)
+    # The two forms of one text are one name, hashed or not.
+    assert resource("cafe\u0301:<p>", p="x" * 300) == resource("caf\u00e9:<p>", p="x" * 300)
+    # Cut neither inside a character nor inside an escape.
+    for width in range(4):
+        for text in ("é" * 300, "注" * 300, ":" * 300):
+            cut = resource("doc:<p>", p="x" * width + text)
+            assert len(cut.encode()) <= LONGEST_RENDERED
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=300))
+def test_a_rendered_name_is_always_a_name(value: str) -> None:
+    name = resource("order:<a>:x/<b>", a=value, b=value[::-1])
+    assert check_resource(name) == name
+    assert len(name.encode()) <= LONGEST_RENDERED
+
+
+@given(st.tuples(values, values), st.tuples(values, values))
+def test_different_values_never_make_one_name(one: tuple[str, str], other: tuple[str, str]) -> None:
+    def name(pair: tuple[str, str]) -> str:
+        return resource("order:<a>:x<b>", a=pair[0], b=pair[1])
+
+    assert (name(one) == name(other)) == (one == other)
+
+
+@given(values, values, st.sampled_from(":~%/-"))
+def test_moving_the_border_between_two_values_changes_the_name(
+    left: str, right: str, border: str
+) -> None:
+    """The case that random pairs hardly ever hit: the same text, cut at another place."""
+    one = resource("<a>:<b>", a=left + border, b=right)
+    other = resource("<a>:<b>", a=left, b=border + right)
+    assert one != other
+
+
+@given(st.text("ab:~%", min_size=1, max_size=400))
+def test_no_value_can_pass_for_a_hashed_one(value: str) -> None:
+    hashed = resource("<a>", a="x" * 1000)
+    assert resource("<a>", a=hashed) != hashed
+    assert resource("<a>", a=value) != hashed

@@ -1,0 +1,147 @@
+"""Real servers for the whole suite: five masters, and a PostgreSQL cluster of our own."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from redlock_django.testing.masters import LocalMaster, local_masters
+from redlock_django.testing.nursery import Nursery
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@pytest.fixture(scope="session")
+def five_masters() -> Iterator[list[LocalMaster]]:
+    """Five real servers, started once; use `masters` for them in a known state."""
+    with local_masters(5) as started:
+        yield started
+
+
+@pytest.fixture
+def masters(five_masters: list[LocalMaster]) -> list[LocalMaster]:
+    """The five masters alive, awake, empty and with their first settings."""
+    dead = [master for master in five_masters if not master.alive]
+    for master in dead:
+        master.spawn()
+    for master in five_masters:
+        if master.alive:
+            master.resume()
+    for master in dead:
+        master.wait_ready()
+    for master in five_masters:
+        with master.client() as client, client.pipeline(transaction=False) as pipe:
+            pipe.execute_command("CLIENT", "UNPAUSE")
+            pipe.execute_command("REPLICAOF", "NO", "ONE")
+            pipe.config_set("maxmemory", "0")
+            pipe.config_set("maxmemory-policy", "noeviction")
+            pipe.script_flush()
+            pipe.flushall()
+            pipe.execute()
+    return five_masters
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[dict[str, Any]]:
+    """A PostgreSQL cluster of our own, as one entry of Django's DATABASES; skips where missing."""
+    programs = _postgres_programs()
+    if programs is None:
+        pytest.skip("PostgreSQL is not installed (apt-get install postgresql)")
+    with Nursery("redlock-postgres-") as nursery:
+        options: dict[str, Any] = {"cwd": nursery.directory}
+        if os.geteuid() == 0:
+            # PostgreSQL refuses to run as root.
+            account = _plain_user()
+            os.chown(nursery.directory, account.pw_uid, account.pw_gid)
+            options |= {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
+        data = nursery.directory / "data"
+        initdb = [str(programs / "initdb"), "-D", str(data), "-U", "postgres", "-A", "trust"]
+        initdb += ["-E", "UTF8", "--locale=C", "--no-sync"]
+        subprocess.run(initdb, check=True, capture_output=True, **options)
+        port = _free_port()
+        settings = {
+            "listen_addresses": "127.0.0.1",
+            "port": str(port),
+            "unix_socket_directories": str(nursery.directory),
+            "fsync": "off",
+            "synchronous_commit": "off",
+            "full_page_writes": "off",
+            "max_connections": "200",
+        }
+        flags = [flag for name, value in settings.items() for flag in ("-c", f"{name}={value}")]
+        log = (nursery.directory / "log").open("wb")
+        with log:
+            process = nursery.spawn(
+                [str(programs / "postgres"), "-D", str(data), *flags], stderr=log, **options
+            )
+        _wait_for_postgres(port, process, nursery.directory / "log")
+        yield {
+            "ENGINE": "django.db.backends.postgresql",
+            "NAME": "postgres",
+            "USER": "postgres",
+            "PASSWORD": "",
+            "HOST": "127.0.0.1",
+            "PORT": str(port),
+        }
+        # Fast shutdown: lets it remove its shared memory, which outlives a killed postmaster.
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGQUIT)
+            process.wait(10)
+
+
+def _postgres_programs() -> Path | None:
+    def version(folder: Path) -> tuple[int, ...]:
+        return tuple(int(part) for part in folder.parent.name.split(".") if part.isdigit())
+
+    # Debian keeps the server programs out of PATH.
+    folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=version, reverse=True)
+    if found := shutil.which("initdb"):
+        folders.append(Path(found).resolve().parent)
+    for folder in folders:
+        if (folder / "initdb").exists() and (folder / "postgres").exists():
+            return folder
+    return None
+
+
+def _plain_user() -> pwd.struct_passwd:
+    for name in ("postgres", "nobody"):
+        try:
+            return pwd.getpwnam(name)
+        except KeyError:
+            continue
+    pytest.skip("PostgreSQL does not run as root, and there is no user 'postgres' or 'nobody'")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _wait_for_postgres(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+    import psycopg
+
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            psycopg.connect(host="127.0.0.1", port=port, user="postgres", dbname="postgres").close()
+        except psycopg.OperationalError:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"PostgreSQL did not start: {log.read_text()}") from None
+            time.sleep(0.02)
+        else:
+            return

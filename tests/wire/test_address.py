@@ -1,0 +1,208 @@
+"""URLs of masters: what is understood, what is refused, and that no password ever shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
+
+from redlock_django.wire.address import Address
+
+CANARY = "c4n4ry"
+
+
+def refused(url: Any, options: dict[str, Any] | None = None) -> ValueError | None:
+    """Give the error that an address is refused with."""
+    try:
+        Address.from_url(url, options)
+    except ValueError as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize(
+    ("url", "name", "connection_class", "kwargs"),
+    [
+        ("redis://h", "h:6379", Connection, {"host": "h", "port": 6379, "db": 0}),
+        ("redis://H:1/2", "h:1/2", Connection, {"host": "h", "port": 1, "db": 2}),
+        ("redis://h:1?db=3", "h:1/3", Connection, {"db": 3}),
+        ("redis://[::1]:7", "[::1]:7", Connection, {"host": "::1", "port": 7}),
+        ("rediss://h:1", "h:1", SSLConnection, {}),
+        ("rediss://h:1?ssl_cert_reqs=none", "h:1", SSLConnection, {"ssl_cert_reqs": "none"}),
+        ("redis://u:p%2Fs%40@h", "h:6379", Connection, {"username": "u", "password": "p/s@"}),
+        ("redis://h?socket_timeout=0.2", "h:6379", Connection, {"socket_timeout": 0.2}),
+        ("redis://h?protocol=2", "h:6379", Connection, {"protocol": 2}),
+        ("unix:///r/x.sock", "/r/x.sock", UnixDomainSocketConnection, {"path": "/r/x.sock"}),
+        ("unix://u:p@/x?db=2", "/x/2", UnixDomainSocketConnection, {"password": "p", "db": 2}),
+    ],
+)
+def test_a_url_is_understood(
+    url: str, name: str, connection_class: type, kwargs: dict[str, Any]
+) -> None:
+    address = Address.from_url(url)
+    assert address.name == name
+    assert address.connection_class is connection_class
+    assert address.kwargs.items() >= kwargs.items()
+    address.connection_class(**address.kwargs)
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("redis//x", "must start with redis://"),
+        ("http://x", "must start with redis://"),
+        ("", "must start with redis://"),
+        (None, "must be a URL string, got NoneType"),
+        (b"redis://x", "must be a URL string, got bytes"),
+        ("redis://", "no host"),
+        ("redis://:6379", "no host"),
+        ("redis:///3", "no host"),
+        ("redis://h/one", "the database after the host must be a number"),
+        ("redis://h/1/2", "the database after the host must be a number"),
+        ("redis://h/-1", "the database after the host must be a number"),
+        ("redis://h/2?db=1", "gives the database twice"),
+        ("redis://h?db=-1", "whole number, 0 or more"),
+        ("redis://h:0", "port must be 1 to 65535"),
+        ("redis://h:70000", "port must be 1 to 65535"),
+        ("redis://h:x", "port must be 1 to 65535"),
+        ("redis://[::1", "bad URL"),
+        ("redis://h h", "a space or a control character"),
+        ("redis://h\n", "a space or a control character"),
+        ("redis://h#x", "percent-encoded"),
+        ("redis://h?socket_timout=1", "did you mean 'socket_timeout'"),
+        ("redis://h?max_connections=1", "unknown connection option 'max_connections'"),
+        ("redis://h?decode_responses=1", "unknown connection option 'decode_responses'"),
+        ("redis://h?host=other", "unknown connection option 'host'"),
+        ("redis://h?db=1&db=2", "twice"),
+        ("redis://h?db", "name=value"),
+        ("redis://h?socket_timeout=soon", "a value of the wrong kind"),
+        ("redis://h?protocol=9", "redis-py refuses these connection options: protocol"),
+        ("redis://h?ssl_cert_reqs=none", "'ssl_cert_reqs' needs a rediss:// URL"),
+        ("rediss://h?ssl_cert_reqs=maybe", "redis-py refuses"),
+        ("unix://", "no socket path"),
+        ("unix:///", "no socket path"),
+        ("unix:///x?socket_keepalive=1", "unknown connection option 'socket_keepalive'"),
+    ],
+)
+def test_a_bad_url_is_refused_with_a_clear_word(url: Any, says: str) -> None:
+    assert says in str(refused(url))
+
+
+def test_the_url_wins_over_the_options() -> None:
+    address = Address.from_url(
+        "redis://u:url@h/1?socket_timeout=2",
+        {"username": "o", "password": "option", "db": 5, "socket_timeout": 9, "client_name": "c"},
+    )
+    assert address.kwargs == {
+        "host": "h",
+        "port": 6379,
+        "db": 1,
+        "username": "u",
+        "password": "url",
+        "socket_timeout": 2.0,
+        "client_name": "c",
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"pasword": "x"}, "did you mean 'password'"),
+        ({"retry": None}, "unknown connection option 'retry'"),
+        ({"ssl_ca_certs": "/ca.pem"}, "'ssl_ca_certs' needs a rediss:// URL"),
+        ({"db": "1"}, "the database (db) must be a whole number"),
+        ({"db": True}, "the database (db) must be a whole number"),
+    ],
+)
+def test_bad_options_are_refused(options: dict[str, Any], says: str) -> None:
+    assert says in str(refused("redis://h", options))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("redis://h:1/0", "redis://h:1/7"),
+        ("redis://localhost", "redis://127.0.0.1:6379"),
+        ("redis://LocalHost:1", "rediss://127.0.0.1:1"),
+        ("redis://h.example.:1", "redis://H.example:1"),
+        ("redis://a:b@h:1", "redis://c:d@h:1"),
+        ("unix:///x", "unix:///x?db=1"),
+    ],
+)
+def test_one_server_has_one_place(one: str, other: str) -> None:
+    assert Address.from_url(one).place == Address.from_url(other).place
+
+
+def test_different_servers_have_different_places() -> None:
+    urls = ["redis://h:1", "redis://h:2", "redis://i:1", "unix:///h", "unix:///i"]
+    assert len({Address.from_url(url).place for url in urls}) == len(urls)
+
+
+BREAKING = [
+    "redis://:{}/s@host/0",
+    "redis://:/{}@host",
+    "redis://user:a/{}@host:6379/0",
+    "redis://user:a?{}@host",
+    "redis://user:a?{}=b@host",
+    "redis://user:a#{}@host",
+    "redis://user:a#@{}@host",
+    "redis://user:1/{}@host",
+    "redis://{}%40host:1",
+    "redis://user:{}%40host",
+    "redis://user:a[{}@host",
+    "redis://user:{}\n@host",
+    "redis://user:{} @host",
+    "redis://:{}@host:port",
+    "redis://:{}@host/db",
+    "redis://:{}@host?protocol=x",
+    "redis://:{}@host?protocol=9",
+    "redis://:{}@host?sockettimeout=1",
+    "redis://host?password={}&protocol=9",
+    "rediss://:{}@host?ssl_cert_reqs=x",
+    "unix://:a/{}@/x",
+    "unix://:{}/x",
+    "unix://u:p@/{}@/x",
+    "http://:{}@host",
+    "redis//:{}@host",
+]
+
+
+@pytest.mark.parametrize("shape", BREAKING)
+def test_no_error_shows_a_password(shape: str) -> None:
+    error = refused(shape.format(CANARY))
+    assert error is not None
+    shown = f"{error} {error!r} {error.args}"
+    assert CANARY not in shown
+    assert error.__context__ is None
+    assert error.__cause__ is None
+
+
+@given(st.text(st.characters(codec="utf-8"), max_size=8), st.sampled_from(BREAKING))
+def test_whatever_the_password_no_error_shows_it(noise: str, shape: str) -> None:
+    secret = f"{CANARY}{noise}{CANARY}"
+    shown = refused(shape.format(secret)) or Address.from_url(shape.format(secret))
+    assert CANARY not in f"{shown} {shown!r}"
+    if isinstance(shown, ValueError):
+        assert shown.__context__ is None
+    else:
+        assert CANARY not in shown.name
+
+
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        (f"redis://u:{CANARY}@h:1/2", {}),
+        (f"unix://u:{CANARY}@/x", {}),
+        (f"redis://h?password={CANARY}", {}),
+        ("redis://h", {"password": CANARY}),
+        ("rediss://h", {"ssl_password": CANARY}),
+    ],
+)
+def test_no_address_shows_a_password(url: str, options: dict[str, str]) -> None:
+    address = Address.from_url(url, options)
+    assert CANARY in address.kwargs.values()
+    assert CANARY not in f"{address!r} {address} {address.name} {address.place}"
+    assert CANARY not in f"{[address]!r}"
