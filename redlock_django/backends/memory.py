@@ -10,6 +10,7 @@ import asyncio
 import math
 import re
 import secrets
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -74,7 +75,8 @@ class MemoryMaster:
         return value
 
     def set(self, key: str, value: bytes, px: float = math.inf) -> None:
-        """Store a string for `px` ms."""
+        """Store a string for `px` ms, whatever was there before."""
+        self.sets.pop(key, None)
         self.strings[key] = (value, self.time() // 1000 + px)
 
     def pttl(self, key: str) -> int:
@@ -88,9 +90,37 @@ class MemoryMaster:
         return self.get(keys[0]) == argv[-2] and now >= int(argv[-1])
 
     def _index(self, key: str, member: bytes, expiry: float, *, new_only: bool = False) -> None:
+        if self.get(key) is not None:
+            return  # another type: the index only shows what is held, and costs no lock
         index = self.sets.setdefault(key, {})
         if not (new_only and member in index):
             index[member] = expiry
+
+    def _take(
+        self,
+        keys: list[str],
+        resources: list[bytes],
+        fences: list[int],
+        fence_ttl: int,
+        value: bytes,
+        ttl: int,
+    ) -> bool:
+        """Raise the fences, set the locks; False if a key of another type is in the way."""
+        done: list[tuple[str, bytes]] = []
+        for key, fence_key, resource, fence in zip(
+            keys[3::2], keys[4::2], resources, fences, strict=True
+        ):
+            self.set(fence_key, b"%d" % fence, fence_ttl)
+            if self.get(key) is None:
+                if key in self.sets:
+                    for earlier, listed in done:
+                        del self.strings[earlier]
+                        self.sets.get(keys[1], {}).pop(listed, None)
+                    return False
+                self.set(key, value, ttl)
+                done.append((key, resource))
+            self._index(keys[1], resource, self.time() // 1000 + ttl)
+        return True
 
     def _refuse(self, now: int, place: int, key: str, lock: bytes, fence: int = 0) -> Reply:
         return [REFUSED, now, place, self.pttl(key), fence, lock[:32]]
@@ -104,32 +134,31 @@ class MemoryMaster:
         if self.get(keys[2]) is not None:
             return [BURIED, now]
         proposal = min(max(proposal, now - skew), now + skew)
-        pairs = list(zip(keys[3::2], keys[4::2], argv[7:-2], strict=True))
+        pairs = list(zip(keys[3::2], keys[4::2], strict=True))
         fences = []
-        for place, (key, fence_key, resource) in enumerate(pairs, 1):
+        for place, (key, fence_key) in enumerate(pairs, 1):
             lock, fence = self.get(key), self.get(fence_key)
             if fence is not None and not _FENCE.fullmatch(fence):
                 return [CORRUPT, now]
-            stored = int(fence or 0)
+            stored = _number(fence)
             if lock is not None and lock != value:
                 left = self.pttl(key)
                 if left > max_ttl and _OURS.match(lock):
                     left = max_ttl
                     self.strings[key] = (lock, now // 1000 + left)
                 expiry = math.inf if left < 0 else now // 1000 + left
-                self._index(keys[1], resource, expiry, new_only=True)
+                self._index(keys[1], argv[6 + place], expiry, new_only=True)
                 return self._refuse(now, place, key, lock, stored)
             if lock is None or fence is None:
                 stored = max(stored + 1, proposal)
             if stored > now + 2 * skew:
                 return [FENCE_AHEAD, now]
             fences.append(stored)
+        if self.get(keys[1]) is not None:
+            return [CORRUPT, now]
         self._trim(keys[1], now // 1000)
-        for (key, fence_key, resource), raised in zip(pairs, fences, strict=True):
-            self.set(fence_key, b"%d" % raised, fence_ttl)
-            if self.get(key) is None:
-                self.set(key, value, ttl)
-            self._index(keys[1], resource, now // 1000 + ttl)
+        if not self._take(keys, argv[7:-2], fences, fence_ttl, value, ttl):
+            return [CORRUPT, now]
         return [GRANTED, now, *fences]
 
     def _trim(self, key: str, now_ms: int) -> None:
@@ -152,7 +181,7 @@ class MemoryMaster:
                 return self._refuse(now, place, key, lock)
             if fence is not None and not _FENCE.fullmatch(fence):
                 return [CORRUPT, now]
-            fences.append(max(int(fence or 0), int(wanted)))
+            fences.append(max(_number(fence), int(wanted)))
             if fences[-1] > now + 2 * int(argv[2]):
                 return [FENCE_AHEAD, now]
         for (_, fence_key, _), raised in zip(pairs, fences, strict=True):
@@ -172,8 +201,9 @@ class MemoryMaster:
         if absent:
             return [ABSENT, now, absent]
         for key, resource in zip(keys[2:], argv[3:-2], strict=True):
-            self.set(key, value, ttl)
-            self._index(keys[1], resource, now // 1000 + ttl)
+            if self.pttl(key) < ttl:
+                self.set(key, value, ttl)
+                self._index(keys[1], resource, now // 1000 + ttl)
         return [GRANTED, now]
 
     def _heal(self, now: int, keys: list[str], argv: list[bytes]) -> Reply:
@@ -192,30 +222,28 @@ class MemoryMaster:
                 return self._refuse(now, place, key, lock)
             if fence is not None and not _FENCE.fullmatch(fence):
                 return [CORRUPT, now]
-            fences.append(max(int(fence or 0), int(wanted[place - 1])))
+            fences.append(max(_number(fence), int(wanted[place - 1])))
             if fences[-1] > now + 2 * skew:
                 return [FENCE_AHEAD, now]
-        for place, (key, fence_key) in enumerate(pairs):
-            self.set(fence_key, b"%d" % fences[place], fence_ttl)
-            if self.get(key) is None:
-                self.set(key, value, ttl)
-            self._index(keys[1], resources[place], now // 1000 + ttl)
+        if not self._take(keys, resources, fences, fence_ttl, value, ttl):
+            return [CORRUPT, now]
         return [GRANTED, now, *fences]
 
     def _release(self, now: int, keys: list[str], argv: list[bytes]) -> Reply:
-        fault, other, other_key = 0, b"", ""
+        fault, other_key = 0, ""
+        other: bytes | None = None
         for place, key in enumerate(keys[2:], 1):
             lock = self.get(key)
             if lock == argv[1]:
                 del self.strings[key]
                 self.sets.get(keys[0], {}).pop(argv[2 + place], None)
             elif not fault:
-                fault, other, other_key = place, lock or b"", key
+                fault, other, other_key = place, lock, key
         if argv[2] != b"0":
             self.set(keys[1], b"1", int(argv[2]))
         if not fault:
             return [GRANTED, now]
-        if other:
+        if other is not None:
             return self._refuse(now, fault, other_key, other)
         return [ABSENT, now, fault]
 
@@ -240,6 +268,10 @@ class MemoryMaster:
         return [2, now, ready, marker, why]
 
 
+def _number(fence: bytes | None) -> int:
+    return int(float(fence or 0))  # a double, as in Lua
+
+
 class MemoryBackend(BaseBackend):
     """Redlock over masters in this process: for tests, never for production.
 
@@ -261,6 +293,7 @@ class MemoryBackend(BaseBackend):
         self.now: Callable[[], float] = clock
         self.time: Callable[[], int] = lambda: wall_ns() // 1000
         self.sleep: Callable[[float], None] = time.sleep
+        self._turn = threading.Lock()
         self.clear()
 
     def clear(self) -> None:
@@ -272,6 +305,9 @@ class MemoryBackend(BaseBackend):
 
     def clock(self) -> float:
         return self.now()
+
+    def forked(self) -> None:
+        self._turn = threading.Lock()
 
     def acquire(self, resources: tuple[str, ...], ttl: float, wait: float, holder: str) -> Lease:
         return self._run(self._acquire(resources, ttl, wait, holder))
@@ -352,6 +388,7 @@ class MemoryBackend(BaseBackend):
             elif self.down[place]:
                 vote = failed("is down", sent=False)
             else:
-                reply = self.masters[place].say(command, 0, b"trusted")
+                with self._turn:  # a script runs alone on its server
+                    reply = self.masters[place].say(command, 0, b"trusted")
                 vote = command.vote(reply[1:])
             asked.tally.cast(place, vote)

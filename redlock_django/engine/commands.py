@@ -101,12 +101,14 @@ class Command:
 
     `name` is the script. `trusted` commands carry the marker the client expects, and the
     time it is ready at, as their last two arguments: the link adds them, since they
-    differ from master to master. `sets` is whether the command may leave the lock behind.
+    differ from master to master. `sets` is whether the command may leave the lock behind,
+    `fenced` whether it is answered with the fence of each resource.
     """
 
     name: ClassVar[str]
     trusted: ClassVar[bool] = True
     sets: ClassVar[bool] = False
+    fenced: ClassVar[bool] = False
 
     terms: Terms
     resources: tuple[str, ...]
@@ -133,7 +135,10 @@ class Command:
         """What a reply means. `reply` begins with the status: the round's number is off."""
         status, time = _integer(reply[0]), _integer(reply[1])
         if status == GRANTED:
-            return granted(time, tuple(_integer(fence) for fence in reply[2:]))
+            fences = tuple(_integer(fence) for fence in reply[2:])
+            if len(fences) != (len(self.resources) if self.fenced else 0):
+                raise ValueError(f"{len(fences)} fences for {len(self.resources)} resources")
+            return granted(time, fences)
         if status == REFUSED:
             return self._refusal(time, reply)
         if status == ABSENT:
@@ -174,6 +179,7 @@ class Acquire(Command):
 
     name: ClassVar[str] = "acquire"
     sets: ClassVar[bool] = True
+    fenced: ClassVar[bool] = True
 
     ttl: float
     proposal: int
@@ -200,6 +206,7 @@ class Confirm(Command):
     """Raise the fences to `fences` where, and only where, the lock is still ours."""
 
     name: ClassVar[str] = "confirm"
+    fenced: ClassVar[bool] = True
 
     fences: tuple[int, ...]
 
@@ -232,6 +239,7 @@ class Heal(Command):
 
     name: ClassVar[str] = "heal"
     sets: ClassVar[bool] = True
+    fenced: ClassVar[bool] = True
 
     ttl: float
     fences: tuple[int, ...]

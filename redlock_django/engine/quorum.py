@@ -147,7 +147,10 @@ class Tally:
     @property
     def unreachable(self) -> bool:
         """Whether too few masters can be counted for a quorum, even if all of them were free."""
-        return len(self.agreeing) + self.outstanding < self.need
+        if self.outstanding:
+            # The median may still move, and bring back who stands off it now.
+            return self.masters - self.count(Ballot.FAILED) < self.need
+        return len(self.agreeing) < self.need
 
     @property
     def rival_won(self) -> bool:

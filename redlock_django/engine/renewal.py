@@ -24,7 +24,7 @@ def next_extension(
     if state is LeaseState.UNKNOWN:
         when = now + max((lease.until - now) / 4, 0.005)
     else:
-        when = lease.started + lease.ttl / 3
+        when = max(now, lease.started + lease.ttl / 3)
     asked = min(ttl, hold_until - when)
     if when >= lease.until or asked < SHORTEST or when + asked - drift(asked) <= lease.until:
         return None

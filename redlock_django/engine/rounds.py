@@ -109,12 +109,13 @@ def acquire(
                         reached=_reached(tally),
                         tally=tally,
                     )
+            now = yield _undo(ask, tally)
         except GeneratorExit:
             raise
         except BaseException:
+            # Said again where it struck the undo itself: perhaps before a byte had left.
             yield _undo(ask, tally)
             raise
-        now = yield _undo(ask, tally)
 
         # Nobody is proved to hold it: a split vote, or a race with a release. Asking again
         # at once is right even for who does not want to wait, else all may lose.
@@ -176,11 +177,15 @@ def release(
     # An extension under way may be healing the masters that had forgotten the lock.
     reached = lease.reached | _forgot(lease)
     tally = Tally(terms.masters)
-    yield Round(
-        tuple(ask if master in reached else None for master in range(terms.masters)),
-        tally,
-        awaited,
-    )
+    commands = tuple(ask if master in reached else None for master in range(terms.masters))
+    try:
+        yield Round(commands, tally, awaited)
+    except GeneratorExit:
+        raise
+    except BaseException:
+        # It may have struck before a byte had left; to free twice does no harm.
+        yield Round(commands, Tally(terms.masters), awaited=False)
+        raise
     if tally.verdict is Verdict.WON:
         return True
     return False if tally.majority(tally.count(Ballot.REFUSED)) else None

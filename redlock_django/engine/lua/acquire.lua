@@ -60,8 +60,10 @@ for place = 1, (#KEYS - 3) / 2 do
   if not seen[2 + 2 * place] and not redis.call('SET', key, value, 'NX', 'PX', ttl) then
     -- MGET shows a key of another type as absent; a script has no rollback, so undo.
     for before = 1, place - 1 do
-      redis.call('DEL', KEYS[2 + 2 * before])
-      redis.call('ZREM', KEYS[2], ARGV[7 + before])
+      if not seen[2 + 2 * before] then
+        redis.call('DEL', KEYS[2 + 2 * before])
+        redis.call('ZREM', KEYS[2], ARGV[7 + before])
+      end
     end
     return { round, -4, now }
   end

@@ -1,4 +1,5 @@
--- Let every lock live longer where all of them are still ours. Never re-creates one.
+-- Let every lock live longer where all of them are still ours. Never re-creates one, and
+-- never shortens one: its holder may have been promised more by an extension before.
 -- KEYS: marker, held, then the lock of each resource
 -- ARGV: round, value, ttl ms, each resource, expected marker, ready-at us
 -- -> round, status, TIME us, then the place at fault (absent, refused)
@@ -24,8 +25,10 @@ if absent > 0 then
 end
 local expiry = string.format('%.0f', math.floor(now / 1000) + ttl)
 for place = 1, #KEYS - 2 do
-  redis.call('PEXPIRE', KEYS[2 + place], ttl)
-  -- The index only shows what is held: an index that is broken must not cost a lock.
-  redis.pcall('ZADD', KEYS[2], expiry, ARGV[3 + place])
+  if redis.call('PTTL', KEYS[2 + place]) < ttl then
+    redis.call('PEXPIRE', KEYS[2 + place], ttl)
+    -- The index only shows what is held: an index that is broken must not cost a lock.
+    redis.pcall('ZADD', KEYS[2], expiry, ARGV[3 + place])
+  end
 end
 return { round, 1, now }

@@ -36,6 +36,7 @@ for place = 1, count do
     for before = 1, place - 1 do
       if not seen[2 + 2 * before] then
         redis.call('DEL', KEYS[2 + 2 * before])
+        redis.pcall('ZREM', KEYS[2], ARGV[5 + before])
       end
     end
     return { round, -4, now }

@@ -1,0 +1,123 @@
+"""Masters in the hand of a test: who hears a round and whose answer comes back is its call."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from itertools import count
+from typing import Any
+
+from redlock_django.backends.memory import MemoryMaster
+from redlock_django.engine import rounds
+from redlock_django.engine.commands import Terms
+from redlock_django.engine.quorum import failed
+from redlock_django.engine.rounds import Pause, Protocol, Result, Round, Step
+from redlock_django.engine.validity import Lease
+
+START = 1_760_000_000.0
+MARKER = b"trusted"
+
+
+class Masters:
+    """N masters with one clock, and a client whose clock is the same."""
+
+    def __init__(self, masters: int = 3, **terms: Any) -> None:
+        names = tuple(f"m{place}" for place in range(masters))
+        self.terms = Terms(names=names, **terms)
+        self.now = START
+        self.off = [0.0] * masters  # seconds by which each master's clock is wrong
+        self.memories = [self._memory(place) for place in range(masters)]
+
+    def _memory(self, place: int) -> MemoryMaster:
+        memory = MemoryMaster(lambda: int((self.now + self.off[place]) * 1_000_000))
+        memory.set(self.terms.marker, MARKER)
+        return memory
+
+    def forget(self, place: int) -> None:
+        """The master comes back empty, and is trusted for all that."""
+        self.memories[place] = self._memory(place)
+
+    def hear(
+        self,
+        asked: Round,
+        *,
+        deaf: Collection[int] = (),
+        mute: Collection[int] = (),
+        down: Collection[int] = (),
+        silent: Collection[int] = (),
+    ) -> None:
+        """Carry a round: `deaf` masters never hear it, of `mute` ones the answer is lost.
+
+        To `down` ones nothing was ever sent; about `silent` ones nothing is known yet.
+        """
+        for place, command in enumerate(asked.commands):
+            if place in silent:
+                continue
+            if command is None or place in down:
+                vote = failed("not asked", sent=False)
+            elif place in deaf:
+                vote = failed("did not answer")
+            else:
+                reply = self.memories[place].say(command, 0, MARKER)
+                vote = failed("did not answer") if place in mute else command.vote(reply[1:])
+            asked.tally.cast(place, vote)
+
+    def carry(self, protocol: Protocol[Result], step: Step, **how: Collection[int]) -> Result:
+        """Carry a protocol from a step of it to its end."""
+        try:
+            while True:
+                if isinstance(step, Pause):
+                    self.now += step.seconds
+                else:
+                    self.hear(step, **how)
+                step = protocol.send(self.now)
+        except StopIteration as done:
+            result: Result = done.value
+            return result
+
+    def run(self, protocol: Protocol[Result], **how: Collection[int]) -> Result:
+        """Carry a whole protocol."""
+        return self.carry(protocol, next(protocol), **how)
+
+    def acquire(
+        self,
+        *resources: str,
+        ttl: float = 10.0,
+        wait: float = 0.0,
+        tokens: Iterator[str] | None = None,
+        holder: str = "{}",
+        wall: float = 0.0,
+    ) -> Protocol[Lease]:
+        """The acquire protocol, with tokens that can be told apart."""
+        return rounds.acquire(
+            self.terms,
+            resources or ("r",),
+            ttl,
+            holder,
+            now=self.now,
+            wait=wait,
+            tokens=tokens or fresh(),
+            proposals=iter(lambda: int((self.now + wall) * 1_000_000), None),
+            delays=iter(lambda: 0.01, None),
+        )
+
+    def taken(self, *resources: str, **how: Any) -> Lease:
+        """A lease on all masters."""
+        return self.run(self.acquire(*resources, **how))
+
+    def tokens(self, resource: str = "r") -> list[str]:
+        """Whose lock stands on each master; "" for nobody's."""
+        values = (memory.get(self.terms.lock(resource)) for memory in self.memories)
+        return [(value or b"").decode().split(" ", 1)[0] for value in values]
+
+    def fences(self, resource: str = "r") -> list[int]:
+        """The fence on each master."""
+        return [int(m.get(self.terms.fence(resource)) or 0) for m in self.memories]
+
+
+_numbers = count(1)
+
+
+def fresh() -> Iterator[str]:
+    """Tokens that nobody has had before."""
+    while True:
+        yield f"{next(_numbers):032x}"

@@ -1,0 +1,324 @@
+"""Clients: programs over the engine's protocols, that are paused, interrupted and killed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from functools import partial
+from itertools import count
+from random import Random
+from typing import Any
+
+from redlock_django.engine import renewal, rounds
+from redlock_django.engine.commands import Acquire, Command, Confirm, Terms
+from redlock_django.engine.errors import NotAcquired, QuorumUnreachable, ResourceLocked
+from redlock_django.engine.quorum import Ballot, Tally, Verdict
+from redlock_django.engine.rounds import Pause, Round, Step
+from redlock_django.engine.validity import Lease, LeaseState
+from tests.engine.judge import Judge
+from tests.engine.network import Exchange, Wire
+from tests.engine.world import EPOCH, Clock, World
+
+Program = Generator[Step, float, None]
+
+
+class Interrupted(BaseException):
+    """A cancellation or Ctrl-C, thrown in by the driver."""
+
+
+class Client:
+    """One process: a clock, a wire, and one thing it does at a time."""
+
+    def __init__(
+        self,
+        world: World,
+        name: str,
+        terms: Terms,
+        clock: Clock,
+        judge: Judge,
+        *,
+        wall_error: float,
+        stalls: float = 0.0,
+        strikes: float = 0.0,
+    ) -> None:
+        self.world = world
+        self.name = name
+        self.terms = terms
+        self.clock = clock
+        self.judge = judge
+        self.luck: Random = world.luck(f"client {name}")
+        self.wire: Wire
+        self.gone = False
+        self.idle = True
+        self.lease: Lease | None = None
+        self._stalls, self._strikes = stalls, strikes
+        self._wall_error = wall_error
+        self._program: Program
+        self._safe = False  # an interrupt may strike now
+        self._ticket = 0
+        self._exchange: Exchange | None = None
+        self._tokens: list[str] = []
+        self._asleep: list[tuple[Callable[..., None], tuple[Any, ...]]] | None = None
+
+    # Being paused, interrupted, killed.
+
+    def hear(self, what: Callable[..., None], *args: Any) -> None:
+        """Be told, at once or on waking."""
+        if self.gone:
+            return
+        if self._asleep is not None:
+            self._asleep.append((what, args))
+        else:
+            what(*args)
+
+    def pause(self, seconds: float) -> None:
+        """Stop for so long, wherever it is: a stopped process, a long collection."""
+        if self._asleep is not None or self.gone:
+            return
+        self.world.note(self.name, f"pauses for {seconds:.3f} s")
+        self.world.seen["pauses"] += 1
+        if self.lease and self.clock.when(self.lease.until) < self.world.now + seconds:
+            self.world.seen["paused past the deadline"] += 1
+        self._asleep = []
+        self.world.after(seconds, self._wake, seconds)
+
+    def _wake(self, seconds: float) -> None:
+        told, self._asleep = self._asleep, None
+        # Time in which nobody polled does not make a master late.
+        for line in self.wire.lines:
+            if line.link is not None:
+                line.link.since += seconds
+        for what, args in told or ():
+            self.hear(what, *args)
+
+    def interrupt(self) -> None:
+        """Throw into whatever it is doing, if it is doing something that can be."""
+        self.hear(self._interrupt)
+
+    def _interrupt(self) -> None:
+        if self._safe and not self.idle:
+            self._safe = False
+            self._abandon()
+            self._drive(partial(self._program.throw, Interrupted()))
+
+    def kill(self) -> None:
+        """End like kill -9: nothing is said any more, what was sent may still arrive."""
+        self.world.note(self.name, "is killed")
+        self.world.seen["killed"] += 1
+        self.gone = True
+        for token in self._tokens:
+            self.judge.alive[token] = False
+        if self.lease is not None:
+            self.world.seen["killed holding"] += 1
+            self.judge.ended(self.lease)
+        self._program.close()
+        self.wire.close()
+
+    # Running a program: the driver.
+
+    def start(self, program: Program) -> None:
+        """Run a program from its beginning."""
+        self._program = program
+        self.idle = False
+        self._drive(partial(next, program))
+
+    def _drive(self, resume: Callable[[], Step]) -> None:
+        while True:
+            self._ticket += 1
+            try:
+                step = resume()
+            except StopIteration:
+                self.idle = True
+                return
+            if self._struck():
+                resume = partial(self._program.throw, Interrupted())
+                continue
+            if isinstance(step, Pause):
+                self.world.after(
+                    step.seconds / self.clock.rate, self.hear, self._go_on, self._ticket
+                )
+                return
+            exchange = self.wire.exchange(step, partial(self._decided, self._ticket, step))
+            self._exchange = exchange if step.awaited else None
+            self.wire.begin(exchange)
+            if self._struck():
+                self._abandon()
+                resume = partial(self._program.throw, Interrupted())
+            elif step.awaited:
+                return
+            else:
+                resume = partial(self._program.send, self.clock.read())
+
+    def _struck(self) -> bool:
+        struck = self._safe and self._strikes > 0 and self.luck.random() < self._strikes
+        if struck:
+            # A second interrupt, into the undo of the first, is beyond any promise.
+            self._safe = False
+            self.world.note(self.name, "is interrupted")
+            self.world.seen["interrupted"] += 1
+        return struck
+
+    def _abandon(self) -> None:
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.decided = True
+            if exchange.tally.count(Ballot.GRANTED):
+                self.world.seen["interrupted with grants out"] += 1
+
+    def _decided(self, ticket: int, asked: Round) -> None:
+        _watch(self.world, asked.commands, asked.tally)
+        # The votes of one round may all come from the wire's own `begin`.
+        self.world.after(0.0, self.hear, self._go_on, ticket)
+
+    def _go_on(self, ticket: int) -> None:
+        if ticket != self._ticket:
+            return
+        if self._stalls > 0 and self.luck.random() < self._stalls:
+            seconds = self.luck.uniform(0, 1.5 * self.terms.max_ttl)
+            if self.luck.random() < 0.5:
+                self.pause(seconds)
+                self.hear(self._send, ticket, None)
+            else:
+                # The clock is read, and then the world stops.
+                now = self.clock.read()
+                self.pause(seconds)
+                self.hear(self._send, ticket, now)
+            return
+        self._send(ticket, None)
+
+    def _send(self, ticket: int, now: float | None) -> None:
+        if ticket == self._ticket:
+            self._exchange = None
+            shown = self.clock.read() if now is None else now
+            self._drive(partial(self._program.send, shown))
+
+    # Programs.
+
+    def live(
+        self,
+        names: list[str],
+        ttls: tuple[float, float],
+        *,
+        busy: float,
+        two: float,
+        stop_at: float,
+    ) -> Program:
+        """Take locks, hold them, renew them, free them, again and again."""
+        luck = self.luck
+        while True:
+            yield Pause(luck.expovariate(1 / busy))
+            if self.world.now >= stop_at:
+                return
+            if luck.random() < two and len(names) > 1:
+                resources = tuple(luck.sample(names, 2))
+            else:
+                resources = (luck.choice(names),)
+            ttl = luck.uniform(*ttls)
+            wait = luck.choice((0.0, 0.0, luck.uniform(0, 1.5)))
+            yield from self.once(resources, ttl, wait, luck.uniform(0, 1.6) * ttl)
+
+    def once(self, resources: tuple[str, ...], ttl: float, wait: float, hold: float) -> Program:
+        """Take a lock, hold it for some seconds, free it."""
+        self._safe = True
+        try:
+            lease = yield from rounds.acquire(
+                self.terms,
+                resources,
+                ttl,
+                '{"pid":1}',
+                now=self.clock.read(),
+                wait=wait,
+                tokens=self._fresh(),
+                proposals=self._proposals(),
+                delays=self._delays(),
+            )
+        except NotAcquired as error:
+            kind = {ResourceLocked: "locked", QuorumUnreachable: "unreachable"}[type(error)]
+            self.world.seen[kind] += 1
+            self.world.note(self.name, f"gives up: {error}")
+            return
+        except Interrupted:
+            self.world.note(self.name, "has undone")
+            return
+        finally:
+            self._safe = False
+        self.lease = lease
+        self.judge.granted(self.name, self.clock, lease)
+        yield from self._hold(ttl, hold)
+
+    def _hold(self, ttl: float, hold: float) -> Program:
+        self._safe = True
+        try:
+            yield from self._renew(ttl, self.clock.read() + hold)
+        except Interrupted:
+            pass
+        finally:
+            self._safe = False
+        lease, self.lease = self.lease, None
+        assert lease is not None
+        self.judge.ended(lease)
+        self._safe = True
+        try:
+            yield from rounds.release(self.terms, lease)
+        except Interrupted:
+            self.world.seen["interrupted releasing"] += 1
+        finally:
+            self._safe = False
+
+    def _renew(self, ttl: float, hold_until: float) -> Program:
+        """Hold to the end, renewing as the keeper does; or to the very last moment without."""
+        lease = self.lease
+        assert lease is not None
+        renews, state = self.luck.random() < 0.6, LeaseState.RENEWED
+        while True:
+            now = self.clock.read()
+            plan = None
+            if renews:
+                plan = renewal.next_extension(
+                    lease, now, ttl=ttl, hold_until=hold_until, state=state
+                )
+            if plan is None or plan[0] >= hold_until:
+                yield Pause(max(min(hold_until, lease.until) - now, 0.0))
+                return
+            when, asked = plan
+            yield Pause(max(when - now, 0.0))
+            state, lease = yield from rounds.extend(self.terms, lease, asked, now=self.clock.read())
+            self.lease = lease
+            self.world.note(self.name, f"extension: {state.value}")
+            if state is LeaseState.LOST:
+                self.world.seen["lost"] += 1
+                return
+            if state is LeaseState.RENEWED:
+                self.judge.renewed(self.name, self.clock, lease)
+            else:
+                self.world.seen["unknown"] += 1
+
+    def _fresh(self) -> Iterator[str]:
+        while True:
+            token = f"{self.luck.getrandbits(128):032x}"
+            self._tokens.append(token)
+            self.judge.drawn(token)
+            yield token
+
+    def _proposals(self) -> Iterator[int]:
+        while True:
+            yield int((EPOCH + self.world.now + self._wall_error) * 1_000_000)
+
+    def _delays(self) -> Iterator[float]:
+        for tries in count():
+            longest = min(0.1, 0.002 * 2.0 ** min(tries, 8))
+            yield self.luck.uniform(longest / 4, longest)
+
+
+def _watch(world: World, commands: tuple[Command | None, ...], tally: Tally) -> None:
+    """Count the rare states a round has been in."""
+    seen, command = world.seen, commands[0]
+    if isinstance(command, Confirm):
+        seen["confirm rounds"] += 1
+        seen["confirm failed"] += tally.verdict is Verdict.LOST
+    if isinstance(command, Acquire):
+        seen["rounds"] += 1
+        lost = tally.verdict is Verdict.LOST
+        seen["split votes"] += lost and not (tally.unreachable or tally.rival_won)
+        seen["refused by one rival"] += lost and tally.rival_won
+    if len(tally.counted()) < tally.count(Ballot.GRANTED):
+        seen["clock off the median"] += 1

@@ -1,0 +1,412 @@
+"""The third driver's wire: FIFO links that can be lost, with the rules of `wire/link.py`.
+
+A message on a link is never lost alone: a partition holds it back, and a link that is
+given up takes a part of what is in flight with it; the rest still arrives, late.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any, Protocol
+
+from redlock_django.backends.memory import Reply
+from redlock_django.engine.commands import (
+    ABSENT,
+    BURIED,
+    FENCE_AHEAD,
+    GRANTED,
+    NOT_READY,
+    Command,
+    Heal,
+    Release,
+)
+from redlock_django.engine.quorum import Verdict, Vote, failed
+from redlock_django.engine.rounds import Round
+from tests.engine.world import Clock, SimulatedMaster, World
+
+NOT_ASKED = failed("not asked", sent=False)
+RARE = {BURIED: "buried", NOT_READY: "not ready", FENCE_AHEAD: "fence ahead", ABSENT: "absent"}
+
+
+class Owner(Protocol):
+    """Whose wire it is: it may be paused, and then hears of nothing until it wakes."""
+
+    name: str
+    clock: Clock
+
+    def hear(self, what: Callable[..., None], *args: Any) -> None:
+        """Be told, at once or on waking."""
+
+
+class Exchange:
+    """One round on its way."""
+
+    def __init__(self, asked: Round, number: int, wake: Callable[[], None]) -> None:
+        self.commands = asked.commands
+        self.tally = asked.tally
+        self.number = number
+        self.wake = wake
+        self.decided = False
+
+    def cast(self, master: int, vote: Vote) -> None:
+        """Count a vote, and wake whoever waits once the verdict is there."""
+        if self.tally.cast(master, vote) is not Verdict.PENDING and not self.decided:
+            self.decided = True
+            self.wake()
+
+
+@dataclass(slots=True)
+class Message:
+    """A command (or, without one, a join) as it travels; `how` is the join's."""
+
+    command: Command | None
+    number: int = 0
+    exchange: Exchange | None = None
+    marker: bytes = b""
+    ready_at: int = 0
+    how: str = ""
+    run_id: str = ""
+
+
+class Link:
+    """One connection of one client to one life of a master."""
+
+    def __init__(self, life: int) -> None:
+        self.life = life
+        self.alive = True
+        self.joined = False
+        self.owed: deque[Message] = deque()
+        self.since = 0.0  # since when the master owes what it owes
+        self.flying: deque[Message] = deque()
+        self.there = 0.0  # when the last message arrives: nothing sent later comes sooner
+        self.back = 0.0
+        self.returning: deque[Reply] = deque()
+
+
+class Line:
+    """What one client knows of one master, whether there is a link or not."""
+
+    def __init__(self, master: SimulatedMaster) -> None:
+        self.master = master
+        self.link: Link | None = None
+        self.run_id = ""
+        self.marker = b""
+        self.ready_at = 0
+        self.ready = 0.0
+        self.reason = "not connected yet"
+        self.checking = False
+        self.failures = 0
+        self.kept: dict[str, Release] = {}
+        self.loose: set[str] = set()
+        self.deaf = False  # nothing gets from the client to the master
+        self.mute = False  # nothing gets back
+        self.lag = 0.0
+
+
+class Wire:
+    """One client's links to all masters."""
+
+    def __init__(
+        self,
+        world: World,
+        owner: Owner,
+        masters: list[SimulatedMaster],
+        *,
+        master_timeout: float,
+        latency: float,
+        late: float,
+    ) -> None:
+        self.world = world
+        self.owner = owner
+        self.lines = [Line(master) for master in masters]
+        self.terms = masters[0].terms
+        self.master_timeout = master_timeout
+        self.connect_timeout = 0.3
+        self.latency = latency
+        self.late = late
+        self.closed = False
+        self.luck: Random = world.luck(f"network {owner.name}")
+        self._number = 0
+        for line in self.lines:
+            self._dial(line, 0.0)
+
+    # Rounds.
+
+    def exchange(self, asked: Round, wake: Callable[[], None]) -> Exchange:
+        """A new exchange for a round, not begun."""
+        self._number += 1
+        return Exchange(asked, self._number, wake)
+
+    def begin(self, exchange: Exchange) -> None:
+        """Say a round's commands, to all who may be asked."""
+        now = self.owner.clock.read()
+        asked: list[tuple[Line, Command]] = []
+        for place, (line, command) in enumerate(zip(self.lines, exchange.commands, strict=True)):
+            if command is None:
+                exchange.cast(place, NOT_ASKED)
+                continue
+            fault = self._fault(line, now) if command.trusted or line.link is None else ""
+            if fault:
+                if isinstance(command, Release):
+                    line.kept[command.token] = replace(command, bury=True)
+                exchange.cast(place, failed(fault, sent=False))
+            else:
+                asked.append((line, command))
+        hopeless = exchange.decided and exchange.tally.unreachable
+        for line, command in asked:
+            if hopeless and not isinstance(command, Release):
+                exchange.cast(line.master.place, NOT_ASKED)
+                continue
+            if isinstance(command, Release) and command.token in line.loose:
+                line.loose.discard(command.token)
+                command = replace(command, bury=True)
+            self._write(line, Message(command, exchange.number, exchange))
+
+    def _fault(self, line: Line, now: float) -> str:
+        if line.link is None:
+            return line.reason
+        if now < line.ready:
+            self.world.seen["untrusted"] += 1
+            return "is not trusted yet"
+        return ""
+
+    # Connecting.
+
+    def _dial(self, line: Line, delay: float) -> None:
+        self.world.after(delay, self.owner.hear, self._attempt, line)
+
+    def _attempt(self, line: Line) -> None:
+        if self.closed:
+            return
+        if not line.master.up:
+            self._again(line)
+            return
+        link = Link(line.master.life)
+        self._post(line, link, Message(None, how="join"))
+        self.world.after(self.connect_timeout, self.owner.hear, self._judge_dial, line, link)
+
+    def _judge_dial(self, line: Line, link: Link) -> None:
+        if link.alive and not link.joined and not self.closed:
+            link.alive = False
+            self._again(line)
+
+    def _again(self, line: Line) -> None:
+        line.failures += 1
+        longest = min(0.2, 0.03 * 2.0 ** min(line.failures, 4))
+        self._dial(line, self.luck.uniform(longest / 2, longest))
+
+    def _joined(self, line: Line, link: Link, reply: Reply) -> None:
+        link.joined = True
+        line.link = link
+        line.run_id = line.master.memory.run_id
+        line.reason = ""
+        line.failures = 0
+        self._trust(line, reply)
+        self.world.seen["joined"] += 1
+        for release in line.kept.values():
+            self.world.seen["kept release"] += 1
+            self._write(line, Message(release))
+            line.loose.discard(release.token)
+        line.kept.clear()
+
+    def _trust(self, line: Line, reply: Reply) -> None:
+        _, _, time, ready_at, marker, _ = reply
+        assert isinstance(time, int)
+        assert isinstance(ready_at, int)
+        assert isinstance(marker, bytes)
+        line.marker, line.ready_at = marker, ready_at
+        line.ready = self.owner.clock.read() + (ready_at - time) / 1_000_000
+
+    # Bytes out.
+
+    def _write(self, line: Line, message: Message) -> None:
+        link = line.link
+        assert link is not None
+        if not link.owed:
+            link.since = self.world.now
+            self.world.after(self.master_timeout, self.owner.hear, self._judge, line, link)
+        link.owed.append(message)
+        message.marker, message.ready_at = line.marker, line.ready_at
+        self._post(line, link, message)
+
+    def _delay(self, line: Line) -> float:
+        return self.luck.expovariate(1 / self.latency) + line.lag + line.master.slow
+
+    def _post(self, line: Line, link: Link, message: Message) -> None:
+        if self.world.transcript is not None:
+            what = message.how if message.command is None else _told(message.command)
+            self.world.note(self.owner.name, f"-> {line.master.name} {what}")
+        link.flying.append(message)
+        if not line.deaf:
+            link.there = max(link.there, self.world.now + self._delay(line))
+            self.world.at(link.there, self._arrive, line, link, message)
+
+    def _arrive(self, line: Line, link: Link, message: Message) -> None:
+        # A loss takes messages out of `flying`; a partition leaves them there.
+        if line.deaf or not link.flying or link.flying[0] is not message:
+            return
+        link.flying.popleft()
+        line.master.receive(self._work, line, link, message)
+
+    def _work(self, line: Line, link: Link, message: Message) -> None:
+        """The master works on a message."""
+        master, command = line.master, message.command
+        if link.life != master.life or not master.up:
+            if link.alive and not line.mute:
+                self.world.after(self._delay(line), self.owner.hear, self._ended, line, link)
+            return
+        if command is None:
+            reply = master.join(message.run_id or master.memory.run_id, message.how)
+        else:
+            reply = master.say(command, message.number, message.marker, message.ready_at)
+            status = reply[1]
+            assert isinstance(status, int)
+            self._count(command, status)
+            if not link.alive:
+                self.world.seen["late message"] += 1
+            if self.world.transcript is not None:
+                late = "" if link.alive else " (late)"
+                self.world.note(master.name, f"{_told(command)} = {_answer(reply)}{late}")
+        if not link.alive:
+            return
+        link.returning.append(reply)
+        self._bring(line, link, reply)
+
+    def _bring(self, line: Line, link: Link, reply: Reply) -> None:
+        link.back = max(link.back, self.world.now + self._delay(line))
+        self.world.at(link.back, self._return, line, link, reply)
+
+    def _count(self, command: Command, status: int) -> None:
+        seen: Counter[str] = self.world.seen
+        seen["messages"] += 1
+        if status in RARE:
+            seen[RARE[status]] += 1
+        if status == GRANTED and isinstance(command, Heal):
+            seen["healed"] += 1
+
+    # Bytes back.
+
+    def _return(self, line: Line, link: Link, reply: Reply) -> None:
+        # As `_arrive`: a partition leaves replies where they are.
+        if line.mute or not link.alive or not link.returning:
+            return
+        if link.returning[0] is not reply:
+            return
+        link.returning.popleft()
+        self.owner.hear(self._answer, line, link, reply)
+
+    def _answer(self, line: Line, link: Link, reply: Reply) -> None:
+        if not link.alive or self.closed:
+            return
+        if not link.joined:
+            self._joined(line, link, reply)
+            return
+        message = link.owed.popleft()
+        link.since = self.world.now
+        assert reply[0] == message.number, "a reply was taken for another's"
+        if message.command is None:
+            line.checking = False
+            self._trust(line, reply)
+            return
+        if reply[1] == NOT_READY and not line.checking:
+            line.checking = True
+            self._write(line, Message(None, how="join", run_id=line.run_id))
+        if message.exchange is not None:
+            message.exchange.cast(line.master.place, message.command.vote(reply[1:]))
+
+    # Losing.
+
+    def _judge(self, line: Line, link: Link) -> None:
+        """A link that owes a reply for too long is given up."""
+        if line.link is not link or not link.owed:
+            return
+        left = link.since + self.master_timeout - self.world.now
+        if left <= 1e-9:
+            self.lose(line, "did not answer in time")
+        else:
+            self.world.after(left, self.owner.hear, self._judge, line, link)
+
+    def _ended(self, line: Line, link: Link) -> None:
+        if line.link is link:
+            self.lose(line, "closed the connection")
+        elif link.alive and not link.joined:
+            link.alive = False
+            self._again(line)
+
+    def notice(self, line: Line) -> None:
+        """The master's end of the link has gone, and that gets through."""
+        if line.link is not None and not line.mute:
+            link = line.link
+            self.world.at(
+                max(link.back, self.world.now + self._delay(line)),
+                self.owner.hear,
+                self._ended,
+                line,
+                link,
+            )
+
+    def lose(self, line: Line, reason: str) -> None:
+        """Give up a link, tell everybody who waits for it, and connect anew."""
+        link = line.link
+        assert link is not None
+        self.world.note(self.owner.name, f"xx {line.master.name} {reason}")
+        self.world.seen["link lost"] += 1
+        line.link, line.checking, line.reason = None, False, reason
+        link.alive = False
+        self._scatter(line, link)
+        if self.closed:
+            return
+        owed, link.owed = link.owed, deque()
+        for message in owed:
+            command = message.command
+            if isinstance(command, Release):
+                line.kept[command.token] = replace(command, bury=True)
+            elif command is not None and command.sets:
+                line.loose.add(command.token)
+            if message.exchange is not None:
+                message.exchange.cast(line.master.place, failed(reason))
+        self._again(line)
+
+    def _scatter(self, line: Line, link: Link) -> None:
+        """Of what is in flight a part still arrives, in its order; the rest never does."""
+        flying, link.flying = link.flying, deque()
+        arriving = self.luck.randint(0, len(flying))
+        for delay in sorted(self.luck.uniform(0, self.late) for _ in range(arriving)):
+            self.world.after(delay, line.master.receive, self._work, line, link, flying.popleft())
+
+    def heal(self, line: Line) -> None:
+        """End a partition: what was held back goes on, in its order."""
+        line.deaf = line.mute = False
+        link = line.link
+        if link is None or not link.alive:
+            return
+        for message in link.flying:
+            link.there = max(link.there, self.world.now + self._delay(line))
+            self.world.at(link.there, self._arrive, line, link, message)
+        for reply in link.returning:
+            self._bring(line, link, reply)
+
+    def close(self) -> None:
+        """The process is gone: its kernel still delivers a part."""
+        self.closed = True
+        for line in self.lines:
+            if line.link is not None:
+                self.lose(line, "gone")
+
+
+def _told(command: Command) -> str:
+    extra = "".join(
+        f" {name}={value}"
+        for name in ("ttl", "proposal", "fences", "bury")
+        if (value := getattr(command, name, None))
+    )
+    return f"{command.name} {command.token[:6]} {'+'.join(command.resources)}{extra}"
+
+
+def _answer(reply: Reply) -> str:
+    status, _, *rest = reply[1:]
+    shown = [part.decode()[:6] if isinstance(part, bytes) else str(part) for part in rest]
+    return " ".join((RARE.get(status, str(status)) if isinstance(status, int) else "?", *shown))

@@ -1,0 +1,431 @@
+"""The third driver of the engine's protocols: it owns time and luck.
+
+`uv run python -m tests.engine.simulator --seed 123` replays one seed and prints its
+transcript; `--seeds 1000 [--first 0]` runs many and prints what was seen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from itertools import cycle
+from random import Random
+from statistics import median
+
+from redlock_django.engine.commands import Terms
+from redlock_django.engine.quorum import quorum
+from tests.engine.clients import Client
+from tests.engine.judge import Judge
+from tests.engine.network import Line, Wire
+from tests.engine.world import EPOCH, Clock, SimulatedMaster, Violation, World
+
+RATE_APART = 0.0045  # two clocks: less than the 1 % that the drift allows for
+KINDS = (
+    "deaf", "mute", "partition", "isolate", "hang", "kill", "restart", "snapshot", "flush",
+    "slow", "lag", "reset", "pause", "cancel", "die",
+)  # fmt: skip
+
+
+def restart_delay(max_ttl: float, skew: float) -> float:
+    """What RESTART_DELAY = "auto" is."""
+    return 1.02 * max_ttl + 5 * skew + 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What one seed draws: the size of the world and the faults that happen in it."""
+
+    masters: int = 3
+    clients: int = 3
+    resources: int = 1
+    seconds: float = 10.0
+    max_ttl: float = 2.0
+    skew: float = 0.2
+    ttls: tuple[float, float] = (0.2, 2.0)
+    busy: float = 0.1
+    two: float = 0.0
+    latency: float = 0.002
+    master_timeout: float = 0.05
+    late: float = 0.8
+    drifting: bool = False
+    wrong_walls: float = 0.0
+    off_masters: float = 0.3  # of the skew, to either side
+    outsider: bool = False
+    stalls: float = 0.0
+    strikes: float = 0.0
+    faults: frozenset[str] = field(default_factory=frozenset)
+    every: float = 0.5
+    dead: int = 0  # masters that are down from the beginning to the end
+
+    @staticmethod
+    def drawn(luck: Random) -> Setup:
+        """A swarm: every seed has its own few kinds of faults, so that each gets its room."""
+        max_ttl = luck.choice((0.8, 2.0, 3.0))
+        return Setup(
+            masters=luck.choice((1, 2, 3, 3, 3, 4, 5, 5, 7)),
+            clients=luck.randint(2, 5),
+            resources=luck.choice((1, 1, 2, 3)),
+            max_ttl=max_ttl,
+            ttls=(0.2, luck.choice((0.5, max_ttl))),
+            busy=luck.choice((0.02, 0.1, 0.4)),
+            two=luck.choice((0.0, 0.3)),
+            latency=luck.choice((0.0005, 0.002, 0.01)),
+            master_timeout=luck.choice((0.03, 0.05, 0.2, 0.5)),
+            late=luck.choice((0.02, 0.4)) * max_ttl,
+            drifting=luck.random() < 0.6,
+            wrong_walls=luck.choice((0.0, 0.1, 1.0, 100.0)),
+            off_masters=luck.choice((0.0, 0.3, 0.9)),
+            outsider=luck.random() < 0.15,
+            stalls=luck.choice((0.0, 0.0, 0.01, 0.05)),
+            strikes=luck.choice((0.0, 0.0, 0.02, 0.1)),
+            faults=frozenset(luck.sample(KINDS, luck.randint(0, 6))),
+            every=luck.choice((0.1, 0.3, 1.0)),
+        )
+
+
+class Simulation:
+    """One seed, from the first connection to the last check."""
+
+    def __init__(self, seed: int, setup: Setup | None = None, *, recording: bool = False) -> None:
+        self.world = World(seed, recording=recording)
+        self.setup = setup or Setup.drawn(self.world.luck("setup"))
+        self.world.note("", str(self.setup))
+        self.judge = Judge(self.world)
+        self._luck = self.world.luck("faults")
+        self._calm = False
+        size = self.setup
+        self.terms = Terms(
+            names=tuple(f"m{place}" for place in range(size.masters)),
+            max_ttl=size.max_ttl,
+            max_clock_skew=size.skew,
+            restart_delay=restart_delay(size.max_ttl, size.skew),
+            fence_ttl=restart_delay(size.max_ttl, size.skew),
+        )
+        self.resources = [f"r{number}" for number in range(size.resources)]
+        clocks = self.world.luck("clocks")
+        self.masters = [self._master(place, clocks) for place in range(size.masters)]
+        for master in self.masters[: size.dead]:
+            master.kill()
+        self.clients: list[Client] = []
+        for _ in range(size.clients):
+            self._client()
+
+    def _rate(self, luck: Random) -> float:
+        if not self.setup.drifting:
+            return 1.0
+        # The ends of the range are where it hurts.
+        return 1 + RATE_APART * luck.choice((-1.0, 1.0, luck.uniform(-1, 1)))
+
+    def _master(self, place: int, luck: Random) -> SimulatedMaster:
+        off = self.setup.skew * luck.uniform(-1, 1) * self.setup.off_masters
+        if self.setup.outsider and place == 0 and self.setup.masters > 2:
+            off = 3 * self.setup.skew * luck.choice((-1, 1))
+        clock = Clock(self.world, EPOCH + off, self._rate(luck))
+        master = SimulatedMaster(self.world, place, self.terms, clock)
+        master.join(master.memory.run_id, "trust")
+        return master
+
+    def _client(self) -> Client:
+        size = self.setup
+        name = f"c{len(self.clients)}"
+        luck = self.world.luck(f"clock {name}")
+        clock = Clock(self.world, luck.uniform(0, 1000), self._rate(luck))
+        client = Client(
+            self.world,
+            name,
+            self.terms,
+            clock,
+            self.judge,
+            wall_error=luck.uniform(-1, 1) * size.wrong_walls,
+            stalls=size.stalls,
+            strikes=size.strikes,
+        )
+        client.wire = Wire(
+            self.world,
+            client,
+            self.masters,
+            master_timeout=size.master_timeout,
+            latency=size.latency,
+            late=size.late,
+        )
+        self.clients.append(client)
+        client.start(
+            client.live(
+                self.resources,
+                size.ttls,
+                busy=size.busy,
+                two=size.two,
+                stop_at=size.seconds,
+            )
+        )
+        return client
+
+    @property
+    def living(self) -> list[Client]:
+        """The clients that were not killed."""
+        return [client for client in self.clients if not client.gone]
+
+    # The story.
+
+    def run(self) -> Counter[str]:
+        """Live through it; raises Violation. Returns what was seen."""
+        kinds = sorted(self.setup.faults)
+        if kinds:
+            self.world.after(self._luck.expovariate(1 / self.setup.every), self._fault, kinds)
+        self.world.run(self.setup.seconds)
+        self._heal()
+        self._check_left()
+        self._check_live()
+        return self.world.seen
+
+    def _heal(self) -> None:
+        """All faults end; whoever still does something is interrupted."""
+        self.world.note("", "the faults end")
+        self._calm = True
+        for client in self.living:
+            client.interrupt()
+            client._stalls = client._strikes = 0.0
+        for master in self.masters[self.setup.dead :]:
+            master.slow = 0.0
+            if not master.up:
+                master.start(snapshot=False)
+            master.resume()
+        for client in self.living:
+            client.wire.latency = min(client.wire.latency, self.setup.master_timeout / 30)
+            for line in client.wire.lines:
+                line.lag = 0.0
+                client.wire.heal(line)
+
+    def _check_left(self) -> None:
+        """Once every link is back, nothing is left of any round, nor comes back late."""
+        for _ in range(60):
+            self.world.run(self.world.now + 0.1)
+            if all(self._settled(client) for client in self.living):
+                break
+        else:
+            raise Violation("the clients do not come to an end")
+        self.world.run(self.world.now + 2 * self.setup.master_timeout)
+        self.judge.left(self.masters, clients_idle=True)
+        self.world.run(self.world.now + self.setup.late)
+        self.judge.left(self.masters, clients_idle=True)
+
+    def _settled(self, client: Client) -> bool:
+        return client.idle and all(
+            not line.master.up or (line.link is not None and not line.kept)
+            for line in client.wire.lines
+        )
+
+    def _check_live(self) -> None:
+        """With all forgotten locks expired, somebody gets every resource soon."""
+        for _ in range(2):
+            # That a master was flushed is only noticed by asking it, and none is asked
+            # while a majority is known to be out.
+            self._ask_once(wait=0.0)
+            self.world.run(self.world.now + self.terms.restart_delay + self.terms.max_ttl)
+        if not self._clocks_agree():
+            return
+        self.judge.winners.clear()
+        asked = self._ask_once(wait=2.0)
+        self.world.run(self.world.now + 4.0)
+        for resource in asked:
+            if not self.judge.winners.get(resource):
+                raise Violation(f"nobody gets {resource} although all is well")
+        if not all(client.idle for client in self.living):
+            raise Violation("a client does not come to an end")
+        self.judge.left(self.masters, clients_idle=False)
+
+    def _clocks_agree(self) -> bool:
+        """Whether a majority of clocks is no further apart than the design assumes."""
+        shown = [master.clock.read() for master in self.masters if master.up]
+        near = [one for one in shown if abs(one - median(shown)) <= self.setup.skew]
+        apart = max(near, default=0) - min(near, default=0)
+        return len(near) >= quorum(self.setup.masters) and apart < 0.95 * self.setup.skew
+
+    def _ask_once(self, *, wait: float) -> set[str]:
+        asked = set()
+        for client, resource in zip(self.living, cycle(self.resources), strict=False):
+            client.start(client.once((resource,), self.terms.max_ttl, wait, 0.01))
+            asked.add(resource)
+        return asked
+
+    # Faults.
+
+    def _fault(self, kinds: list[str]) -> None:
+        if self._calm:
+            return
+        kind = self._luck.choice(kinds)
+        self.world.seen["faults"] += 1
+        self.world.seen[f"fault {kind}"] += 1
+        getattr(self, f"_{kind}")(self._luck.expovariate(1 / 0.3))
+        self.world.after(self._luck.expovariate(1 / self.setup.every), self._fault, kinds)
+
+    def _later(self, seconds: float, what: str, *args: object) -> None:
+        self.world.after(seconds, self._unless_calm, what, *args)
+
+    def _unless_calm(self, what: str, *args: object) -> None:
+        if not self._calm:
+            getattr(self, what)(*args)
+
+    def _some_master(self) -> SimulatedMaster:
+        master = self._luck.choice(self.masters)
+        self.world.note(master.name, "is struck")
+        return master
+
+    def _some_line(self) -> tuple[Client, Line]:
+        client = self._luck.choice(self.clients)
+        return client, self._luck.choice(client.wire.lines)
+
+    def _cut(self, client: Client, line: Line, seconds: float, *, out: bool, back: bool) -> None:
+        self.world.note(client.name, f"/ {line.master.name} for {seconds:.3f} s")
+        line.deaf, line.mute = line.deaf or out, line.mute or back
+        self._later(seconds, "_mend", client, line)
+
+    def _mend(self, client: Client, line: Line) -> None:
+        if not client.gone:
+            client.wire.heal(line)
+
+    def _deaf(self, seconds: float) -> None:
+        self._cut(*self._some_line(), seconds, out=True, back=False)
+
+    def _mute(self, seconds: float) -> None:
+        self._cut(*self._some_line(), seconds, out=False, back=True)
+
+    def _partition(self, seconds: float) -> None:
+        master = self._some_master()
+        for client in self.living:
+            if self._luck.random() < 0.7:
+                self._cut(client, client.wire.lines[master.place], seconds, out=True, back=True)
+
+    def _isolate(self, seconds: float) -> None:
+        client = self._luck.choice(self.clients)
+        for line in client.wire.lines:
+            if self._luck.random() < 0.7:
+                self._cut(client, line, seconds, out=True, back=self._luck.random() < 0.5)
+
+    def _hang(self, seconds: float) -> None:
+        master = self._some_master()
+        if master.up:
+            master.hang()
+            self._later(seconds, "_unhang", master)
+
+    def _unhang(self, master: SimulatedMaster) -> None:
+        master.resume()
+
+    def _kill(self, seconds: float, *, snapshot: bool = False) -> None:
+        master = self._some_master()
+        if not master.up:
+            return
+        self.world.note(master.name, f"dies for {seconds:.3f} s")
+        master.kill()
+        self._later(seconds, "_revive", master, snapshot)
+        for client in self.living:
+            client.wire.notice(client.wire.lines[master.place])
+
+    def _revive(self, master: SimulatedMaster, snapshot: bool) -> None:
+        if not master.up:
+            self.world.note(master.name, f"is back {'from a snapshot' if snapshot else 'empty'}")
+            master.start(snapshot=snapshot)
+
+    def _restart(self, seconds: float) -> None:
+        self._kill(seconds / 20)
+
+    def _snapshot(self, seconds: float) -> None:
+        if self._luck.random() < 0.6:
+            self._some_master().save()
+        else:
+            self._kill(seconds / 10, snapshot=True)
+
+    def _flush(self, _: float) -> None:
+        master = self._some_master()
+        if master.up:
+            self.world.note(master.name, "is flushed")
+            master.flush()
+
+    def _slow(self, seconds: float) -> None:
+        master = self._some_master()
+        master.slow = self._luck.uniform(0, 1.2) * self.setup.master_timeout
+        self._later(seconds, "_unslow", master)
+
+    def _unslow(self, master: SimulatedMaster) -> None:
+        master.slow = 0.0
+
+    def _lag(self, seconds: float) -> None:
+        _, line = self._some_line()
+        line.lag = self._luck.uniform(0, 1.2) * self.setup.master_timeout
+        self._later(seconds, "_unlag", line)
+
+    def _unlag(self, line: Line) -> None:
+        line.lag = 0.0
+
+    def _reset(self, _: float) -> None:
+        client, line = self._some_line()
+        if line.link is not None and not client.gone:
+            client.hear(client.wire._ended, line, line.link)
+
+    def _pause(self, seconds: float) -> None:
+        self._luck.choice(self.clients).pause(seconds * 2)
+
+    def _cancel(self, _: float) -> None:
+        self._luck.choice(self.clients).interrupt()
+
+    def _die(self, _: float) -> None:
+        client = self._luck.choice(self.clients)
+        if not client.gone and len(self.clients) < 12:
+            client.kill()
+            self._client()
+
+
+def replay(seed: int, setup: Setup | None = None) -> str:
+    """The transcript of a seed, its end and the command that shows it again."""
+    simulation = Simulation(seed, setup, recording=True)
+    end = "no promise was broken"
+    try:
+        simulation.run()
+    except Exception as error:  # noqa: BLE001 - whatever it was, it is what is shown
+        end = f"{type(error).__name__}: {error}"
+    lines = simulation.world.transcript or []
+    return "\n".join([*lines, end, f"uv run python -m tests.engine.simulator --seed {seed}"])
+
+
+def sweep(seeds: range) -> tuple[Counter[str], dict[int, str]]:
+    """Run many seeds: what was seen in all of them, and how the failing ones ended."""
+    seen: Counter[str] = Counter()
+    failing = {}
+    for seed in seeds:
+        simulation = Simulation(seed)
+        try:
+            simulation.run()
+        except Exception as error:  # noqa: BLE001 - the other seeds go on
+            failing[seed] = f"{type(error).__name__}: {error}"
+        seen += simulation.world.seen
+    return seen, failing
+
+
+def main(argv: list[str]) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.engine.simulator")
+    parser.add_argument("--seed", type=int, help="replay one seed and print its transcript")
+    parser.add_argument("--seeds", type=int, default=300, help="run so many seeds")
+    parser.add_argument("--first", type=int, default=0, help="beginning with this one")
+    options = parser.parse_args(argv)
+    write = sys.stdout.write
+    if options.seed is not None:
+        text = replay(options.seed)
+        write(text + "\n")
+        return 0 if "no promise was broken" in text else 1
+    began = time.perf_counter()
+    seen, failing = sweep(range(options.first, options.first + options.seeds))
+    took = time.perf_counter() - began
+    for what, times in sorted(seen.items()):
+        write(f"{times:10,} {what}\n")
+    for seed, end in failing.items():
+        write(f"seed {seed}: {end}\n")
+    write(f"{options.seeds} seeds, {len(failing)} failing, {options.seeds / took:.1f} seeds/s\n")
+    return 1 if failing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

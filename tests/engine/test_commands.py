@@ -1,0 +1,214 @@
+"""What is said to a master, byte for byte, and what each answer means."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from redlock_django.engine.commands import (
+    ABSENT,
+    BURIED,
+    COMMANDS,
+    CORRUPT,
+    FENCE_AHEAD,
+    GRANTED,
+    NOT_READY,
+    REFUSED,
+    Acquire,
+    Command,
+    Confirm,
+    Extend,
+    Heal,
+    Release,
+    Terms,
+    ms,
+    script,
+)
+from redlock_django.engine.quorum import Ballot
+
+TOKEN = "0123456789abcdef" * 2
+VALUE = f'{TOKEN} {{"pid":1}}'
+TERMS = Terms(names=("a", "b", "c"), prefix="P")
+TIME = 1_760_000_000_000_000
+SAID: dict[str, Any] = {"terms": TERMS, "resources": ("r", "s"), "value": VALUE}
+ACQUIRE = Acquire(**SAID, ttl=1.5, proposal=TIME)
+CONFIRM = Confirm(**SAID, fences=(7, 8))
+EXTEND = Extend(**SAID, ttl=1.5)
+HEAL = Heal(**SAID, ttl=1.5, fences=(7, 8))
+RELEASE = Release(**SAID)
+ALL = (ACQUIRE, CONFIRM, EXTEND, HEAL, RELEASE)
+
+
+def test_terms() -> None:
+    assert TERMS.masters == 3
+    assert TERMS.skew == 500_000
+    assert TERMS.fingerprint == "n=3,ttl=60000,skew=500,delay=63750"
+    assert ms(0.0015) == 2
+
+
+def test_a_fingerprint_differs_where_a_number_differs() -> None:
+    others = [
+        Terms(names=("a", "b")),
+        Terms(names=("a", "b", "c"), max_ttl=30),
+        Terms(names=("a", "b", "c"), max_clock_skew=0.4),
+        Terms(names=("a", "b", "c"), restart_delay=0),
+    ]
+    prints = {terms.fingerprint for terms in [TERMS, *others]}
+    assert len(prints) == 5
+    assert not any(re.search(r"\s", text) for text in prints), "a marker is split at blanks"
+
+
+def test_keys() -> None:
+    pairs = ["P:lock:r", "P:fence:r", "P:lock:s", "P:fence:s"]
+    tomb = f"P:tomb:{TOKEN}"
+    assert ACQUIRE.keys() == HEAL.keys() == ["P:master", "P:held", tomb, *pairs]
+    assert CONFIRM.keys() == ["P:master", *pairs]
+    assert EXTEND.keys() == ["P:master", "P:held", "P:lock:r", "P:lock:s"]
+    assert RELEASE.keys() == ["P:held", tomb, "P:lock:r", "P:lock:s"]
+
+
+def test_arguments() -> None:
+    both = ["r", "s"]
+    assert ACQUIRE.arguments() == [VALUE, 1500, TIME, 500_000, 600_000, 60_000, *both]
+    assert CONFIRM.arguments() == [VALUE, 500_000, 600_000, 7, 8]
+    assert EXTEND.arguments() == [VALUE, 1500, *both]
+    assert HEAL.arguments() == [VALUE, 1500, 500_000, 600_000, *both, 7, 8]
+    assert RELEASE.arguments() == [VALUE, 0, *both]
+    assert Release(**SAID, bury=True).arguments() == [VALUE, 60_000, *both]
+
+
+def test_only_whole_numbers_and_text_go_out() -> None:
+    for command in ALL:
+        assert {type(argument) for argument in command.arguments()} <= {int, str}
+
+
+def test_names_scripts_and_flags() -> None:
+    assert [command.name for command in COMMANDS] == [
+        "acquire", "confirm", "extend", "heal", "release",
+    ]  # fmt: skip
+    assert [command.name for command in COMMANDS if command.sets] == ["acquire", "heal"]
+    assert [command.name for command in COMMANDS if not command.trusted] == ["release"]
+    for name in (*(command.name for command in COMMANDS), "join"):
+        text, sha = script(name)
+        assert re.fullmatch("[0-9a-f]{40}", sha)
+        assert "KEYS" in text
+        # A key name built in Lua would be unknown to ACLs and clusters.
+        assert ".. ':" not in text
+
+
+def test_a_command_of_no_kind_says_nothing() -> None:
+    bare = Command(**SAID)
+    assert bare.token == TOKEN
+    with pytest.raises(NotImplementedError):
+        bare.keys()
+    with pytest.raises(NotImplementedError):
+        bare.arguments()
+
+
+@pytest.mark.parametrize("command", [ACQUIRE, CONFIRM])
+def test_granted(command: Command) -> None:
+    vote = command.vote([GRANTED, TIME, 7, 8])
+    assert vote.ballot is Ballot.GRANTED
+    assert vote.time == TIME
+    assert vote.fences == (7, 8)
+
+
+@pytest.mark.parametrize("command", [EXTEND, RELEASE])
+def test_granted_without_fences(command: Command) -> None:
+    vote = command.vote([GRANTED, TIME])
+    assert vote.ballot is Ballot.GRANTED
+    assert vote.fences == ()
+
+
+def test_a_heal_that_set_the_lock_does_not_count() -> None:
+    vote = HEAL.vote([GRANTED, TIME, 7, 8])
+    assert vote.ballot is Ballot.FAILED
+    assert vote.time == TIME
+    assert vote.sent
+    assert not vote.absent
+    assert HEAL.vote([REFUSED, TIME, 1, 5, 0, b"x"]).ballot is Ballot.REFUSED
+
+
+@pytest.mark.parametrize("command", ALL)
+@pytest.mark.parametrize(
+    ("left", "text"),
+    [
+        (1500, "held by another for 1.5 s"),
+        (-1, "held by another with no expiry"),
+        (0, "held by another for 0 s"),
+    ],
+)
+def test_refused(command: Command, left: int, text: str) -> None:
+    rival = b"fedcba9876543210" * 2
+    vote = command.vote([REFUSED, TIME, 2, left, 41, rival])
+    assert vote.ballot is Ballot.REFUSED
+    assert (vote.reason, vote.ttl, vote.fences, vote.resource) == (text, left, (41,), 1)
+    assert vote.rival == rival
+    assert rival.decode() not in vote.reason
+    assert command.vote([REFUSED, TIME, 2, left, 41, rival.decode()]).rival == rival
+
+
+@pytest.mark.parametrize("command", ALL)
+def test_absent(command: Command) -> None:
+    vote = command.vote([ABSENT, TIME, 2])
+    assert vote.ballot is Ballot.REFUSED
+    assert vote.absent
+    assert vote.resource == 1
+    assert vote.rival is None
+    assert vote.ttl is None
+
+
+@pytest.mark.parametrize("command", ALL)
+@pytest.mark.parametrize("status", [NOT_READY, BURIED, FENCE_AHEAD, CORRUPT])
+def test_failed(command: Command, status: int) -> None:
+    vote = command.vote([status, TIME])
+    assert vote.ballot is Ballot.FAILED
+    assert vote.time == TIME
+    assert vote.sent
+    assert vote.reason
+
+
+@pytest.mark.parametrize("command", ALL)
+@pytest.mark.parametrize(
+    "reply",
+    [
+        [],
+        [GRANTED],
+        [b"1", TIME],
+        [None, TIME],
+        [GRANTED, b"soon"],
+        [GRANTED, TIME, b"7"],
+        [GRANTED, TIME, None],
+        [GRANTED, TIME, 7, 8, 9],
+        [REFUSED, TIME],
+        [REFUSED, TIME, 1, 5, 0],
+        [REFUSED, TIME, b"1", 5, 0, b"x"],
+        [REFUSED, TIME, 1, None, 0, b"x"],
+        [ABSENT, TIME],
+        [ABSENT, TIME, b"1"],
+        [-99, TIME],
+        [2, TIME],
+    ],
+)
+def test_a_malformed_reply_is_never_a_vote(command: Command, reply: list[object]) -> None:
+    # These are what the links take for a reply that is out of step.
+    with pytest.raises((ValueError, KeyError, IndexError)):
+        command.vote(reply)
+
+
+def test_no_reason_ever_holds_a_token() -> None:
+    replies: list[list[object]] = [
+        [REFUSED, TIME, 1, 5, 0, TOKEN.encode()],
+        [ABSENT, TIME, 1],
+        [NOT_READY, TIME],
+        [BURIED, TIME],
+        [FENCE_AHEAD, TIME],
+        [CORRUPT, TIME],
+    ]
+    for command in ALL:
+        grant: list[object] = [GRANTED, TIME, *((7, 8) if command.fenced else ())]
+        for reply in [grant, *replies]:
+            assert TOKEN not in command.vote(reply).reason
+    assert TERMS.fingerprint.isprintable()

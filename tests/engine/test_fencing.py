@@ -1,0 +1,116 @@
+"""The fencing token: the rule on its own, then on masters with a history."""
+
+from __future__ import annotations
+
+import pytest
+
+from redlock_django.engine.commands import Confirm
+from redlock_django.engine.fencing import highest, settled
+from redlock_django.engine.quorum import Ballot, Tally, Vote, failed, granted
+from redlock_django.engine.rounds import Round
+from tests.engine.byhand import Masters
+
+NOW = 1_760_000_000_000_000
+
+
+def _tally(*votes: Vote, skew: int | None = 500_000) -> Tally:
+    tally = Tally(len(votes), skew=skew)
+    for place, vote in enumerate(votes):
+        tally.cast(place, vote)
+    return tally
+
+
+def _refused(fence: int, *, resource: int = 0, time: int = NOW) -> Vote:
+    return Vote(Ballot.REFUSED, "held", time, fences=(fence,), resource=resource, rival=b"x")
+
+
+def test_the_highest_of_each_resource() -> None:
+    tally = _tally(granted(NOW, (5, 1)), granted(NOW, (3, 9)), failed("hung"))
+    assert highest(tally, 2) == (5, 9)
+
+
+def test_refusals_count_plus_one() -> None:
+    tally = _tally(granted(NOW, (5, 5)), granted(NOW, (5, 5)), _refused(7, resource=1))
+    assert highest(tally, 2) == (5, 8)
+    absent = Vote(Ballot.REFUSED, "forgot the lock", NOW, absent=True)
+    assert highest(_tally(granted(NOW, (5,)), absent, granted(NOW, (4,))), 1) == (5,)
+
+
+def test_a_clock_off_the_median_has_no_say() -> None:
+    ahead = NOW + 2_000_000
+    tally = _tally(granted(NOW, (NOW,)), granted(NOW, (NOW,)), granted(ahead, (ahead,)))
+    assert highest(tally, 1) == (NOW,)
+    refusal = _tally(granted(NOW, (NOW,)), granted(NOW, (NOW,)), _refused(ahead, time=ahead))
+    assert highest(refusal, 1) == (NOW,)
+
+
+def test_a_refusal_far_ahead_of_its_own_clock_has_no_say() -> None:
+    """Else one poisoned counter would make the confirmation fail everywhere, for ever."""
+    poisoned = NOW + 1_000_001
+    votes = (granted(NOW, (NOW,)), granted(NOW, (NOW,)))
+    assert highest(_tally(*votes, _refused(poisoned)), 1) == (NOW,)
+    assert highest(_tally(*votes, _refused(NOW + 999_999)), 1) == (NOW + 1_000_000,)
+    assert highest(_tally(*votes, _refused(poisoned), skew=None), 1) == (poisoned + 1,)
+
+
+def test_settled_needs_a_majority_of_all_masters_for_each_resource() -> None:
+    tally = _tally(granted(NOW, (5, 5)), granted(NOW, (5, 4)), failed("hung"))
+    assert settled(tally, (5, 4))
+    assert not settled(tally, (5, 5))
+    assert not settled(_tally(granted(NOW, (5,)), failed("hung"), failed("hung")), (5,))
+
+
+def _ask(masters: Masters) -> tuple[list[str], tuple[int, ...]]:
+    """The rounds an acquire needed, and its fences."""
+    protocol = masters.acquire()
+    step, said = next(protocol), []
+    while True:
+        assert isinstance(step, Round)
+        said.append(type(next(c for c in step.commands if c)).__name__)
+        masters.hear(step)
+        try:
+            step = protocol.send(masters.now)
+        except StopIteration as done:
+            return said, done.value.fences
+
+
+def test_one_trip_where_all_agree() -> None:
+    said, fences = _ask(Masters(5))
+    assert said == ["Acquire"]
+    assert fences == (NOW,)
+
+
+def test_a_confirm_round_where_a_crashed_writer_left_more() -> None:
+    masters = Masters(3)
+    masters.memories[1].set(masters.terms.fence("r"), b"%d" % (NOW + 100_000))
+    said, fences = _ask(masters)
+    assert said == ["Acquire", "Confirm"]
+    assert fences == (NOW + 100_001,)
+    assert masters.fences() == [NOW + 100_001] * 3
+
+
+@pytest.mark.parametrize("wall", [-3600.0, -0.3, 0.0, 0.3, 3600.0])
+def test_fences_grow_whatever_the_clocks_of_clients_say(wall: float) -> None:
+    masters = Masters(3)
+    last = 0
+    for step in range(6):
+        lease = masters.taken(wall=wall if step % 2 else 0.0)
+        assert lease.fences[0] > last
+        last = lease.fences[0]
+        assert last <= NOW + 10_000_000
+        for memory in masters.memories:
+            del memory.strings[masters.terms.lock("r")]
+        masters.now += 0.001
+
+
+def test_confirm_raises_only_where_the_lock_is_ours() -> None:
+    masters = Masters(3)
+    lease = masters.taken()
+    masters.memories[2].set(masters.terms.lock("r"), b"f" * 32 + b" {}", 5000)
+    masters.forget(1)
+    high = NOW + 5
+    confirm = Confirm(terms=masters.terms, resources=("r",), value=lease.value, fences=(high,))
+    asked = Round((confirm,) * 3, Tally(3))
+    masters.hear(asked)
+    assert masters.fences() == [high, 0, NOW]
+    assert asked.tally.count(Ballot.GRANTED) == 1

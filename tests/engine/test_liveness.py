@@ -1,0 +1,73 @@
+"""Promise 3: with a majority up somebody wins, and soon."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.engine.simulator import Setup, Simulation
+
+QUIET = Setup(clients=4, seconds=3.0, busy=0.02, ttls=(0.2, 0.5))
+
+
+def _first_grant(simulation: Simulation) -> float:
+    """True seconds until somebody holds something."""
+    while not simulation.world.seen["grants"]:
+        simulation.world.run(simulation.world.now + 0.001)
+        assert simulation.world.now < simulation.setup.seconds, "nobody wins"
+    return simulation.world.now
+
+
+@pytest.mark.parametrize(("masters", "dead"), [(1, 0), (2, 0), (3, 1), (4, 1), (5, 2), (7, 3)])
+def test_somebody_wins_while_a_majority_is_up(masters: int, dead: int) -> None:
+    for seed in range(5):
+        simulation = Simulation(seed, replace(QUIET, masters=masters, dead=dead))
+        assert _first_grant(simulation) < 0.5
+        simulation.run()
+        assert simulation.world.seen["grants"] > 8
+
+
+@pytest.mark.parametrize(("masters", "hung"), [(3, 1), (5, 2), (7, 3)])
+def test_hung_masters_cost_at_most_one_timeout(masters: int, hung: int) -> None:
+    for seed in range(5):
+        simulation = Simulation(seed, replace(QUIET, masters=masters, clients=1))
+        simulation.world.run(0.01)
+        for master in simulation.masters[:hung]:
+            master.hang()
+        assert _first_grant(simulation) < 0.01 + simulation.setup.master_timeout + 0.1
+        simulation.run()
+
+
+@pytest.mark.parametrize(("masters", "dead"), [(1, 1), (2, 1), (3, 2), (4, 2), (5, 3)])
+def test_nobody_wins_without_a_majority(masters: int, dead: int) -> None:
+    simulation = Simulation(0, replace(QUIET, masters=masters, dead=dead))
+    simulation.world.run(3.0)
+    assert simulation.world.seen["grants"] == 0
+    assert simulation.world.seen["unreachable"] > 0
+    assert simulation.world.seen["locked"] == 0, "no quorum must not look like a lock"
+
+
+def test_a_crowd_shares_one_resource() -> None:
+    simulation = Simulation(1, replace(QUIET, masters=5, clients=12, seconds=8.0))
+    simulation.run()
+    assert len(simulation.judge.holders) == 12, "somebody never came to hold it"
+    assert simulation.world.seen["grants"] > 30
+
+
+def test_a_killed_holder_is_followed_after_its_ttl_and_not_before() -> None:
+    setup = replace(QUIET, clients=2, ttls=(0.5, 0.5), busy=0.001)
+    killed = 0
+    for seed in range(10):
+        simulation = Simulation(seed, setup)
+        _first_grant(simulation)
+        holder = next(client for client in simulation.clients if client.lease)
+        assert holder.lease is not None
+        until = holder.clock.when(holder.lease.until)
+        holder.kill()
+        before = simulation.world.seen["grants"]
+        simulation.world.run(until)
+        assert simulation.world.seen["grants"] == before
+        simulation.world.run(until + 0.5)
+        killed += simulation.world.seen["grants"] > before
+    assert killed > 5, "the other one seldom followed"

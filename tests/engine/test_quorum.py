@@ -1,0 +1,199 @@
+"""Who won: every ballot in every order against an oracle that is too simple to be wrong."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import permutations, product
+
+import pytest
+
+from redlock_django.engine.quorum import Ballot, Tally, Verdict, Vote, failed, granted, quorum
+
+YES, NO, FAIL = Ballot.GRANTED, Ballot.REFUSED, Ballot.FAILED
+
+
+@cache
+def oracle(masters: int, said: tuple[Ballot, ...]) -> Verdict:
+    """Whether the end is certain already, whatever the others will say."""
+    ends = {
+        2 * (said + rest).count(YES) > masters
+        for rest in product((YES, NO), repeat=masters - len(said))
+    }
+    if len(ends) == 2:
+        return Verdict.PENDING
+    return Verdict.WON if True in ends else Verdict.LOST
+
+
+@pytest.mark.parametrize("masters", range(1, 8))
+def test_every_ballot_in_every_order(masters: int) -> None:
+    for ballots in product((YES, NO, FAIL), repeat=masters):
+        tally = Tally(masters)
+        verdicts = [tally.cast(place, Vote(ballot)) for place, ballot in enumerate(ballots)]
+        # Reached as soon as it is certain, and never changed: the oracle cannot change its mind.
+        expected = [oracle(masters, ballots[: place + 1]) for place in range(masters)]
+        assert verdicts == expected, ballots
+        assert tally.verdict is expected[-1] is not Verdict.PENDING
+
+
+@pytest.mark.parametrize("masters", range(1, 5))
+def test_the_order_of_the_masters_is_no_matter(masters: int) -> None:
+    for ballots in product((YES, NO, FAIL), repeat=masters):
+        ends = set()
+        for order in permutations(range(masters)):
+            tally = Tally(masters)
+            for place in order:
+                tally.cast(place, Vote(ballots[place]))
+            ends.add(tally.verdict)
+        assert len(ends) == 1
+
+
+@pytest.mark.parametrize("masters", range(1, 8))
+def test_two_majorities_always_meet(masters: int) -> None:
+    need = quorum(masters)
+    assert 2 * need > masters
+    assert 2 * (need - 1) <= masters
+    tally = Tally(masters)
+    assert [tally.majority(votes) for votes in range(masters + 1)] == [
+        votes >= need for votes in range(masters + 1)
+    ]
+
+
+def _end_with_rivals(masters: int, said: tuple[str, ...]) -> Verdict:
+    yes, left = said.count("yes"), masters - len(said)
+    if 2 * yes > masters:
+        return Verdict.WON
+    possible = 2 * (yes + left) > masters
+    proven = 2 * max(said.count("A"), said.count("B")) > masters
+    hopeless = 2 * (masters - said.count("failed")) <= masters
+    split = left and not proven and not hopeless
+    return Verdict.PENDING if possible or split else Verdict.LOST
+
+
+@pytest.mark.parametrize("masters", range(1, 8))
+def test_every_ballot_with_rivals(masters: int) -> None:
+    votes = {
+        "yes": granted(),
+        "failed": failed("hung"),
+        "A": Vote(NO, rival=b"A"),
+        "B": Vote(NO, rival=b"B"),
+    }
+    for said in product(votes, repeat=masters):
+        tally = Tally(masters, rivals=True)
+        reached = Verdict.PENDING
+        for place, word in enumerate(said):
+            if reached is Verdict.PENDING:
+                reached = _end_with_rivals(masters, said[: place + 1])
+            assert tally.cast(place, votes[word]) is reached, (said, place)
+
+
+def test_the_first_vote_of_a_master_stands() -> None:
+    tally = Tally(3)
+    tally.cast(0, failed("hung"))
+    tally.cast(0, granted())
+    tally.cast(1, granted())
+    assert tally.verdict is Verdict.PENDING
+    assert tally.count(FAIL) == tally.count(YES) == tally.outstanding == 1
+    assert tally.cast(2, granted()) is Verdict.WON
+
+
+def test_late_votes_are_kept_and_change_nothing() -> None:
+    tally = Tally(3)
+    tally.cast(2, Vote(NO, "held"))
+    tally.cast(0, Vote(NO, "held"))
+    assert tally.verdict is Verdict.LOST
+    tally.cast(1, granted())
+    assert tally.verdict is Verdict.LOST
+    assert tally.votes[1] == granted()
+    assert tally.reasons() == ["held", "granted", "held"]
+
+
+def test_reasons_name_who_is_silent() -> None:
+    tally = Tally(2, skew=1)
+    tally.cast(1, failed("refused the connection", sent=False))
+    assert tally.reasons() == ["no answer yet", "refused the connection"]
+
+
+# Clocks: a master off the median is not counted.
+
+SECOND = 1_000_000
+
+
+def _cast(times: list[float | None], *, rivals: bool = False) -> tuple[Tally, list[Verdict]]:
+    tally = Tally(len(times), skew=SECOND, rivals=rivals)
+    verdicts = []
+    for place, time in enumerate(times):
+        vote = failed("hung") if time is None else granted(int(time * SECOND))
+        verdicts.append(tally.cast(place, vote))
+    return tally, verdicts
+
+
+def test_a_clock_off_the_median_is_not_counted() -> None:
+    tally, verdicts = _cast([0, 0, None, None, 5])
+    assert tally.count(YES) == 3
+    assert len(tally.counted()) == 2
+    assert verdicts == [Verdict.PENDING] * 4 + [Verdict.LOST]
+    assert tally.unreachable
+    assert tally.reasons()[4] == "its clock is +5.0 s off the other masters'"
+    assert tally.reasons()[0] == "granted"
+
+
+def test_a_vote_comes_back_when_the_median_moves() -> None:
+    tally, verdicts = _cast([0, 5, 5, 5.5])
+    assert verdicts == [Verdict.PENDING, Verdict.PENDING, Verdict.PENDING, Verdict.WON]
+    # Of two answers each may be the wrong one: neither is, until a third has spoken.
+    two, _ = _cast([0, 5])
+    assert two.counted() == []
+    assert [vote.time for vote in tally.counted()] == [5 * SECOND, 5 * SECOND, 5.5 * SECOND]
+
+
+def test_nobody_is_unreachable_while_the_median_may_move() -> None:
+    tally = Tally(4, skew=SECOND, rivals=True)
+    for place, time in ((0, 5), (3, 0)):
+        tally.cast(place, Vote(NO, "held", time * SECOND, rival=b"A"))
+    assert tally.agreeing == []
+    assert not tally.unreachable
+    assert tally.verdict is Verdict.PENDING
+    for place in (1, 2):
+        tally.cast(place, Vote(NO, "held", 0, rival=b"A"))
+    assert tally.rival_won
+    assert not tally.unreachable
+
+
+@pytest.mark.parametrize("apart", [0.0, 0.4, 1.0])
+def test_clocks_within_the_skew_all_count(apart: float) -> None:
+    tally, _ = _cast([0, apart, apart / 2])
+    assert tally.verdict is Verdict.WON
+    assert len(tally.counted()) == tally.count(YES)
+
+
+def test_clocks_of_masters_that_refuse_or_fail_with_a_time_weigh_too() -> None:
+    tally = Tally(5, skew=SECOND)
+    tally.cast(0, granted(9 * SECOND))
+    tally.cast(1, Vote(NO, time=0))
+    tally.cast(2, failed("not trusted yet", time=0))
+    tally.cast(3, granted(0))
+    tally.cast(4, granted(0))
+    assert tally.verdict is Verdict.LOST
+    assert [vote.time for vote in tally.counted()] == [0, 0]
+    assert [vote.ballot for vote in tally.agreeing] == [NO, YES, YES]
+
+
+def test_a_vote_without_a_time_is_not_off() -> None:
+    tally = Tally(3, skew=SECOND)
+    tally.cast(0, granted())
+    tally.cast(1, granted(0))
+    assert tally.verdict is Verdict.WON
+
+
+@pytest.mark.parametrize("masters", range(1, 6))
+def test_every_order_of_clocks_that_are_off(masters: int) -> None:
+    """Whatever the order of the answers: a verdict comes, and never without a majority."""
+    for times in product((0.0, 0.9, 1.8, None), repeat=masters):
+        tally, verdicts = _cast(list(times))
+        assert tally.verdict is not Verdict.PENDING
+        first = next(v for v in verdicts if v is not Verdict.PENDING)
+        assert tally.verdict is first
+        if first is Verdict.WON:
+            at = verdicts.index(first)
+            then, _ = _cast([*times[: at + 1], *[None] * (masters - at - 1)])
+            assert 2 * len(then.counted()) > masters

@@ -1,0 +1,636 @@
+"""The protocols, driven by hand: what is said, to whom, and what is undone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from redlock_django.engine import rounds
+from redlock_django.engine.commands import (
+    Acquire,
+    Command,
+    Confirm,
+    Extend,
+    Heal,
+    Release,
+)
+from redlock_django.engine.errors import LockLost, QuorumUnreachable, ResourceLocked
+from redlock_django.engine.quorum import Ballot, Verdict, Vote, failed, granted
+from redlock_django.engine.rounds import SPLIT_ROUNDS, Pause, Protocol, Round, Step
+from redlock_django.engine.validity import Lease, LeaseState
+from tests.engine.byhand import START, Masters
+
+Kind = type[BaseException]
+
+
+class Cancelled(BaseException):
+    """What asyncio's CancelledError is to us."""
+
+
+def asked(step: Step) -> Round:
+    """The step, which must be a round."""
+    assert isinstance(step, Round)
+    return step
+
+
+def said(step: Step) -> list[str | None]:
+    """The names of a round's commands, by master."""
+    return [None if command is None else command.name for command in asked(step).commands]
+
+
+def one(step: Step) -> Command:
+    """Any of a round's commands."""
+    return next(command for command in asked(step).commands if command is not None)
+
+
+def refuse(step: Step, *holders: str | None, left: int = 5000) -> None:
+    """Let the masters refuse, each for its holder; None grants."""
+    for place, holder in enumerate(holders):
+        vote = granted(int(START * 1e6), (int(START * 1e6),))
+        if holder is not None:
+            vote = Vote(Ballot.REFUSED, "held", int(START * 1e6), (5,), left, holder.encode())
+        asked(step).tally.cast(place, vote)
+
+
+def is_undo(step: Step, of: Command, places: set[int]) -> None:
+    """The step is the release of `of`, to those masters, not waited for."""
+    undo = asked(step)
+    assert not undo.awaited
+    assert {place for place, command in enumerate(undo.commands) if command} == places
+    for command in undo.commands:
+        if command is not None:
+            assert isinstance(command, Release)
+            assert command.value == of.value
+            assert command.resources == of.resources
+            assert not command.bury
+
+
+# Acquire: won.
+
+
+def test_won() -> None:
+    masters = Masters(5)
+    lease = masters.taken("r", "s", ttl=10)
+    assert masters.tokens("r") == masters.tokens("s") == [lease.token] * 5
+    assert lease.reached == {0, 1, 2, 3, 4}
+    assert len(lease.fences) == 2
+    assert lease.home is None
+
+
+def test_won_before_the_slowest_has_answered() -> None:
+    masters = Masters(5)
+    lease = masters.run(masters.acquire(), silent=(3, 4))
+    assert lease.reached == {0, 1, 2, 3, 4}, "the silent ones may carry it too"
+    assert lease.tally.outstanding == 2
+
+
+def test_reached_leaves_out_only_who_surely_has_nothing() -> None:
+    masters = Masters(9)
+    masters.run(masters.acquire(), down=(5, 6, 7, 8))
+    for place in (0, 1, 2, 3):
+        masters.forget(place)
+    lease = masters.run(masters.acquire(), down=(1,), deaf=(2,), mute=(3,))
+    assert masters.tokens()[4] != lease.token
+    assert lease.reached == {0, 2, 3, 5, 6, 7, 8}
+
+
+def test_every_round_has_a_fresh_token_and_a_new_proposal() -> None:
+    masters = Masters()
+    protocol = masters.acquire(wait=1.0)
+    step, tokens, proposals = next(protocol), set(), set()
+    for _ in range(20):
+        ask = one(step)
+        assert isinstance(ask, Acquire)
+        tokens.add(ask.token)
+        proposals.add(ask.proposal)
+        refuse(step, "A", "A", None)
+        is_undo(protocol.send(masters.now), ask, {2})
+        assert isinstance(protocol.send(masters.now), Pause)
+        masters.now += 0.001
+        step = protocol.send(masters.now)
+    assert len(tokens) == len(proposals) == 20
+
+
+# Acquire: lost.
+
+
+def test_a_proven_holder_refuses_at_once_and_says_until_when() -> None:
+    masters = Masters(5)
+    protocol = masters.acquire()
+    step = next(protocol)
+    for place, left in ((3, 900), (0, 700), (2, 800)):
+        vote = Vote(Ballot.REFUSED, "held", 0, (5,), left, b"A")
+        asked(step).tally.cast(place, vote)
+    assert asked(step).tally.verdict is Verdict.LOST, "the other two need not be waited for"
+    is_undo(protocol.send(masters.now), one(step), {1, 4})
+    with pytest.raises(ResourceLocked) as caught:
+        protocol.send(masters.now)
+    # Three must be free; two of them may be silent, so the third to go decides.
+    assert caught.value.retry_after == pytest.approx(0.9)
+    assert caught.value.resource == "r"
+    assert caught.value.tally == {
+        "m0": "held", "m1": "no answer yet", "m2": "held", "m3": "held", "m4": "no answer yet",
+    }  # fmt: skip
+    assert one(step).token not in str(caught.value)
+
+
+def test_nobody_knows_when_a_lock_without_expiry_is_free() -> None:
+    masters = Masters()
+    protocol = masters.acquire()
+    refuse(next(protocol), "A", "A", "A", left=-1)
+    protocol.send(masters.now)
+    with pytest.raises(ResourceLocked) as caught:
+        protocol.send(masters.now)
+    assert caught.value.retry_after is None
+
+
+def test_too_few_masters() -> None:
+    masters = Masters(3)
+    with pytest.raises(QuorumUnreachable) as caught:
+        masters.run(masters.acquire("r", "s"), deaf=(0, 1))
+    assert caught.value.retry_after is None
+    assert caught.value.resource == "r, s"
+    assert caught.value.tally["m0"] == "did not answer"
+    assert "2 of 3 masters cannot be counted, and 2 must agree" in str(caught.value)
+    assert masters.tokens() == ["", "", ""]
+
+
+def test_nothing_is_undone_where_nothing_was_said() -> None:
+    masters = Masters(3)
+    protocol = masters.acquire()
+    step = next(protocol)
+    masters.hear(asked(step), down=(0, 1))
+    is_undo(protocol.send(masters.now), one(step), {2})
+
+
+def test_a_split_vote_is_tried_again_even_by_who_does_not_wait() -> None:
+    masters = Masters(3)
+    protocol = masters.acquire(wait=0.0)
+    step = next(protocol)
+    for _ in range(SPLIT_ROUNDS - 1):
+        refuse(step, "A", "B", None)
+        is_undo(protocol.send(masters.now), one(step), {2})
+        assert isinstance(protocol.send(masters.now), Pause)
+        step = protocol.send(masters.now)
+    refuse(step, "A", "B", None)
+    protocol.send(masters.now)
+    with pytest.raises(ResourceLocked) as caught:
+        protocol.send(masters.now)
+    assert caught.value.retry_after == pytest.approx(5.0)
+
+
+def test_a_split_vote_that_is_over_is_won() -> None:
+    masters = Masters(3)
+    protocol = masters.acquire(wait=0.0)
+    refuse(next(protocol), "A", "B", "C")
+    protocol.send(masters.now)
+    protocol.send(masters.now)
+    lease = masters.carry(protocol, protocol.send(masters.now))
+    assert masters.tokens() == [lease.token] * 3
+
+
+def test_waiting_ends_when_it_must_and_not_sooner() -> None:
+    masters = Masters(3)
+    masters.taken(ttl=60)
+    with pytest.raises(ResourceLocked):
+        masters.run(masters.acquire(wait=2.0))
+    assert masters.now == pytest.approx(START + 2.0, abs=1e-6)
+
+
+def test_waiting_wins_as_soon_as_the_lock_has_expired() -> None:
+    masters = Masters(3)
+    masters.taken(ttl=1)
+    lease = masters.run(masters.acquire(wait=5.0))
+    assert masters.tokens() == [lease.token] * 3
+    assert 1.0 <= masters.now - START < 1.02
+
+
+def test_no_pause_is_longer_than_the_lock_in_the_way() -> None:
+    masters = Masters(3)
+    protocol = masters.acquire(wait=5.0)
+    refuse(next(protocol), "A", "A", None, left=3)
+    protocol.send(masters.now)
+    pause = protocol.send(masters.now)
+    assert isinstance(pause, Pause)
+    assert pause.seconds == pytest.approx(0.004)
+
+
+def test_won_too_late_is_undone_everywhere() -> None:
+    masters = Masters(3)
+    protocol = masters.acquire(ttl=1.0)
+    step = next(protocol)
+    masters.hear(asked(step))
+    masters.now += 0.989
+    is_undo(protocol.send(masters.now), one(step), {0, 1, 2})
+    with pytest.raises(QuorumUnreachable, match="too slowly for the lock's TTL"):
+        protocol.send(masters.now)
+
+
+def test_won_too_late_may_be_tried_again() -> None:
+    masters = Masters(3)
+    protocol = masters.acquire(ttl=1.0, wait=9.0)
+    step = next(protocol)
+    masters.hear(asked(step))
+    masters.now += 1.0
+    masters.hear(asked(protocol.send(masters.now)))
+    assert isinstance(protocol.send(masters.now), Pause)
+    assert masters.carry(protocol, protocol.send(masters.now)).started == masters.now
+
+
+# Acquire: the confirm round.
+
+
+def _to_confirm(masters: Masters, **how: Any) -> tuple[Protocol[Lease], Round, Command]:
+    masters.memories[0].set(masters.terms.fence("r"), b"%d" % int((START + 0.3) * 1e6))
+    protocol = masters.acquire(**how)
+    step = next(protocol)
+    ask = one(step)
+    masters.hear(asked(step))
+    confirm = asked(protocol.send(masters.now))
+    assert said(confirm) == ["confirm"] * masters.terms.masters
+    assert isinstance(one(confirm), Confirm)
+    assert one(confirm).value == ask.value
+    return protocol, confirm, ask
+
+
+def test_held_once_a_majority_has_confirmed() -> None:
+    masters = Masters(5)
+    protocol, confirm, _ = _to_confirm(masters)
+    lease = masters.carry(protocol, confirm, deaf=(0, 1))
+    assert lease.fences == (int((START + 0.3) * 1e6) + 1,)
+
+
+def test_not_held_where_a_minority_confirms() -> None:
+    masters = Masters(5)
+    protocol, confirm, ask = _to_confirm(masters)
+    masters.hear(confirm, deaf=(0, 1, 2))
+    is_undo(protocol.send(masters.now), ask, {0, 1, 2, 3, 4})
+    with pytest.raises(QuorumUnreachable):
+        protocol.send(masters.now)
+
+
+def test_not_held_where_the_lock_has_gone_meanwhile() -> None:
+    masters = Masters(3)
+    protocol, confirm, ask = _to_confirm(masters)
+    masters.forget(0)
+    masters.forget(1)
+    masters.hear(confirm)
+    assert confirm.tally.verdict is Verdict.LOST
+    is_undo(protocol.send(masters.now), ask, {0, 1, 2})
+    assert isinstance(protocol.send(masters.now), Pause), "nobody is proved to hold it"
+
+
+def test_validity_is_judged_after_the_confirm_round() -> None:
+    masters = Masters(3)
+    protocol, confirm, ask = _to_confirm(masters, ttl=1.0)
+    masters.hear(confirm)
+    masters.now += 0.99
+    is_undo(protocol.send(masters.now), ask, {0, 1, 2})
+    with pytest.raises(QuorumUnreachable, match="too slowly"):
+        protocol.send(masters.now)
+
+
+# Acquire: interrupted.
+
+INTERRUPTS = [Cancelled, KeyboardInterrupt, SystemExit, RuntimeError]
+
+
+@pytest.mark.parametrize("kind", INTERRUPTS)
+def test_interrupted_before_any_answer(kind: Kind) -> None:
+    protocol = Masters(3).acquire()
+    step = next(protocol)
+    is_undo(protocol.throw(kind()), one(step), {0, 1, 2})
+    with pytest.raises(kind):
+        protocol.send(START)
+
+
+@pytest.mark.parametrize("kind", INTERRUPTS)
+def test_interrupted_undoes_all_but_who_surely_has_nothing(kind: Kind) -> None:
+    protocol = Masters(5).acquire()
+    step = next(protocol)
+    tally = asked(step).tally
+    tally.cast(0, granted(0, (1,)))
+    tally.cast(1, Vote(Ballot.REFUSED, "held"))
+    tally.cast(2, failed("down", sent=False))
+    tally.cast(3, failed("hung"))
+    is_undo(protocol.throw(kind()), one(step), {0, 3, 4})
+    with pytest.raises(kind):
+        protocol.send(START)
+
+
+@pytest.mark.parametrize("kind", INTERRUPTS)
+def test_interrupted_in_the_confirm_round(kind: Kind) -> None:
+    masters = Masters(3)
+    protocol, _, ask = _to_confirm(masters)
+    undo = protocol.throw(kind())
+    is_undo(undo, ask, {0, 1, 2})
+    masters.hear(asked(undo))
+    assert masters.tokens() == ["", "", ""]
+    with pytest.raises(kind):
+        protocol.send(START)
+
+
+@pytest.mark.parametrize("kind", INTERRUPTS)
+def test_an_undo_that_was_interrupted_is_said_again(kind: Kind) -> None:
+    protocol = Masters(3).acquire()
+    step = next(protocol)
+    refuse(step, "A", "A", None)
+    is_undo(protocol.send(START), one(step), {2})
+    is_undo(protocol.throw(kind()), one(step), {2})
+    with pytest.raises(kind):
+        protocol.send(START)
+
+
+@pytest.mark.parametrize("kind", INTERRUPTS)
+def test_interrupted_in_a_pause_there_is_nothing_left_to_undo(kind: Kind) -> None:
+    protocol = Masters(3).acquire(wait=5)
+    refuse(next(protocol), "A", "A", None)
+    protocol.send(START)
+    assert isinstance(protocol.send(START), Pause)
+    with pytest.raises(kind):
+        protocol.throw(kind())
+
+
+def _closable() -> list[Callable[[Masters], Protocol[Any]]]:
+    return [
+        lambda masters: masters.acquire(),
+        lambda masters: rounds.extend(masters.terms, masters.taken(), 10.0, now=masters.now),
+        lambda masters: rounds.release(masters.terms, masters.taken()),
+    ]
+
+
+@pytest.mark.parametrize("make", _closable(), ids=["acquire", "extend", "release"])
+def test_a_driver_that_is_gone_is_told_nothing(make: Callable[[Masters], Protocol[Any]]) -> None:
+    protocol = make(Masters(3))
+    next(protocol)
+    protocol.close()  # raises RuntimeError if the generator yields
+    with pytest.raises(StopIteration):
+        next(protocol)
+
+
+def test_closed_in_the_confirm_round() -> None:
+    protocol, _, _ = _to_confirm(Masters(3))
+    protocol.close()
+
+
+def test_a_protocol_that_has_said_its_last_word() -> None:
+    masters = Masters(3)
+    protocol = masters.acquire()
+    assert not rounds.ended(protocol)
+    masters.run(protocol)
+    assert rounds.ended(protocol)
+
+
+# Extend.
+
+
+def _extend(masters: Masters, lease: Lease, ttl: float = 10.0) -> Protocol[Any]:
+    return rounds.extend(masters.terms, lease, ttl, now=masters.now)
+
+
+def test_renewed_from_before_its_first_byte() -> None:
+    masters = Masters(3)
+    lease = masters.taken(ttl=10)
+    masters.now += 4.0
+    protocol = _extend(masters, lease, 8.0)
+    step = next(protocol)
+    assert isinstance(one(step), Extend)
+    begun = masters.now
+    masters.now += 0.5
+    state, renewed = masters.carry(protocol, step)
+    assert state is LeaseState.RENEWED
+    assert (renewed.started, renewed.ttl) == (begun, 8.0)
+    assert renewed.until == pytest.approx(begun + 8.0 - 0.082)
+    assert renewed.fences == lease.fences
+    assert renewed.value == lease.value
+
+
+def test_unanswered_is_unknown_and_the_old_deadline_stands() -> None:
+    masters = Masters(3)
+    lease = masters.taken()
+    state, same = masters.run(_extend(masters, lease), mute=(0, 1))
+    assert state is LeaseState.UNKNOWN
+    assert same == lease
+    assert same.tally is not lease.tally
+
+
+def test_a_majority_that_has_it_no_more_is_a_loss() -> None:
+    masters = Masters(3)
+    lease = masters.taken()
+    masters.forget(0)
+    masters.forget(1)
+    state, _ = masters.run(_extend(masters, lease))
+    assert state is LeaseState.LOST
+    assert masters.tokens()[:2] == ["", ""], "an extension re-creates nothing"
+
+
+def test_half_of_an_even_number_that_has_it_no_more_is_a_loss_too() -> None:
+    masters = Masters(4)
+    lease = masters.taken()
+    masters.forget(0)
+    masters.forget(1)
+    assert masters.run(_extend(masters, lease), mute=(2, 3))[0] is LeaseState.LOST
+
+
+def test_taken_by_another_is_a_loss_and_left_to_the_other() -> None:
+    masters = Masters(3)
+    lease = masters.taken()
+    for place in (0, 1):
+        masters.forget(place)
+    other = masters.taken()
+    state, _ = masters.run(_extend(masters, lease))
+    assert state is LeaseState.LOST
+    assert masters.tokens() == [other.token, other.token, lease.token]
+
+
+def test_nothing_is_said_after_the_deadline() -> None:
+    masters = Masters(3)
+    lease = masters.taken()
+    masters.now = lease.until
+    with pytest.raises(StopIteration) as done:
+        next(_extend(masters, lease))
+    assert done.value.value == (LeaseState.LOST, lease)
+
+
+def test_answers_after_the_old_deadline_are_too_late() -> None:
+    masters = Masters(3)
+    lease = masters.taken()
+    masters.now = lease.until - 0.01
+    protocol = _extend(masters, lease)
+    step = asked(next(protocol))
+    masters.hear(step)
+    assert step.tally.verdict is Verdict.WON
+    masters.now = lease.until
+    with pytest.raises(StopIteration) as done:
+        protocol.send(masters.now)
+    assert done.value.value[0] is LeaseState.LOST
+
+
+def test_an_extension_used_up_by_its_own_round_is_unknown() -> None:
+    masters = Masters(3)
+    lease = masters.taken(ttl=10)
+    protocol = _extend(masters, lease, 0.5)
+    masters.hear(asked(next(protocol)))
+    masters.now += 1.0
+    with pytest.raises(StopIteration) as done:
+        protocol.send(masters.now)
+    state, same = done.value.value
+    assert state is LeaseState.UNKNOWN
+    assert same.until == lease.until
+
+
+def test_who_forgot_is_healed_in_the_next_and_counts_from_the_one_after() -> None:
+    masters = Masters(3)
+    lease = masters.run(masters.acquire(), down=(2,))
+    assert lease.reached == {0, 1}
+    state, lease = masters.run(_extend(masters, lease))
+    assert state is LeaseState.RENEWED
+    assert masters.tokens()[2] == ""
+    assert lease.reached == {0, 1}
+
+    protocol = _extend(masters, lease)
+    step = asked(next(protocol))
+    assert said(step) == ["extend", "extend", "heal"]
+    heal = step.commands[2]
+    assert isinstance(heal, Heal)
+    assert heal.fences == lease.fences
+    state, lease = masters.carry(protocol, step)
+    assert state is LeaseState.RENEWED
+    assert masters.tokens() == [lease.token] * 3
+    assert masters.fences()[2] == lease.fences[0]
+    assert step.tally.count(Ballot.GRANTED) == 2
+    assert lease.reached == {0, 1, 2}
+
+    protocol = _extend(masters, lease)
+    step = asked(next(protocol))
+    assert said(step) == ["extend"] * 3
+    masters.carry(protocol, step)
+    assert step.tally.count(Ballot.GRANTED) == 3
+
+
+def test_a_heal_does_not_save_a_lease_that_lost_its_majority() -> None:
+    masters = Masters(3)
+    lease = masters.run(masters.acquire(), down=(2,))
+    _, lease = masters.run(_extend(masters, lease))
+    masters.forget(1)
+    state, _ = masters.run(_extend(masters, lease))
+    assert state is not LeaseState.RENEWED
+
+
+def test_a_late_word_that_it_forgot_is_heeded() -> None:
+    """Votes that come in after the verdict still say who needs healing."""
+    masters = Masters(3)
+    lease = masters.taken()
+    masters.forget(2)
+    protocol = _extend(masters, lease)
+    step = asked(next(protocol))
+    masters.hear(step, silent=(2,))
+    with pytest.raises(StopIteration) as done:
+        protocol.send(masters.now)
+    lease = done.value.value[1]
+    masters.hear(step)
+    assert said(next(_extend(masters, lease))) == ["extend", "extend", "heal"]
+
+
+# Release.
+
+
+def test_released() -> None:
+    masters = Masters(3)
+    lease = masters.taken("r", "s")
+    protocol = rounds.release(masters.terms, lease)
+    step = asked(next(protocol))
+    assert step[2] is True, "by default a release is awaited"
+    assert masters.carry(protocol, step) is True
+    assert masters.tokens("r") == masters.tokens("s") == ["", "", ""]
+
+
+def test_released_says_false_where_it_was_lost() -> None:
+    masters = Masters(3)
+    lease = masters.taken()
+    masters.forget(0)
+    masters.forget(2)
+    assert masters.run(rounds.release(masters.terms, lease)) is False
+
+
+def test_released_says_none_where_nobody_knows() -> None:
+    masters = Masters(3)
+    lease = masters.taken()
+    assert masters.run(rounds.release(masters.terms, lease), deaf=(0, 1)) is None
+    masters = Masters(4)
+    lease = masters.taken()
+    masters.forget(0)
+    masters.forget(1)
+    assert masters.run(rounds.release(masters.terms, lease)) is None
+
+
+def test_a_release_goes_to_who_may_carry_it_and_to_who_is_being_healed() -> None:
+    masters = Masters(3)
+    lease = masters.run(masters.acquire(), down=(2,))
+    assert said(next(rounds.release(masters.terms, lease))) == ["release", "release", None]
+    _, lease = masters.run(_extend(masters, lease))
+    assert said(next(rounds.release(masters.terms, lease))) == ["release"] * 3
+
+
+def test_a_release_can_bury_and_need_not_be_awaited() -> None:
+    masters = Masters(3)
+    lease = masters.taken()
+    protocol = rounds.release(masters.terms, lease, awaited=False, bury=True)
+    step = asked(next(protocol))
+    assert not step.awaited
+    masters.carry(protocol, step)
+    assert all(memory.get(masters.terms.tomb(lease.token)) for memory in masters.memories)
+    late = Acquire(terms=masters.terms, resources=("r",), value=lease.value, ttl=1, proposal=1)
+    reply = masters.memories[0].say(late, 0, b"trusted")
+    assert late.vote(reply[1:]).reason == "this token was released already"
+
+
+@pytest.mark.parametrize("kind", INTERRUPTS)
+def test_a_release_that_was_interrupted_is_said_again(kind: Kind) -> None:
+    masters = Masters(3)
+    lease = masters.taken()
+    protocol = rounds.release(masters.terms, lease, bury=True)
+    first = asked(next(protocol))
+    again = asked(protocol.throw(kind()))
+    assert again.commands == first.commands
+    assert not again.awaited
+    with pytest.raises(kind):
+        protocol.send(masters.now)
+
+
+def test_a_lost_lease_in_words() -> None:
+    lease = Masters().taken("a", "b")
+    error = rounds.lost(lease, "the masters have forgotten it")
+    assert isinstance(error, LockLost)
+    assert error.resource == "a, b"
+    assert str(error) == "a, b: the lock was lost: the masters have forgotten it"
+    assert lease.token not in str(error)
+
+
+# Several resources: all or nothing.
+
+
+def test_several_are_taken_together_or_not_at_all() -> None:
+    masters = Masters(3)
+    held = masters.taken("b")
+    with pytest.raises(ResourceLocked):
+        masters.run(masters.acquire("a", "b", "c"))
+    assert masters.tokens("a") == masters.tokens("c") == ["", "", ""]
+    assert masters.tokens("b") == [held.token] * 3
+
+
+def test_opposite_orders_do_not_deadlock() -> None:
+    masters = Masters(3)
+    first, second = masters.acquire("a", "b", wait=1), masters.acquire("b", "a", wait=1)
+    early, late = asked(next(first)), asked(next(second))
+    masters.hear(early, silent=(1, 2))
+    masters.hear(late)
+    masters.hear(early)
+    # What refused it has the same fence, so it must confirm a higher one.
+    winner = masters.carry(second, second.send(masters.now))
+    masters.hear(asked(first.send(masters.now)))
+    masters.run(rounds.release(masters.terms, winner))
+    loser = masters.carry(first, first.send(masters.now))
+    assert masters.tokens("a") == masters.tokens("b") == [loser.token] * 3

@@ -1,0 +1,50 @@
+"""For how long a lock is ours."""
+
+from __future__ import annotations
+
+import pytest
+
+from redlock_django.engine.validity import LeaseState, drift, valid_until
+from tests.engine.byhand import Masters
+
+
+@pytest.mark.parametrize(
+    ("ttl", "expected"), [(0.1, 0.003), (1.0, 0.012), (10.0, 0.102), (60.0, 0.602)]
+)
+def test_drift_is_one_percent_and_two_milliseconds(ttl: float, expected: float) -> None:
+    assert drift(ttl) == pytest.approx(expected)
+
+
+def test_validity_counts_from_before_the_first_byte() -> None:
+    assert valid_until(10.0, 1000.0) == pytest.approx(1009.898)
+
+
+def test_a_round_that_took_long_leaves_less() -> None:
+    masters = Masters()
+    begun = masters.now
+    protocol = masters.acquire(ttl=10.0)
+    step = next(protocol)
+    masters.now += 4.0
+    lease = masters.carry(protocol, step)
+    assert lease.started == begun
+    assert lease.until == pytest.approx(begun + 9.898)
+
+
+def test_the_key_outlives_the_lease_at_any_rate_within_the_drift() -> None:
+    """Client slow, master fast, by 0.45 % each: the key must not go before the lease ends."""
+    for ttl in (0.1, 0.5, 1.0, 10.0, 60.0):
+        lease_ends = (ttl - drift(ttl)) / (1 - 0.0045)
+        key_goes = round(ttl * 1000) / 1000 / (1 + 0.0045)
+        assert key_goes > lease_ends
+
+
+def test_a_lease_never_shows_its_tally_and_knows_its_token() -> None:
+    lease = Masters().taken("a", "b")
+    assert lease.value == f"{lease.token} {{}}"
+    assert len(lease.token) == 32
+    assert "tally" not in repr(lease)
+    assert lease.resources == ("a", "b")
+
+
+def test_lease_states_are_three() -> None:
+    assert {state.value for state in LeaseState} == {"renewed", "unknown", "lost"}

@@ -1,0 +1,168 @@
+"""True time and true luck: the clock, the masters and the transcript of a simulation."""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+from random import Random
+from typing import Any
+
+from redlock_django.backends.memory import MemoryMaster, Reply
+from redlock_django.engine.commands import GRANTED, Command, Release, Terms
+
+EPOCH = 1_760_000_000.0  # a wall clock of our days: fences are µs, and must have their size
+
+
+class Violation(AssertionError):
+    """A promise of the design was broken."""
+
+
+class World:
+    """Events in the order of true time, in seconds; one stream of luck for each purpose."""
+
+    def __init__(self, seed: int, *, recording: bool = False) -> None:
+        self.seed = seed
+        self.now = 0.0
+        self.seen: Counter[str] = Counter()
+        self.transcript: list[str] | None = [] if recording else None
+        self._order = count()
+        self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+
+    def luck(self, purpose: str) -> Random:
+        """A stream of its own, so that a new kind of fault does not shift the others."""
+        return Random(f"{self.seed}/{purpose}")
+
+    def at(self, when: float, what: Callable[..., None], *args: Any) -> None:
+        """Let something happen at a moment of true time."""
+        heapq.heappush(self._events, (max(when, self.now), next(self._order), what, args))
+
+    def after(self, delay: float, what: Callable[..., None], *args: Any) -> None:
+        """Let something happen that many seconds from now."""
+        heapq.heappush(self._events, (self.now + delay, next(self._order), what, args))
+
+    def run(self, until: float) -> None:
+        """Let everything happen up to a moment."""
+        events = self._events
+        while events and events[0][0] <= until:
+            self.now, _, what, args = heapq.heappop(events)
+            what(*args)
+        self.now = until
+
+    def note(self, who: str, text: str) -> None:
+        """Write down what happens, where a transcript is wanted."""
+        if self.transcript is not None:
+            self.transcript.append(f"{self.now:9.4f} {who:>4} {text}")
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """A clock that runs at a steady rate: `first + rate × true time`."""
+
+    world: World
+    first: float
+    rate: float
+
+    def read(self) -> float:
+        """What the clock shows."""
+        return self.first + self.rate * self.world.now
+
+    def when(self, shown: float) -> float:
+        """The true time at which the clock shows that."""
+        return (shown - self.first) / self.rate
+
+    def micros(self) -> int:
+        """What the clock shows, in µs."""
+        return int(self.read() * 1_000_000)
+
+
+class SimulatedMaster:
+    """A `MemoryMaster` that can hang, die and come back with or without its memory."""
+
+    def __init__(self, world: World, place: int, terms: Terms, clock: Clock) -> None:
+        self.world = world
+        self.place = place
+        self.name = terms.names[place]
+        self.terms = terms
+        self.clock = clock
+        self.up = True
+        self.hung = False
+        self.slow = 0.0
+        self.life = 0  # a connection is to one life: bytes for an older one are nobody's
+        self.memory = MemoryMaster(clock.micros)
+        self._luck = world.luck(f"master {place}")
+        self._backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        self._saved: tuple[dict[str, tuple[bytes, float]], dict[str, dict[bytes, float]]] = ({}, {})
+        self._reborn()
+
+    def _reborn(self) -> None:
+        self.life += 1
+        self._buried: set[str] = set()
+        self.memory.run_id = f"{self._luck.getrandbits(160):040x}"
+
+    def receive(self, what: Callable[..., None], *args: Any) -> None:
+        """Work on what has arrived: at once, or as soon as the master is awake again."""
+        if self.hung:
+            self._backlog.append((what, args))
+        else:
+            what(*args)
+
+    def join(self, run_id: str, how: str) -> Reply:
+        """What join.lua answers."""
+        terms = self.terms
+        delay = round(terms.restart_delay * 1_000_000)
+        return self.memory.eval("join", [terms.marker], [0, run_id, terms.fingerprint, delay, how])
+
+    def say(self, command: Command, number: int, marker: bytes, ready_at: int) -> Reply:
+        """What the command's script answers."""
+        reply = self.memory.say(command, number, marker, ready_at)
+        if isinstance(command, Release) and command.bury:
+            self._buried.add(command.token)
+        elif command.sets and reply[1] == GRANTED and command.token in self._buried:
+            raise Violation(f"{command.token[:6]}, buried, is back on {self.name}")
+        return reply
+
+    def hang(self) -> None:
+        """Stop, as by SIGSTOP: what arrives waits."""
+        self.hung = True
+
+    def resume(self) -> None:
+        """Go on, with everything that has arrived meanwhile."""
+        self.hung = False
+        backlog, self._backlog = self._backlog, []
+        for what, args in backlog:
+            what(*args)
+
+    def kill(self) -> None:
+        """Die; what has arrived and was not worked on is lost."""
+        self.up = self.hung = False
+        self._backlog.clear()
+
+    def start(self, *, snapshot: bool) -> None:
+        """Come back, empty or with what was saved last."""
+        self.up = True
+        self._reborn()
+        strings, sets = self._saved if snapshot else ({}, {})
+        self.memory.strings = dict(strings)
+        self.memory.sets = {key: dict(members) for key, members in sets.items()}
+
+    def save(self) -> None:
+        """Take a snapshot, to be started from later."""
+        memory = self.memory
+        self._saved = (dict(memory.strings), {key: dict(m) for key, m in memory.sets.items()})
+
+    def flush(self) -> None:
+        """Forget everything and stay alive: FLUSHALL."""
+        self.memory.strings.clear()
+        self.memory.sets.clear()
+
+    def locks(self) -> dict[str, str]:
+        """The tokens of the locks that stand here, by resource."""
+        prefix = self.terms.lock("")
+        return {
+            key.removeprefix(prefix): value.decode().split(" ", 1)[0]
+            for key in list(self.memory.strings)
+            if key.startswith(prefix) and (value := self.memory.get(key)) is not None
+        }
