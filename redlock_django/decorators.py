@@ -135,8 +135,9 @@ def _sync_view(view: Callable[..., Any], terms: _Terms) -> Callable[..., Any]:
         terms.check_kwargs(view, kwargs)
         try:
             names = [template.render(request, kwargs) for template in terms.templates]
+            locks = terms.lock(request, names)
             # Left from right to left: COMMIT, then release.
-            with terms.lock(request, names) as held, transactions_of(marker, durable=True) as guarded:
+            with locks as held, transactions_of(marker, durable=True) as guarded:
                 response = view(*args, **kwargs)
                 if _renders(response):
                     response = response.render()

@@ -13,7 +13,7 @@ from redlock_django.backends.base import BaseBackend, delays, proposals, tokens
 from redlock_django.engine import rounds
 from redlock_django.engine.validity import Lease, LeaseState
 from redlock_django.wire.aio import LoopLinks
-from redlock_django.wire.link import Links
+from redlock_django.wire.links import Links
 from redlock_django.wire.sync import SyncLinks
 
 AnyLinks = TypeVar("AnyLinks", bound=Links)
@@ -92,7 +92,7 @@ class RedisBackend(BaseBackend):
         links.post(protocol if links is lease.home else bury)
 
     def voided(self, lease: Lease) -> bool:
-        return isinstance(lease.home, Links) and lease.started < lease.home.voided
+        return isinstance(lease.home, Links) and lease.started < lease.home.steps.voided
 
     # Links.
 
@@ -134,6 +134,8 @@ class RedisBackend(BaseBackend):
         self._sync = None
         self._loops = weakref.WeakKeyDictionary()
         for links in inherited:
+            # Another thread may have been inside the event, and would be for ever in here.
+            links.closed = threading.Event()
             links.abandon()
 
     def close(self) -> None:

@@ -153,6 +153,11 @@ class Tally:
         return len(self.agreeing) < self.need
 
     @property
+    def denied(self) -> bool:
+        """Whether so many refused that all the others together are no quorum."""
+        return self.masters - self.count(Ballot.REFUSED) < self.need
+
+    @property
     def rival_won(self) -> bool:
         """Whether one other holder is proved to have a majority."""
         seen: dict[bytes, int] = {}

@@ -16,7 +16,6 @@ from typing import NamedTuple, TypeVar
 
 from redlock_django.engine.commands import Acquire, Command, Confirm, Extend, Heal, Release, Terms
 from redlock_django.engine.errors import (
-    LockLost,
     NotAcquired,
     QuorumUnreachable,
     ResourceLocked,
@@ -159,9 +158,7 @@ def extend(
     until = valid_until(ttl, started)
     if tally.verdict is Verdict.WON and now < until:
         return LeaseState.RENEWED, replace(lease, ttl=ttl, started=started, until=until)
-    if tally.majority(tally.masters - tally.count(Ballot.REFUSED)):
-        return LeaseState.UNKNOWN, lease
-    return LeaseState.LOST, lease
+    return (LeaseState.LOST if tally.denied else LeaseState.UNKNOWN), lease
 
 
 def release(
@@ -169,9 +166,9 @@ def release(
 ) -> Protocol[bool | None]:
     """Free a lease wherever it may stand.
 
-    Returns True if a majority freed it just now, False if a majority says that it was not
-    ours any more, None where too few answered to know. With `bury`, its token cannot come
-    back either: for releases that do not travel behind their acquire.
+    Returns True if a majority freed it just now, False if it was lost (so many say that it
+    was not ours any more), None where too few answered to know. With `bury`, its token
+    cannot come back either: for releases that do not travel behind their acquire.
     """
     ask = Release(terms=terms, resources=lease.resources, value=lease.value, bury=bury)
     # An extension under way may be healing the masters that had forgotten the lock.
@@ -188,13 +185,7 @@ def release(
         raise
     if tally.verdict is Verdict.WON:
         return True
-    return False if tally.majority(tally.count(Ballot.REFUSED)) else None
-
-
-def lost(lease: Lease, reason: str) -> LockLost:
-    """The error for a lease that is not ours any more."""
-    names = ", ".join(lease.resources)
-    return LockLost(f"{names}: the lock was lost: {reason}", resource=names)
+    return False if tally.denied else None
 
 
 def _reached(tally: Tally) -> frozenset[int]:

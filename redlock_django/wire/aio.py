@@ -7,6 +7,7 @@ one future.
 from __future__ import annotations
 
 import asyncio
+import sys
 import weakref
 from collections.abc import AsyncGenerator
 from contextlib import suppress
@@ -16,7 +17,9 @@ from typing import Any
 from redlock_django.engine.rounds import Pause, Protocol, Result, Round, Step, ended
 from redlock_django.wire.clock import clock
 from redlock_django.wire.join import Joined, Unfit
-from redlock_django.wire.link import Links, Master, nobody
+from redlock_django.wire.link import nobody
+from redlock_django.wire.links import Links
+from redlock_django.wire.master import Master, unwanted
 
 
 class LoopLinks(Links):
@@ -31,6 +34,7 @@ class LoopLinks(Links):
         self._flushing = False
         self._ticking = False
         self._ticked = 0.0
+        self._arriving: list[Joined | Unfit] = []
         self._hopes: set[asyncio.Future[None]] = set()
         self._end: AsyncGenerator[None, None] | None = None
 
@@ -150,19 +154,19 @@ class LoopLinks(Links):
 
     def deliver(self, place: int, result: Joined | Unfit) -> bool:
         loop = self._loop()
-        if loop is None or self.closed.is_set():
-            return False
-        try:
-            loop.call_soon_threadsafe(self._delivered, place, result)
-        except RuntimeError:  # closed in between
-            self.closed.set()
-            return False
-        return isinstance(result, Unfit)
+        self._arriving.append(result)
+        with suppress(RuntimeError):  # the loop was closed in between
+            if loop is not None and not self.closed.is_set():
+                loop.call_soon_threadsafe(self._delivered, place, result)
+                return isinstance(result, Unfit)
+        self.closed.set()
+        unwanted(result)
+        return False
 
     def _delivered(self, place: int, result: Joined | Unfit) -> None:
+        self._arriving.remove(result)
         if self.closed.is_set():
-            if isinstance(result, Joined):
-                result.socket.close()
+            unwanted(result)
             return
         self.arrived(place, result)
         self._flush()
@@ -189,7 +193,15 @@ class LoopLinks(Links):
         # asyncio.run and asgiref both shut a loop's asynchronous generators down before
         # they close it: the one public way to hear of the end of a loop one does not own.
         self._end = self._until_the_end()
-        await anext(self._end)
+        hooks = sys.get_asyncgen_hooks()
+        # The finalizer is a method of the loop: a generator that holds one keeps its loop
+        # alive, and we are kept for as long as the loop lives.
+        sys.set_asyncgen_hooks(finalizer=None)
+        try:
+            begun = anext(self._end)
+        finally:
+            sys.set_asyncgen_hooks(*hooks)
+        await begun
         self.connect()
 
     async def _until_the_end(self) -> AsyncGenerator[None, None]:
@@ -197,6 +209,12 @@ class LoopLinks(Links):
             yield
         finally:
             self.shut()
+
+    def shut(self) -> None:
+        super().shut()
+        # A loop that ends forgets what it was still to be called for.
+        for result in self._arriving:
+            unwanted(result)
 
     async def aclose(self) -> None:
         """Close every link. The object is of no more use."""

@@ -19,7 +19,11 @@ from typing import Any
 from redlock_django.engine.rounds import Pause, Protocol, Result, Round, Step, ended
 from redlock_django.wire.clock import clock
 from redlock_django.wire.join import Joined, Unfit
-from redlock_django.wire.link import Exchange, Links, Master, nobody
+from redlock_django.wire.link import Exchange, nobody
+from redlock_django.wire.links import Links
+from redlock_django.wire.master import Master, unwanted
+
+IDLE = 1.0  # seconds without a round after which the links are looked at before the next
 
 
 class SyncLinks(Links):
@@ -34,6 +38,7 @@ class SyncLinks(Links):
         self._queue: deque[Exchange] = deque()
         self._waiting: dict[Exchange, None] = {}
         self._reader: Exchange | None = None
+        self._listened = clock()
         self._poller = select.poll()
         self._by_fd: dict[int, Master] = {}
         self._bell, self._ringer = socket.socketpair()
@@ -95,6 +100,8 @@ class SyncLinks(Links):
             self._send(self.exchange(step, nobody))
             self._left.set()
             return
+        if clock() - self._listened > IDLE:
+            self._catch_up()
         if patient and self.hoping() and any(c is not None and c.trusted for c in step.commands):
             with self._news:
                 self._news.wait_for(lambda: not self.hoping(), self.connect_timeout)
@@ -112,6 +119,14 @@ class SyncLinks(Links):
             self._waiting.pop(exchange, None)
         if not self._left.is_set():
             self._left.set()
+
+    def _catch_up(self) -> None:
+        """Hear what happened while nobody listened: a master may have closed an idle link."""
+        with self._mutex:
+            self._listened = clock()
+            for master in self.masters:
+                self.read(master)
+            self._send_all()
 
     def _send(self, exchange: Exchange) -> None:
         self._queue.append(exchange)
@@ -152,7 +167,8 @@ class SyncLinks(Links):
             asked = max(self.patience(), 0.0)
         began = clock()
         events = self._poller.poll(int(asked * 1000) + 1)
-        took = clock() - began
+        self._listened = clock()
+        took = self._listened - began
         with self._mutex:
             heard = set()
             for fd, event in events:
@@ -198,6 +214,7 @@ class SyncLinks(Links):
     def deliver(self, place: int, result: Joined | Unfit) -> bool:
         with self._mutex:
             if self.closed.is_set():
+                unwanted(result)
                 return False
             again = self.arrived(place, result)
             self.flush()
@@ -209,11 +226,11 @@ class SyncLinks(Links):
     def _start(self) -> None:
         with self._mutex:
             if self._tender is None and not self.closed.is_set():
-                self._tender = threading.Thread(
-                    target=self._tend, name="redlock-tender", daemon=True
-                )
-                self._tender.start()
                 self.connect()
+                tender = threading.Thread(target=self._tend, name="redlock-tender", daemon=True)
+                tender.start()
+                # Last: whoever sees it does not come in here to wait for the above.
+                self._tender = tender
 
     def _tend(self) -> None:
         """Read the replies that nobody waits for, and judge who is late with them."""
@@ -227,6 +244,8 @@ class SyncLinks(Links):
                     owing = self.owing()
                     for master in owing:
                         self.read(master)
+                        if master.link is not None and master.link.blocked:
+                            self._dirty.add(master.place)  # nobody polls: try again
                     if self._reader is None:
                         self.waited(self.owing(), pause, clock() - began)
                     self._send_all()

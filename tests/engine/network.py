@@ -1,4 +1,4 @@
-"""The third driver's wire: FIFO links that can be lost, with the rules of `wire/link.py`.
+"""The third driver's wire: FIFO links that can be lost, with the rules of `wire/links.py`.
 
 A message on a link is never lost alone: a partition holds it back, and a link that is
 given up takes a part of what is in flight with it; the rest still arrives, late.

@@ -1,0 +1,480 @@
+"""What both colours share: pipelined links, owed replies, the breaker, the restart guard.
+
+House rules:
+
+1. Every command written is owed one reply, in order (see `link`).
+2. A release goes out on the same link as its acquire, behind it. Where that link is gone,
+   the release is kept, and is the first thing said after the next join, with a tombstone.
+3. A master that owes a reply for longer than the timeout loses its link. Only time in
+   which somebody was polling counts, and only after one more read that does not wait.
+4. Nothing here blocks and nothing here locks: a driver lets one thread in at a time.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import hiredis
+
+from redlock_django.engine.commands import NOT_READY, Command, Release, Terms, script
+from redlock_django.engine.quorum import NOT_ASKED, failed, quorum
+from redlock_django.engine.rounds import Round
+from redlock_django.wire.address import Address
+from redlock_django.wire.clock import clock
+from redlock_django.wire.join import Joined, Trust, Unfit, first_word, join_arguments, read_trust
+from redlock_django.wire.link import (
+    Exchange,
+    Link,
+    Owed,
+    ProtocolDesync,
+    bulks,
+    spell,
+    spell_command,
+)
+from redlock_django.wire.master import Master, dial, unwanted
+from redlock_django.wire.steps import StepWatch
+
+logger = logging.getLogger("redlock_django")
+
+
+class Links:
+    """The links of one process or one loop to all masters of an alias."""
+
+    def __init__(
+        self,
+        addresses: Sequence[Address],
+        terms: Terms,
+        *,
+        master_timeout: float,
+        connect_timeout: float,
+        tolerate: frozenset[str] = frozenset(),
+    ) -> None:
+        self.terms = terms
+        self.master_timeout = master_timeout
+        self.connect_timeout = connect_timeout
+        self.tolerate = tolerate
+        self.masters = [Master(place, address) for place, address in enumerate(addresses)]
+        self.steps = StepWatch(self.masters, terms, self._check)
+        self.closed = threading.Event()
+        self._numbers = count(1)
+        self._dirty: set[int] = set()
+
+    # What a driver supplies.
+
+    def _watch(self, master: Master) -> None:
+        """Wait for a link to be readable, and writable where it is `blocked`."""
+        raise NotImplementedError
+
+    def _unwatch(self, master: Master) -> None:
+        raise NotImplementedError
+
+    def _changed(self) -> None:
+        """A master came or went: whoever waits for a quorum of links looks again."""
+        raise NotImplementedError
+
+    def deliver(self, place: int, result: Joined | Unfit) -> bool:
+        """Take what a dial thread brings, from that thread; False ends the dialling.
+
+        A connection that is not taken is closed here: the thread cannot know.
+        """
+        raise NotImplementedError
+
+    # Connecting.
+
+    def connect(self) -> None:
+        """Begin to connect to every master that nobody connects to yet."""
+        for master in self.masters:
+            if master.link is None and master.reason == "not connected yet":
+                self._dial(master, "connecting", 0.0)
+
+    def _dial(self, master: Master, reason: str, delay: float) -> None:
+        master.reason = reason
+        master.hopeful = delay == 0.0
+        threading.Thread(
+            target=dial,
+            args=(master, self.closed, _Delivery(self, master.place), self.terms, delay),
+            kwargs={"tolerate": self.tolerate, "timeout": self.connect_timeout},
+            name=f"redlock-dial-{master.address.name}",
+            daemon=True,
+        ).start()
+
+    def arrived(self, place: int, result: Joined | Unfit) -> bool:
+        """A dial attempt has ended; returns whether another must follow."""
+        master = self.masters[place]
+        if isinstance(result, Unfit):
+            if master.hopeful or master.reason != str(result):
+                logger.warning(
+                    "redlock master %s is not counted: %s",
+                    master.address.name,
+                    result,
+                    extra={"master": master.address.name},
+                )
+            master.hopeful = False
+            master.reason = str(result)
+            master.failures += 1
+            self._changed()
+            return True
+        for text in result.warnings:
+            logger.warning("redlock master %s %s", master.address.name, text)
+        if master.run_id != result.run_id:
+            master.offset = None  # another process, perhaps another machine
+        master.run_id = result.run_id
+        result.socket.setblocking(False)
+        master.link = Link(result.socket)
+        master.hopeful = False
+        master.reason = ""
+        self._find_twins()
+        self._watch(master)
+        self._trusted(master, result.trust)
+        for release in master.kept.values():
+            self._write(master, Owed(None, release, clock()), spell_command(release, 0))
+            master.loose.pop(release.token, None)
+        master.kept.clear()
+        if master.how != "join":
+            self._check(master, master.how)
+        self._changed()
+        return False
+
+    def _find_twins(self) -> None:
+        first: dict[str, Master] = {}
+        for master in self.masters:
+            master.twin = ""
+            if master.link is None:
+                continue
+            other = first.setdefault(master.run_id, master)
+            if other is not master:
+                # Neither is counted: one server must never vote twice, and whoever
+                # wrote the settings must see it.
+                master.twin, other.twin = other.address.name, master.address.name
+                logger.error(
+                    "redlock masters %s and %s are one server: neither is counted",
+                    other.address.name,
+                    master.address.name,
+                )
+
+    def _trusted(self, master: Master, trust: Trust) -> None:
+        left = trust.ready - clock()
+        if left > 0 and (master.trust is None or master.trust.marker != trust.marker):
+            logger.warning(
+                "redlock master %s %s: trusted in %.1f s",
+                master.address.name,
+                trust.doubt,
+                left,
+                extra={"master": master.address.name},
+            )
+        master.trust = trust
+        if master.link is not None:
+            master.link.tail = bulks(trust.marker, trust.ready_at)
+        self.steps.note(master, *trust.offset)
+
+    def usable(self) -> int:
+        """How many masters may vote now."""
+        now = clock()
+        return sum(1 for master in self.masters if not master.fault(now))
+
+    def hoping(self) -> bool:
+        """Whether connections under way may still make the quorum that is missing."""
+        hopeful = sum(1 for m in self.masters if m.hopeful)
+        if not hopeful:
+            return False
+        usable, need = self.usable(), quorum(self.terms.masters)
+        return usable < need <= usable + hopeful
+
+    # Sending.
+
+    def begin(self, exchange: Exchange) -> None:
+        """Queue a round's commands on the links; `flush` sends them."""
+        now = clock()
+        asked: list[tuple[Master, Command]] = []
+        for master, command in zip(self.masters, exchange.commands, strict=True):
+            if command is None:
+                exchange.cast(master.place, NOT_ASKED)
+                continue
+            fault = master.fault(now) if command.trusted or master.link is None else ""
+            if fault:
+                if isinstance(command, Release):
+                    master.keep(command)
+                exchange.cast(master.place, failed(fault, sent=False))
+            else:
+                asked.append((master, command))
+        # With a majority known to be down, nothing that needs a quorum is even sent.
+        hopeless = exchange.decided and exchange.tally.unreachable
+        packed: dict[int, bytes] = {}
+        for master, command in asked:
+            if hopeless and not isinstance(command, Release):
+                exchange.cast(master.place, NOT_ASKED)
+                continue
+            if isinstance(command, Release) and command.token in master.loose:
+                del master.loose[command.token]
+                command = replace(command, bury=True)
+            data = packed.get(id(command))
+            if data is None:
+                data = packed[id(command)] = spell_command(command, exchange.number)
+            self._write(master, Owed(exchange, command, now), data)
+
+    def exchange(self, asked: Round, wake: Callable[[], object]) -> Exchange:
+        """A new exchange for a round."""
+        return Exchange(asked, next(self._numbers), wake)
+
+    def _write(self, master: Master, owed: Owed, data: bytes) -> None:
+        link = master.link
+        assert link is not None
+        if owed.command is not None and owed.command.trusted:
+            data += link.tail
+        if not link.owed:
+            link.waited, link.since = 0.0, owed.sent
+        # An interrupt between these two lines leaves a reply that is never owed or never
+        # comes: either way the link is dropped, and nothing is misread.
+        link.owed.append(owed)
+        link.out += data
+        self._dirty.add(master.place)
+
+    def _check(self, master: Master, how: str) -> None:
+        """Ask on the live link again whether the master may be trusted."""
+        master.how = how
+        if master.link is None or (master.checking and how == "join"):
+            return
+        master.checking = True
+        data = spell("EVALSHA", *join_arguments(self.terms, master.run_id, how, 0))
+        self._write(master, Owed(None, None, clock()), data)
+
+    def flush(self) -> None:
+        """Send what is queued, in one send for each master."""
+        while self._dirty:
+            master = self.masters[self._dirty.pop()]
+            link = master.link
+            if link is None:
+                continue
+            try:
+                link.send()
+            except (OSError, ProtocolDesync) as error:
+                self.lose(master, _broken(error))
+                continue
+            if link.blocked is not bool(link.out):
+                link.blocked = bool(link.out)
+                self._watch(master)
+
+    # Receiving.
+
+    def read(self, master: Master) -> None:
+        """Read whatever a master has sent, without waiting, and count it."""
+        link = master.link
+        if link is None:
+            return
+        ended: Exception | None = None
+        try:
+            link.receive()
+        except (OSError, EOFError) as error:
+            ended = error  # what came before the end still counts
+        try:
+            while (reply := link.parser.gets()) is not False:
+                self._answer(master, link, reply)
+        except (hiredis.ProtocolError, ProtocolDesync) as error:
+            logger.error(
+                "redlock master %s: %s",
+                master.address.name,
+                error,
+                extra={"master": master.address.name},
+            )
+            ended = error
+        if ended is not None and master.link is link:
+            self.lose(master, _broken(ended))
+
+    def _answer(self, master: Master, link: Link, reply: Any) -> None:
+        if not link.owed:
+            raise ProtocolDesync("a reply that nobody asked for")
+        # Taken off only once its reply has proved to be one: else whoever waits for it
+        # would not be told that the link is lost.
+        owed = link.owed[0]
+        exchange, command = owed.exchange, owed.command
+        if isinstance(reply, hiredis.ReplyError):
+            self._paid(link)
+            self._refused(master, owed, first_word(reply))
+            return
+        if owed.loads:
+            if not isinstance(reply, bytes):
+                raise ProtocolDesync("a reply of another round")
+            self._paid(link)
+            return
+        number = exchange.number if exchange is not None else 0
+        if not isinstance(reply, list) or len(reply) < 3 or reply[0] != number:
+            raise ProtocolDesync("a reply of another round")
+        try:
+            if command is None:
+                trust = read_trust(self.terms, reply, owed.sent, clock())
+            else:
+                vote = command.vote(reply[1:])
+        except Unfit as error:
+            self.lose(master, str(error))
+            return
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            raise ProtocolDesync("a reply of another shape") from error
+        self._paid(link)
+        master.failures = 0
+        if command is None:
+            self._checked(master, trust)
+            return
+        read = clock()
+        time = reply[2] / 1_000_000
+        steady = self.steps.note(master, time - read, time - owed.sent)
+        if reply[1] == NOT_READY:
+            self._check(master, master.how)
+        if exchange is not None:
+            exchange.cast(master.place, vote if steady else failed(master.suspect, time=None))
+
+    def _paid(self, link: Link) -> None:
+        link.owed.popleft()
+        link.waited, link.since = 0.0, clock()
+
+    def _refused(self, master: Master, owed: Owed, word: str) -> None:
+        """A master answered with an error."""
+        if owed.loads:
+            return
+        if word == "NOSCRIPT" and self._retry(master, owed.exchange, owed.command):
+            return
+        if owed.command is None:
+            master.checking = False
+            self.steps.decide()
+        elif owed.exchange is not None:
+            owed.exchange.cast(master.place, failed(f"answered {word}"))
+        if word in ("READONLY", "NOAUTH", "LOADING", "MASTERDOWN", "BUSY"):
+            if isinstance(owed.command, Release):
+                master.keep(owed.command)
+            self.lose(master, f"answered {word}")  # the next join finds out why
+
+    def _retry(self, master: Master, exchange: Exchange | None, command: Command | None) -> bool:
+        """Answer NOSCRIPT by EVAL, unless the round is over: then its undo is on the way."""
+        if command is None:
+            asked = join_arguments(self.terms, master.run_id, master.how, 0, text=True)
+            data = spell("EVAL", *asked)
+        elif isinstance(command, Release) or (exchange is not None and not exchange.decided):
+            number = exchange.number if exchange is not None else 0
+            data = spell_command(command, number, text=True)
+        else:
+            # Else a master that is always the last to answer would never learn it.
+            data = spell("SCRIPT", "LOAD", script(command.name)[0])
+            self._write(master, Owed(None, None, clock(), loads=True), data)
+            return False
+        self._write(master, Owed(exchange, command, clock()), data)
+        return True
+
+    def _checked(self, master: Master, trust: Trust) -> None:
+        master.checking = False
+        master.how = "join"
+        self._trusted(master, trust)
+        self.steps.checked(master)
+        self._changed()
+
+    # Losing.
+
+    def owing(self) -> list[Master]:
+        """The masters that owe a reply."""
+        return [m for m in self.masters if m.link is not None and m.link.owed]
+
+    def patience(self) -> float:
+        """Seconds to poll until the next link may have to be judged."""
+        return min(
+            (self.master_timeout - m.link.waited for m in self.owing() if m.link), default=1.0
+        )
+
+    def waited(self, masters: Sequence[Master], asked: float, took: float) -> None:
+        """Somebody polled `asked` seconds, which took `took`, and these stayed silent.
+
+        What a poll took beyond what was asked is a stall of our own, in which a master
+        may have been stalled as well: then only a part of it counts.
+        """
+        counts = min(asked, took) if took < 2 * asked + 0.005 else asked / 4
+        for master in masters:
+            link = master.link
+            if link is None or not link.owed:
+                continue
+            link.waited = min(link.waited + counts, clock() - link.since)
+            if link.waited >= self.master_timeout:
+                self.read(master)
+                if master.link is link and link.owed and link.waited >= self.master_timeout:
+                    self.lose(master, f"did not answer within {self.master_timeout:g} s", late=True)
+
+    def lose(self, master: Master, reason: str, *, late: bool = False) -> None:
+        """Give up a link, tell everybody who waits for it, and connect anew."""
+        link = master.link
+        if link is None:
+            return
+        self._unwatch(master)
+        master.link = None
+        master.checking = False
+        # A link that is closed in peace still delivers its releases.
+        link.close(cut=not self.closed.is_set())
+        for owed in link.owed:
+            command = owed.command
+            if isinstance(command, Release):
+                master.keep(command)
+            elif command is not None and command.sets:
+                master.loosen(command.token)
+            if owed.exchange is not None:
+                owed.exchange.cast(master.place, failed(reason))
+        # A connection that ended in peace (an idle time-out, a restart) may come back at
+        # once; a master that fell behind, or fails again, is left alone for a while.
+        calm = not late and master.failures == 0
+        delay = 0.0 if calm else master.backoff()
+        master.failures += 1
+        if not self.closed.is_set():
+            logger.log(
+                logging.INFO if calm else logging.WARNING,
+                "redlock master %s: %s",
+                master.address.name,
+                reason,
+                extra={"master": master.address.name},
+            )
+            self._dial(master, reason, delay)
+        self.steps.decide()
+        self._changed()
+
+    def __del__(self) -> None:
+        self.abandon()
+
+    def shut(self) -> None:
+        """Close every link; those who still wait get a failed vote."""
+        self.closed.set()
+        for master in self.masters:
+            self.lose(master, "closed")
+            master.reason = "closed"
+
+    def abandon(self) -> None:
+        """Let go of everything that was inherited over a fork, without a byte to anybody."""
+        self.closed.set()
+        for master in self.masters:
+            if master.link is not None:
+                with suppress(OSError):
+                    master.link.socket.close()
+                master.link = None
+                master.reason = "closed"
+
+
+class _Delivery:
+    """Brings what a dial thread found to links that may be gone by then."""
+
+    def __init__(self, links: Links, place: int) -> None:
+        self.links = weakref.ref(links)
+        self.place = place
+
+    def __call__(self, result: Joined | Unfit) -> bool:
+        links = self.links()
+        if links is None:
+            unwanted(result)
+            return False
+        return links.deliver(self.place, result)
+
+
+def _broken(error: Exception) -> str:
+    if isinstance(error, EOFError):
+        return "closed the connection"
+    if isinstance(error, OSError):
+        return f"the connection broke: {error.strerror or type(error).__name__}"
+    return f"the replies are out of step: {error}"

@@ -1,0 +1,112 @@
+"""One master, whether there is a link to it or not: is it trusted, what must it still hear."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import replace
+
+from redlock_django.engine.commands import Release, Terms
+from redlock_django.wire.address import Address
+from redlock_django.wire.join import Joined, Trust, Unfit, join
+from redlock_django.wire.link import Link
+
+logger = logging.getLogger("redlock_django")
+
+KEPT = 10_000  # releases and unanswered tokens remembered for a master that is away
+
+
+class Master:
+    """One master, whether there is a link to it or not."""
+
+    def __init__(self, place: int, address: Address) -> None:
+        self.place = place
+        self.address = address
+        self.link: Link | None = None
+        self.run_id = ""
+        self.trust: Trust | None = None
+        self.reason = "not connected yet"
+        self.hopeful = False  # a first attempt to connect is under way
+        self.failures = 0
+        self.suspect = ""  # a clock step that is being looked into
+        self.twin = ""  # the name of another master that is the same server
+        self.distrusted_until = 0.0
+        self.how = "join"
+        self.checking = False
+        self.offset: tuple[float, float, float] | None = None
+        self.kept: OrderedDict[str, Release] = OrderedDict()
+        self.loose: OrderedDict[str, None] = OrderedDict()
+
+    def fault(self, now: float) -> str:
+        """Why this master's vote may not be counted now; "" where it may."""
+        if self.link is None:
+            return self.reason
+        if self.twin:
+            return f"is the same server as {self.twin}"
+        if self.suspect:
+            return self.suspect
+        if now < self.distrusted_until:
+            return f"our own clock stepped: trusted in {self.distrusted_until - now:.0f} s"
+        if self.trust is None:
+            return "has no marker yet"
+        if now < self.trust.ready:
+            left = max(self.trust.ready - now, 1)
+            text = f"{self.trust.doubt}: trusted in {left:.0f} s"
+            if self.trust.doubt == "fresh or flushed" or self.trust.doubt.startswith("waits"):
+                text += " ('manage.py redlock_init' trusts fresh masters at once)"
+            return text
+        return ""
+
+    def keep(self, release: Release) -> None:
+        """Say a release again, with a tombstone, as soon as the master is back."""
+        self.kept[release.token] = replace(release, bury=True)
+        if len(self.kept) > KEPT:
+            self.kept.popitem(last=False)
+
+    def loosen(self, token: str) -> None:
+        """Remember that an acquire of this token may still arrive on a link that is gone."""
+        self.loose[token] = None
+        if len(self.loose) > KEPT:
+            self.loose.popitem(last=False)
+
+    def backoff(self) -> float:
+        """Seconds to the next attempt: 0.1 to 1, with jitter."""
+        longest = min(1.0, 0.1 * 2.0 ** min(self.failures, 8))
+        return random.uniform(longest / 2, longest)
+
+
+def dial(
+    master: Master,
+    closed: threading.Event,
+    deliver: Callable[[Joined | Unfit], bool],
+    terms: Terms,
+    delay: float,
+    *,
+    tolerate: frozenset[str],
+    timeout: float,
+) -> None:
+    """Connect to a master until it works: a daemon thread, at most one for each master.
+
+    `deliver` takes each outcome and says whether to go on. `delay` and `timeout` in seconds.
+    """
+    while not closed.wait(delay):
+        result: Joined | Unfit
+        try:
+            result = join(master.address, terms, tolerate, timeout)
+        except Unfit as error:
+            result = error
+        except Exception as error:  # a bug or a misuse must not end the probing silently
+            logger.exception("redlock master %s", master.address.name)
+            result = Unfit(f"could not be reached: {type(error).__name__}")
+        if not deliver(result):
+            return
+        delay = master.backoff()
+
+
+def unwanted(result: Joined | Unfit) -> None:
+    """Close a connection that nobody takes any more."""
+    if isinstance(result, Joined):
+        result.socket.close()

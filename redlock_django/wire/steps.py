@@ -1,0 +1,95 @@
+"""Clocks that step: a master's is marked on the master, our own costs us our leases."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from redlock_django.engine.commands import Terms
+from redlock_django.engine.quorum import quorum
+from redlock_django.wire.clock import clock
+from redlock_django.wire.master import Master
+
+logger = logging.getLogger("redlock_django")
+
+
+class StepWatch:
+    """Bounds each master's clock against ours by every reply, and says whose has stepped.
+
+    `check(master, how)` asks a master on its live link whether it may be trusted ("join"),
+    or tells it that it may not ("distrust").
+    """
+
+    def __init__(
+        self, masters: Sequence[Master], terms: Terms, check: Callable[[Master, str], None]
+    ) -> None:
+        self.masters = masters
+        self.terms = terms
+        self.check = check
+        self.voided = float("-inf")  # leases begun before this moment are lost
+        self._stepped: set[int] = set()
+
+    def note(self, master: Master, low: float, high: float) -> bool:
+        """Narrow down a master's clock minus ours, in seconds; False where it has stepped."""
+        now = clock()
+        if master.offset is not None:
+            then_low, then_high, at = master.offset
+            slack = 0.01 * (now - at)
+            apart = max(low - (then_high + slack), (then_low - slack) - high)
+            if apart > self.terms.max_clock_skew:
+                master.offset = (low, high, now)
+                self._suspect(master, apart)
+                return False
+            if apart <= 0:
+                low, high = max(low, then_low - slack), min(high, then_high + slack)
+        master.offset = (low, high, now)
+        return True
+
+    def _suspect(self, master: Master, apart: float) -> None:
+        """A step is proved: ask all the others, to know whose clock it was."""
+        master.suspect = f"its clock stepped by {apart:.1f} s"
+        self._stepped.add(master.place)
+        for other in self.masters:
+            if other.link is not None:
+                self.check(other, "join")
+        self.decide()
+
+    def checked(self, master: Master) -> None:
+        """A master has answered a check."""
+        if master.suspect and master.place not in self._stepped:
+            master.suspect = ""  # marked on the master: its ready-at says the rest
+        self.decide()
+
+    def decide(self) -> None:
+        """Once every master that was asked has answered or is gone, say whose clock it was."""
+        if not self._stepped or any(m.checking and m.link for m in self.masters):
+            return
+        stepped = [self.masters[place] for place in sorted(self._stepped)]
+        self._stepped = set()
+        if len(stepped) >= quorum(self.terms.masters):
+            self._blame_ourselves(stepped)
+            return
+        for master in stepped:
+            logger.error(
+                "redlock master %s: %s",
+                master.address.name,
+                master.suspect,
+                extra={"master": master.address.name},
+            )
+            self.check(master, "distrust")
+
+    def _blame_ourselves(self, stepped: Sequence[Master]) -> None:
+        """So many at once: whatever we believe of our leases is wrong, and of no master."""
+        now = clock()
+        self.voided = now
+        for master in stepped:
+            master.suspect = ""
+            master.distrusted_until = now + self.terms.restart_delay
+        for master in self.masters:
+            if master.link is None:
+                master.offset = None  # as seen from before our step
+        logger.error(
+            "the clock of this process stepped against a majority of the redlock masters: "
+            "its locks are lost, and it takes none for %.1f s",
+            self.terms.restart_delay,
+        )

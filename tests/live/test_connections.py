@@ -1,0 +1,318 @@
+"""How masters are reached: passwords, ACL, TLS, unix sockets; and how links end with their loop."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import ssl
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import pytest
+
+from redlock_django.engine.errors import NotAcquired, QuorumUnreachable
+from redlock_django.engine.validity import LeaseState
+from tests.wire.colours import COLOURS, Colour, coloured, make_backend
+from tests.wire.proxy import FaultProxy
+from tests.wire.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from redlock_django.testing.masters import LocalMaster
+
+pytestmark = pytest.mark.live
+
+ROOT = Path(__file__).parents[2]
+both = pytest.mark.parametrize("name", COLOURS)
+
+# The least that works. Logging in needs no permission, and what redis-py says of itself
+# (CLIENT SETINFO) may be refused. The rest is what the scripts call.
+ACL = (
+    "+info +script|load +eval +evalsha "
+    "+time +get +mget +set +del +pttl +pexpire +zadd +zrem +zrangebyscore"
+)
+PASSWORD = "p@ss/w:rd ?#%"
+
+
+def whole_life(colour: Colour) -> None:
+    """Take, be refused, extend, heal and free, as everybody will."""
+    lease = colour.acquire("order:1", "user:7", wait=3.0)
+    with pytest.raises(NotAcquired):
+        colour.acquire("user:7")
+    state, lease = colour.extend(lease)
+    assert state is LeaseState.RENEWED
+    assert colour.release(lease) is True
+    colour.wait_usable(len(colour.links.masters))
+
+
+@contextmanager
+def user(master: LocalMaster, *rules: str) -> Iterator[None]:
+    """An ACL user of that name on a master, while the block runs."""
+    with master.client() as client:
+        client.execute_command("ACL", "SETUSER", "redlock", "reset", "on", f">{PASSWORD}", *rules)
+        try:
+            yield
+        finally:
+            client.execute_command("ACL", "DELUSER", "redlock")
+
+
+def as_user(master: LocalMaster, password: str = PASSWORD) -> str:
+    return f"redis://redlock:{quote(password, safe='')}@127.0.0.1:{master.port}/0"
+
+
+def test_the_documented_acl_is_what_the_scripts_call() -> None:
+    called = set()
+    for script in files("redlock_django.engine").joinpath("lua").iterdir():
+        called |= set(re.findall(r"redis\.p?call\('(\w+)'", script.read_text()))
+    granted = {word.removeprefix("+").upper() for word in ACL.split()}
+    assert granted - {"INFO", "SCRIPT|LOAD", "EVAL", "EVALSHA"} == called
+
+
+@both
+def test_a_user_that_may_do_no_more_than_needed(name: str, masters: list[LocalMaster]) -> None:
+    with ExitStack() as stack:
+        for master in masters[:3]:
+            stack.enter_context(user(master, "~redlock:*", *ACL.split()))
+        backend = make_backend([as_user(master) for master in masters[:3]])
+        with coloured(name, backend) as colour:
+            whole_life(colour)
+            # Heal: it has the widest script.
+            lease = colour.acquire("order:2")
+            colour.settle()
+            with masters[2].client() as client:
+                client.delete("redlock:lock:order:2")
+            for _ in range(2):
+                _, lease = colour.extend(lease)
+                colour.settle()
+            with masters[2].client() as client:
+                assert client.exists("redlock:lock:order:2")
+            assert colour.release(lease) is True
+
+
+@both
+def test_a_wrong_password_and_a_poor_user_are_named_and_no_secret_is_told(
+    name: str, masters: list[LocalMaster], caplog: pytest.LogCaptureFixture
+) -> None:
+    with ExitStack() as stack:
+        stack.enter_context(user(masters[0], "~redlock:*", *ACL.split()))
+        stack.enter_context(user(masters[1], "~redlock:*", *ACL.replace("+info", "").split()))
+        stack.enter_context(user(masters[2], "~other:*", *ACL.split()))
+        wrong = as_user(masters[0], "secret-but-wrong")
+        backend = make_backend([wrong, as_user(masters[1]), as_user(masters[2])])
+        colour = stack.enter_context(coloured(name, backend))
+        with pytest.raises(QuorumUnreachable):
+            colour.acquire("order:1")
+        until(lambda: all(m.failures for m in colour.links.masters), "each has been tried")
+        with pytest.raises(QuorumUnreachable) as caught:
+            colour.acquire("order:1")
+        said = list(caught.value.tally.values())
+        assert said[0] == "refused the password"
+        assert said[1].startswith("its ACL forbids INFO")
+        assert "ACL" in said[2] or "NOPERM" in said[2]
+        told = f"{caught.value} {caplog.text} {backend.addresses!r} {colour.links.masters!r}"
+    assert "secret-but-wrong" not in told
+    assert PASSWORD not in told
+
+
+@both
+def test_a_password_that_all_masters_share_comes_from_the_options(
+    name: str, masters: list[LocalMaster]
+) -> None:
+    with ExitStack() as stack:
+        for master in masters[:3]:
+            stack.enter_context(user(master, "~redlock:*", *ACL.split()))
+        options = {"username": "redlock", "password": PASSWORD}
+        urls = [master.url for master in masters[:3]]
+        whole_life(stack.enter_context(coloured(name, make_backend(urls, options=options))))
+
+
+@both
+def test_unix_sockets(name: str, masters: list[LocalMaster]) -> None:
+    with coloured(name, make_backend([m.unix_url for m in masters[:3]])) as colour:
+        whole_life(colour)
+
+
+# TLS. The bundled server has none, so a proxy ends it in front of plain masters.
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a CA of our own (`ca.pem`) and a key pair for 127.0.0.1."""
+    if shutil.which("openssl") is None:
+        pytest.skip("the openssl program is not installed")
+    home = tmp_path_factory.mktemp("authority")
+    (home / "san").write_text("subjectAltName=IP:127.0.0.1")
+    key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
+    for line in (
+        f"req -x509 {key} -keyout ca.key -out ca.pem -days 2 -subj /CN=authority",
+        f"req {key} -keyout master.key -out master.csr -subj /CN=master",
+        "x509 -req -in master.csr -out master.pem -extfile san -CA ca.pem -CAkey ca.key -days 2",
+    ):
+        subprocess.run(["openssl", *line.split()], cwd=home, check=True, capture_output=True)
+    return home
+
+
+@contextmanager
+def behind_tls(authority: Path, masters: Sequence[LocalMaster]) -> Iterator[list[FaultProxy]]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(authority / "master.pem", authority / "master.key")
+    with ExitStack() as stack:
+        yield [stack.enter_context(FaultProxy(m.port, tls=context)) for m in masters]
+
+
+@both
+def test_tls_by_many_at_once_in_pieces_and_after_a_cut(
+    name: str, masters: list[LocalMaster], authority: Path
+) -> None:
+    with behind_tls(authority, masters[:3]) as proxies:
+        options = {"ssl_ca_certs": str(authority / "ca.pem")}
+        backend = make_backend([proxy.url for proxy in proxies], options=options)
+        with coloured(name, backend) as colour, ThreadPoolExecutor(8) as pool:
+            whole_life(colour)
+
+            def work(number: int) -> None:
+                for _ in range(10):
+                    assert colour.release(colour.acquire(f"order:{number}")) is True
+
+            list(pool.map(work, range(8)))
+            proxies[0].slices = True
+            list(pool.map(work, range(8)))
+            proxies[1].cut()
+            colour.release(colour.acquire("order:1", wait=3.0))
+            colour.wait_usable(3)
+
+
+@both
+def test_a_large_command_over_tls(name: str, masters: list[LocalMaster], authority: Path) -> None:
+    with behind_tls(authority, masters[:3]) as proxies:
+        options = {"ssl_ca_certs": str(authority / "ca.pem")}
+        urls = [proxy.url for proxy in proxies]
+        with coloured(name, make_backend(urls, options=options, master_timeout=5.0)) as colour:
+            lease = colour.acquire("order:1", holder='{"app":"' + "x" * 2_000_000 + '"}')
+            assert colour.release(lease) is True
+
+
+@both
+def test_a_certificate_that_nobody_vouches_for_is_refused(
+    name: str, masters: list[LocalMaster], authority: Path
+) -> None:
+    with behind_tls(authority, masters[:1]) as proxies:
+        backend = make_backend([proxies[0].url])
+        with coloured(name, backend) as colour, pytest.raises(QuorumUnreachable) as caught:
+            colour.acquire("order:1")
+        assert "could not be reached" in str(caught.value)
+
+
+# Loops.
+
+LOOPS = """
+import asyncio, gc, logging, sys, threading
+from asgiref.sync import async_to_sync
+from tests.wire.colours import HOLDER, make_backend
+
+urls = sys.argv[1:]
+backend = make_backend(urls, options={"client_name": "looped"})
+unclean = []
+
+async def go():
+    lease = await backend.aacquire(("order:1",), 8.0, 3.0, HOLDER)
+    tasks = [backend.aacquire((f"order:{n}",), 8.0, 0.0, HOLDER) for n in range(2, 6)]
+    leases = await asyncio.gather(*tasks)
+    for held in leases:
+        assert await backend.arelease(held) is True
+    if len(asyncio.all_tasks()) != 1:
+        unclean.append(asyncio.all_tasks())
+    return await backend.arelease(lease)
+
+async def left_open():
+    # Ends with the lock held and its release on the way.
+    backend.hand_over(await backend.aacquire(("order:1",), 8.0, 3.0, HOLDER))
+
+for _ in range(5):
+    assert asyncio.run(go()) is True
+for _ in range(5):
+    assert async_to_sync(go)() is True
+for _ in range(3):
+    asyncio.run(left_open())
+with asyncio.Runner() as runner:
+    for _ in range(3):
+        assert runner.run(go()) is True
+gc.collect()
+assert not unclean, unclean
+assert len(backend._loops) == 0, list(backend._loops)
+print("clean", flush=True)
+sys.stdin.readline()
+"""
+
+
+def names(masters: Sequence[LocalMaster]) -> list[str]:
+    found = []
+    for master in masters:
+        with master.client() as client:
+            found += [entry["name"] for entry in client.client_list()]
+    return found
+
+
+def test_loop_after_loop_leaves_nothing_behind(masters: list[LocalMaster]) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-X", "dev", "-W", "error", "-c", LOOPS, *(m.url for m in masters[:3])],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "clean\n", process.communicate()[1]
+        # The process lives: it is the end of each loop that has closed its links.
+        until(lambda: "looped" not in names(masters[:3]), "the links are closed")
+        for master in masters[:3]:
+            with master.client() as client:
+                assert list(client.scan_iter(match="redlock:lock:*")) == []
+        _, errors = process.communicate("\n", timeout=20)
+    assert process.returncode == 0
+    assert errors == ""
+
+
+@both
+def test_closing_closes_every_link(name: str, masters: list[LocalMaster]) -> None:
+    backend = make_backend([m.url for m in masters[:3]], options={"client_name": "closing"})
+    with coloured(name, backend) as colour:
+        colour.start()
+        colour.wait_usable(3)
+        assert names(masters[:3]).count("closing") == 3
+    until(lambda: "closing" not in names(masters[:3]), "the links are closed")
+
+
+def test_a_forgotten_loop_is_collected_with_its_links(masters: list[LocalMaster]) -> None:
+    code = LOOPS.partition("for _ in range(5)")[0] + (
+        "loop = asyncio.new_event_loop()\n"
+        "assert loop.run_until_complete(go()) is True\n"
+        "loop.__class__.__del__ = lambda self: None\n"  # asyncio's own warning is not ours
+        "del loop\n"
+        "while len(backend._loops):\n"  # a thread that dials may look at the loop just now
+        "    gc.collect()\n"
+        "gc.collect()\n"  # until then the backend has held them
+        "print('clean', flush=True)\n"
+        "sys.stdin.readline()\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *(master.url for master in masters[:3])],
+        cwd=ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "clean\n"
+        until(lambda: "looped" not in names(masters[:3]), "the links are closed")
+        process.communicate("\n", timeout=20)

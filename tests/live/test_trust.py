@@ -1,0 +1,457 @@
+"""Which masters count: fresh, restarted, flushed and restored ones, odd servers, odd clocks."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import ExitStack, contextmanager, suppress
+from typing import TYPE_CHECKING
+
+import pytest
+
+from redlock_django.engine.errors import NotAcquired, QuorumUnreachable
+from redlock_django.engine.validity import LeaseState
+from redlock_django.testing.masters import local_masters
+from redlock_django.wire.clock import clock
+from tests.wire.colours import COLOURS, Colour, coloured, joined, make_backend, trust
+from tests.wire.proxy import FaultProxy
+from tests.wire.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from redlock_django.testing.masters import LocalMaster
+
+pytestmark = pytest.mark.live
+
+both = pytest.mark.parametrize("name", COLOURS)
+either = pytest.mark.parametrize("name", COLOURS[:1])  # what no driver has a part in
+
+
+def marker(master: LocalMaster) -> bytes | None:
+    with master.client() as client:
+        found: bytes | None = client.get("redlock:master")
+    return found
+
+
+@contextmanager
+def trusted(name: str, masters: list[LocalMaster], **settings: Any) -> Iterator[Colour]:
+    """A colour over masters that an operator has declared trusted."""
+    backend = make_backend([master.url for master in masters], **settings)
+    for master in masters:
+        trust(master, backend.terms)
+    with coloured(name, backend) as colour:
+        colour.start()
+        colour.wait_usable(len(masters))
+        colour.settle()
+        yield colour
+
+
+# Masters that may have forgotten.
+
+
+@both
+def test_fresh_masters_say_when_they_will_count_and_what_would_help(
+    name: str, masters: list[LocalMaster]
+) -> None:
+    backend = make_backend([master.url for master in masters[:3]], restart_delay=0.8)
+    with coloured(name, backend) as colour:
+        with pytest.raises(QuorumUnreachable) as caught:
+            colour.acquire("order:1")
+        colour.wait_fault("fresh or flushed: trusted in")
+        with pytest.raises(QuorumUnreachable) as caught:
+            colour.acquire("order:1")
+        text = str(caught.value)
+        assert "3 of 3 masters cannot be counted" in text
+        assert "fresh or flushed: trusted in 1 s" in text
+        assert "manage.py redlock_init" in text
+        assert set(caught.value.tally) == {address.name for address in backend.addresses}
+        colour.wait_usable(3)
+        lease = colour.acquire("order:1")
+        assert colour.release(lease) is True
+
+
+def empty(master: LocalMaster) -> None:
+    master.restart()
+
+
+def flushed(master: LocalMaster) -> None:
+    with master.client() as client:
+        client.flushall()
+
+
+def restored(master: LocalMaster) -> None:
+    """Come back with what was on disk: from before the lock was taken."""
+    assert (master.directory / "dump.rdb").exists()
+    master.restart()
+    (master.directory / "dump.rdb").unlink()
+
+
+@both
+@pytest.mark.parametrize(
+    ("forget", "doubt"),
+    [
+        (empty, "fresh or flushed"),
+        (flushed, "fresh or flushed"),
+        (restored, "restarted"),
+    ],
+)
+def test_a_master_that_may_have_forgotten_counts_only_after_the_delay(
+    name: str, masters: list[LocalMaster], forget: Callable[[LocalMaster], None], doubt: str
+) -> None:
+    with trusted(name, masters[:3], restart_delay=0.5) as colour:
+        if forget is restored:
+            with masters[2].client() as client:
+                client.save()
+        masters[0].pause()  # so that the forgetful one decides
+        lease = colour.acquire("order:1", ttl=8.0)
+        colour.settle()
+        colour.wait_gone(0)
+        forget(masters[2])
+        forgot = clock()
+        with pytest.raises(QuorumUnreachable):
+            colour.acquire("order:2")
+        master = colour.links.masters[2]
+        until(lambda: colour.fault(master).startswith(doubt), f"{doubt}: {colour.fault(master)}")
+        assert "trusted in 1 s" in colour.fault(master)
+        with pytest.raises(QuorumUnreachable, match=doubt):
+            colour.acquire("order:2")
+        state, _ = colour.extend(lease)
+        assert state is LeaseState.UNKNOWN, "one says yes, two cannot be counted"
+        lease_2 = None
+        while lease_2 is None:
+            try:
+                lease_2 = colour.acquire("order:2", wait=5.0)
+            except NotAcquired:
+                assert clock() - forgot < 5.0
+        assert clock() - forgot >= 0.5
+        assert colour.release(lease_2) is True
+        colour.release(lease)
+        masters[0].resume()
+
+
+@both
+@pytest.mark.parametrize(("delay", "ttl"), [(0.9, 0.7), (0.0, 6.0)])
+def test_an_old_holder_and_a_master_that_forgot_never_make_two(
+    name: str, masters: list[LocalMaster], delay: float, ttl: float
+) -> None:
+    """A holds 3 of 5, one of them restarts empty, B can reach all five.
+
+    Without the delay there are two holders: this is what the delay is for, and the proof
+    that the test would see it.
+    """
+    with ExitStack() as stack:
+        proxies = [stack.enter_context(FaultProxy(master.port)) for master in masters[3:]]
+        terms = {"restart_delay": delay, "max_ttl": ttl, "max_clock_skew": 0.1}
+        urls = [*(master.url for master in masters[:3]), *(proxy.url for proxy in proxies)]
+        backend_a = make_backend(urls, **terms)  # type: ignore[arg-type]
+        for master in masters:
+            trust(master, backend_a.terms)
+        a = stack.enter_context(coloured(name, backend_a))
+        b = stack.enter_context(joined(name, masters, **terms))
+        a.start()
+        a.wait_usable(5)
+        for proxy in proxies:
+            proxy.refuse()
+        held = a.acquire("order:1", ttl=ttl)
+        a.settle()
+        masters[2].restart()
+        taken = b.acquire("order:1", ttl=ttl, wait=5.0)
+        if delay:
+            assert clock() >= held.until
+            assert taken.fences > held.fences
+        else:
+            assert clock() < held.until
+        b.release(taken)
+
+
+@either
+def test_a_ready_at_that_is_too_far_away_is_cut(name: str, masters: list[LocalMaster]) -> None:
+    backend = make_backend([master.url for master in masters[:3]], restart_delay=0.7)
+    for master in masters[:3]:
+        trust(master, backend.terms)
+        run_id, ready_at, print_ = (marker(master) or b"").split()
+        with master.client() as client:
+            # As written while the master's clock stood an hour ahead.
+            client.set(
+                "redlock:master", b"%s %d %s" % (run_id, int(ready_at) + 3_600_000_000, print_)
+            )
+    with coloured(name, backend) as colour:
+        with pytest.raises(QuorumUnreachable):
+            colour.acquire("order:1")
+        colour.wait_fault("waits to be trusted: trusted in 1 s")
+        colour.wait_usable(3)
+        assert colour.release(colour.acquire("order:1")) is True
+
+
+@either
+def test_a_marker_that_was_removed_or_is_not_ours_is_written_anew(
+    name: str, masters: list[LocalMaster]
+) -> None:
+    with trusted(name, masters[:3], restart_delay=0.25) as colour:
+        for text in (None, b"rubbish", b"0" * 40 + b" 17"):
+            with masters[0].client() as client:
+                if text is None:
+                    client.delete("redlock:master")
+                else:
+                    client.set("redlock:master", text)
+            assert colour.release(colour.acquire("order:1")) is True
+            until(lambda text=text: marker(masters[0]) not in (None, text), "a new marker")  # type: ignore[misc]
+            colour.wait_usable(3)
+
+
+# Other deployments on the same masters.
+
+
+@either
+@pytest.mark.parametrize(
+    ("other", "count", "named"),
+    [
+        ({"max_ttl": 20.0}, 3, "ttl=20000"),
+        ({"max_clock_skew": 0.25}, 3, "skew=250"),
+        ({"restart_delay": 2.0}, 3, "delay=2000"),
+        ({}, 4, "n=4"),
+    ],
+)
+def test_other_numbers_on_the_same_masters_are_a_mismatch(
+    name: str, masters: list[LocalMaster], other: dict[str, float], count: int, named: str
+) -> None:
+    with trusted(name, masters[:3]) as colour:
+        before = [marker(master) for master in masters[:3]]
+        urls = [master.url for master in masters[:count]]
+        backend = make_backend(urls, **other)  # type: ignore[arg-type]
+        with coloured(name, backend) as stranger:
+            with pytest.raises(QuorumUnreachable) as caught:
+                stranger.acquire("order:1")
+            text = str(caught.value)
+            assert named in text
+            assert colour.backend.terms.fingerprint in text
+            assert "MAX_TTL, MAX_CLOCK_SKEW and RESTART_DELAY" in text
+            assert "redlock_init --reconfigure" in text
+        assert [marker(master) for master in masters[:3]] == before
+        assert colour.release(colour.acquire("order:1")) is True
+
+
+@both
+def test_a_mismatch_that_comes_later_is_noticed_on_the_live_link(
+    name: str, masters: list[LocalMaster]
+) -> None:
+    with trusted(name, masters[:3]) as colour:
+        run_id, ready_at, _ = (marker(masters[0]) or b"").split()
+        foreign = b"%s %s %s" % (run_id, ready_at, b"n=7,ttl=1,skew=1,delay=1")
+        with masters[0].client() as client:
+            client.set("redlock:master", foreign)
+        assert colour.release(colour.acquire("order:1")) is True
+        colour.settle()
+        master = colour.links.masters[0]
+        until(lambda: "n=7" in colour.fault(master), "the mismatch is named")
+        assert marker(masters[0]) == foreign
+
+
+# Odd servers.
+
+
+@both
+def test_one_server_under_two_names_counts_under_neither(
+    name: str, masters: list[LocalMaster], caplog: pytest.LogCaptureFixture
+) -> None:
+    urls = [masters[0].url, masters[0].unix_url, masters[1].url]
+    backend = make_backend(urls)
+    first, second = backend.addresses[0].name, backend.addresses[1].name
+    with coloured(name, backend) as colour:
+        # While only one of the names is joined it may well vote, once.
+        with suppress(QuorumUnreachable):
+            colour.release(colour.acquire("warm-up"))
+        colour.wait_joined()
+        colour.settle()
+        with pytest.raises(QuorumUnreachable) as caught:
+            colour.acquire("order:1")
+        assert caught.value.tally[first] == f"is the same server as {second}"
+        assert caught.value.tally[second] == f"is the same server as {first}"
+        assert colour.usable() == 1
+    assert f"{first} and {second} are one server" in caplog.text or (
+        f"{second} and {first} are one server" in caplog.text
+    )
+    with masters[0].client() as client:
+        assert not client.exists("redlock:lock:order:1")
+
+
+def replica(master: LocalMaster, of: LocalMaster) -> None:
+    with master.client() as client:
+        client.replicaof("127.0.0.1", str(of.port))
+
+
+def evicting(master: LocalMaster, of: LocalMaster) -> None:
+    with master.client() as client:
+        client.config_set("maxmemory", "50mb")
+        client.config_set("maxmemory-policy", "allkeys-lru")
+
+
+ODD = [
+    (replica, "is a replica: Redlock needs masters"),
+    (evicting, "may evict locks (maxmemory-policy allkeys-lru): set it to noeviction"),
+]
+
+
+@either
+@pytest.mark.parametrize(("odd", "said"), ODD)
+def test_an_odd_server_is_not_counted_and_named(
+    name: str,
+    masters: list[LocalMaster],
+    odd: Callable[[LocalMaster, LocalMaster], None],
+    said: str,
+) -> None:
+    odd(masters[0], masters[4])
+    odd(masters[1], masters[4])
+    backend = make_backend([master.url for master in masters[:3]])
+    with coloured(name, backend) as colour:
+        with pytest.raises(QuorumUnreachable) as caught:
+            colour.acquire("order:1")
+        assert [caught.value.tally[address.name] for address in backend.addresses[:2]] == [said] * 2
+        assert said in str(caught.value)
+
+
+@either
+def test_a_cluster_node_is_not_counted_and_named(name: str) -> None:
+    with (
+        local_masters(1, args=["--cluster-enabled", "yes"]) as [node],
+        coloured(name, make_backend([node.url])) as colour,
+        pytest.raises(QuorumUnreachable, match="is a cluster node"),
+    ):
+        colour.acquire("order:1")
+
+
+@both
+def test_a_master_that_becomes_a_replica_is_dropped_and_taken_back(
+    name: str, masters: list[LocalMaster]
+) -> None:
+    with trusted(name, masters[:3]) as colour:
+        replica(masters[0], masters[4])
+        assert colour.release(colour.acquire("order:1")) is True
+        colour.settle()
+        master = colour.links.masters[0]
+        until(lambda: "is a replica" in colour.fault(master), "the replica is named")
+        assert colour.release(colour.acquire("order:1")) is True
+        with masters[0].client() as client:
+            client.replicaof("NO", "ONE")
+        colour.wait_usable(3)
+
+
+@either
+@pytest.mark.parametrize(
+    ("odd", "word", "said"),
+    [(odd, word, said) for (odd, said), word in zip(ODD, ["replica", "eviction"], strict=True)],
+)
+def test_what_is_tolerated_is_a_warning(
+    name: str,
+    masters: list[LocalMaster],
+    odd: Callable[[LocalMaster, LocalMaster], None],
+    word: str,
+    said: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with ExitStack() as stack:
+        client = stack.enter_context(masters[0].client())
+        # Only a replica that takes writes can be of use at all.
+        client.config_set("replica-read-only", "no")
+        stack.callback(client.config_set, "replica-read-only", "yes")
+        odd(masters[0], masters[4])
+        if word == "replica":
+            with masters[4].client() as source:
+                source.config_set("repl-diskless-sync-delay", "0")
+            until(lambda: client.info()["master_link_status"] == "up", "the replica is in step")
+        backend = make_backend([masters[0].url], tolerate=frozenset({word}))
+        colour = stack.enter_context(coloured(name, backend))
+        assert colour.release(colour.acquire("order:1")) is True
+    warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
+    assert f"redlock master {backend.addresses[0].name} {said}" in warnings
+
+
+# Clocks that step. What we remember of a master's clock is bent, so that its next answer
+# shows a step, as it would after one.
+
+
+def bend(colour: Colour, *places: int) -> None:
+    def change() -> None:
+        for place in places:
+            offset = colour.links.masters[place].offset
+            assert offset is not None
+            low, high, at = offset
+            colour.links.masters[place].offset = (low - 60, high - 60, at)
+
+    colour.inside(change)
+
+
+@both
+def test_the_clock_of_a_minority_steps(
+    name: str, masters: list[LocalMaster], caplog: pytest.LogCaptureFixture
+) -> None:
+    with trusted(name, masters[:5], restart_delay=0.5) as colour:
+        before = [marker(master) for master in masters]
+        lease = colour.acquire("order:1")
+        colour.settle()
+        bend(colour, 0, 1)
+        assert colour.release(colour.acquire("order:2")) is True
+        for place in (0, 1):
+            master = colour.links.masters[place]
+            until(
+                lambda master=master: "its clock stepped: trusted in" in colour.fault(master),  # type: ignore[misc]
+                "the step is marked",
+            )
+        assert [marker(master) == old for master, old in zip(masters, before, strict=True)] == [
+            False, False, True, True, True,
+        ]  # fmt: skip
+        assert not colour.backend.voided(lease)
+        assert colour.release(colour.acquire("order:3")) is True
+        colour.wait_usable(5)
+        assert colour.release(lease) is True
+    assert "its clock stepped by 60.0 s" in caplog.text
+
+
+@both
+def test_another_client_learns_of_the_step_from_the_master(
+    name: str, masters: list[LocalMaster]
+) -> None:
+    with (
+        trusted(name, masters[:3], restart_delay=30.0) as colour,
+        joined(name, masters[:3], restart_delay=30.0) as other,
+    ):
+        bend(colour, 0)
+        colour.release(colour.acquire("order:1"))
+        master = colour.links.masters[0]
+        until(lambda: "stepped: trusted in" in colour.fault(master), "the step is marked")
+        other.release(other.acquire("order:1"))
+        other.wait_usable(2)
+
+
+@both
+@pytest.mark.parametrize("away", [False, True])
+def test_the_clocks_of_a_majority_step_so_it_was_ours(
+    name: str, masters: list[LocalMaster], away: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    with trusted(name, masters[:5], restart_delay=0.5) as colour:
+        lease = colour.acquire("order:1")
+        colour.settle()
+        if away:
+            # It would show the same step when it comes back, all alone.
+            masters[4].pause()
+            colour.release(colour.acquire("order:2"))
+            colour.wait_gone(4)
+            bend(colour, 0, 1, 2, 3, 4)
+        else:
+            bend(colour, 0, 1, 2)
+        before = [marker(master) for master in masters[:4]]
+        with pytest.raises(QuorumUnreachable, match="clock stepped"):
+            colour.acquire("order:2")
+        until(lambda: colour.backend.voided(lease), "the lease is void")
+        with pytest.raises(QuorumUnreachable, match="our own clock stepped: trusted in"):
+            colour.acquire("order:2")
+        masters[4].resume()
+        colour.wait_usable(5)
+        again = colour.acquire("order:2")
+        assert not colour.backend.voided(again)
+        assert colour.release(again) is True
+        assert [marker(master) for master in masters[:4]] == before
+        assert "its clock stepped" not in colour.fault(colour.links.masters[4])
+    assert "the clock of this process stepped" in caplog.text
+    assert "stepped by" not in caplog.text

@@ -1,0 +1,147 @@
+"""The house keeps its shape: imports run downward only, and nothing is named for nothing."""
+
+from __future__ import annotations
+
+import ast
+import re
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "redlock_django"
+
+# Lowest first. A module may import from its own storey and from those below.
+STOREYS: list[tuple[str, ...]] = [
+    ("engine",),
+    ("wire",),
+    ("backends",),
+    ("exceptions", "names", "signals", "masters", "conf", "handler", "keeper", "locking"),
+    ("resources", "responses", "transactions", "decorators"),
+    ("apps", "management", "testing"),
+]
+PURE = {
+    "asyncio", "datetime", "django", "logging", "os", "queue", "random", "redis", "secrets",
+    "select", "socket", "ssl", "subprocess", "sys", "threading", "time",
+}  # fmt: skip
+VAGUE = {"helper", "helpers", "util", "utils", "common", "manager", "misc", "core"}
+ROOMY = {
+    # file: why it may be longer than the rest
+    "wire/links.py": "the one place where order, owed replies and the breaker are decided",
+    "backends/memory.py": "one model of all the scripts, to be read beside them",
+    "engine/commands.py": "one table of all that can be said to a master",
+    "locking.py": "one class, each verb in two colours",
+}  # fmt: skip
+
+
+def modules() -> dict[str, Path]:
+    found = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = list(path.relative_to(ROOT).with_suffix("").parts)
+        if parts[-1] == "__init__":
+            parts.pop()
+        found[".".join(parts)] = path
+    return found
+
+
+def imports(path: Path) -> set[str]:
+    """Every module of ours that a file imports, also inside functions, but for types only."""
+    tree = ast.parse(path.read_text())
+    typing_only: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            typing_only.update(ast.walk(node))
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if node in typing_only:
+            continue
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            known = modules()
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                names.add(whole if whole in known else node.module)
+    return names
+
+
+def storey(module: str) -> int:
+    room = module.split(".")[1] if "." in module else ""
+    for height, rooms in enumerate(STOREYS):
+        if room in rooms:
+            return height
+    raise AssertionError(f"{module} stands on no storey: add it to STOREYS")
+
+
+OURS = {name: imports(path) for name, path in modules().items() if name != "redlock_django"}
+
+
+@pytest.mark.parametrize("module", OURS)
+def test_imports_run_downward_only(module: str) -> None:
+    upward = {
+        other
+        for other in OURS[module]
+        if other.startswith("redlock_django.") and storey(other) > storey(module)
+    }
+    assert not upward
+
+
+def test_there_are_no_import_cycles() -> None:
+    graph = {
+        module: {other for other in others if other in OURS and other != module}
+        for module, others in OURS.items()
+    }
+    TopologicalSorter(graph).prepare()
+
+
+@pytest.mark.parametrize("module", [name for name in OURS if ".engine" in name])
+def test_the_engine_is_pure(module: str) -> None:
+    roots = {name.split(".")[0] for name in OURS[module]}
+    assert not roots & PURE
+    if module.endswith((".quorum", ".errors")):
+        assert not {name for name in OURS[module] if name.startswith("redlock_django")}
+
+
+def test_the_wire_and_the_engine_know_no_django() -> None:
+    for module, names in OURS.items():
+        if storey(module) <= 1:
+            assert not {name for name in names if name.split(".")[0] == "django"}, module
+
+
+def test_the_two_colours_do_not_know_each_other() -> None:
+    assert "redlock_django.wire.aio" not in OURS["redlock_django.wire.sync"]
+    assert "redlock_django.wire.sync" not in OURS["redlock_django.wire.aio"]
+
+
+def test_only_the_tally_compares_counts_of_votes() -> None:
+    comparing = re.compile(r"\.need\s*[<>=]|[<>]=?\s*\w+\.need|//\s*2")
+    for path in (PACKAGE / "engine").glob("*.py"):
+        if path.name != "quorum.py":
+            assert not comparing.search(path.read_text()), path.name
+
+
+def test_files_are_named_for_what_a_reader_looks_for_and_stay_short() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        assert path.stem not in VAGUE, path
+        lines = len(path.read_text().splitlines())
+        name = str(path.relative_to(PACKAGE))
+        assert lines <= 280 or name in ROOMY, f"{name} has {lines} lines"
+
+
+def test_public_names_are_there_and_documented() -> None:
+    import redlock_django
+
+    for name in redlock_django.__all__:
+        assert getattr(redlock_django, name).__doc__ or name == "locks"
+    assert callable(redlock_django.lock)
+
+
+def test_lua_builds_no_key_and_prints_no_number_by_itself() -> None:
+    for path in (PACKAGE / "engine" / "lua").glob("*.lua"):
+        code = "\n".join(line.split("--")[0] for line in path.read_text().splitlines())
+        assert "tostring" not in code, path.name
+        assert "cjson" not in code, path.name
+        for call in re.findall(r"redis\.p?call\(([^\n]*)", code):
+            key = call.split(",")[1].strip() if "," in call else ""
+            assert not key or re.match(r"KEYS\[|key\b|unpack\(KEYS|'TIME'", key), (path.name, call)

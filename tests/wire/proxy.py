@@ -1,0 +1,175 @@
+"""A TCP proxy that does to a connection what networks do, with or without TLS.
+
+It never repeats and never reorders: a TCP stream cannot.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING, Self
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Coroutine
+    from types import TracebackType
+
+_AT_ONCE = struct.pack("ii", 1, 0)
+
+
+class FaultProxy:
+    """Stands before 127.0.0.1:`target`; use as a context manager.
+
+    `delay_up` and `delay_down` are seconds, to the master and back. `slices` hands replies
+    on in pieces of one byte. `lose_replies` lets requests through and cuts the connection
+    instead of handing the first reply on. Set them at any time; they hold for what arrives
+    from then on.
+    """
+
+    port: int
+
+    def __init__(self, target: int, *, tls: ssl.SSLContext | None = None) -> None:
+        self.delay_up = 0.0
+        self.delay_down = 0.0
+        self.slices = False
+        self.lose_replies = False
+        self.lost = threading.Event()
+        self._target = target
+        self._tls = tls
+        self._loop = asyncio.new_event_loop()
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._pumps: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+        self._open = asyncio.Event()
+        self._open.set()
+        self._thread = threading.Thread(target=self._serve, name="proxy", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self.port = 0
+        self.accept()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.refuse()
+        self._do(self._end())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    @property
+    def url(self) -> str:
+        """Where a client connects to; without TLS options."""
+        return f"{'rediss' if self._tls else 'redis'}://127.0.0.1:{self.port}/0"
+
+    def hold(self) -> None:
+        """Keep all replies back until `let_go`; by then they have grown into one piece."""
+        self._loop.call_soon_threadsafe(self._open.clear)
+
+    def let_go(self) -> None:
+        """Hand on what was held, where the connection still stands."""
+        self._loop.call_soon_threadsafe(self._open.set)
+
+    def cut(self) -> None:
+        """Reset every connection, on both sides."""
+        self._do(self._cut())
+
+    def refuse(self) -> None:
+        """Refuse new connections and reset the old ones."""
+        self._do(self._refuse())
+
+    def accept(self) -> None:
+        """Take connections (again), on the same port as before."""
+        self._do(self._accept())
+
+    def _do(self, work: Coroutine[object, object, None]) -> None:
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    async def _accept(self) -> None:
+        self._server = await asyncio.start_server(
+            self._connected, "127.0.0.1", self.port, ssl=self._tls
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def _refuse(self) -> None:
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        await self._cut()
+
+    async def _cut(self) -> None:
+        for writer in list(self._writers):
+            self._reset(writer)
+
+    async def _end(self) -> None:
+        for pump in self._pumps:
+            pump.cancel()
+        await asyncio.gather(*self._pumps, return_exceptions=True)
+        await asyncio.sleep(0)
+
+    def _reset(self, writer: asyncio.StreamWriter) -> None:
+        raw: socket.socket | None = writer.get_extra_info("socket")
+        if raw is not None:
+            with suppress(OSError):
+                raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _AT_ONCE)
+        writer.transport.abort()
+        self._writers.discard(writer)
+
+    async def _connected(
+        self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter
+    ) -> None:
+        try:
+            from_master, to_master = await asyncio.open_connection("127.0.0.1", self._target)
+        except OSError:
+            self._reset(to_client)
+            return
+        self._writers |= {to_client, to_master}
+        up = asyncio.create_task(self._up(from_client, to_master))
+        down = asyncio.create_task(self._down(from_master, to_client))
+        self._pumps |= {up, down}
+        with suppress(asyncio.CancelledError):
+            # Whoever ends first ends both.
+            await asyncio.wait({up, down}, return_when=asyncio.FIRST_COMPLETED)
+        self._pumps -= {up, down}
+        for pump in (up, down):
+            pump.cancel()
+        for writer in (to_client, to_master):
+            self._reset(writer)
+
+    async def _up(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(65536):
+                if self.delay_up:
+                    await asyncio.sleep(self.delay_up)
+                writer.write(data)
+
+    async def _down(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(65536):
+                if self.lose_replies:
+                    self.lost.set()
+                    return
+                if not self._open.is_set():
+                    await self._open.wait()
+                    with suppress(TimeoutError):
+                        # All that came meanwhile goes in the same segment.
+                        while more := await asyncio.wait_for(reader.read(65536), 0.02):
+                            data += more
+                if self.delay_down:
+                    await asyncio.sleep(self.delay_down)
+                for piece in [data[i : i + 1] for i in range(len(data))] if self.slices else [data]:
+                    writer.write(piece)
+                    if self.slices:
+                        await asyncio.sleep(0)

@@ -1,0 +1,116 @@
+"""A master played by the test: it hears every command, and answers what the test wants."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import hiredis
+
+from redlock_django.engine.commands import COMMANDS, script
+from redlock_django.wire.clock import clock
+from redlock_django.wire.join import Joined, Trust
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+NAMES = {script(c.name)[1].encode(): c.name for c in COMMANDS} | {
+    script("join")[1].encode(): "join"
+}
+MARKER = b"0123 456 scripted"
+
+
+@dataclass(frozen=True)
+class Said:
+    """One EVALSHA as the master hears it; `arguments` without the round's number."""
+
+    name: str
+    number: int
+    keys: list[bytes]
+    arguments: list[bytes]
+
+    @property
+    def resources(self) -> int:
+        """How many resources the command is about."""
+        return {"acquire": len(self.keys) - 3, "heal": len(self.keys) - 3}.get(self.name, 0) // 2
+
+
+def resp(value: object) -> bytes:
+    """A value as a master would send it."""
+    if isinstance(value, int):
+        return b":%d\r\n" % value
+    if isinstance(value, bytes):
+        return b"$%d\r\n%s\r\n" % (len(value), value)
+    assert isinstance(value, list)
+    return b"*%d\r\n%s" % (len(value), b"".join(resp(part) for part in value))
+
+
+def honest(said: Said) -> bytes:
+    """What a master answers that grants everything; each fence is the round's number."""
+    now = time.time_ns() // 1000
+    if said.name == "join":
+        return resp([said.number, 1, now, now, MARKER, b""])
+    return resp([said.number, 1, now, *[said.number] * said.resources])
+
+
+class ScriptedMaster:
+    """The far end of a link. `answer` gives the bytes to send back, or None for silence.
+
+    It runs in a thread until the link is closed, which sets `ended`.
+    """
+
+    def __init__(self, answer: Callable[[Said], bytes | None] = honest) -> None:
+        self.answer = answer
+        self.heard: list[Said] = []
+        self.ended = threading.Event()
+        self.slices = False
+        self.ours, self._theirs = socket.socketpair()
+        self._thread = threading.Thread(target=self._serve, name="scripted-master", daemon=True)
+        self._thread.start()
+
+    def joined(self, run_id: str = "0123") -> Joined:
+        """What a dial thread would bring for this master."""
+        offset = time.time() - clock()
+        trust = Trust(MARKER, 0, clock(), "waits to be trusted", (offset - 0.1, offset + 0.1))
+        return Joined(self._theirs, run_id, trust, ())
+
+    def send(self, data: bytes) -> None:
+        """Send at once, asked or not."""
+        with suppress(OSError):
+            for piece in [data[i : i + 1] for i in range(len(data))] if self.slices else [data]:
+                self.ours.sendall(piece)
+
+    def hang_up(self) -> None:
+        """Close our end; the link still has its own."""
+        with suppress(OSError):
+            self.ours.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self.ours.close()
+
+    def close(self) -> None:
+        """Close both ends."""
+        self.hang_up()
+        self._theirs.close()
+
+    def _serve(self) -> None:
+        reader = hiredis.Reader()
+        with suppress(OSError):
+            while data := self.ours.recv(65536):
+                reader.feed(data)
+                while (command := reader.gets()) is not False:
+                    said = _read(command)
+                    self.heard.append(said)
+                    if (answer := self.answer(said)) is not None:
+                        self.send(answer)
+        self.ended.set()
+
+
+def _read(command: list[bytes]) -> Said:
+    verb, sha, keys = command[0], command[1], int(command[2])
+    assert verb == b"EVALSHA"
+    number = int(command[3 + keys])
+    return Said(NAMES[sha], number, command[3 : 3 + keys], command[4 + keys :])
