@@ -23,28 +23,32 @@ from redlock_django.signals import lock_lost, tell
 
 logger = logging.getLogger("redlock_django")
 
+HeldAs = tuple[BaseBackend, str, object]
+"""Where a hold stands among all of this process: backend, resource, and task or thread."""
+
 
 class Hold:
     """A lease somebody holds, and everything that may happen to it until it is over.
 
     `ttl` is what the holder asked for and `hold_until` the last moment of the backend's
-    clock it may be held. `count` is how often it was taken by its holder (reentrancy), and
-    `keys` is where it stands among all that this process holds.
+    clock it may be held. `takers` are the locks that stand on it: several, where it was taken
+    again (reentrancy). `keys` is where it stands among all that this process holds.
     """
 
     __slots__ = (
         "__weakref__",
         "backend",
-        "count",
         "forks",
         "hold_until",
         "keys",
         "lease",
         "lost",
+        "once",
         "over",
         "renew",
         "sender",
         "state",
+        "takers",
         "timer",
         "ttl",
     )
@@ -60,9 +64,10 @@ class Hold:
         self.sender = sender
         self.state = LeaseState.RENEWED
         self.lost = ""
+        self.once = threading.Lock()
         self.over = False
-        self.count = 1
-        self.keys: list[tuple[str, str, object]] = []
+        self.takers: weakref.WeakSet[object] = weakref.WeakSet()
+        self.keys: list[HeldAs] = []
         self.forks = locks.forks
         self.timer: asyncio.TimerHandle | None = None
 
@@ -90,6 +95,8 @@ class Hold:
         if self.lost or self.inherited:
             return
         self.lost = reason
+        if not self.once.acquire(blocking=False):
+            return  # the holder and the keeper found out at the same moment
         names = ", ".join(self.lease.resources)
         logger.warning(
             "redlock %s: the lock was lost: %s",
@@ -181,10 +188,9 @@ class Keeper:
         with self._news:
             heapq.heappush(self._due, entry)
             if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._keep, name="redlock-keeper", daemon=True
-                )
-                self._thread.start()
+                thread = threading.Thread(target=self._keep, name="redlock-keeper", daemon=True)
+                thread.start()
+                self._thread = thread  # not before: a start that failed is tried again
             elif self._due[0] is entry:
                 self._news.notify()
 

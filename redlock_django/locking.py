@@ -26,9 +26,9 @@ from redlock_django.exceptions import (
     QuorumUnreachable,
 )
 from redlock_django.handler import LockService, locks
-from redlock_django.keeper import Hold, keeper
+from redlock_django.keeper import HeldAs, Hold, keeper
 from redlock_django.names import check_resource
-from redlock_django.signals import lock_acquired, lock_refused, lock_released, tell
+from redlock_django.signals import atell, lock_acquired, lock_refused, lock_released, tell
 from redlock_django.wire.clock import wall_ns
 
 logger = logging.getLogger("redlock_django")
@@ -41,8 +41,8 @@ _IN_A_LOOP = (
     "'async with lock(...)', aacquire() or aextend()."
 )
 
-# By alias, resource, and task or thread. Weak: a lock that its user forgot is not renewed.
-_held: weakref.WeakValueDictionary[tuple[str, str, object], Hold] = weakref.WeakValueDictionary()
+# By backend, resource, and task or thread. Weak: a lock that its user forgot is not renewed.
+_held: weakref.WeakValueDictionary[HeldAs, Hold] = weakref.WeakValueDictionary()
 
 
 def lock(
@@ -129,11 +129,12 @@ class Lock:
         except NotAcquired as error:
             self._refused(service, error)
             return self
-        self._hold = self._new_hold(service, lease, renew)
         try:
-            keeper.watch(self._hold)
+            keeper.watch(self._new_hold(service, lease, renew))
         except BaseException:  # an interrupt: nobody would give the lock back
-            self.release()
+            service.backend.hand_over(lease)
+            if self._hold is not None:
+                self._leave(self._hold)
             raise
         return self
 
@@ -150,8 +151,13 @@ class Lock:
         except NotAcquired as error:
             self._refused(service, error)
             return self
-        self._hold = self._new_hold(service, lease, renew)
-        keeper.awatch(self._hold)
+        try:
+            keeper.awatch(self._new_hold(service, lease, renew))
+        except BaseException:
+            service.backend.hand_over(lease)
+            if self._hold is not None:
+                self._leave(self._hold)
+            raise
         return self
 
     def _new_hold(self, service: LockService, lease: Any, renew: bool) -> Hold:
@@ -162,6 +168,8 @@ class Lock:
             renew=renew,
             sender=type(self),
         )
+        hold.takers.add(self)
+        self._hold = hold
         hold.keys = self._keys()
         for key in hold.keys:
             _held[key] = hold
@@ -190,7 +198,7 @@ class Lock:
                 "nests in one outer lock that holds all the same resources",
                 resource=mine,
             )
-        hold.count += 1
+        hold.takers.add(self)
         self._hold = hold
         return True
 
@@ -259,7 +267,8 @@ class Lock:
     def extend(self, ttl: float | timedelta | None = None) -> float:
         """Let the lock live `ttl` seconds from now (None: its own TTL); return those left.
 
-        Raises LockLost, NotHeld, ValueError.
+        Never shortens what is left, and never reaches beyond MAX_HOLD. Raises LockLost,
+        NotHeld, ValueError.
         """
         hold, seconds = self._to_extend(ttl)
         hold.found(*hold.backend.extend(hold.lease, seconds))
@@ -292,47 +301,75 @@ class Lock:
         too few masters answered in time: these are told again as soon as they are back.
         Never raises for a lost lock, and never waits inside a running loop.
         """
-        hold = self._leave()
+        hold, self._unlocked = self._hold, False
         if hold is None:
             return False
-        if _in_a_loop():
-            hold.backend.hand_over(hold.lease)
-            freed = None
-        else:
-            freed = hold.backend.release(hold.lease)
+        freed: bool | None = None
+        try:
+            if not self._leave(hold):
+                return False
+            if _in_a_loop():
+                hold.backend.hand_over(hold.lease)
+            else:
+                freed = hold.backend.release(hold.lease)
+        except BaseException as error:  # noqa: BLE001 - raised again there
+            self._see_through(hold, error)
         return self._released(hold, freed)
 
     async def arelease(self) -> bool:
         """As `release`, for coroutines."""
-        hold = self._leave()
+        hold, self._unlocked = self._hold, False
         if hold is None:
             return False
-        return self._released(hold, await hold.backend.arelease(hold.lease))
+        freed: bool | None = None
+        try:
+            if not self._leave(hold):
+                return False
+            freed = await hold.backend.arelease(hold.lease)
+        except BaseException as error:  # noqa: BLE001 - raised again there
+            self._see_through(hold, error)
+        if freed is False:
+            return self._released(hold, freed)
+        await atell(lock_released, **self._said(hold))
+        return bool(freed)
 
-    def _leave(self) -> Hold | None:
-        """Let go of the hold; return it if it is ours to release on the masters."""
-        hold, self._hold = self._hold, None
-        self._unlocked = False
-        if hold is None:
-            return None
+    def _leave(self, hold: Hold) -> bool:
+        """Let go of the hold; whether it is ours to release now. Harmless if said again."""
+        self._hold = None
         if hold.inherited:
             logger.debug("redlock %s: held by the parent process, not released", self._names)
-            return None
-        hold.count -= 1
-        if hold.count:
-            return None
+            return False
+        hold.takers.discard(self)
+        if hold.takers:
+            return False
         for key in hold.keys:
             _held.pop(key, None)
         left = hold.remaining()  # tells, if it has run out
         hold.end()
-        return hold if left else None
+        return left > 0
+
+    def _see_through(self, hold: Hold, error: BaseException) -> None:
+        """A release broke off: say it again, and raise only what is meant to end the caller."""
+        self._leave(hold)
+        if hold.over:
+            hold.backend.hand_over(hold.lease)
+        if isinstance(error, Exception):
+            # The body's own exception must not be hidden by a defect of ours.
+            logger.error("redlock %s: the release failed", self._names, exc_info=error)
+            return
+        if hold.over and not hold.lost:
+            self._released(hold, None)
+        raise error
 
     def _released(self, hold: Hold, freed: bool | None) -> bool:
         if freed is False:
             hold.lose("a majority of the masters had given it to somebody else or forgotten it")
             return False
-        tell(lock_released, sender=type(self), using=self.using, resources=hold.lease.resources)
+        tell(lock_released, **self._said(hold))
         return bool(freed)
+
+    def _said(self, hold: Hold) -> dict[str, Any]:
+        return {"sender": type(self), "using": self.using, "resources": hold.lease.resources}
 
     def __enter__(self) -> Self:
         return self._acquire(renew=self._renews())
@@ -370,6 +407,11 @@ class Lock:
         options = service.options
         ttl = options.ttl if self._ttl is None else options.check_ttl(self._ttl)
         wait = options.wait if self._wait is None else options.check_wait(self._wait)
+        if ttl > options.max_hold:
+            raise ValueError(
+                f"ttl is {ttl:g} s and MAX_HOLD is {options.max_hold:g} s: "
+                "lower ttl or raise MAX_HOLD"
+            )
         return service, ttl, wait
 
     def _taken(self) -> Hold:
@@ -377,9 +419,10 @@ class Lock:
             raise NotHeld(f"{self._names}: this lock is not held", resource=self._names)
         return self._hold
 
-    def _keys(self) -> list[tuple[str, str, object]]:
-        owner = _owner()
-        return [(self.using, resource, owner) for resource in self.resources]
+    def _keys(self) -> list[HeldAs]:
+        # By backend, not by alias: what was held under other settings does not count.
+        backend, owner = locks[self.using].backend, _owner()
+        return [(backend, resource, owner) for resource in self.resources]
 
     def _who(self) -> str:
         about = {
@@ -392,7 +435,7 @@ class Lock:
         return json.dumps(about, separators=(",", ":"))
 
 
-def _live(key: tuple[str, str, object]) -> Hold | None:
+def _live(key: HeldAs) -> Hold | None:
     hold = _held.get(key)
     return hold if hold is not None and hold.remaining() else None
 

@@ -3,7 +3,7 @@
 Every signal is sent robustly: a receiver that fails never breaks a lock. The sender is
 the `Lock` class; keyword arguments are `using` (the alias), `resources` (a tuple), and for
 `lock_lost` and `lock_refused` a `reason`. Inside a running loop receivers are called soon
-after, in a task.
+after, in a task; only `arelease()` waits for them, since the loop may end behind it.
 """
 
 from __future__ import annotations
@@ -36,6 +36,12 @@ def tell(signal: Signal, **said: Any) -> None:
     task = loop.create_task(signal.asend_robust(**said))
     _telling.add(task)
     task.add_done_callback(_told)
+
+
+async def atell(signal: Signal, **said: Any) -> None:
+    """As `tell`, and wait until every receiver is done."""
+    if signal.receivers:
+        _log(await signal.asend_robust(**said))
 
 
 def _told(task: asyncio.Task[Any]) -> None:

@@ -81,6 +81,7 @@ class Link:
         "owed",
         "parser",
         "sending",
+        "sent",
         "since",
         "socket",
         "tail",
@@ -96,22 +97,27 @@ class Link:
         self.waited = 0.0  # seconds somebody has polled in vain for the oldest reply
         self.since = 0.0  # when that silence began
         self.sending = False
+        self.sent: list[int] = []
         self.blocked = False
 
     def send(self) -> None:
         """Send as much as the socket takes. Raises OSError, or ProtocolDesync."""
-        if self.sending:
-            # An interrupt struck between sending and forgetting what was sent: nobody
-            # knows which bytes the master has.
-            raise ProtocolDesync("a send was interrupted")
         while self.out:
-            self.sending = True
+            if self.sending and not self.sent:
+                # An interrupt struck within the send: nobody knows which bytes the master has.
+                raise ProtocolDesync("a send was interrupted")
             try:
-                done = self.socket.send(self.out)
+                if not self.sending:
+                    self.sending = True
+                    # Sent and noted down in one call of C, which lets no signal in between. A
+                    # process that ends by Ctrl-C has no time to come back on another link.
+                    self.sent.extend(map(self.socket.send, (self.out,)))
             except WOULD_BLOCK:
                 self.sending = False
                 return
-            del self.out[:done]
+            # Statements that call nothing: no signal gets in between these either.
+            del self.out[: self.sent[0]]
+            del self.sent[:]
             self.sending = False
 
     def receive(self) -> None:

@@ -1,0 +1,199 @@
+"""`locks["alias"]`: made late, made once, made anew when the settings change."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.test import override_settings
+
+from redlock_django import locks as exported
+from redlock_django.backends.memory import MemoryBackend
+from redlock_django.exceptions import InvalidRedlock
+from redlock_django.handler import LockService, LockServices, locks
+from redlock_django.locking import lock
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
+
+MEMORY = "redlock_django.backends.memory.MemoryBackend"
+
+
+@pytest.fixture(autouse=True)
+def _memory(settings: Settings) -> None:
+    settings.REDLOCK = {
+        "default": {"BACKEND": MEMORY},
+        "payments": {"BACKEND": MEMORY, "TTL": 5, "KEY_PREFIX": "pay"},
+    }
+
+
+def test_it_is_what_the_package_exports() -> None:
+    assert exported is locks
+
+
+def test_made_once() -> None:
+    assert isinstance(locks["default"], LockService)
+    assert locks["default"] is locks["default"]
+    assert locks["default"] is not locks["payments"]
+
+
+def test_made_once_by_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    go = threading.Barrier(8)
+    real = MemoryBackend.__init__
+
+    def slow(self: MemoryBackend, *args: Any, **kwargs: Any) -> None:
+        made.append(1)
+        real(self, *args, **kwargs)
+
+    monkeypatch.setattr(MemoryBackend, "__init__", slow)
+    services = LockServices()
+    got: list[LockService] = []
+
+    def ask() -> None:
+        go.wait(5)
+        got.append(services["default"])
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(5)
+    assert len(got) == 8
+    assert len({id(service) for service in got}) == len(made) == 1
+
+
+def test_the_aliases() -> None:
+    assert list(locks) == ["default", "payments"]
+
+
+def test_options_reach_the_backend() -> None:
+    service = locks["payments"]
+    assert service.options.ttl == 5
+    assert service.backend.alias == "payments"
+    assert service.backend.terms.prefix == "pay"
+    assert service.backend.terms.max_ttl == service.options.max_ttl
+
+
+def test_no_masters_with_the_memory_backend_is_one_master() -> None:
+    backend = locks["default"].backend
+    assert backend.terms.names == ("memory",)
+    assert backend.terms.restart_delay == 0
+
+
+@pytest.mark.parametrize("alias", ["nothing", "defualt", ""])
+def test_an_alias_that_is_not_there(alias: str) -> None:
+    with pytest.raises(InvalidRedlock, match="there is no alias"):
+        locks[alias]
+
+
+def test_wrong_settings_are_told_each_time_and_can_be_mended() -> None:
+    for _ in range(2):
+        with (
+            override_settings(REDLOCK={"default": {"BACKEND": MEMORY, "TTLL": 3}}),
+            pytest.raises(InvalidRedlock, match="TTL"),
+        ):
+            locks["default"]
+    assert locks["default"].options.ttl == 10
+
+
+def test_changed_settings_make_it_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = locks["default"]
+    closed: list[object] = []
+    monkeypatch.setattr(MemoryBackend, "close", lambda self: closed.append(self))
+    with override_settings(REDLOCK={"default": {"BACKEND": MEMORY, "TTL": 7}}):
+        assert closed == [before.backend]
+        assert locks["default"].options.ttl == 7
+    assert locks["default"].options.ttl == 10
+    assert locks["default"] is not before
+
+
+def test_changed_caches_make_it_anew() -> None:
+    # "cache:<alias>" takes a master from there.
+    before = locks["default"]
+    with override_settings(CACHES={}):
+        assert locks["default"] is not before
+
+
+def test_other_settings_change_nothing() -> None:
+    before = locks["default"]
+    with override_settings(DEBUG=True):
+        assert locks["default"] is before
+
+
+def test_what_was_held_under_other_settings_is_no_outer_lock() -> None:
+    outer = lock("order:1").acquire()
+    with (
+        override_settings(REDLOCK={"default": {"BACKEND": MEMORY, "TTL": 7}}),
+        lock("order:1", reentrant=True) as inner,
+    ):
+        assert inner.fence
+        assert 6 < inner.remaining() < 7
+    assert outer.release() is True
+
+
+def test_close_and_use_again() -> None:
+    before = locks["default"]
+    locks.close()
+    locks.close()
+    with lock("order:1"):
+        assert locks["default"] is not before
+
+
+async def test_aclose_closes_what_belongs_to_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[object] = []
+
+    async def aclose(self: MemoryBackend) -> None:
+        closed.append(asyncio.get_running_loop())
+
+    monkeypatch.setattr(MemoryBackend, "aclose", aclose)
+    service = locks["default"]
+    await locks.aclose()
+    assert closed == [asyncio.get_running_loop()]
+    assert locks["default"] is service, "other loops and threads still use it"
+
+
+def test_a_fork_is_noticed() -> None:
+    before = locks.forks
+    held = lock("order:1").acquire()
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if not pid:
+        try:
+            said = f"{locks.forks - before} {held.locked} {held.release()}"
+            os.write(writer, said.encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with open(reader) as answer:
+        assert answer.read() == "1 False False"
+    os.waitpid(pid, 0)
+    assert locks.forks == before
+    assert held.release() is True
+
+
+def test_a_fork_while_another_thread_makes_a_service() -> None:
+    with locks._making:
+        pid = os.fork()
+        if not pid:
+            try:
+                os._exit(0 if lock("order:1").acquire().locked else 1)
+            finally:
+                os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_a_fork_while_another_thread_asks_the_memory_masters() -> None:
+    backend = locks["default"].backend
+    assert isinstance(backend, MemoryBackend)
+    with backend._turn:
+        pid = os.fork()
+        if not pid:
+            try:
+                os._exit(0 if lock("order:1").acquire().locked else 1)
+            finally:
+                os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

@@ -1,0 +1,14 @@
+"""Settings of `counter_site`, as the test that starts it wants them."""
+
+from __future__ import annotations
+
+import json
+import os
+
+SECRET_KEY = "insecure: for a test only"
+ALLOWED_HOSTS = ["127.0.0.1"]
+ROOT_URLCONF = "tests.live.counter_site"
+INSTALLED_APPS = ["redlock_django"]
+LOGGING_CONFIG = None
+DATABASES = {"default": json.loads(os.environ["COUNTER_DATABASE"])}
+REDLOCK = json.loads(os.environ["COUNTER_REDLOCK"])

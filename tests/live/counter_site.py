@@ -1,0 +1,136 @@
+"""A site with one counter; `main` serves it, in a process of its own.
+
+It says on which port it listens.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import Any
+
+import django
+from django.core.servers.basehttp import ThreadedWSGIServer, WSGIRequestHandler
+from django.core.wsgi import get_wsgi_application
+from django.db import connection, connections
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.urls import path
+
+from redlock_django import lock_resource
+from redlock_django.handler import locks
+from redlock_django.signals import lock_lost, lock_released
+
+PK = 1
+lost = threading.Event()
+seen_at_release: list[int] = []
+
+
+def read() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT n FROM counter WHERE pk = %s", [PK])
+        n: int = cursor.fetchone()[0]
+        return n
+
+
+def write(n: int) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("UPDATE counter SET n = %s WHERE pk = %s", [n, PK])
+
+
+def add(request: HttpRequest, pk: int) -> HttpResponse:
+    """Read, wait a moment, write: loses what another adds meanwhile."""
+    n = read()
+    time.sleep(0.002)
+    write(n + 1)
+    return JsonResponse({"n": n + 1})
+
+
+def show(request: HttpRequest) -> HttpResponse:
+    return JsonResponse({"n": read(), "seen_at_release": seen_at_release})
+
+
+@lock_resource("counter:<int:pk>")
+def robbed(request: HttpRequest, pk: int) -> HttpResponse:
+    """Somebody deletes the lock while the view works."""
+    write(1000)
+    lost.clear()
+    backend = locks["default"].backend
+    import redis
+
+    for address in backend.addresses:
+        host, _, port = address.name.rpartition(":")
+        with redis.Redis(host=host, port=int(port)) as client:
+            client.delete(backend.terms.lock(f"counter:{pk}"))
+    told = lost.wait(10)
+    return JsonResponse({"told": told})
+
+
+@lock_resource("counter:<int:pk>", using="unrenewed")
+def slow(request: HttpRequest, pk: int) -> HttpResponse:
+    """Takes longer than its lock lives."""
+    write(2000)
+    time.sleep(0.5)
+    return JsonResponse({})
+
+
+@lock_resource("counter:<int:pk>")
+def failing(request: HttpRequest, pk: int) -> HttpResponse:
+    write(3000)
+    raise ZeroDivisionError
+
+
+def note_loss(**said: Any) -> None:
+    lost.set()
+
+
+def look(**said: Any) -> None:
+    """What another connection sees at the moment in which the lock is free."""
+
+    def other() -> None:
+        try:
+            seen_at_release.append(read())
+        finally:
+            connections.close_all()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    thread.join()
+
+
+urlpatterns = [
+    path("<int:pk>/locked/", lock_resource("counter:<int:pk>", wait=20)(add)),
+    path("<int:pk>/unlocked/", add),
+    path("<int:pk>/robbed/", robbed),
+    path("<int:pk>/slow/", slow),
+    path("<int:pk>/failing/", failing),
+    path("", show),
+]
+
+
+class Server(ThreadedWSGIServer):
+    """As Django's own, but for a crowd."""
+
+    request_queue_size = 128
+
+
+class QuietHandler(WSGIRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
+        """Say nothing."""
+
+
+def main() -> None:
+    django.setup()
+    if "COUNTER_CREATE" in os.environ:
+        with connection.cursor() as cursor:
+            cursor.execute("DROP TABLE IF EXISTS counter")
+            cursor.execute("CREATE TABLE counter (pk integer PRIMARY KEY, n integer NOT NULL)")
+            cursor.execute("INSERT INTO counter VALUES (%s, 0)", [PK])
+    connections.close_all()
+    lock_lost.connect(note_loss)
+    if "COUNTER_LOOK" in os.environ:
+        lock_released.connect(look)
+    server = Server(("127.0.0.1", 0), QuietHandler)
+    server.set_app(get_wsgi_application())
+    print(f"listening on {server.server_address[1]}", flush=True)  # noqa: T201 - read by the test
+    server.serve_forever()

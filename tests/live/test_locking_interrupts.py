@@ -1,0 +1,604 @@
+"""Cancelled or interrupted anywhere: nothing stays behind on any master, and life goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import linecache
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Coroutine, Generator, Iterator
+from itertools import count
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from redlock_django.backends.redis import RedisBackend
+from redlock_django.exceptions import ResourceLocked
+from redlock_django.handler import locks
+from redlock_django.locking import Lock, lock
+from redlock_django.testing.masters import LocalMaster
+from redlock_django.wire import links as wire_links
+from redlock_django.wire.link import Link
+from tests.live.left_over import locked, nothing_left, until
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
+
+pytestmark = pytest.mark.live
+R = "order:1"
+
+
+@pytest.fixture(autouse=True)
+def _on_real_masters(masters: list[LocalMaster], settings: Settings) -> None:
+    # A TTL far above what any of these tests waits: only a release frees a lock here.
+    settings.REDLOCK = {
+        "default": {"MASTERS": [m.url for m in masters], "RESTART_DELAY": 0, "TTL": 30}
+    }
+
+
+@pytest.fixture(autouse=True)
+def _no_deadlock() -> Iterator[None]:
+    """A lock that waits for ever is broken by the signal, and shows where."""
+
+    def stuck(*_: object) -> None:
+        raise AssertionError("stuck")
+
+    before = signal.signal(signal.SIGALRM, stuck)
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def linked(masters: list[LocalMaster]) -> None:
+    """Have the process connected to every master."""
+    with lock("first"):
+        backend = locks["default"].backend
+        assert isinstance(backend, RedisBackend)
+        links = backend.sync_links()
+        until(lambda: links.usable() == len(masters), what="a link to every master")
+
+
+# Coroutines: cancelled at every await.
+
+
+class CancelAt:
+    """Runs a coroutine and cancels it at its await number `step`, counted from 0.
+
+    With `late`, what was awaited is done already when the cancellation comes.
+    """
+
+    def __init__(self, work: Coroutine[Any, Any, Any], step: int, *, late: bool) -> None:
+        self.work = work
+        self.step = step
+        self.late = late
+        self.struck = False
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        inner = self.work.__await__()
+        step = 0
+        advance: Callable[[], Any] = lambda: inner.send(None)  # noqa: E731
+        while True:
+            try:
+                waits_for = advance()
+            except StopIteration as done:
+                return done.value
+            now = step == self.step
+            step += 1
+            if now and not self.late:
+                if waits_for is not None:
+                    waits_for._asyncio_future_blocking = False
+                    waits_for.cancel()
+            else:
+                yield waits_for
+            if now:
+                self.struck = True
+                advance = lambda: inner.throw(asyncio.CancelledError())  # noqa: E731
+            else:
+                advance = lambda: inner.send(None)  # noqa: E731
+
+
+async def cold(masters: list[LocalMaster], cut: Callable[..., Any]) -> None:
+    await cut(lock(R).aacquire())
+
+
+async def warm(masters: list[LocalMaster], cut: Callable[..., Any]) -> None:
+    async with lock("other"):
+        pass
+    await cut(lock(R).aacquire())
+
+
+async def several(masters: list[LocalMaster], cut: Callable[..., Any]) -> None:
+    async with lock("other"):
+        pass
+    await cut(lock(R, "order:2", "order:3").aacquire())
+
+
+async def waiting(masters: list[LocalMaster], cut: Callable[..., Any]) -> None:
+    outer = await asyncio.create_task(lock(R).aacquire())  # another task's
+    asyncio.get_running_loop().call_later(0.03, outer.release)
+    try:
+        await cut(lock(R, wait=10).aacquire())
+    finally:
+        outer.release()
+
+
+async def extending(masters: list[LocalMaster], cut: Callable[..., Any]) -> None:
+    held = await lock(R).aacquire()
+    try:
+        await cut(held.aextend())
+    finally:
+        held.ensure_held()
+        assert await held.aextend() > 29
+        assert await held.arelease() is True
+
+
+async def releasing(masters: list[LocalMaster], cut: Callable[..., Any]) -> None:
+    held = await lock(R).aacquire()
+    await cut(held.arelease())
+
+
+async def block(masters: list[LocalMaster], cut: Callable[..., Any]) -> None:
+    async def body() -> None:
+        async with lock(R) as held:
+            await asyncio.sleep(0)
+            await held.aextend()
+
+    await cut(body())
+
+
+async def split(masters: list[LocalMaster], cut: Callable[..., Any]) -> None:
+    """Two of five are somebody else's, so fences differ or rounds are repeated."""
+    for master in masters[:2]:
+        with master.client() as client:
+            client.set(f"redlock:lock:{R}", "somebody", px=60_000)
+            client.set(f"redlock:fence:{R}", str(int(time.time() * 1e6) + 200_000))
+    try:
+        await cut(lock(R, wait=0.5).aacquire())
+    finally:
+        for master in masters[:2]:
+            with master.client() as client:
+                client.delete(f"redlock:lock:{R}")
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["at once", "late"])
+@pytest.mark.parametrize(
+    "scene", [cold, warm, several, waiting, extending, releasing, block, split]
+)
+def test_cancelled_at_every_step(
+    scene: Callable[..., Coroutine[Any, Any, None]], late: bool, masters: list[LocalMaster]
+) -> None:
+    struck = 0
+    for step in count():
+        assert step < 200
+        cut: list[CancelAt] = []
+
+        async def one(step: int = step, cut: list[CancelAt] = cut) -> None:
+            def cutting(work: Coroutine[Any, Any, Any]) -> CancelAt:
+                cut.append(CancelAt(work, step, late=late))
+                return cut[-1]
+
+            try:
+                await scene(masters, cutting)
+            except asyncio.CancelledError:
+                assert cut[0].struck
+            else:
+                assert not cut[0].struck, "a cancellation was swallowed"
+                # Whatever was taken here is only given back by its TTL: nobody has it.
+                for name in (R, "order:2", "order:3"):
+                    _sweep(masters, name)
+            await asyncio.to_thread(nothing_left, masters)
+            async with lock(R, wait=1):
+                pass
+
+        asyncio.run(one())
+        nothing_left(masters)
+        if not cut[0].struck:
+            break
+        struck += 1
+    assert struck >= 1
+
+
+def _sweep(masters: list[LocalMaster], name: str) -> None:
+    for master in masters:
+        with master.client() as client:
+            client.delete(f"redlock:lock:{name}")
+
+
+@pytest.mark.parametrize("seconds", [0, 0.0003, 0.0006, 0.001, 0.0015, 0.002, 0.003, 0.01])
+def test_timed_out_by_wait_for(masters: list[LocalMaster], seconds: float) -> None:
+    async def main() -> int:
+        out = 0
+        async with lock("other"):
+            pass
+        for _ in range(5):
+            held = lock(R)
+            try:
+                await asyncio.wait_for(held.aacquire(), seconds)
+            except TimeoutError:
+                out += 1
+            else:
+                await held.arelease()
+        await asyncio.to_thread(nothing_left, masters)
+        async with lock(R):
+            pass
+        return out
+
+    out = asyncio.run(main())
+    assert out == 5 or seconds > 0
+
+
+def test_timed_out_while_the_masters_hang(masters: list[LocalMaster]) -> None:
+    async def main() -> None:
+        async with lock("other"):
+            pass
+        for master in masters:
+            master.pause()
+        for _ in range(3):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(lock(R).aacquire(), 0.01)
+        for master in masters:
+            master.resume()
+        await asyncio.to_thread(nothing_left, masters)
+
+        async with asyncio.timeout(5):
+            while True:
+                try:
+                    async with lock(R):
+                        return
+                except Exception:  # noqa: BLE001 - the links come back one by one
+                    await asyncio.sleep(0.02)
+
+    asyncio.run(main())
+    nothing_left(masters)
+
+
+def test_timed_out_while_waiting(masters: list[LocalMaster]) -> None:
+    outer = lock(R).acquire()
+
+    async def main() -> None:
+        for seconds in (0.01, 0.03, 0.05):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(lock(R, wait=20).aacquire(), seconds)
+
+    asyncio.run(main())
+    assert outer.release() is True
+    nothing_left(masters)
+
+
+def test_a_cancelled_body_gives_back(masters: list[LocalMaster]) -> None:
+    async def main() -> None:
+        inside = asyncio.Event()
+
+        async def work() -> None:
+            async with lock(R):
+                inside.set()
+                await asyncio.sleep(60)
+
+        task = asyncio.create_task(work())
+        await inside.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await asyncio.to_thread(locked, masters) == {}
+
+    asyncio.run(main())
+
+
+def test_a_loop_that_ends_while_locks_are_taken(masters: list[LocalMaster]) -> None:
+    """asyncio.run cancels what is left, in all stages at once."""
+    for turns in range(0, 12, 2):
+
+        async def main(turns: int = turns) -> None:
+            background: set[asyncio.Task[None]] = set()
+
+            async def work(number: int) -> None:
+                async with lock(f"r{number}", wait=1):
+                    await asyncio.sleep(0.0005 * number)
+
+            for number in range(20):
+                background.add(asyncio.create_task(work(number % 10)))
+            for _ in range(turns):
+                await asyncio.sleep(0.0005)
+
+        asyncio.run(main())
+        nothing_left(masters)
+
+
+# Threads: Ctrl-C at every call that reads, writes or waits.
+
+
+class Tripwire:
+    """Raises KeyboardInterrupt at call number `at` of this thread, before or after it."""
+
+    def __init__(self) -> None:
+        self.at = -1
+        self.late = False
+        self.calls = 0
+        self.struck = False
+        self.thread = threading.get_ident()
+
+    def arm(self, at: int, *, late: bool) -> None:
+        self.at, self.late, self.calls, self.struck = at, late, 0, False
+
+    def disarm(self) -> None:
+        self.at = -1
+
+    def call(self, function: Callable[..., Any], *args: Any) -> Any:
+        if self.at < 0 or threading.get_ident() != self.thread:
+            return function(*args)
+        now = self.calls == self.at
+        self.calls += 1
+        if now and not self.late:
+            self.struck = True
+            raise KeyboardInterrupt
+        result = function(*args)
+        if now:
+            self.struck = True
+            raise KeyboardInterrupt
+        return result
+
+
+class Tripped:
+    """A socket or poller whose calls go over a tripwire."""
+
+    def __init__(self, real: Any, wire: Tripwire) -> None:
+        self._real = real
+        self._wire = wire
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._real, name)
+        if name not in ("send", "recv", "poll", "register", "unregister", "sleep"):
+            return found
+        return lambda *args: self._wire.call(found, *args)
+
+
+@pytest.fixture
+def wire(masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch) -> Tripwire:
+    """Every link and the poller of this process, with a tripwire."""
+    wire = Tripwire()
+
+    class TrippedLink(Link):
+        __slots__ = ()
+
+        def __init__(self, connected: Any) -> None:
+            super().__init__(Tripped(connected, wire))  # type: ignore[arg-type]
+
+    monkeypatch.setattr(wire_links, "Link", TrippedLink)
+    monkeypatch.setattr("redlock_django.wire.sync.time", Tripped(time, wire))
+    backend = locks["default"].backend
+    assert isinstance(backend, RedisBackend)
+    links = backend.sync_links()
+    links._poller = Tripped(links._poller, wire)  # type: ignore[assignment]
+    linked(masters)
+    return wire
+
+
+def acquire(run: Callable[[Callable[[], object]], None]) -> None:
+    held = lock(R)
+    try:
+        run(held.acquire)
+    except KeyboardInterrupt:
+        assert not held.locked
+        raise
+    held.release()
+
+
+def acquire_several(run: Callable[[Callable[[], object]], None]) -> None:
+    held = lock(R, "order:2", "order:3")
+    run(held.acquire)
+    held.release()
+
+
+def acquire_in_vain(run: Callable[[Callable[[], object]], None]) -> None:
+    outer: list[Lock] = []
+    other = threading.Thread(target=lambda: outer.append(lock(R).acquire()))
+    other.start()
+    other.join()
+
+    def wait() -> None:
+        with pytest.raises(ResourceLocked):
+            lock(R, wait=0.01).acquire()
+
+    try:
+        run(wait)
+    finally:
+        assert outer[0].release() is True
+
+
+def extend(run: Callable[[Callable[[], object]], None]) -> None:
+    held = lock(R).acquire()
+    try:
+        run(held.extend)
+    finally:
+        held.ensure_held()
+        held.release()
+
+
+def release(run: Callable[[Callable[[], object]], None]) -> None:
+    held = lock(R).acquire()
+    run(held.release)
+
+
+def whole_block(run: Callable[[Callable[[], object]], None]) -> None:
+    def body() -> None:
+        with lock(R) as held:
+            held.extend()
+
+    run(body)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize(
+    "scene", [acquire, acquire_several, acquire_in_vain, extend, release, whole_block]
+)
+def test_interrupted_at_every_call(
+    scene: Callable[..., None], late: bool, wire: Tripwire, masters: list[LocalMaster]
+) -> None:
+    for at in count():
+        assert at < 500
+
+        def run(work: Callable[[], object], at: int = at) -> None:
+            wire.arm(at, late=late)
+            try:
+                work()
+            finally:
+                wire.disarm()
+
+        try:
+            scene(run)
+        except KeyboardInterrupt:
+            assert wire.struck
+        else:
+            assert not wire.struck, "an interrupt was swallowed"
+        nothing_left(masters)
+        again = time.monotonic()
+        with lock(R, wait=1):
+            pass
+        assert time.monotonic() - again < 0.9
+        if not wire.struck:
+            break
+    assert at >= len(masters), "the tripwire is not where the calls are"
+
+
+# Threads: Ctrl-C at lines of ours, whatever they do.
+
+
+class Lines:
+    """Raises KeyboardInterrupt before line number `at` of the package that this thread runs."""
+
+    def __init__(self) -> None:
+        self.at = -1
+        self.seen = 0
+        self.where = ""
+
+    def run(self, work: Callable[[], object], at: int) -> None:
+        self.at, self.seen, self.where = at, 0, ""
+        before = sys.gettrace()
+        sys.settrace(self._calls)
+        try:
+            work()
+        finally:
+            sys.settrace(before)
+
+    def _calls(self, frame: FrameType, event: str, argument: object) -> Any:
+        return self._lines if "/redlock_django/" in frame.f_code.co_filename else None
+
+    def _lines(self, frame: FrameType, event: str, argument: object) -> Any:
+        if event == "line" and not self.where:
+            place = frame.f_code.co_filename, frame.f_lineno
+            # The end of a `with` block is traced as its first line, where Python itself
+            # lets no signal in; and so it is before the `try` of a release.
+            text = linecache.getline(*place).strip()
+            if not text.startswith("with ") and (
+                frame.f_code is not Lock.release.__code__ or "_leave" in text
+            ):
+                if self.seen == self.at:
+                    self.where = f"{place[0]}:{place[1]}"
+                    raise KeyboardInterrupt
+                self.seen += 1
+        return self._lines
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["acquire", "extend", "release"])
+def test_interrupted_at_many_lines(what: str, masters: list[LocalMaster]) -> None:
+    linked(masters)
+    lines = Lines()
+    for at in count(0, 5):
+        assert at < 5_000
+        held = lock(R)
+        if what != "acquire":
+            held.acquire()
+        try:
+            lines.run(getattr(held, what), at)
+        except KeyboardInterrupt:
+            assert lines.where
+        if what == "extend" or not lines.where:
+            held.release()
+        try:
+            nothing_left(masters, 2)
+            with lock("order:2", wait=1):
+                pass
+        except Exception as error:
+            raise AssertionError(f"after an interrupt at {lines.where}") from error
+        if not lines.where:
+            break
+    assert at > 100
+
+
+# And by the terminal.
+
+
+PROCESS = """
+    import sys, time, signal
+    import django
+    from django.conf import settings
+    settings.configure(REDLOCK={"default": {
+        "MASTERS": sys.argv[1].split(","), "RESTART_DELAY": 0, "TTL": 30}})
+    django.setup()
+    from redlock_django import lock
+    if sys.argv[2] == "wait":
+        with lock("other"):
+            pass
+        print("ready", flush=True)
+        with lock("order:1", wait=20):
+            print("taken", flush=True)
+    else:
+        print("ready", flush=True)
+        with lock("order:1"):
+            print("taken", flush=True)
+            time.sleep(30)
+"""
+
+
+def child(masters: list[LocalMaster], how: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(PROCESS), ",".join(m.url for m in masters), how],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_ctrl_c_while_waiting_for_a_lock(masters: list[LocalMaster]) -> None:
+    with lock(R) as held:
+        processes = [child(masters, "wait") for _ in range(3)]
+        try:
+            for number, process in enumerate(processes):
+                assert process.stdout is not None
+                assert process.stdout.readline() == "ready\n"
+                time.sleep(0.01 * number)  # so that it strikes at different places
+                process.send_signal(signal.SIGINT)
+            for process in processes:
+                out, err = process.communicate(timeout=5)
+                assert process.returncode == -signal.SIGINT
+                assert "KeyboardInterrupt" in err
+                assert out == ""
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+        held.ensure_held()
+        assert locked(masters).keys() == {f"redlock:lock:{R}"}
+    nothing_left(masters)
+
+
+def test_ctrl_c_while_holding_a_lock(masters: list[LocalMaster]) -> None:
+    process = child(masters, "hold")
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        assert process.stdout.readline() == "taken\n"
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=5)
+        assert process.returncode == -signal.SIGINT
+    finally:
+        process.kill()
+        process.wait()
+    nothing_left(masters, 1)

@@ -1,0 +1,454 @@
+"""Locks and processes: killed ones, forked ones, and children of a preloading server."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from redlock_django.backends.redis import RedisBackend
+from redlock_django.exceptions import LockLost, ResourceLocked
+from redlock_django.handler import locks
+from redlock_django.keeper import keeper
+from redlock_django.locking import lock
+from redlock_django.testing.masters import LocalMaster
+from redlock_django.wire.sync import SyncLinks
+from tests.live.left_over import locked, nothing_left, until
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
+
+pytestmark = [
+    pytest.mark.live,
+    # From 3.12 on a fork beside threads is warned of; that it works is what is tested here.
+    pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning"),
+]
+R = "order:1"
+KEY = f"redlock:lock:{R}"
+
+
+@pytest.fixture(autouse=True)
+def _on_real_masters(masters: list[LocalMaster], settings: Settings) -> None:
+    settings.REDLOCK = {
+        "default": {"MASTERS": [m.url for m in masters], "RESTART_DELAY": 0, "TTL": 3}
+    }
+    with lock("first"):
+        until(lambda: links().usable() == len(masters), what="a link to every master")
+
+
+@pytest.fixture(autouse=True)
+def _no_deadlock() -> Iterator[None]:
+    def stuck(*_: object) -> None:
+        raise AssertionError("stuck")
+
+    before = signal.signal(signal.SIGALRM, stuck)
+    signal.alarm(60)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def links() -> SyncLinks:
+    backend = locks["default"].backend
+    assert isinstance(backend, RedisBackend)
+    return backend.sync_links()
+
+
+class Child:
+    """A forked process that does `work`, whose exit code it may choose itself."""
+
+    def __init__(self, work: Callable[[], object]) -> None:
+        self.said_by, writer = os.pipe()
+        self.pid = os.fork()
+        if self.pid:
+            os.close(writer)
+            return
+        # Only what this test wants: no handler, exit hook or report of the test run.
+        signal.alarm(0)
+        code = 70
+        try:
+            os.dup2(writer, 1)
+            work()
+            code = 0
+        except SystemExit as leave:
+            code = leave.code if isinstance(leave.code, int) else 71
+        except BaseException:  # noqa: BLE001 - the parent shows it
+            os.write(writer, traceback.format_exc().encode())
+        finally:
+            os._exit(code)
+
+    def result(self, seconds: float = 20) -> int:
+        """The exit code; a child that does not end in time is killed, which is -9."""
+        deadline = time.monotonic() + seconds
+        while True:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                break
+            if time.monotonic() > deadline:
+                os.kill(self.pid, signal.SIGKILL)
+                _, status = os.waitpid(self.pid, 0)
+                break
+            time.sleep(0.002)
+        with open(self.said_by) as pipe:
+            self.said = pipe.read()
+        return os.waitstatus_to_exitcode(status)
+
+    def check(self, seconds: float = 20) -> None:
+        code = self.result(seconds)
+        assert code == 0, f"exit code {code}: {self.said}"
+
+
+def values(masters: list[LocalMaster]) -> list[bytes]:
+    found = []
+    for master in masters:
+        with master.client() as client:
+            if (value := client.get(KEY)) is not None:
+                found.append(value)
+    return found
+
+
+def free_in(masters: list[LocalMaster]) -> float:
+    """Seconds until a majority of the masters is free."""
+    left: list[float] = []
+    for master in masters:
+        with master.client() as client:
+            left.append(client.pttl(KEY) / 1000)
+    return sorted(left)[len(masters) // 2]
+
+
+# Killed.
+
+HOLDER = """
+    import sys, time
+    import django
+    from django.conf import settings
+    settings.configure(REDLOCK={"default": {
+        "MASTERS": sys.argv[1].split(","), "RESTART_DELAY": 0, "TTL": 1.5}})
+    django.setup()
+    from redlock_django import lock
+    with lock("order:1"):
+        print("taken", flush=True)
+        time.sleep(60)
+"""
+
+
+def test_killed_holder_free_after_the_ttl_and_not_before(masters: list[LocalMaster]) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(HOLDER), ",".join(m.url for m in masters)],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "taken\n"
+        time.sleep(0.7)  # one renewal at least
+        with pytest.raises(ResourceLocked):
+            lock(R).acquire()
+    finally:
+        process.kill()
+        process.communicate()
+    killed = time.monotonic()
+    left = free_in(masters)
+    assert 0.3 < left <= 1.5
+    with pytest.raises(ResourceLocked) as caught:
+        lock(R).acquire()
+    assert caught.value.retry_after == pytest.approx(left, abs=0.5)
+    with lock(R, wait=5):
+        took = time.monotonic() - killed
+    # Masters differ by as much as their renewals came apart.
+    assert left - 0.2 < took < left + 1
+
+
+# Forked inside a block.
+
+
+def test_a_child_that_leaves_the_block_frees_nothing(masters: list[LocalMaster]) -> None:
+    def leave() -> None:
+        held.__exit__(None, None, None)
+        assert not held.locked
+
+    with lock(R) as held:
+        before = values(masters)
+        Child(leave).check()
+        assert values(masters) == before
+        held.ensure_held()
+    assert values(masters) == []
+
+
+def test_a_child_that_exits_in_the_block(masters: list[LocalMaster]) -> None:
+    """Not over `Child`: the very block of the parent is left in the child."""
+    for how, expected in (("exit", 3), ("raise", 1), ("_exit", 7), ("return", 0)):
+        parent = os.getpid()
+        code = None
+        try:
+            with lock(R) as held:
+                before = values(masters)
+                assert len(before) >= 3
+                pid = os.fork()
+                if not pid:
+                    signal.alarm(0)
+                    if how == "exit":
+                        sys.exit(3)
+                    elif how == "raise":
+                        raise RuntimeError("in the child")
+                    elif how == "_exit":
+                        os._exit(7)
+                else:
+                    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+                    assert set(before) <= set(values(masters))
+                    held.ensure_held()
+                    assert held.extend() > 2
+        except BaseException as error:
+            if os.getpid() == parent:
+                raise
+            if isinstance(error, SystemExit):
+                os._exit(error.code if isinstance(error.code, int) else 70)
+            os._exit(1 if isinstance(error, RuntimeError) and str(error) == "in the child" else 70)
+        if os.getpid() != parent:
+            os._exit(0)
+        assert code == expected, how
+        nothing_left(masters)
+
+
+def test_in_the_child_the_parents_lock_is_not_held(masters: list[LocalMaster]) -> None:
+    def child() -> None:
+        assert not held.locked
+        assert held.remaining() == 0
+        for ask in (held.ensure_held, held.extend):
+            try:
+                ask()
+            except LockLost as error:
+                assert "parent" in str(error), error  # noqa: PT017
+            else:
+                raise AssertionError("it must be lost here")
+        assert held.release() is False
+        assert held.release() is False
+        try:
+            lock(R).acquire()
+        except ResourceLocked:
+            pass
+        else:
+            raise AssertionError("the parent holds it")
+
+    with lock(R) as held:
+        Child(child).check()
+        held.ensure_held()
+        assert held.extend() > 2
+    nothing_left(masters)
+
+
+def test_a_child_has_its_own_locks_sockets_and_threads(masters: list[LocalMaster]) -> None:
+    parents = {tuple(m.link.socket.getsockname()) for m in links().masters if m.link is not None}
+    files = {m.link.socket.fileno() for m in links().masters if m.link is not None}
+    assert len(parents) == len(files) == 5
+
+    def child() -> None:
+        for file in files:
+            try:
+                os.fstat(file)
+            except OSError:
+                continue
+            raise AssertionError(f"inherited socket {file} is still open")
+        assert keeper._thread is None
+        with lock("order:2") as own:
+            mine = {
+                tuple(m.link.socket.getsockname()) for m in links().masters if m.link is not None
+            }
+            assert len(mine) >= 3
+            assert not mine & parents
+            assert own.extend() > 2
+            time.sleep(1.2)
+            assert own.remaining() > 2.5, "its own keeper renews"
+        assert "order:1" not in str(locked(masters).keys() - {KEY})
+
+    with lock(R) as held:
+        Child(child).check()
+        assert held.remaining() > 1
+        assert {
+            tuple(m.link.socket.getsockname()) for m in links().masters if m.link is not None
+        } == parents, "the parent's links must not notice"
+        held.ensure_held()
+    nothing_left(masters)
+
+
+def test_a_child_does_not_renew_the_parents_lock(masters: list[LocalMaster]) -> None:
+    held = lock(R, ttl=0.8, renew=True).acquire()
+    child = Child(lambda: time.sleep(3))
+    held._hold.end()  # type: ignore[union-attr]  # the parent stops; the child must not go on
+    try:
+        until(lambda: not values(masters), 2, "the end of its TTL")
+    finally:
+        os.kill(child.pid, signal.SIGKILL)
+        child.result()
+
+
+def test_a_fork_inside_a_loop(masters: list[LocalMaster]) -> None:
+    def child() -> None:
+        assert not held[0].locked
+        assert held[0].release() is False
+
+        async def own() -> None:
+            async with lock("order:2") as mine:
+                assert await mine.aextend() > 2
+
+        # The loop of the parent still counts as running in this thread.
+        asyncio._set_running_loop(None)
+        asyncio.run(own())
+        with lock("order:3"):
+            pass
+
+    held = []
+
+    async def main() -> None:
+        async with lock(R) as outer:
+            held.append(outer)
+            process = Child(child)
+            await asyncio.to_thread(process.check)
+            outer.ensure_held()
+            assert await outer.aextend() > 2
+
+    asyncio.run(main())
+    nothing_left(masters)
+
+
+# Forked while other threads hold what they hold.
+
+
+def mutexes() -> dict[str, object]:
+    """Whatever a thread of the parent might hold at the moment of a fork."""
+    backend = locks["default"].backend
+    assert isinstance(backend, RedisBackend)
+    shared = links()
+    return {
+        "links": shared._mutex,
+        "links' news": shared._news,
+        "links' end": shared.closed._cond,  # type: ignore[attr-defined]
+        "links' owed replies": shared._left._cond,  # type: ignore[attr-defined]
+        "backend": backend._making,
+        "services": locks._making,
+        "keeper": keeper._news,
+    }
+
+
+@pytest.mark.parametrize("name", sorted([
+    "links", "links' news", "links' end", "links' owed replies", "backend", "services", "keeper",
+]))  # fmt: skip
+def test_a_fork_while_a_mutex_is_held(name: str, masters: list[LocalMaster]) -> None:
+    def child() -> None:
+        with lock("order:2", renew=True) as held:
+            assert held.locked
+
+    with lock(R):
+        held_by_us = mutexes()[name]
+        with held_by_us:  # type: ignore[attr-defined]
+            process = Child(child)
+        process.check(5)
+    nothing_left(masters)
+
+
+def test_forks_while_threads_hammer(masters: list[LocalMaster]) -> None:
+    end = threading.Event()
+    failures: list[BaseException] = []
+
+    def hammer(number: int) -> None:
+        try:
+            while not end.is_set():
+                with lock(f"r{number}", f"s{number}") as held:
+                    held.extend()
+        except BaseException as error:  # noqa: BLE001 - shown below
+            failures.append(error)
+
+    def child() -> None:
+        with lock(f"child:{os.getpid()}") as held:
+            held.extend()
+        locks.close()
+
+    threads = [threading.Thread(target=hammer, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(20):
+            Child(child).check(5)
+    finally:
+        end.set()
+        for thread in threads:
+            thread.join(10)
+    assert failures == []
+    nothing_left(masters)
+
+
+# A server that preloads the site and forks its workers.
+
+
+def test_workers_of_a_preloading_server(
+    masters: list[LocalMaster], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Parent and two children use locks of the same names beside each other."""
+    log: list[str] = []
+
+    def work() -> None:
+        with lock(f"warm:{os.getpid()}"):
+            pass
+        for number in range(200):
+            with lock(f"r{number % 5}", wait=20) as held:
+                held.ensure_held()
+
+    def child() -> None:
+        caplog.clear()
+        work()
+        bad = [r.getMessage() for r in caplog.records if r.levelname in ("WARNING", "ERROR")]
+        assert bad == [], bad
+        locks.close()
+
+    with lock("preloaded", renew=True) as held:
+        caplog.clear()
+        began = time.monotonic()
+        children = [Child(child) for _ in range(2)]
+        work()
+        for process in children:
+            process.check(30)
+        log += [r.getMessage() for r in caplog.records if r.levelname in ("WARNING", "ERROR")]
+        held.ensure_held()
+    assert log == []
+    assert time.monotonic() - began < 30
+    nothing_left(masters)
+
+
+def test_a_child_that_exits_normally_ends_promptly(masters: list[LocalMaster]) -> None:
+    script = """
+        import os, sys, time
+        import django
+        from django.conf import settings
+        settings.configure(REDLOCK={"default": {
+            "MASTERS": sys.argv[1].split(","), "RESTART_DELAY": 0}})
+        django.setup()
+        from redlock_django import lock
+        held = lock("order:1").acquire()
+        pid = os.fork()
+        if not pid:
+            with lock("order:2"):
+                pass
+            sys.exit(3)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 3
+        assert held.extend() > 9
+        assert held.release()
+    """
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", textwrap.dedent(script),
+         ",".join(m.url for m in masters)],
+        capture_output=True, text=True, timeout=20, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert time.monotonic() - began < 10
+    nothing_left(masters)

@@ -1,0 +1,588 @@
+"""Who gets the lock when many want it, on five real masters.
+
+Where the bugs of other libraries (B1-B34) are looked for, as far as they concern `Lock`:
+
+=====  ==========================================================================================
+B8     app/test_locking.py::test_taking_it_again_with_the_same_object_keeps_it
+B9     test_a_late_release_never_frees_another_holders_lock
+B10    app/test_locking.py::test_the_bodys_exception_wins_*
+B11    test_locking_interrupts.py::test_cancelled_at_every_step, ::test_timed_out_*
+B12    app/test_locking.py::test_a_release_that_is_interrupted_is_said_again,
+       test_a_release_during_an_outage_is_said_again
+B13    test_one_loop_after_the_other
+B14    app/test_locking.py::test_extend_never_brings_back_what_expired, test_extend_of_what_expired
+B15    app/test_keeper.py::test_an_outage_shorter_*, ::test_a_longer_outage_*,
+       test_renewal_survives_a_short_outage, test_a_long_outage_is_told
+B16    app/test_locking.py::test_lost_when_its_time_is_over
+B18    app/test_locking.py::test_a_jump_of_the_wall_clock_changes_nothing
+B19    app/test_locking.py::test_bad_ttl*, ::test_bad_wait
+B20    test_every_key_has_its_ttl
+B21    test_release_never_deletes_a_foreign_lock
+B22    test_two_locks_of_one_process_do_not_disturb_each_other
+B23    app/test_locking.py::test_release_of_what_a_majority_forgot_is_a_loss
+B25    app/test_keeper.py::test_a_minority_that_is_down_is_nothing
+B26    app/test_locking.py::test_every_way_in_honours_its_ttl
+B30    test_locking_processes.py
+B31    app/test_keeper.py::test_max_hold_ends_it, ::test_a_late_renewal_stays_within_max_hold
+B33    test_locking_transactions.py
+B34    app/test_keeper.py::test_stops_at_release
+=====  ==========================================================================================
+"""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from redlock_django.backends.redis import RedisBackend
+from redlock_django.exceptions import LockLost, QuorumUnreachable, ResourceLocked
+from redlock_django.handler import locks
+from redlock_django.locking import Lock, lock
+from redlock_django.signals import lock_lost
+from redlock_django.testing.masters import LocalMaster
+from tests.live.left_over import locked, nothing_left, until
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
+
+pytestmark = pytest.mark.live
+R = "order:1"
+KEY = f"redlock:lock:{R}"
+
+
+@pytest.fixture(autouse=True)
+def _on_real_masters(masters: list[LocalMaster], settings: Settings) -> None:
+    settings.REDLOCK = {
+        "default": {"MASTERS": [m.url for m in masters], "RESTART_DELAY": 0, "TTL": 5}
+    }
+    # A first lock stands on the first masters that are connected: have all of them.
+    with lock("first"):
+        backend = locks["default"].backend
+        assert isinstance(backend, RedisBackend)
+        links = backend.sync_links()
+        until(lambda: links.usable() == len(masters), what="a link to every master")
+
+
+def values(masters: Sequence[LocalMaster]) -> list[bytes]:
+    found = []
+    for master in masters:
+        with master.client() as client:
+            if (value := client.get(KEY)) is not None:
+                found.append(value)
+    return found
+
+
+def everywhere(masters: Sequence[LocalMaster]) -> None:
+    """Wait until a lock that is held stands on every master: a majority was enough to hold it."""
+    until(lambda: len(values(masters)) == len(masters), 2)
+
+
+# Mutual exclusion.
+
+
+def add_one(path: Path) -> None:
+    """Read, wait a moment, write: loses what another adds meanwhile."""
+    count = int(path.read_text())
+    time.sleep(0.0005)
+    path.write_text(str(count + 1))
+
+
+PROCESS = """
+    import os, sys
+    from pathlib import Path
+    import django
+    from django.conf import settings
+    settings.configure(REDLOCK={"default": {
+        "MASTERS": sys.argv[2].split(","), "RESTART_DELAY": 0, "TTL": 5}})
+    django.setup()
+    from redlock_django import lock
+    from tests.live.test_locking_races import add_one
+    path = Path(sys.argv[1])
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for _ in range(int(sys.argv[3])):
+        with lock("counter", wait=30):
+            add_one(path)
+"""
+
+
+def test_threads_tasks_and_processes_exclude_each_other(
+    masters: list[LocalMaster], tmp_path: Path
+) -> None:
+    path, times = tmp_path / "counter", 20
+    path.write_text("0")
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(PROCESS), str(path),
+             ",".join(m.url for m in masters), str(times)],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    try:
+        for process in processes:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+
+        def in_threads() -> None:
+            for _ in range(times):
+                with lock("counter", wait=30):
+                    add_one(path)
+
+        async def in_a_task() -> None:
+            for _ in range(times):
+                async with lock("counter", wait=30):
+                    add_one(path)
+
+        async def tasks() -> None:
+            await asyncio.gather(*(in_a_task() for _ in range(8)))
+
+        for process in processes:
+            assert process.stdin is not None
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        with ThreadPoolExecutor(9) as pool:
+            done = [pool.submit(in_threads) for _ in range(8)]
+            done.append(pool.submit(lambda: asyncio.run(tasks())))
+            for future in done:
+                future.result(40)
+        for process in processes:
+            assert process.wait(40) == 0
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+    assert int(path.read_text()) == 18 * times
+    nothing_left(masters)
+
+
+def test_the_counter_loses_without_a_lock(tmp_path: Path) -> None:
+    path = tmp_path / "counter"
+    path.write_text("0")
+    for _ in range(20):
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda _: _quietly(path), range(80)))
+        if int(path.read_text() or 0) < 80:
+            return
+    pytest.fail("the test above proves nothing")
+
+
+def _quietly(path: Path) -> None:
+    try:
+        add_one(path)
+    except ValueError:
+        path.write_text("0")  # read while somebody else wrote
+
+
+def test_the_first_use_of_all_by_many_at_once() -> None:
+    for _ in range(5):
+        locks.close()
+        gate = threading.Barrier(12)
+
+        def take(number: int, gate: threading.Barrier = gate) -> bool:
+            gate.wait(10)
+            with lock(f"r{number}") as held:
+                return held.locked
+
+        with ThreadPoolExecutor(12) as pool:
+            assert all(pool.map(take, range(12)))
+
+
+def test_of_twenty_at_once_exactly_one_wins(masters: list[LocalMaster], settings: Settings) -> None:
+    """Over four sets of links, so that they reach the masters in different orders."""
+    common = {"MASTERS": [m.url for m in masters], "RESTART_DELAY": 0}
+    aliases = ["default", "second", "third"]
+    settings.REDLOCK = dict.fromkeys(aliases, common)
+    for alias in aliases:
+        with lock("first", using=alias):
+            pass
+    for number in range(20):
+        resource = f"free:{number}"
+        gate = threading.Barrier(16)
+
+        def thread(alias: str, resource: str = resource, gate: threading.Barrier = gate) -> int:
+            gate.wait(10)
+            try:
+                lock(resource, using=alias).acquire()
+            except ResourceLocked:
+                return 0
+            return 1  # nothing gives it back: the others must be refused by it
+
+        async def tasks(resource: str = resource, gate: threading.Barrier = gate) -> int:
+            async def one() -> int:
+                try:
+                    await lock(resource).aacquire()
+                except ResourceLocked:
+                    return 0
+                return 1
+
+            async with lock(f"{resource}:first"):
+                gate.wait(10)
+            return sum(await asyncio.gather(*(one() for _ in range(5))))
+
+        with ThreadPoolExecutor(16) as pool:
+            threads = [pool.submit(thread, aliases[n % 3]) for n in range(15)]
+            loop = pool.submit(asyncio.run, tasks())
+            won = sum(future.result(20) for future in threads) + loop.result(20)
+        assert won == 1, f"{won} of 20 won {resource}"
+
+
+def test_contenders_on_many_resources_at_once() -> None:
+    """Overlapping sets in different orders: nobody deadlocks, and nobody is inside twice."""
+    inside: set[str] = set()
+    wrong: list[str] = []
+
+    def work(seed: int) -> None:
+        for turn in range(8):
+            names = [f"r{(seed + turn + step * (1 if seed % 2 else 2)) % 4}" for step in (0, 1)]
+            with lock(*names, wait=30):
+                wrong.extend(name for name in names if name in inside)
+                inside.update(names)
+                time.sleep(0.001)
+                inside.difference_update(names)
+
+    with ThreadPoolExecutor(6) as pool:
+        for future in [pool.submit(work, seed) for seed in range(6)]:
+            future.result(40)
+    assert wrong == []
+
+
+# One process, several locks.
+
+
+def test_two_locks_of_one_process_do_not_disturb_each_other(masters: list[LocalMaster]) -> None:
+    first = lock(R, ttl=0.3).acquire()
+    until(lambda: not first.locked, 3)
+    with lock(R) as second:
+        everywhere(masters)
+        before = values(masters)
+        with pytest.raises(LockLost):
+            first.extend()
+        assert first.release() is False
+        second.ensure_held()
+        assert values(masters) == before
+    assert values(masters) == []
+
+
+def test_a_late_release_never_frees_another_holders_lock(masters: list[LocalMaster]) -> None:
+    """Task A's lock runs out, task B takes it, A gives back; the same with threads."""
+
+    async def tasks() -> None:
+        a_lost, b_has, a_done = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+        async def a() -> None:
+            held = await lock(R, ttl=0.3).aacquire()
+            while held.locked:  # noqa: ASYNC110 - time is what it waits for
+                await asyncio.sleep(0.01)
+            a_lost.set()
+            await b_has.wait()
+            assert await held.arelease() is False
+            a_done.set()
+
+        async def b() -> None:
+            await a_lost.wait()
+            async with lock(R, wait=3) as held:
+                b_has.set()
+                await a_done.wait()
+                everywhere(masters)
+                held.ensure_held()
+
+        await asyncio.wait_for(asyncio.gather(a(), b()), 20)
+
+    asyncio.run(tasks())
+    b_has, a_done = threading.Event(), threading.Event()
+
+    def a() -> None:
+        held = lock(R, ttl=0.3).acquire()
+        until(lambda: not held.locked)
+        assert b_has.wait(10)
+        assert held.release() is False
+        a_done.set()
+
+    def b() -> None:
+        with lock(R, wait=5) as held:
+            b_has.set()
+            assert a_done.wait(10)
+            everywhere(masters)
+            held.ensure_held()
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(a)
+        until(lambda: values(masters), 5)
+        for future in (first, pool.submit(b)):
+            future.result(20)
+
+
+def test_extend_of_what_expired(masters: list[LocalMaster]) -> None:
+    held = lock(R, ttl=0.3).acquire()
+    until(lambda: not values(masters), 3)
+    with lock(R):
+        pass
+    with pytest.raises(LockLost):
+        held.extend()
+    assert values(masters) == []
+
+
+def test_an_extension_never_shortens(masters: list[LocalMaster]) -> None:
+    held = lock(R).acquire()
+    everywhere(masters)
+    assert held.extend(0.5) > 4
+    for master in masters:
+        with master.client() as client:
+            assert client.pttl(KEY) > 4000
+    assert held.release() is True
+
+
+def test_every_key_has_its_ttl(masters: list[LocalMaster]) -> None:
+    held = lock(R, ttl=3).acquire()
+    everywhere(masters)
+    for step in (lambda: None, held.extend):
+        step()
+        for master in masters:
+            with master.client() as client:
+                for key in client.keys("redlock:lock:*"):
+                    assert 2_000 < client.pttl(key) <= 3_000
+                for key in client.keys("redlock:fence:*"):
+                    assert 590_000 < client.pttl(key) <= 600_000
+    held.release()
+
+
+# Given back by somebody else.
+
+
+def test_released_from_another_thread(masters: list[LocalMaster]) -> None:
+    held = lock(R, renew=True).acquire()
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(held.release).result(5) is True
+    assert values(masters) == []
+    assert not held.locked
+
+
+def test_a_threads_lock_released_inside_a_loop(masters: list[LocalMaster]) -> None:
+    held = lock(R).acquire()
+
+    async def main() -> None:
+        assert held.release() is False, "handed over, not awaited"
+
+    asyncio.run(main())
+    nothing_left(masters)
+
+    held = lock(R).acquire()
+
+    async def other() -> None:
+        assert await held.arelease() is False
+
+    asyncio.run(other())
+    nothing_left(masters)
+
+
+async def test_a_tasks_lock_released_from_a_thread(masters: list[LocalMaster]) -> None:
+    held = await lock(R).aacquire()
+    await asyncio.to_thread(held.release)
+    await asyncio.to_thread(nothing_left, masters)
+    async with lock(R):
+        pass
+
+
+def test_a_tasks_lock_released_after_its_loop(masters: list[LocalMaster]) -> None:
+    async def take() -> Lock:
+        return await lock(R).aacquire()
+
+    held = asyncio.run(take())
+    assert held.locked
+    held.release()
+    nothing_left(masters)
+
+
+def test_a_tasks_lock_released_from_another_loop(masters: list[LocalMaster]) -> None:
+    taken, go = threading.Event(), threading.Event()
+    held: list[Lock] = []
+
+    async def take() -> None:
+        held.append(await lock(R).aacquire())
+        taken.set()
+        while not go.is_set():  # noqa: ASYNC110 - an event of threads
+            await asyncio.sleep(0.005)
+
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(asyncio.run, take())
+        assert taken.wait(10)
+        assert asyncio.run(held[0].arelease()) is False
+        nothing_left(masters)
+        go.set()
+        future.result(10)
+
+
+def test_one_loop_after_the_other(masters: list[LocalMaster]) -> None:
+    async def use() -> None:
+        async with lock(R) as held:
+            await held.aextend()
+        assert await asyncio.to_thread(values, masters) == []
+
+    threads = threading.active_count()
+    for _ in range(3):
+        asyncio.run(use())
+    until(lambda: threading.active_count() <= threads + 1, what="the end of the threads")
+    with lock(R):
+        pass
+
+
+async def test_the_end_of_a_loop_does_not_leave_a_lock(masters: list[LocalMaster]) -> None:
+    """The last thing a loop does is to give back; the bytes must still leave."""
+
+    def one() -> None:
+        async def use() -> None:
+            held = await lock(R).aacquire()
+            held.release()
+
+        asyncio.run(use())
+
+    for _ in range(5):
+        await asyncio.to_thread(one)
+        await asyncio.to_thread(nothing_left, masters)
+
+
+# Outages.
+
+
+def test_a_release_during_an_outage_is_said_again(masters: list[LocalMaster]) -> None:
+    held = lock(R, ttl=30).acquire()
+    for master in masters[:3]:
+        master.pause()
+    assert held.release() is False, "nobody knows"
+    for master in masters[:3]:
+        master.resume()
+    nothing_left(masters, 5)
+    with lock(R, wait=3):
+        pass
+
+
+@pytest.mark.parametrize("colour", ["threads", "tasks"])
+def test_renewal_survives_a_short_outage(masters: list[LocalMaster], colour: str) -> None:
+    def outage() -> None:
+        for master in masters:
+            master.pause()
+        time.sleep(0.9)  # longer than two renewals, shorter than the TTL
+        for master in masters:
+            master.resume()
+
+    def with_threads() -> None:
+        with lock(R, ttl=2) as held:
+            outage()
+            until(lambda: held.remaining() > 1.5, 5, "a renewal")
+            time.sleep(0.5)
+            held.ensure_held()
+
+    async def with_tasks() -> None:
+        async with lock(R, ttl=2) as held:
+            await asyncio.to_thread(outage)
+            await asyncio.to_thread(until, lambda: held.remaining() > 1.5, 5, "a renewal")
+            held.ensure_held()
+
+    if colour == "threads":
+        with_threads()
+    else:
+        asyncio.run(with_tasks())
+    nothing_left(masters)
+
+
+def test_a_long_outage_is_told(masters: list[LocalMaster]) -> None:
+    told: list[float] = []
+
+    def receive(**said: Any) -> None:
+        told.append(time.monotonic())
+
+    lock_lost.connect(receive)
+    try:
+        with lock(R, ttl=0.6) as held:
+            began = time.monotonic()
+            for master in masters:
+                master.kill()
+            until(lambda: told, 3, "the signal")
+            assert told[0] - began < 0.7
+            assert not held.locked
+    finally:
+        lock_lost.disconnect(receive)
+        for master in masters:
+            master.start()
+    assert len(told) == 1
+
+    def taken() -> bool:
+        try:
+            with lock(R):
+                return True
+        except QuorumUnreachable:
+            return False
+
+    until(taken, 5, "the masters")
+
+
+# Others on the same masters.
+
+
+def test_a_foreign_lock_refuses_us(masters: list[LocalMaster]) -> None:
+    for master in masters[1:4]:
+        with master.client() as client:
+            assert client.set(KEY, "somebody", nx=True, px=30_000)
+    with pytest.raises(ResourceLocked) as caught:
+        lock(R).acquire()
+    assert caught.value.retry_after == pytest.approx(30, abs=1)
+    with pytest.raises(ResourceLocked) as again:
+        asyncio.run(lock(R).aacquire())
+    assert again.value.retry_after == pytest.approx(30, abs=1)
+    assert values(masters) == [b"somebody"] * 3
+    assert locked(masters) == {KEY: 3}
+
+
+def test_ours_refuses_a_foreign_lock(masters: list[LocalMaster]) -> None:
+    with lock(R):
+        everywhere(masters)
+        for master in masters:
+            with master.client() as client:
+                assert client.set(KEY, "somebody", nx=True, px=30_000) is None
+    for master in masters:
+        with master.client() as client:
+            assert client.set(KEY, "somebody", nx=True, px=30_000)
+
+
+def test_release_never_deletes_a_foreign_lock(masters: list[LocalMaster]) -> None:
+    held = lock(R).acquire()
+    everywhere(masters)
+    for master in masters[:3]:
+        with master.client() as client:
+            client.set(KEY, "somebody", px=30_000)
+    assert held.release() is False
+    assert values(masters) == [b"somebody"] * 3
+
+
+def test_the_masters_know_who_holds_it(masters: list[LocalMaster]) -> None:
+    with lock(R, holder={"user": "ann"}):
+        [value] = set(values(masters))
+    token, _, about = value.partition(b" ")
+    assert len(token) == 32
+    assert b'"user":"ann"' in about
+    assert multiprocessing.current_process().pid is not None
+    assert f'"pid":{multiprocessing.current_process().pid}'.encode() in about
+
+
+def test_nothing_else_is_left_in_this_process() -> None:
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda number: lock(f"r{number}").acquire().release(), range(200)))
+    backend = locks["default"].backend
+    assert isinstance(backend, RedisBackend)
+    links = backend.sync_links()
+    until(lambda: not links.owing())
+    assert not links._waiting
+    assert not links._queue
+    assert links._reader is None

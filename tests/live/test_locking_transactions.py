@@ -1,0 +1,137 @@
+"""Lock outside, transaction inside: real requests, real processes, real databases (B33)."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from redlock_django.testing.masters import LocalMaster
+from tests.live.left_over import locked, nothing_left
+
+pytestmark = pytest.mark.live
+MANY = 60
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(
+    params=[pytest.param("postgres", marks=pytest.mark.postgres), "sqlite"], scope="module"
+)
+def database(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Any]:
+    """One entry of DATABASES, with a transaction around every view."""
+    if request.param == "postgres":
+        return {**request.getfixturevalue("postgres"), "ATOMIC_REQUESTS": True}
+    return {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": str(tmp_path_factory.mktemp("counter") / "db.sqlite3"),
+        "ATOMIC_REQUESTS": True,
+        "OPTIONS": {"timeout": 30, "transaction_mode": "IMMEDIATE"},
+    }
+
+
+@contextmanager
+def sites(
+    masters: list[LocalMaster], database: dict[str, Any], *, processes: int = 1, look: bool = False
+) -> Iterator[list[str]]:
+    """The addresses of that many processes that serve one counter."""
+    common = {"MASTERS": [m.url for m in masters], "RESTART_DELAY": 0}
+    redlock = {
+        "default": {**common, "TTL": 1.5},
+        "unrenewed": {**common, "TTL": 0.3, "RENEW": False},
+    }
+    with ExitStack() as stack:
+        started = []
+        for number in range(processes):
+            environment = {
+                **os.environ,
+                "DJANGO_SETTINGS_MODULE": "tests.live.counter_settings",
+                "COUNTER_DATABASE": json.dumps(database),
+                "COUNTER_REDLOCK": json.dumps(redlock),
+                **({} if number else {"COUNTER_CREATE": "1"}),
+                **({"COUNTER_LOOK": "1"} if look else {}),
+            }
+            process = subprocess.Popen(
+                [sys.executable, "-c", "from tests.live.counter_site import main; main()"],
+                cwd=ROOT,
+                env=environment,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            stack.callback(process.communicate)
+            stack.callback(process.kill)
+            started.append(process)
+        places = []
+        for process in started:
+            assert process.stdout is not None
+            places.append(f"127.0.0.1:{process.stdout.readline().split()[-1]}")
+        yield places
+
+
+def get(place: str, url: str) -> tuple[int, dict[str, Any]]:
+    with closing(http.client.HTTPConnection(place, timeout=40)) as connection:
+        connection.request("GET", url, headers={"Accept": "application/json"})
+        answer = connection.getresponse()
+        body = answer.read()
+        return answer.status, json.loads(body) if body.startswith(b"{") else {}
+
+
+def crowd(places: list[str], url: str) -> list[int]:
+    """The statuses of many requests at once, over all processes."""
+    gate = threading.Barrier(MANY)
+
+    def one(number: int) -> int:
+        gate.wait(20)
+        return get(places[number % len(places)], url)[0]
+
+    with ThreadPoolExecutor(MANY) as pool:
+        return list(pool.map(one, range(MANY)))
+
+
+def test_every_one_of_sixty_is_kept(masters: list[LocalMaster], database: dict[str, Any]) -> None:
+    with sites(masters, database, processes=2) as places:
+        assert crowd(places, "/1/locked/") == [200] * MANY
+        assert get(places[0], "/")[1]["n"] == MANY
+    assert locked(masters) == {}
+
+
+@pytest.mark.postgres
+def test_without_the_lock_some_are_lost(
+    masters: list[LocalMaster], postgres: dict[str, Any]
+) -> None:
+    with sites(masters, {**postgres, "ATOMIC_REQUESTS": True}, processes=2) as places:
+        for attempt in range(1, 6):
+            assert crowd(places, "/1/unlocked/") == [200] * MANY
+            if get(places[0], "/")[1]["n"] < attempt * MANY:
+                return
+    pytest.fail("nothing was ever lost: the test above proves nothing")
+
+
+def test_committed_before_it_is_free_or_rolled_back(
+    masters: list[LocalMaster], database: dict[str, Any]
+) -> None:
+    with sites(masters, database, look=True) as [place]:
+        for number in range(1, 6):
+            assert get(place, "/1/locked/") == (200, {"n": number})
+            # What another connection saw at the moment the lock was free.
+            assert get(place, "/")[1]["seen_at_release"] == list(range(1, number + 1))
+        for url in ("/1/robbed/", "/1/slow/"):
+            status, body = get(place, url)
+            assert (status, body.get("code")) == (503, "lock-lost")
+            assert get(place, "/")[1]["n"] == 5, f"{url} was committed"
+        nothing_left(masters)
+        assert get(place, "/1/failing/")[0] == 500
+        assert get(place, "/")[1]["n"] == 5
+        nothing_left(masters, 1)
+        assert get(place, "/1/locked/") == (200, {"n": 6})
