@@ -27,6 +27,7 @@ from redlock_django.exceptions import (
 )
 from redlock_django.handler import LockService, locks
 from redlock_django.keeper import Hold, keeper
+from redlock_django.leaving import behind_threads
 from redlock_django.names import check_resource
 from redlock_django.signals import lock_acquired, lock_refused, lock_released, tell
 from redlock_django.wire.clock import wall_ns
@@ -255,6 +256,11 @@ class Lock:
             raise ValueError(f"{self._names}: several resources, use fences[resource]")
         return self.fences[self.resources[0]]
 
+    @property
+    def fingerprint(self) -> str:
+        """Which holder this is, in 8 hex digits, without the token; NotHeld if not taken."""
+        return self._taken().lease.fingerprint
+
     @async_unsafe(_IN_A_LOOP)
     def extend(self, ttl: float | timedelta | None = None) -> float:
         """Let the lock live `ttl` seconds from now (None: its own TTL); return those left.
@@ -354,7 +360,16 @@ class Lock:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self.arelease()
+        if kind is not None and issubclass(kind, asyncio.CancelledError):
+            # A disconnect or a timeout cannot stop a thread: it may be about to COMMIT.
+            await behind_threads(self.arelease)
+        else:
+            await self.arelease()
+
+    def detach(self) -> None:
+        """Let the lock outlive the task that took it: from here on the process renews it."""
+        if self._hold is not None:
+            keeper.adopt(self._hold)
 
     # What it is made of.
 
