@@ -23,8 +23,10 @@ if TYPE_CHECKING:
         ResourceLocked,
     )
     from redlock_django.handler import locks
+    from redlock_django.holding import hold
     from redlock_django.locking import Lock, lock
     from redlock_django.resources import resource
+    from redlock_django.views import LockResourceMixin
 
 __all__ = [
     "AlreadyHeld",
@@ -32,11 +34,13 @@ __all__ = [
     "InvalidRedlock",
     "Lock",
     "LockLost",
+    "LockResourceMixin",
     "NotAcquired",
     "NotHeld",
     "QuorumUnreachable",
     "RedlockError",
     "ResourceLocked",
+    "hold",
     "lock",
     "lock_resource",
     "locks",
@@ -45,6 +49,8 @@ __all__ = [
 
 _HOMES = {
     "Lock": "locking",
+    "LockResourceMixin": "views",
+    "hold": "holding",
     "lock": "locking",
     "lock_resource": "decorators",
     "locks": "handler",

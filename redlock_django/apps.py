@@ -12,3 +12,7 @@ class RedlockConfig(AppConfig):
     label = "redlock_django"
     verbose_name = "Redlock"
     default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        """Register the system checks."""
+        from redlock_django import checks  # noqa: F401

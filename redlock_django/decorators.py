@@ -5,29 +5,19 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar, cast
 
-from asgiref.sync import iscoroutinefunction, sync_to_async
+from asgiref.sync import iscoroutinefunction
 from django.http import HttpRequest
-from django.http.response import HttpResponseBase
 
 from redlock_django import conf
-from redlock_django.exceptions import InvalidRedlock, RedlockError, ResourceLocked
-from redlock_django.handler import locks
-from redlock_django.locking import Lock, lock
+from redlock_django.exceptions import InvalidRedlock
+from redlock_django.locked_call import Call, LockTerms, OnLocked
 from redlock_django.resources import Computed, Template
-from redlock_django.responses import ANSWERED, aanswer, answer
-from redlock_django.transactions import (
-    refuse_inside_a_block,
-    take_over,
-    transactions_of,
-    view_name,
-)
+from redlock_django.transactions import TakenOver, mark_seen, take_over, view_name
 
 View = TypeVar("View", bound=Callable[..., Any])
-OnLocked = Callable[[HttpRequest, ResourceLocked], Any]
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"})
 
@@ -43,13 +33,15 @@ def lock_resource(
 ) -> Callable[[View], View]:
     """Let a view run only while it holds the lock that its templates name.
 
-    Under ATOMIC_REQUESTS the order is lock, BEGIN, view, render, check of the lock, COMMIT,
-    release. `ttl` and `wait` are seconds or timedeltas; None is the alias's own. `methods` are
-    the HTTP methods to lock, None for all; `status` answers a held lock (409, 423, 429 or 503).
-    `on_locked(request, error)` may give that answer itself, or None. Raises InvalidRedlock when
-    the module is imported, for arguments or templates that cannot work.
+    For functions, methods, and what `as_view()` gives. Under ATOMIC_REQUESTS the order is lock,
+    BEGIN, view, render, check of the lock, COMMIT, release; where the transaction is open before
+    (a handler method), `LockMiddleware` releases after its COMMIT. `ttl` and `wait` are seconds
+    or timedeltas; None is the alias's own. `methods` are the HTTP methods to lock, None for all;
+    `status` answers a held lock (409, 423, 429 or 503). `on_locked(request, error)` may give that
+    answer itself, or None. Raises InvalidRedlock when the module is imported, for arguments or
+    templates that cannot work.
     """
-    terms = _Terms(
+    terms = LockTerms(
         templates=_templates(templates),
         using=using,
         ttl=_checked(ttl, "ttl", conf.SHORTEST_TTL),
@@ -65,133 +57,60 @@ def lock_resource(
         target: Any = view
         if inspect.isclass(target) or not callable(target):
             raise InvalidRedlock(
-                f"lock_resource() needs a view function, got {view!r}; for a class, decorate "
-                "what its as_view() gives"
+                f"lock_resource() needs a view function, got {view!r}; for a class, use "
+                '@method_decorator(lock_resource(...), name="dispatch"), LockResourceMixin, or '
+                "decorate what its as_view() gives"
             )
         wrap = _async_view if iscoroutinefunction(view) else _sync_view
-        return cast("View", wrap(view, terms))
+        locked = wrap(view, terms)
+        locked.lock_terms = terms  # for the system checks
+        return cast("View", locked)
 
     return decorate
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Terms:
-    """What one `lock_resource(...)` was told, checked."""
-
-    templates: tuple[Template, ...]
-    using: str
-    ttl: float | None
-    wait: float | None
-    methods: frozenset[str] | None
-    status: int | None
-    on_locked: OnLocked | None
-
-    def apply_to(self, request: HttpRequest) -> bool:
-        return self.methods is None or request.method in self.methods
-
-    def lock(self, request: HttpRequest, names: list[str]) -> Lock:
-        return lock(
-            *dict.fromkeys(names),  # two templates may name one resource
-            using=self.using,
-            ttl=self.ttl,
-            wait=self.wait,
-            holder={"path": request.path},
-        )
-
-    def own_answer(self, request: HttpRequest, error: RedlockError) -> Any:
-        if self.on_locked is None or not isinstance(error, ResourceLocked):
-            return None
-        return self.on_locked(request, error)
-
-    def status_for(self, error: RedlockError) -> int | None:
-        if not isinstance(error, ResourceLocked):
-            return None
-        return self.status or locks[self.using].options.status
-
-    def check_kwargs(self, view: Callable[..., Any], kwargs: Mapping[str, Any]) -> None:
-        for template in self.templates:
-            for name in sorted(template.names - kwargs.keys()):
-                raise InvalidRedlock(
-                    f"{view_name(view)}: template {template.text!r} needs the URL kwarg {name!r}; "
-                    f"the URL gives: {', '.join(map(repr, kwargs)) or 'none'}"
-                )
-
-
-def _sync_view(view: Callable[..., Any], terms: _Terms) -> Callable[..., Any]:
-    for template in terms.templates:
-        if template.is_async:
-            raise InvalidRedlock(
-                f"{view_name(view)} is a sync view and {template.text!r} a coroutine function"
-            )
+def _sync_view(view: Callable[..., Any], terms: LockTerms) -> Any:
     marker = take_over(view)
 
     @functools.wraps(view)
-    def locked(*args: Any, **kwargs: Any) -> HttpResponseBase:
-        request = _request(view, args)
-        if not terms.apply_to(request):
-            with transactions_of(marker, durable=False):
-                return cast("HttpResponseBase", view(*args, **kwargs))
-        refuse_inside_a_block(view)
-        terms.check_kwargs(view, kwargs)
-        try:
-            names = [template.render(request, kwargs) for template in terms.templates]
-            locks = terms.lock(request, names)
-            # Left from right to left: COMMIT, then release.
-            with locks as held, transactions_of(marker, durable=True) as guarded:
-                response = view(*args, **kwargs)
-                if _renders(response):
-                    response = response.render()
-                # What is committed already cannot be taken back by refusing a finished response.
-                if guarded:
-                    held.ensure_held()
-            return cast("HttpResponseBase", response)
-        except ANSWERED as error:
-            own = terms.own_answer(request, error)
-            if own is None:
-                own = answer(request, error, status=terms.status_for(error))
-            return cast("HttpResponseBase", own)
+    def locked(*args: Any, **kwargs: Any) -> Any:
+        call = _call(view, terms, args, kwargs, marker)
+        return call.arun() if call.is_async else call.run()
 
     locked._non_atomic_requests = marker  # type: ignore[attr-defined]
     return locked
 
 
-def _async_view(view: Callable[..., Any], terms: _Terms) -> Callable[..., Any]:
+def _async_view(view: Callable[..., Any], terms: LockTerms) -> Any:
     # Not marked: Django's own error about ATOMIC_REQUESTS and async views must stay.
     @functools.wraps(view)
-    async def locked(*args: Any, **kwargs: Any) -> HttpResponseBase:
-        request = _request(view, args)
-        if not terms.apply_to(request):
-            return cast("HttpResponseBase", await view(*args, **kwargs))
-        terms.check_kwargs(view, kwargs)
-        try:
-            names = [await template.arender(request, kwargs) for template in terms.templates]
-            async with terms.lock(request, names):
-                response = await view(*args, **kwargs)
-                if _renders(response):
-                    response = await sync_to_async(response.render)()
-            return cast("HttpResponseBase", response)
-        except ANSWERED as error:
-            own = terms.own_answer(request, error)
-            if inspect.isawaitable(own):
-                own = await own
-            if own is None:
-                own = await aanswer(request, error, status=terms.status_for(error))
-            return cast("HttpResponseBase", own)
+    async def locked(*args: Any, **kwargs: Any) -> Any:
+        return await _call(view, terms, args, kwargs, None).arun()
 
     return locked
 
 
-def _request(view: Callable[..., Any], args: tuple[Any, ...]) -> HttpRequest:
-    if args and isinstance(args[0], HttpRequest):
-        return args[0]
+def _call(
+    view: Callable[..., Any],
+    terms: LockTerms,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    marker: TakenOver | None,
+) -> Call:
+    """Find the request by its type: the first argument of a function, the second of a method."""
+    for place in reversed(range(len(args[:2]))):
+        request = args[place]
+        wrapped = isinstance(getattr(request, "_request", None), HttpRequest)
+        if isinstance(request, HttpRequest) or wrapped:
+            # method_decorator() binds the method before it is decorated.
+            bound = getattr(getattr(view, "func", view), "__self__", None)
+            owner = args[0] if place else bound
+            seen = mark_seen(request, marker, owner)
+            return Call(view, terms, args, kwargs, request, owner, seen, wrapped)
     raise InvalidRedlock(
-        f"{view_name(view)} was called without a request as its first argument; for a method, "
-        "use method_decorator(lock_resource(...))"
+        f"{view_name(view)} was called without a request: it must be the first argument of a "
+        "function, or the first after self of a method"
     )
-
-
-def _renders(response: Any) -> bool:
-    return callable(getattr(response, "render", None))
 
 
 def _templates(sources: tuple[str | Computed, ...]) -> tuple[Template, ...]:

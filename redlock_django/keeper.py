@@ -225,6 +225,13 @@ class Keeper:
                 del hold  # a lock its user has forgotten must be free to go
                 self._news.wait(left)
 
+    def adopt(self, hold: Hold) -> None:
+        """Look after a hold that a task took and leaves behind; its loop may end before it does."""
+        if hold.timer is not None:
+            hold.timer.cancel()
+            hold.timer = None
+            self.watch(hold)
+
     def awatch(self, hold: Hold) -> None:
         """Look after a hold of a task, on the running loop, until it is over, lost or forgotten."""
         left = max(0.0, hold.due() - hold.backend.clock())

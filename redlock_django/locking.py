@@ -11,6 +11,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
@@ -27,6 +28,7 @@ from redlock_django.exceptions import (
 )
 from redlock_django.handler import LockService, locks
 from redlock_django.keeper import HeldAs, Hold, keeper
+from redlock_django.leaving import behind_threads
 from redlock_django.names import check_resource
 from redlock_django.signals import atell, lock_acquired, lock_refused, lock_released, tell
 from redlock_django.wire.clock import wall_ns
@@ -263,6 +265,11 @@ class Lock:
             raise ValueError(f"{self._names}: several resources, use fences[resource]")
         return self.fences[self.resources[0]]
 
+    @property
+    def fingerprint(self) -> str:
+        """Which holder this is, in 8 hex digits, without the token; NotHeld if not taken."""
+        return self._taken().lease.fingerprint
+
     @async_unsafe(_IN_A_LOOP)
     def extend(self, ttl: float | timedelta | None = None) -> float:
         """Let the lock live `ttl` seconds from now (None: its own TTL); return those left.
@@ -352,7 +359,8 @@ class Lock:
         """A release broke off: say it again, and raise only what is meant to end the caller."""
         self._leave(hold)
         if hold.over:
-            hold.backend.hand_over(hold.lease)
+            with suppress(Exception):  # the first failure is the one to tell
+                hold.backend.hand_over(hold.lease)
         if isinstance(error, Exception):
             # The body's own exception must not be hidden by a defect of ours.
             logger.error("redlock %s: the release failed", self._names, exc_info=error)
@@ -391,7 +399,16 @@ class Lock:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self.arelease()
+        if kind is not None and issubclass(kind, asyncio.CancelledError):
+            # A disconnect or a timeout cannot stop a thread: it may be about to COMMIT.
+            await behind_threads(self.arelease)
+        else:
+            await self.arelease()
+
+    def detach(self) -> None:
+        """Let the lock outlive the task that took it: from here on the process renews it."""
+        if self._hold is not None:
+            keeper.adopt(self._hold)
 
     # What it is made of.
 

@@ -52,18 +52,20 @@ class Template:
     `<pk>` and `<int:pk>` are URL kwargs, as they are or through a Django path converter; the
     other sources are `<user.pk>`, `<header:X-Tenant>`, `<get:q>`, `<post:f>` and `<json:a.b>`.
     Values are percent-encoded, so that different values never make one name; a name over 200
-    bytes keeps its head and ends in a hash of the whole. `names` are the URL kwargs it needs.
-    Raises InvalidRedlock for a malformed text.
+    bytes keeps its head and ends in a hash of the whole. `names` are the URL kwargs it needs,
+    and `needs_request` is whether these are not all. Raises InvalidRedlock for a malformed text.
     """
 
     def __init__(self, source: str | Computed) -> None:
         self.names: frozenset[str] = frozenset()
+        self.needs_request = True
         self.is_async = inspect.iscoroutinefunction(source)
         self._computed: Computed | None = None
         if isinstance(source, str):
             self.text = source
             self._literals, self._slots = _parse(source)
             self.names = frozenset(s.name for s in self._slots if s.source == "url")
+            self.needs_request = any(s.source != "url" for s in self._slots)
         elif callable(source):
             self.text = getattr(source, "__qualname__", repr(source))
             self._computed = source

@@ -69,23 +69,12 @@ def answer(request: HttpRequest, error: RedlockError, *, status: int | None = No
     `status` is the HTTP status for a held lock; 423 if left out. `Retry-After` is whole
     seconds, at least 1.
     """
-    kind = next(kind for cls, kind in _KINDS.items() if isinstance(error, cls))
-    if status is not None and isinstance(error, ResourceLocked):
-        kind = kind._replace(status=status)
-    problem = {
-        "type": f"urn:redlock-django:{kind.code}",
-        "title": gettext(kind.title),
-        "status": kind.status,
-        "detail": gettext(kind.detail),
-        "code": kind.code,
-        "retryable": not isinstance(error, BadResource),
-    }
-    retry_after = _retry_after(error)
-    response = _written(request, problem, retry_after)
+    wait = retry_after(error)
+    response = _written(request, problem_of(error, status=status), wait)
     response["Cache-Control"] = "no-store"
     response["Vary"] = "Accept"
-    if retry_after is not None:
-        response["Retry-After"] = str(retry_after)
+    if wait is not None:
+        response["Retry-After"] = str(wait)
     return response
 
 
@@ -98,7 +87,23 @@ async def aanswer(
     return answer(request, error, status=status)
 
 
-def _retry_after(error: RedlockError) -> int | None:
+def problem_of(error: RedlockError, *, status: int | None = None) -> dict[str, Any]:
+    """Give what a client is told about one of the `ANSWERED` errors, as RFC 9457 writes it."""
+    kind = next(kind for cls, kind in _KINDS.items() if isinstance(error, cls))
+    if status is not None and isinstance(error, ResourceLocked):
+        kind = kind._replace(status=status)
+    return {
+        "type": f"urn:redlock-django:{kind.code}",
+        "title": gettext(kind.title),
+        "status": kind.status,
+        "detail": gettext(kind.detail),
+        "code": kind.code,
+        "retryable": not isinstance(error, BadResource),
+    }
+
+
+def retry_after(error: RedlockError) -> int | None:
+    """Give the whole seconds, at least 1, after which to try again; None where nobody knows."""
     if isinstance(error, BadResource):
         return None
     seconds: float | None = getattr(error, "retry_after", None)
@@ -112,9 +117,7 @@ def _preferred(request: HttpRequest) -> str:
     return request.get_preferred_type([_PROBLEM, _JSON, _HTML]) or _PROBLEM
 
 
-def _written(
-    request: HttpRequest, problem: dict[str, Any], retry_after: int | None
-) -> HttpResponse:
+def _written(request: HttpRequest, problem: dict[str, Any], wait: int | None) -> HttpResponse:
     preferred, status = _preferred(request), problem["status"]
     if preferred == _HTML:
         try:
@@ -123,6 +126,6 @@ def _written(
             # A site without app templates is refused as well, if less prettily.
             preferred = _PROBLEM
         else:
-            context = {"problem": problem, "retry_after": retry_after}
+            context = {"problem": problem, "retry_after": wait}
             return HttpResponse(page.render(context, request), status=status)
     return JsonResponse(problem, status=status, content_type=preferred)

@@ -2,7 +2,7 @@
 
 Django opens the transaction of a request around the outermost callable, so a lock taken by a
 decorator would be free before COMMIT. A locked view therefore tells Django to leave it alone and
-opens the same transactions itself.
+opens the same transactions itself. Where that is too late, the lock outlives the transaction.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from django.db import connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.http import HttpRequest
 
 from redlock_django.exceptions import InvalidRedlock
 
@@ -48,6 +50,21 @@ def take_over(view: Callable[..., Any]) -> TakenOver:
     return TakenOver(excluded)
 
 
+def mark_seen(request: HttpRequest, own: TakenOver | None, owner: object) -> TakenOver | None:
+    """Give the mark by which Django left the transactions of this request to us, if it did.
+
+    `own` is the mark of a function, `owner` the instance a method belongs to, or None.
+    """
+    if request.resolver_match is not None:
+        seen = getattr(request.resolver_match.func, "_non_atomic_requests", None)
+    elif owner is None:
+        seen = own
+    else:
+        # Without a URL, as in tests: what as_view() would have copied from dispatch.
+        seen = getattr(getattr(type(owner), "dispatch", None), "_non_atomic_requests", None)
+    return seen if isinstance(seen, TakenOver) else None
+
+
 def view_name(view: Callable[..., Any]) -> str:
     """Give the dotted name of a view, for messages."""
     named = getattr(view, "view_class", view)
@@ -56,12 +73,12 @@ def view_name(view: Callable[..., Any]) -> str:
 
 
 @contextmanager
-def transactions_of(marker: TakenOver, *, durable: bool) -> Iterator[bool]:
+def transactions_of(marker: TakenOver | None, *, durable: bool) -> Iterator[bool]:
     """Open the transactions Django would have opened, and say whether there are any.
 
     `durable` ones refuse to be part of an outer block, so leaving this block is the COMMIT.
     """
-    aliases = marker.atomic_aliases()
+    aliases = marker.atomic_aliases() if marker is not None else []
     with ExitStack() as blocks:
         # Django wraps alias after alias, so the first one is innermost and commits first.
         for alias in reversed(aliases):
@@ -69,18 +86,66 @@ def transactions_of(marker: TakenOver, *, durable: bool) -> Iterator[bool]:
         yield bool(aliases)
 
 
-def refuse_inside_a_block(view: Callable[..., Any]) -> None:
-    """Raise InvalidRedlock inside an atomic block: it would commit after the lock is free.
+def open_blocks() -> list[BaseDatabaseWrapper]:
+    """Give the connections inside an atomic block; the blocks around a test do not count."""
+    return [
+        connection
+        for connection in connections.all(initialized_only=True)
+        if not all(map(_of_a_test, connection.atomic_blocks))
+    ]
 
-    The blocks that a test case wraps around each test do not count.
+
+def _of_a_test(block: Any) -> bool:
+    return bool(block._from_testcase)
+
+
+def sees_commits(connection: BaseDatabaseWrapper) -> bool:
+    """Whether each statement of an open transaction sees what others have committed before it.
+
+    True only for PostgreSQL at READ COMMITTED: elsewhere a transaction that is open when the
+    lock is taken may go on reading what was true before.
     """
-    for connection in connections.all(initialized_only=True):
-        blocks: list[Any] = connection.atomic_blocks
-        if all(block._from_testcase for block in blocks):
-            continue
-        raise InvalidRedlock(
-            f"{view_name(view)} is called inside an atomic block of database "
-            f"{connection.alias!r}, which would commit only after the lock is free. Put "
-            "@lock_resource above @transaction.atomic, and let decorators above it use "
-            "functools.wraps, so that Django sees that the view opens its own transaction"
-        )
+    if connection.vendor != "postgresql":
+        return False
+    from django.db.backends.postgresql.psycopg_any import IsolationLevel
+
+    options = connection.settings_dict["OPTIONS"]
+    level = options.get("isolation_level")
+    named = "isolation" in str(options.get("options", ""))
+    return not named and level in (
+        None,
+        IsolationLevel.READ_COMMITTED,
+        IsolationLevel.READ_UNCOMMITTED,
+    )
+
+
+def check_blocks(
+    view: Callable[..., Any], blocks: list[BaseDatabaseWrapper], *, kept: bool
+) -> None:
+    """Raise InvalidRedlock where a lock taken inside of these blocks comes too late.
+
+    `kept` is whether somebody keeps the lock until they have ended.
+    """
+    for connection in blocks:
+        where = f"{view_name(view)} is called inside an atomic block of {connection.alias!r}, which"
+        if not kept:
+            raise InvalidRedlock(
+                f"{where} would commit only after the lock is free. {OUTSIDE}. Or let "
+                "LockMiddleware keep the lock: add 'redlock_django.middleware.LockMiddleware' to "
+                "MIDDLEWARE"
+            )
+        # In a test nobody else commits.
+        if not (_of_a_test(connection.atomic_blocks[0]) or sees_commits(connection)):
+            raise InvalidRedlock(
+                f"{where} may go on reading what was true before the lock. {OUTSIDE}"
+            )
+
+
+OUTSIDE = (
+    "Put @lock_resource above @transaction.atomic; for a class, lock dispatch: "
+    '@method_decorator(lock_resource(...), name="dispatch") or LockResourceMixin; for REST '
+    "framework, redlock_django.contrib.drf.LockAPIMixin; and let "
+    "decorators above it use functools.wraps, so that Django sees that the view opens its own "
+    "transaction"
+)
+"""How a lock comes outside of the transaction; the end of several messages."""

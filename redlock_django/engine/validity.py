@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
+from hashlib import sha256
 
 from redlock_django.engine.quorum import Tally
 
@@ -58,3 +59,8 @@ class Lease:
     def token(self) -> str:
         """The 32 hex digits that prove ownership: a capability, never to be shown."""
         return self.value.split(" ", 1)[0]
+
+    @property
+    def fingerprint(self) -> str:
+        """What may be shown of the token, and stored beside a fence: 8 hex digits of its hash."""
+        return sha256(self.token.encode()).hexdigest()[:8]

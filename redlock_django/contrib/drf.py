@@ -1,0 +1,120 @@
+"""Django REST framework: locks taken after authentication, and errors told in its own way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from django.db import connections
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
+from django.utils.decorators import classonlymethod
+from rest_framework import views
+from rest_framework.exceptions import APIException
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from redlock_django.exceptions import RedlockError
+from redlock_django.responses import ANSWERED, problem_of, retry_after
+from redlock_django.transactions import mark_seen, open_blocks, take_over, transactions_of
+
+if TYPE_CHECKING:
+    from rest_framework.views import APIView
+else:
+    APIView = object
+
+
+class LockAPIException(APIException):
+    """A lock error as REST framework knows errors: `status_code`, `detail`, `wait`.
+
+    `__cause__` is the lock error. `wait` is whole seconds for `Retry-After`, or None.
+    """
+
+    def __init__(self, error: RedlockError, *, status: int | None = None) -> None:
+        problem = problem_of(error, status=status)
+        super().__init__(problem["detail"], problem["code"])
+        self.status_code = problem["status"]
+        self.wait = retry_after(error)
+        self.__cause__ = error
+
+
+def as_api_exception(error: Exception, *, status: int | None = None) -> Exception:
+    """Give the LockAPIException for a lock error, and any other error as it is.
+
+    `status` is the HTTP status for a held lock; 423 if left out. For the first line of an
+    `EXCEPTION_HANDLER` of your own.
+    """
+    return LockAPIException(error, status=status) if isinstance(error, ANSWERED) else error
+
+
+def exception_handler(error: Exception, context: dict[str, Any]) -> Response | None:
+    """REST framework's own `EXCEPTION_HANDLER`, which knows lock errors too."""
+    return views.exception_handler(as_api_exception(error), context)
+
+
+class LockAPIMixin(APIView):
+    """For an APIView or ViewSet: authentication, lock, BEGIN, handler, render, COMMIT, release.
+
+    Put it first among the base classes, and `@lock_resource` on handler methods and actions.
+    Under ATOMIC_REQUESTS all handlers run in a transaction that begins after authentication,
+    permissions and throttles, and after the lock where there is one. Lock errors go to the
+    project's EXCEPTION_HANDLER as LockAPIException.
+    """
+
+    @classonlymethod
+    def as_view(cls, *args: Any, **initkwargs: Any) -> Any:  # noqa: N805
+        """Give the view function, which leaves the transaction to the handlers."""
+        view: Any = super().as_view(*args, **initkwargs)
+        view._non_atomic_requests = take_over(view)
+        return view
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        """Let a handler without a lock have its transaction too; the others open their own."""
+        super().initial(request, *args, **kwargs)
+        name = str(request.method).lower()
+        handler = getattr(self, name, None)
+        if handler is not None and not hasattr(handler, "lock_terms"):
+            setattr(self, name, partial(self._in_transaction, handler))
+
+    def _in_transaction(
+        self, handler: Callable[..., Any], request: Request, *args: Any, **kwargs: Any
+    ) -> Any:
+        with transactions_of(mark_seen(request, None, self), durable=False):
+            return handler(request, *args, **kwargs)
+
+    def handle_exception(self, error: Exception) -> HttpResponseBase:
+        """Answer a lock error from the body of a handler as well."""
+        # The handler's own transaction is rolled back already. What REST framework would mark to
+        # be rolled back as well is the block around a user's test.
+        real = open_blocks()
+        tests = [c for c in connections.all(initialized_only=True) if c.in_atomic_block]
+        marks = [(c, c.get_rollback()) for c in tests if c not in real]
+        try:
+            response: HttpResponseBase = super().handle_exception(as_api_exception(error))
+        finally:
+            for connection, mark in marks:
+                connection.set_rollback(mark)
+        return response
+
+    def answer_lock_error(
+        self, request: HttpRequest, error: RedlockError, *, status: int | None = None
+    ) -> HttpResponseBase:
+        """Answer an error of the lock that was to be taken for a handler."""
+        return self.handle_exception(as_api_exception(error, status=status))
+
+    def finish_under_lock(self, request: Request, response: HttpResponseBase) -> HttpResponseBase:
+        """Finalize and render a handler's response before its transaction is committed."""
+        finalize = self.finalize_response
+        done: HttpResponseBase = finalize(request, response, *self.args, **self.kwargs)
+        if callable(render := getattr(done, "render", None)):
+            render()
+
+        def finalize_once(
+            request: Request, response: HttpResponseBase, *args: Any, **kwargs: Any
+        ) -> Any:
+            # dispatch() does it too, but to another response if the lock was lost meanwhile.
+            return response if response is done else finalize(request, response, *args, **kwargs)
+
+        self.__dict__["finalize_response"] = finalize_once
+        return done

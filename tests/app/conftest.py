@@ -1,0 +1,126 @@
+"""What the tests of views share: URLs of their own, and what happened in which order."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from types import ModuleType
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.urls import clear_url_caches
+from pytest_django import Settings
+
+from redlock_django import transactions
+from redlock_django.backends.memory import MemoryBackend
+from redlock_django.handler import locks
+from redlock_django.locking import Lock, lock
+
+MEMORY = "redlock_django.backends.memory.MemoryBackend"
+LOCK_MIDDLEWARE = "redlock_django.middleware.LockMiddleware"
+
+
+@pytest.fixture
+def memory(settings: Settings) -> None:
+    """Locks in this process only."""
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY}}
+
+
+@pytest.fixture
+def urls(settings: Settings) -> Iterator[Callable[..., None]]:
+    """Make these patterns the site's whole URLconf."""
+    made = ModuleType("urls_of_a_test")
+    sys.modules[made.__name__] = made
+
+    def put(*patterns: Any) -> None:
+        made.urlpatterns = list(patterns)  # type: ignore[attr-defined]
+        clear_url_caches()
+        settings.ROOT_URLCONF = made.__name__
+
+    put()
+    yield put
+    del sys.modules[made.__name__]
+    clear_url_caches()
+
+
+@pytest.fixture
+def happened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What happened to the lock and to the database, in order."""
+    seen: list[str] = []
+
+    def spy(target: Any, name: str, word: str) -> None:
+        real = getattr(target, name)
+
+        @functools.wraps(real)
+        def spied(*args: Any, **kwargs: Any) -> Any:
+            seen.append(word)
+            return real(*args, **kwargs)
+
+        monkeypatch.setattr(target, name, spied)
+
+    spy(Lock, "_acquire", "lock")
+    spy(Lock, "ensure_held", "guard")
+    spy(Lock, "release", "release")
+    connection.ensure_connection()
+    spy(connection, "_start_transaction_under_autocommit", "BEGIN")
+    spy(connection, "_commit", "COMMIT")
+    spy(connection, "_rollback", "ROLLBACK")
+    return seen
+
+
+@pytest.fixture
+def sees_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let SQLite pass for PostgreSQL at READ COMMITTED."""
+    for module in (transactions, sys.modules.get("redlock_django.checks")):
+        if module is not None:
+            monkeypatch.setattr(module, "sees_commits", lambda connection: True)
+
+
+@pytest.fixture
+def lose_locks() -> Callable[[], None]:
+    """Let the time of every lease run out, without waiting for it."""
+
+    def lose() -> None:
+        backend = locks["default"].backend
+        assert isinstance(backend, MemoryBackend)
+        now = backend.now
+        backend.now = lambda: now() + 3600
+
+    return lose
+
+
+@pytest.fixture
+def held_elsewhere() -> Callable[[str], AbstractContextManager[None]]:
+    """Hold a lock as another thread would: the same thread may not take it twice."""
+
+    def in_a_thread(work: Callable[[], object]) -> None:
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join(20)
+
+    @contextmanager
+    def hold(name: str) -> Iterator[None]:
+        other = lock(name)
+        in_a_thread(other.acquire)
+        try:
+            yield
+        finally:
+            in_a_thread(other.release)
+
+    return hold
+
+
+@pytest.fixture
+def is_free() -> Callable[[str], bool]:
+    """Whether somebody else could take a lock now."""
+
+    def ask(name: str) -> bool:
+        backend = locks["default"].backend
+        assert isinstance(backend, MemoryBackend)
+        return backend.masters[0].get(f"redlock:lock:{name}") is None
+
+    return ask

@@ -1,0 +1,157 @@
+"""System checks: what settings and URLs already show to be wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.core.checks import run_checks
+from django.db import connections
+from django.http import HttpRequest, HttpResponse
+from django.urls import include, path
+from django.utils.decorators import method_decorator
+from django.views.generic import View
+from pytest_django import Settings
+
+from redlock_django import LockResourceMixin, lock_resource
+from redlock_django.transactions import sees_commits as really_sees_commits
+from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
+
+Urls = Callable[..., None]
+locked = lock_resource("order:<int:pk>")
+
+
+@pytest.fixture(autouse=True)
+def _site(settings: Settings, memory: None) -> None:
+    settings.MIDDLEWARE = [LOCK_MIDDLEWARE]
+
+
+def found() -> dict[str, str]:
+    """The messages of our checks, by number."""
+    return {
+        str(message.id).removeprefix("redlock_django."): f"{message.msg} {message.hint or ''}"
+        for message in run_checks(tags=["redlock"])
+    }
+
+
+@locked
+def function(request: HttpRequest, pk: int) -> HttpResponse:
+    return HttpResponse()
+
+
+class Handler(View):
+    @method_decorator(locked)
+    def post(self, request: HttpRequest, pk: int) -> HttpResponse:
+        return HttpResponse()
+
+
+class Method(View):
+    @locked
+    def post(self, request: HttpRequest, pk: int) -> HttpResponse:
+        return HttpResponse()
+
+
+@method_decorator(locked, name="dispatch")
+class Dispatch(View):
+    pass
+
+
+class Mixin(LockResourceMixin, View):
+    lock_key = "order:<int:pk>"
+
+
+def test_a_site_in_order(urls: Urls) -> None:
+    views: list[Any] = [function, Dispatch.as_view(), Mixin.as_view()]
+    urls(*(path(f"{place}/<int:pk>/", view) for place, view in enumerate(views)))
+    assert found() == {}
+
+
+def test_the_testproject_is_in_order(settings: Settings) -> None:
+    settings.ROOT_URLCONF = "testproject.urls"
+    assert found() == {}
+
+
+def test_wrong_settings(settings: Settings) -> None:
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "TLL": 3}}
+    assert "unknown key 'TLL'" in found()["E001"]
+
+
+def test_a_wrong_rule(settings: Settings, urls: Urls) -> None:
+    rules = [{"view": "pay", "key": "order:<pk>"}]
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "RULES": rules}}
+    assert "rule 1 ('pay'): no URL pattern matches it" in found()["E002"]
+
+
+def test_rules_without_the_middleware(settings: Settings, urls: Urls) -> None:
+    settings.MIDDLEWARE = ["not.there.Middleware", "django.middleware.common.CommonMiddleware"]
+    rules = [{"view": "pay", "key": "order:<pk>"}]
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "RULES": rules}}
+    urls(path("<pk>/", lambda request, pk: HttpResponse(), name="pay"))
+    assert set(found()) == {"E003"}
+
+
+@pytest.mark.parametrize(
+    ("view", "name"),
+    [
+        (function, "function"),
+        (Dispatch.as_view(), "Dispatch"),
+        (Mixin.as_view(), "Mixin"),
+        (Handler.as_view(), "Handler.post"),
+        (Method.as_view(), "Method.post"),
+        (locked(View.as_view()), "View"),
+    ],
+)
+def test_an_unknown_url_kwarg_names_the_view_and_the_parameter(
+    urls: Urls, view: Any, name: str, sees_commits: None
+) -> None:
+    urls(path("shop/<slug:shop>/", include([path("<int:id>/", view)])))
+    message = found()["E004"]
+    assert f"{name}: template 'order:<int:pk>' needs the URL kwarg 'pk'" in message
+    assert "the URL 'shop/<slug:shop>/<int:id>/' gives: 'id', 'shop'" in message
+
+
+@pytest.mark.parametrize("view", [Handler, Method])
+def test_a_handler_without_the_middleware(
+    settings: Settings, urls: Urls, view: type[View], sees_commits: None
+) -> None:
+    settings.MIDDLEWARE = []
+    urls(path("<int:pk>/", view.as_view()))
+    assert f"{view.__name__}.post takes its lock inside the transaction" in found()["E005"]
+    assert set(found()) == {"E005"}
+
+
+def test_a_handler_where_reads_may_be_older_than_the_lock(
+    urls: Urls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    urls(path("<int:pk>/", Handler.as_view()))
+    assert 'name="dispatch"' in found()["E006"]
+    monkeypatch.setitem(connections["default"].settings_dict, "ATOMIC_REQUESTS", False)
+    assert found() == {}
+
+
+def test_an_async_template_of_a_sync_view(urls: Urls) -> None:
+    async def by_tenant(request: HttpRequest) -> str:
+        return "a"
+
+    urls(path("", lock_resource(by_tenant)(lambda request: HttpResponse())))
+    assert "is a sync view, and its template" in found()["E007"]
+
+
+@pytest.mark.parametrize(
+    ("options", "sees"),
+    [
+        ({}, True),
+        ({"isolation_level": 2}, True),
+        ({"isolation_level": 3}, False),
+        ({"isolation_level": 4}, False),
+        ({"options": "-c default_transaction_isolation=serializable"}, False),
+        ({"options": "-c statement_timeout=9"}, True),
+    ],
+)
+def test_which_transactions_see_what_others_commit(options: dict[str, Any], sees: bool) -> None:
+    from django.db.backends.postgresql.base import DatabaseWrapper
+
+    connection = DatabaseWrapper({"OPTIONS": options}, "postgres")
+    assert really_sees_commits(connection) is sees
+    assert not really_sees_commits(connections["default"])

@@ -1,0 +1,273 @@
+"""Locks on class-based views: dispatch, the mixin, what as_view() gives, async classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import pytest
+from asgiref.sync import iscoroutinefunction
+from django.contrib.auth.mixins import AccessMixin
+from django.core.handlers.base import BaseHandler
+from django.db import connections, transaction
+from django.http import HttpRequest, HttpResponse
+from django.test import AsyncClient, Client, RequestFactory
+from django.urls import path
+from django.utils.decorators import method_decorator
+from django.views.decorators.csrf import csrf_exempt
+from django.views.generic import View
+
+from redlock_django import LockResourceMixin, lock_resource, resource
+from redlock_django.exceptions import InvalidRedlock
+from testproject.shop.models import Order
+
+WRITES = pytest.mark.django_db(transaction=True)
+LOCKED_OUTSIDE = ["lock", "BEGIN", "view", "guard", "COMMIT", "release"]
+Urls = Callable[..., None]
+locked = lock_resource("order:<int:pk>")
+
+
+@pytest.fixture(autouse=True)
+def _memory(memory: None) -> None:
+    """No masters here."""
+
+
+class Plain(View):
+    seen: ClassVar[list[str]] = []
+
+    def post(self, request: HttpRequest, pk: int) -> HttpResponse:
+        self.seen.append("view")
+        Order.objects.create(number=str(pk), total=1)
+        return HttpResponse("done")
+
+
+class Overridden(Plain):
+    """A class of the site, with a dispatch of its own, to be decorated."""
+
+    @locked
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        return super().dispatch(request, *args, **kwargs)
+
+
+class Mixed(LockResourceMixin, Plain):
+    lock_key = "order:<int:pk>"
+
+
+class Above(AccessMixin, LockResourceMixin, Plain):
+    """Something stands before the mixin and overrides dispatch."""
+
+    lock_key = ("order:<int:pk>", "nightly")
+
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
+        self.seen.append("access")
+        return super().dispatch(request, *args, **kwargs)
+
+
+@method_decorator(locked, name="dispatch")
+class Decorated(Plain):
+    pass
+
+
+FORMS: dict[str, Callable[[], Any]] = {
+    "as_view": lambda: locked(Plain.as_view()),
+    "dispatch": Decorated.as_view,
+    "overridden": Overridden.as_view,
+    "mixin": Mixed.as_view,
+    "initkwargs": lambda: Mixed.as_view(lock_key="order:<int:pk>"),
+}
+
+
+@WRITES
+@pytest.mark.parametrize("form", FORMS)
+def test_lock_outside_transaction_inside(
+    urls: Urls,
+    client: Client,
+    happened: list[str],
+    form: str,
+    held_elsewhere: Callable[[str], Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Plain, "seen", happened)
+    urls(path("<int:pk>/", FORMS[form]()))
+    assert client.post("/7/").content == b"done"
+    assert happened == LOCKED_OUTSIDE
+    with held_elsewhere("order:7"):
+        assert client.post("/7/").status_code == 423
+    assert Order.objects.count() == 1
+
+
+@WRITES
+def test_what_stands_before_the_mixin_is_done_before_the_lock(
+    urls: Urls, client: Client, happened: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Plain, "seen", happened)
+    urls(path("<int:pk>/", Above.as_view()))
+    assert client.post("/7/").content == b"done"
+    assert happened == ["access", *LOCKED_OUTSIDE]
+
+
+@WRITES
+@pytest.mark.parametrize("place", ["below", "above", "outside", "mixin"])
+def test_what_the_user_excluded_stays_excluded(
+    urls: Urls, client: Client, happened: list[str], place: str
+) -> None:
+    excluded = method_decorator(transaction.non_atomic_requests, name="dispatch")
+    lock_it = method_decorator(locked, name="dispatch")
+
+    class Own(Plain):
+        pass
+
+    view: Any
+    match place:
+        case "below":
+            view = lock_it(excluded(Own)).as_view()
+        case "above":
+            view = excluded(lock_it(Own)).as_view()
+        case "outside":
+            view = transaction.non_atomic_requests(lock_it(Own).as_view())
+        case _:
+            view = transaction.non_atomic_requests(Mixed.as_view())
+    urls(path("<int:pk>/", view))
+    assert client.post("/7/").content == b"done"
+    assert happened == ["lock", "release"]
+
+
+def test_what_as_view_gives_keeps_what_it_is() -> None:
+    plain: Any = csrf_exempt(Plain.as_view())
+    view: Any = locked(plain)
+    assert view.view_class is Plain
+    assert view.csrf_exempt is True
+    assert view.view_initkwargs == {}
+    assert view.__doc__ == plain.__doc__
+    assert not iscoroutinefunction(view)
+
+
+def test_a_direct_call_needs_no_url(db: None) -> None:
+    for form in FORMS.values():
+        assert form()(RequestFactory().post("/"), pk=7).content == b"done"
+        Order.objects.all().delete()
+
+
+@pytest.mark.django_db
+def test_the_mixin_may_compute_its_key(
+    urls: Urls, client: Client, held_elsewhere: Callable[[str], Any]
+) -> None:
+    class Computed(LockResourceMixin, Plain):
+        def get_lock_key(self) -> str:
+            return resource("order:<n>", n="x" * 300 + str(self.kwargs["pk"]))
+
+    urls(path("<int:pk>/", Computed.as_view()))
+    assert client.post("/7/").status_code == 200
+    with held_elsewhere(resource("order:<n>", n="x" * 300 + "8")):
+        assert client.post("/8/").status_code == 423
+
+
+@pytest.mark.django_db
+def test_the_mixin_takes_the_arguments_of_the_decorator(
+    urls: Urls, client: Client, held_elsewhere: Callable[[str], Any]
+) -> None:
+    class Picky(LockResourceMixin, Plain):
+        lock_key = "order:<int:pk>"
+        lock_methods = ("POST",)
+        lock_status = 409
+
+        def get(self, request: HttpRequest, pk: int) -> HttpResponse:
+            return HttpResponse()
+
+    urls(path("<int:pk>/", Picky.as_view()))
+    with held_elsewhere("order:7"):
+        assert client.post("/7/").status_code == 409
+        assert client.get("/7/").status_code == 200
+
+
+def test_a_wrong_template_fails_when_the_class_is_made() -> None:
+    with pytest.raises(InvalidRedlock, match="malformed resource template"):
+
+        class Wrong(LockResourceMixin, Plain):
+            lock_key = "order:<pk"
+
+
+def test_a_mixin_without_a_key_says_so(db: None) -> None:
+    class Bare(LockResourceMixin, Plain):
+        pass
+
+    with pytest.raises(InvalidRedlock, match="needs a template"):
+        Bare.as_view()(RequestFactory().post("/"), pk=7)
+
+
+def test_two_locks_on_one_class_are_refused() -> None:
+    with pytest.raises(InvalidRedlock, match="two lock decorators"):
+        locked(Decorated.as_view())
+    with pytest.raises(InvalidRedlock, match="two lock decorators"):
+        locked(Mixed.as_view())
+
+
+# Async classes.
+
+
+class Asynchronous(View):
+    async def post(self, request: HttpRequest, pk: int) -> HttpResponse:
+        return HttpResponse("done")
+
+
+class AsyncMixed(LockResourceMixin, Asynchronous):
+    lock_key = "order:<int:pk>"
+
+
+class AsyncHandler(View):
+    @method_decorator(locked)
+    async def post(self, request: HttpRequest, pk: int) -> HttpResponse:
+        return HttpResponse("done")
+
+
+class AsyncMethod(View):
+    @locked
+    async def post(self, request: HttpRequest, pk: int) -> HttpResponse:
+        return HttpResponse("done")
+
+
+@method_decorator(locked, name="dispatch")
+class AsyncDecorated(Asynchronous):
+    pass
+
+
+ASYNC: dict[str, Callable[[], Any]] = {
+    "as_view": lambda: locked(Asynchronous.as_view()),
+    "dispatch": AsyncDecorated.as_view,
+    "mixin": AsyncMixed.as_view,
+    "handler": AsyncHandler.as_view,
+    "method": AsyncMethod.as_view,
+}
+
+
+@pytest.mark.parametrize("form", ASYNC)
+@pytest.mark.parametrize("server", ["asgi", "wsgi"])
+def test_an_async_class_is_locked_and_stays_async(
+    urls: Urls,
+    form: str,
+    server: str,
+    held_elsewhere: Callable[[str], Any],
+    monkeypatch: pytest.MonkeyPatch,
+    is_free: Callable[[str], bool],
+) -> None:
+    from asgiref.sync import async_to_sync
+
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", False)
+    view = ASYNC[form]()
+    assert iscoroutinefunction(view)
+    urls(path("<int:pk>/", view))
+    post: Any = async_to_sync(AsyncClient().post) if server == "asgi" else Client().post
+    assert post("/7/").content == b"done"
+    assert is_free("order:7")
+    with held_elsewhere("order:7"):
+        assert post("/7/").status_code == 423
+
+
+@pytest.mark.parametrize("form", ASYNC)
+async def test_djangos_error_about_async_views_stays(form: str) -> None:
+    async def ask() -> None:
+        view: Any = BaseHandler().make_view_atomic(ASYNC[form]())
+        await view(RequestFactory().post("/"), pk=7)
+
+    with pytest.raises(RuntimeError, match="ATOMIC_REQUESTS with async views"):
+        await ask()

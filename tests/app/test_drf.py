@@ -1,0 +1,394 @@
+"""Django REST framework and django-ninja: who is asked first, what is committed, who is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import ninja
+import pytest
+import rest_framework.views
+from django.conf import settings
+from django.contrib.auth.models import User
+from django.core.checks import run_checks
+from django.db import connection, transaction
+from django.http import HttpRequest
+from django.test import Client, TestCase, override_settings
+from django.urls import include, path
+from ninja.decorators import decorate_view
+from rest_framework import exceptions, renderers, serializers
+from rest_framework.authentication import BaseAuthentication
+from rest_framework.decorators import action, api_view
+from rest_framework.permissions import IsAuthenticated
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.routers import DefaultRouter
+from rest_framework.throttling import BaseThrottle
+from rest_framework.views import APIView
+from rest_framework.viewsets import ModelViewSet, ViewSet
+
+from redlock_django import LockLost, QuorumUnreachable, ResourceLocked, lock, lock_resource, locks
+from redlock_django.backends.memory import MemoryBackend
+from redlock_django.contrib.drf import LockAPIMixin, as_api_exception, exception_handler
+from redlock_django.locking import Lock
+from testproject.shop.models import Order
+
+SITE: dict[str, Any] = {
+    "REDLOCK": {"default": {"BACKEND": "redlock_django.backends.memory.MemoryBackend"}},
+    "ROOT_URLCONF": __name__,
+    "MIDDLEWARE": ["redlock_django.middleware.LockMiddleware"],
+    "INSTALLED_APPS": [*settings.INSTALLED_APPS, "rest_framework"],
+}
+WRITES = pytest.mark.django_db(transaction=True)
+seen: list[str] = []
+
+
+def note(what: str) -> None:
+    """Remember what happened, whether its order's lock was held, and in which transaction."""
+    state = "locked" if is_locked("order:7") else "free"
+    seen.append(f"{what}: {state}{', in a block' if connection.in_atomic_block else ''}")
+
+
+def is_locked(resource: str) -> bool:
+    backend = locks["default"].backend
+    assert isinstance(backend, MemoryBackend)
+    try:
+        backend.release(backend.acquire((resource,), 1, 0, "{}"))
+    except ResourceLocked:
+        return True
+    return False
+
+
+class ByHeader(BaseAuthentication):
+    def authenticate(self, request: Request) -> tuple[User, None] | None:
+        note("authentication")
+        name = request.headers.get("X-User")
+        return (User(pk=len(name), username=name), None) if name else None
+
+
+class Throttle(BaseThrottle):
+    def allow_request(self, request: Request, view: APIView) -> bool:
+        note("throttle")
+        return True
+
+
+class Shown(renderers.JSONRenderer):
+    def render(self, *args: Any, **kwargs: Any) -> bytes:
+        note("render")
+        return bytes(super().render(*args, **kwargs))
+
+
+class Pay(LockAPIMixin, APIView):
+    authentication_classes = (ByHeader,)
+    permission_classes = (IsAuthenticated,)
+    throttle_classes = (Throttle,)
+    renderer_classes = (Shown,)
+
+    @lock_resource("order:<int:pk>", methods=["POST"])
+    def post(self, request: Request, pk: str) -> Response:
+        note("handler")
+        Order.objects.create(number=pk, total=1)
+        if request.data.get("invalid"):
+            raise exceptions.ValidationError("invalid")
+        if request.data.get("busy"):
+            lock("other").acquire()
+        return Response({"paid": pk})
+
+    def get(self, request: Request, pk: str) -> Response:
+        note("handler")
+        Order.objects.create(number=pk, total=1)
+        if "fail" in request.GET:
+            raise exceptions.NotFound
+        return Response({})
+
+
+class ByUser(LockAPIMixin, APIView):
+    authentication_classes = (ByHeader,)
+
+    @lock_resource("user:<user.pk>", status=409)
+    def post(self, request: Request) -> Response:
+        return Response({"locked": is_locked("user:3")})
+
+
+class OrderSerializer(serializers.ModelSerializer):
+    class Meta:
+        model = Order
+        fields = ("number", "total")
+
+
+class Orders(LockAPIMixin, ModelViewSet):
+    authentication_classes: tuple[Any, ...] = ()
+    queryset = Order.objects.all()
+    serializer_class = OrderSerializer
+
+    @action(detail=True, methods=["post"])
+    @lock_resource("order:<int:pk>")
+    def pay(self, request: Request, pk: str) -> Response:
+        note("action")
+        return Response({"action": self.action, "order": self.get_object().number})
+
+
+class Plain(ViewSet):
+    """Without the mixin: REST framework's dispatch runs in Django's transaction."""
+
+    authentication_classes: tuple[Any, ...] = ()
+
+    @action(detail=True, methods=["post"])
+    @lock_resource("order:<int:pk>")
+    def pay(self, request: Request, pk: str) -> Response:
+        note("action")
+        return Response({})
+
+    @action(detail=True, methods=["post"])
+    def body(self, request: Request, pk: str) -> Response:
+        with lock("other"):
+            return Response({})
+
+
+@api_view(["POST"])
+def function(request: Request, pk: str) -> Response:
+    with lock("other"):
+        return Response({})
+
+
+api = ninja.NinjaAPI(urls_namespace="redlock-test")
+
+
+@api.post("/orders/{pk}/pay")
+@decorate_view(lock_resource("order:<int:pk>"))
+def ninja_pay(request: HttpRequest, pk: int) -> dict[str, int]:
+    note("ninja")
+    return {"paid": pk}
+
+
+@api.post("/async/{pk}/pay")
+@decorate_view(lock_resource("order:<int:pk>"))
+async def ninja_apay(request: HttpRequest, pk: int) -> dict[str, Any]:
+    return {"locked": is_locked("order:7")}
+
+
+router = DefaultRouter()
+router.register("orders", Orders)
+router.register("plain", Plain, basename="plain")
+urlpatterns = [
+    path("pay/<pk>/", Pay.as_view()),
+    path("by-user/", ByUser.as_view()),
+    path("function/<pk>/", function),
+    path("excluded/<pk>/", transaction.non_atomic_requests(Pay.as_view())),
+    path("ninja/", api.urls),
+    path("", include(router.urls)),
+]
+
+
+@pytest.fixture(autouse=True)
+def _site() -> Iterator[None]:
+    seen.clear()
+    with override_settings(**SITE):
+        yield
+
+
+@pytest.fixture
+def client() -> Client:
+    return Client(headers={"X-User": "Ann"})
+
+
+@contextmanager
+def held(resource: str) -> Iterator[None]:
+    """Somebody else holds it."""
+    backend = locks["default"].backend
+    lease = backend.acquire((resource,), 10, 0, "{}")
+    yield
+    backend.release(lease)
+
+
+@WRITES
+def test_authentication_then_lock_then_transaction(client: Client) -> None:
+    response = client.post("/pay/07/")
+    assert response.json() == {"paid": "07"}
+    assert seen == [
+        "authentication: free",
+        "throttle: free",
+        "handler: locked, in a block",
+        "render: locked, in a block",
+    ]
+    assert not is_locked("order:7")
+    assert Order.objects.count() == 1
+    assert response["Allow"] == "GET, POST, HEAD, OPTIONS"
+
+
+@WRITES
+def test_nobody_unknown_takes_a_lock() -> None:
+    with held("order:7"):
+        assert Client().post("/pay/7/").status_code == 403
+    assert seen == ["authentication: locked", "render: locked"]
+
+
+@WRITES
+def test_a_handler_without_a_lock_has_its_transaction(client: Client) -> None:
+    client.get("/pay/7/")
+    assert seen[2] == "handler: free, in a block"
+    assert client.get("/pay/8/?fail").status_code == 404
+    assert Order.objects.count() == 1
+    assert client.options("/pay/7/").status_code == 200
+    assert client.put("/pay/7/").status_code == 405
+
+
+@WRITES
+@pytest.mark.parametrize(("method", "state"), [("get", "free"), ("post", "locked")])
+def test_what_the_user_excluded_stays_excluded(client: Client, method: str, state: str) -> None:
+    getattr(client, method)("/excluded/7/")
+    assert seen[2] == f"handler: {state}"
+
+
+@WRITES
+def test_a_conflict_is_told_as_rest_framework_tells(client: Client) -> None:
+    with held("order:7"):
+        response = client.post("/pay/7/")
+    assert response.status_code == 423
+    assert response["Content-Type"] == "application/json"
+    assert response.json() == {"detail": "Another request is working on this resource."}
+    assert 1 <= int(response["Retry-After"]) <= 10
+    assert response["Allow"]
+    assert "handler: locked, in a block" not in seen
+    response = client.post("/pay/seven/")
+    assert response.status_code == 400
+    assert "Retry-After" not in response
+
+
+@WRITES
+def test_the_key_knows_the_user_and_the_decorator_its_status(client: Client) -> None:
+    assert client.post("/by-user/").json() == {"locked": True}
+    with held("user:3"):
+        assert client.post("/by-user/").status_code == 409
+
+
+@WRITES
+def test_errors_of_the_body_roll_back_and_free(client: Client) -> None:
+    assert client.post("/pay/7/", {"invalid": 1}).status_code == 400
+    with held("other"):
+        assert client.post("/pay/7/", {"busy": 1}).status_code == 423
+    assert not Order.objects.exists()
+    assert not is_locked("order:7")
+
+
+@WRITES
+def test_a_lost_lock_rolls_back_what_was_rendered(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost(self: Lock) -> None:
+        raise LockLost("lost", resource="order:7")
+
+    monkeypatch.setattr(Lock, "ensure_held", lost)
+    response = client.post("/pay/7/")
+    assert (response.status_code, response["Retry-After"]) == (503, "1")
+    assert response.json() == {
+        "detail": "The resource could not be kept locked. Nothing was changed."
+    }
+    assert seen[3] == "render: locked, in a block"
+    assert not Order.objects.exists()
+
+
+@WRITES
+def test_the_projects_own_exception_handler(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def own(error: Exception, context: dict[str, Any]) -> Response:
+        assert isinstance(error, exceptions.APIException)
+        assert isinstance(error.__cause__, ResourceLocked)
+        return Response({"code": error.get_codes()}, status=error.status_code)
+
+    monkeypatch.setattr(Pay.settings, "EXCEPTION_HANDLER", own)
+    with held("order:7"):
+        response = client.post("/pay/7/")
+    assert (response.status_code, response.json()) == (423, {"code": "resource-locked"})
+
+
+@WRITES
+def test_an_action_of_a_view_set(client: Client) -> None:
+    order = Order.objects.create(pk=7, number="A-7", total=1)
+    response = client.post("/orders/07/pay/")
+    assert response.json() == {"action": "pay", "order": order.number}
+    assert seen == ["action: locked, in a block"]
+    with held("order:7"):
+        assert client.post("/orders/7/pay/").status_code == 423
+        assert client.get("/orders/7/").status_code == 200
+    page = client.post("/orders/7/pay/", headers={"Accept": "text/html"})
+    assert page["Content-Type"].startswith("text/html")
+    assert client.post("/orders/", {"number": "A-8", "total": 1}).status_code == 201
+
+
+@WRITES
+def test_without_the_mixin_it_is_as_in_any_view(client: Client) -> None:
+    connection.settings_dict["ATOMIC_REQUESTS"] = False
+    try:
+        assert client.post("/plain/7/pay/").status_code == 200
+        with held("order:7"):
+            response = client.post("/plain/7/pay/")
+    finally:
+        connection.settings_dict["ATOMIC_REQUESTS"] = True
+    assert response.status_code == 423
+    assert response.json()["code"] == "resource-locked"
+
+
+def test_the_system_checks_ask_for_the_mixin() -> None:
+    errors = run_checks(tags=["redlock"])
+    assert {error.id for error in errors} == {"redlock_django.E006"}
+    assert all("Plain.pay" in error.msg for error in errors)
+    assert "LockAPIMixin" in str(errors[0].hint)
+
+
+@WRITES
+def test_the_exception_handler_alone_answers_errors_of_bodies(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with held("other"):
+        assert client.post("/plain/7/body/").json()["code"] == "resource-locked"
+        monkeypatch.setattr(Plain.settings, "EXCEPTION_HANDLER", exception_handler)
+        response = client.post("/plain/7/body/")
+        assert response.json() == {"detail": "Another request is working on this resource."}
+        assert client.post("/function/7/").status_code == 423
+    assert response["Retry-After"]
+
+
+def test_other_errors_stay_what_they_are() -> None:
+    error = ValueError("mine")
+    assert as_api_exception(error) is error
+    unreachable = as_api_exception(QuorumUnreachable("redis://secret@host is down"), status=409)
+    assert isinstance(unreachable, exceptions.APIException)
+    assert unreachable.status_code == 503
+    assert "secret" not in str(unreachable.detail)
+    assert rest_framework.views.exception_handler(unreachable, {})["Retry-After"] == "1"
+
+
+class UsersTestCase(TestCase):
+    """A user's tests of locked views need no ceremony."""
+
+    def test_errors_do_not_break_the_tests_transaction(self) -> None:
+        for url, status in [("/pay/7/?fail", 404), ("/pay/seven/", 400), ("/pay/8/", 200)]:
+            with self.subTest(url):
+                client = Client(headers={"X-User": "Ann"})
+                method = client.get if "fail" in url else client.post
+                assert method(url).status_code == status
+                Order.objects.count()
+        assert Client().post("/pay/9/").status_code == 403
+        assert Order.objects.count() == 1
+
+
+# django-ninja.
+
+
+@WRITES
+def test_a_ninja_view(client: Client) -> None:
+    connection.settings_dict["ATOMIC_REQUESTS"] = False
+    try:
+        assert client.post("/ninja/orders/07/pay").json() == {"paid": 7}
+        assert seen == ["ninja: locked"]
+        assert not is_locked("order:7")
+        with held("order:7"):
+            response = client.post("/ninja/orders/7/pay")
+            assert (response.status_code, response.json()["code"]) == (423, "resource-locked")
+            assert client.post("/ninja/async/7/pay").status_code == 423
+        assert client.post("/ninja/async/7/pay").json() == {"locked": True}
+    finally:
+        connection.settings_dict["ATOMIC_REQUESTS"] = True

@@ -1,0 +1,382 @@
+"""@hold on plain functions, tasks and management commands: one at a time, and who is told what."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import io
+from typing import TYPE_CHECKING, Any
+
+import celery
+import pytest
+from asgiref.sync import iscoroutinefunction
+from django.core.exceptions import SynchronousOnlyOperation
+from django.core.management import BaseCommand, CommandError, call_command
+from django.db import transaction
+from django.test import TestCase
+
+from redlock_django import hold, lock
+from redlock_django.backends.memory import MemoryBackend
+from redlock_django.exceptions import (
+    AlreadyHeld,
+    BadResource,
+    InvalidRedlock,
+    QuorumUnreachable,
+    ResourceLocked,
+)
+from redlock_django.handler import locks
+from redlock_django.management.single_run import SingleRunMixin
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_django import Settings
+
+    from redlock_django.locking import Lock
+
+MEMORY = "redlock_django.backends.memory.MemoryBackend"
+
+
+@pytest.fixture(autouse=True)
+def _memory(settings: Settings) -> None:
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY}}
+
+
+@pytest.fixture
+def nightly_held_elsewhere() -> Iterator[None]:
+    import threading
+
+    taken, enough = threading.Event(), threading.Event()
+
+    def holder() -> None:
+        with lock("nightly"):
+            taken.set()
+            enough.wait(20)
+
+    thread = threading.Thread(target=holder)
+    thread.start()
+    assert taken.wait(20)
+    yield
+    enough.set()
+    thread.join()
+
+
+def is_locked(resource: str) -> bool:
+    backend = locks["default"].backend
+    try:
+        backend.release(backend.acquire((resource,), 1, 0, "{}"))
+    except ResourceLocked:
+        return True
+    return False
+
+
+# Functions.
+
+
+def test_the_lock_is_held_while_the_function_runs() -> None:
+    @hold("report:<customer>")
+    def report(customer: str, *, year: int = 2026) -> str:
+        """Make the report."""
+        assert is_locked("report:acme")
+        return f"{customer} {year}"
+
+    assert report("acme", year=2027) == "acme 2027"
+    assert not is_locked("report:acme")
+    assert report.__doc__ == "Make the report."
+    assert list(inspect.signature(report).parameters) == ["customer", "year"]
+
+
+async def test_a_coroutine_function_stays_one() -> None:
+    @hold("report:<customer>")
+    async def report(customer: str) -> str:
+        assert is_locked("report:acme")
+        await asyncio.sleep(0)
+        return customer
+
+    assert iscoroutinefunction(report)
+    assert await report(customer="acme") == "acme"
+    assert not is_locked("report:acme")
+
+
+@pytest.mark.usefixtures("nightly_held_elsewhere")
+def test_a_conflict_is_raised_or_skipped() -> None:
+    ran = []
+
+    @hold("nightly")
+    def raising() -> None:
+        ran.append("raising")
+
+    @hold("nightly", on_conflict="skip")
+    def skipping() -> str:
+        ran.append("skipping")
+        return "done"
+
+    @hold("nightly", on_conflict="skip")
+    async def askipping() -> str:
+        ran.append("askipping")
+        return "done"
+
+    with pytest.raises(ResourceLocked):
+        raising()
+    assert skipping() is None
+    assert asyncio.run(askipping()) is None
+    assert ran == []
+
+
+@pytest.mark.usefixtures("nightly_held_elsewhere")
+def test_skip_is_only_about_the_functions_own_lock() -> None:
+    @hold("another", on_conflict="skip")
+    def function() -> None:
+        lock("nightly").acquire()
+
+    with pytest.raises(ResourceLocked):
+        function()
+    assert not is_locked("another")
+
+
+def test_skip_does_not_hide_that_there_is_no_quorum() -> None:
+    backend = locks["default"].backend
+    assert isinstance(backend, MemoryBackend)
+
+    @hold("nightly", on_conflict="skip")
+    def function() -> None:
+        raise AssertionError
+
+    def unreachable(*args: object) -> None:
+        raise QuorumUnreachable("no master answers")
+
+    backend.acquire = unreachable  # type: ignore[assignment,method-assign]
+    with pytest.raises(QuorumUnreachable):
+        function()
+
+
+def test_values_are_written_as_in_views() -> None:
+    seen: list[str] = []
+
+    @hold("order:<int:pk>", "user:<user>")
+    def function(pk: object, user: str) -> None:
+        seen.extend(name for name in ("order:7", "user:a%3Ab") if is_locked(name))
+
+    function("07", "a:b")
+    assert seen == ["order:7", "user:a%3Ab"]
+    with pytest.raises(BadResource):
+        function("seven", "a")
+    with pytest.raises(BadResource):
+        function(7, "")
+
+
+def test_methods_and_defaults() -> None:
+    class Importer:
+        @hold("import:<source>")
+        def run(self, source: str = "erp") -> bool:
+            return is_locked("import:erp")
+
+    assert Importer().run()
+    assert not is_locked("import:erp")
+
+
+def test_the_body_can_reach_its_lock() -> None:
+    @hold("nightly")
+    def function() -> Lock:
+        with lock("nightly", reentrant=True) as held:
+            assert held.fence > 0
+            assert len(held.fingerprint) == 8
+        return held
+
+    function()
+    assert not is_locked("nightly")
+
+
+def test_taking_it_twice_says_so_or_nests() -> None:
+    @hold("nightly")
+    def plain() -> str:
+        return "ran"
+
+    @hold("nightly", reentrant=True)
+    def nesting() -> str:
+        return "ran"
+
+    with lock("nightly"):
+        with pytest.raises(AlreadyHeld, match="reentrant=True"):
+            plain()
+        assert nesting() == "ran"
+        assert is_locked("nightly")
+
+
+async def test_a_sync_function_does_not_block_a_loop() -> None:
+    @hold("nightly")
+    def function() -> None: ...
+
+    with pytest.raises(SynchronousOnlyOperation):
+        function()
+
+
+def test_the_bodys_exception_comes_out_and_the_lock_is_free() -> None:
+    @hold("nightly")
+    def function() -> None:
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        function()
+    assert not is_locked("nightly")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_commit_after_the_release_is_refused() -> None:
+    @hold("nightly")
+    def function() -> str:
+        with transaction.atomic():
+            return "ran"
+
+    assert function() == "ran"
+    with transaction.atomic(), pytest.raises(InvalidRedlock, match=r"on_commit\(\)"):
+        function()
+
+
+class UsersTestCase(TestCase):
+    def test_the_block_around_each_test_does_not_count(self) -> None:
+        assert hold("nightly")(lambda: "ran")() == "ran"
+
+
+# What cannot work is said at import.
+
+
+@pytest.mark.parametrize(
+    ("terms", "message"),
+    [
+        ({"templates": ()}, "needs a name"),
+        ({"templates": ("report:<customer>",)}, "needs a parameter 'customer'; there is: 'pk'"),
+        ({"templates": ("report:<user.pk>",)}, "there is no request here"),
+        ({"templates": ("report:<header:X-Tenant>",)}, "there is no request here"),
+        ({"templates": (lambda request: "x",)}, "there is no request here"),
+        ({"templates": ("report:<pk",)}, "malformed"),
+        ({"on_conflict": "ignore"}, "on_conflict is 'raise' or 'skip', got 'ignore'"),
+        ({"ttl": 0}, "ttl must be at least"),
+        ({"wait": "1"}, "wait must be a number"),
+    ],
+)
+def test_errors_at_import(terms: dict[str, Any], message: str) -> None:
+    def function(pk: int) -> None: ...
+
+    templates = terms.pop("templates", ("nightly",))
+    with pytest.raises(InvalidRedlock, match=message):
+        hold(*templates, **terms)(function)
+
+
+def test_generators_are_refused() -> None:
+    def rows() -> Iterator[int]:
+        yield 1
+
+    async def arows() -> Any:
+        yield 1
+
+    for function in (rows, arows):
+        with pytest.raises(InvalidRedlock, match="after the lock is free"):
+            hold("nightly")(function)
+
+
+# Tasks.
+
+
+def test_celery_task() -> None:
+    app = celery.Celery("shop", broker="memory://", set_as_current=False)
+
+    @app.task(bind=True)
+    @hold("report:<customer>", on_conflict="skip")
+    def report(self: Any, customer: str) -> str:
+        assert is_locked("report:acme")
+        return f"{self.name} {customer}"
+
+    assert report.apply(args=["acme"]).get() == f"{__name__}.report acme"
+    assert not is_locked("report:acme")
+    with pytest.raises(TypeError):
+        report.apply_async(args=[])  # Celery still knows the signature
+
+
+@pytest.mark.usefixtures("nightly_held_elsewhere")
+def test_celery_tries_again() -> None:
+    app = celery.Celery("shop", broker="memory://", set_as_current=False)
+
+    @app.task(autoretry_for=(ResourceLocked,), max_retries=2, default_retry_delay=0)
+    @hold("nightly")
+    def nightly() -> None:
+        raise AssertionError
+
+    result = nightly.apply()
+    assert isinstance(result.result, ResourceLocked)
+    assert result.state == "FAILURE"
+
+
+def test_celery_in_the_wrong_order_says_so() -> None:
+    app = celery.Celery("shop", broker="memory://", set_as_current=False)
+
+    with pytest.raises(InvalidRedlock, match=r"@app\.task or @shared_task above it"):
+
+        @hold("nightly")
+        @app.task
+        def wrong() -> None: ...
+
+    with pytest.raises(InvalidRedlock, match=r"@shared_task above it"):
+
+        @hold("nightly")
+        @celery.shared_task
+        def wrong_too() -> None: ...
+
+
+@hold("report:<customer>")
+def django_report(customer: str) -> str:
+    return f"{customer} {is_locked('report:acme')}"
+
+
+def test_django_task(settings: Settings) -> None:
+    tasks = pytest.importorskip("django.tasks", reason="Django 6.0 and later")
+    settings.TASKS = {"default": {"BACKEND": "django.tasks.backends.immediate.ImmediateBackend"}}
+    task = tasks.task(django_report)
+    assert task.enqueue("acme").return_value == "acme True"
+    with pytest.raises(InvalidRedlock, match="@task"):
+        hold("nightly")(task)
+
+
+# Management commands.
+
+
+class Nightly(SingleRunMixin, BaseCommand):
+    lock_key = "nightly"
+
+    def handle(self, *args: Any, **options: Any) -> str:
+        self.held.ensure_held()
+        return "held" if is_locked("nightly") else "free"
+
+
+def test_a_command_runs_under_its_lock() -> None:
+    out = io.StringIO()
+    call_command(Nightly(), stdout=out)
+    assert out.getvalue() == "held\n"
+    assert not is_locked("nightly")
+
+
+@pytest.mark.usefixtures("nightly_held_elsewhere")
+def test_a_second_command_ends_with_75_or_quietly(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.StringIO()
+    with pytest.raises(CommandError, match="nightly") as caught:
+        call_command(Nightly(), stdout=out)
+    assert caught.value.returncode == 75
+    monkeypatch.setattr(Nightly, "on_conflict", "skip")
+    call_command(Nightly(), stdout=out)
+    assert out.getvalue() == ""
+
+
+def test_a_commands_key() -> None:
+    class Command(SingleRunMixin):
+        pass
+
+    Command.__module__ = "shop.management.commands.nightly"
+    assert Command().get_lock_key() == "command:nightly"
+
+    class ForTenant(Nightly):
+        def get_lock_key(self, **options: Any) -> str:
+            return f"nightly {options['verbosity']}"
+
+    with pytest.raises(CommandError, match="resource") as caught:
+        call_command(ForTenant())
+    assert caught.value.returncode == 2

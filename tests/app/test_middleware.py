@@ -1,0 +1,361 @@
+"""LockMiddleware: answers for any view, and locks that outlive the view that took them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from asgiref.sync import iscoroutinefunction, sync_to_async
+from django.core.exceptions import PermissionDenied
+from django.db import connections, transaction
+from django.http import HttpRequest, HttpResponse
+from django.template import engines
+from django.template.response import TemplateResponse
+from django.test import AsyncClient, Client, RequestFactory, TestCase, override_settings
+from django.urls import path
+from django.views.generic import View
+from pytest_django import Settings
+
+from redlock_django.decorators import lock_resource
+from redlock_django.exceptions import (
+    BadResource,
+    InvalidRedlock,
+    LockLost,
+    QuorumUnreachable,
+    ResourceLocked,
+)
+from redlock_django.locking import lock
+from redlock_django.middleware import LockMiddleware
+from redlock_django.signals import lock_released
+from testproject.shop.models import Order
+from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
+
+WRITES = pytest.mark.django_db(transaction=True)
+Urls = Callable[..., None]
+
+
+@pytest.fixture(autouse=True)
+def _middleware(settings: Settings, memory: None) -> None:
+    settings.MIDDLEWARE = [LOCK_MIDDLEWARE]
+
+
+@pytest.fixture
+def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", False)
+
+
+def order(number: str = "A-1") -> Order:
+    return Order.objects.create(number=number, total=1)
+
+
+def raising(error: Exception) -> Callable[..., HttpResponse]:
+    def view(request: HttpRequest) -> HttpResponse:
+        order()
+        raise error
+
+    return view
+
+
+# Answers.
+
+
+@WRITES
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (ResourceLocked("x", retry_after=4), 409, "resource-locked"),
+        (QuorumUnreachable("x"), 503, "lock-unavailable"),
+        (LockLost("x"), 503, "lock-lost"),
+        (BadResource("x"), 400, "bad-resource"),
+    ],
+)
+def test_a_lock_error_of_any_view_is_answered_after_rollback(
+    settings: Settings,
+    urls: Urls,
+    client: Client,
+    happened: list[str],
+    error: Exception,
+    status: int,
+    code: str,
+) -> None:
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "STATUS": 409}}
+    urls(path("", raising(error)))
+    response = client.get("/")
+    assert (response.status_code, json.loads(response.content)["code"]) == (status, code)
+    assert happened == ["BEGIN", "ROLLBACK"]
+
+
+@pytest.mark.django_db
+def test_other_errors_are_none_of_its_business(urls: Urls, client: Client) -> None:
+    urls(path("", raising(PermissionDenied())))
+    assert client.get("/").status_code == 403
+
+
+async def test_an_async_view_is_answered_too(urls: Urls, plain: None) -> None:
+    async def view(request: HttpRequest) -> HttpResponse:
+        async with lock("nightly"):
+            raise ResourceLocked("x", retry_after=4)
+
+    urls(path("", view))
+    response = await AsyncClient().get("/")
+    assert (response.status_code, response["Retry-After"]) == (423, "4")
+
+
+async def test_it_is_what_its_surroundings_are(urls: Urls) -> None:
+    async def respond(request: HttpRequest) -> HttpResponse:
+        return HttpResponse(str(threading.get_ident()))
+
+    def respond_sync(request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+    asynchronous: Any = LockMiddleware(respond)
+    assert iscoroutinefunction(asynchronous)
+    assert not iscoroutinefunction(LockMiddleware(respond_sync))
+    response = await asynchronous(RequestFactory().get("/"))
+    assert response.content.decode() == str(threading.get_ident())
+
+
+# A handler method inside of the transaction that Django has opened.
+
+
+class Handler(View):
+    @lock_resource(
+        "order:<int:pk>", on_locked=lambda request, error: HttpResponse("own", status=202)
+    )
+    def post(self, request: HttpRequest, pk: int) -> HttpResponse:
+        order()
+        if "fail" in request.GET:
+            raise PermissionDenied
+        return HttpResponse()
+
+
+@WRITES
+def test_a_handler_keeps_its_lock_until_after_commit(
+    urls: Urls, client: Client, happened: list[str], sees_commits: None
+) -> None:
+    urls(path("<int:pk>/", Handler.as_view()))
+    assert client.post("/7/").status_code == 200
+    assert happened == ["BEGIN", "lock", "guard", "COMMIT", "release"]
+    assert Order.objects.count() == 1
+
+
+@WRITES
+def test_a_handler_that_fails_keeps_its_lock_until_after_rollback(
+    urls: Urls, client: Client, happened: list[str], sees_commits: None
+) -> None:
+    urls(path("<int:pk>/", Handler.as_view()))
+    assert client.post("/7/?fail").status_code == 403
+    assert happened == ["BEGIN", "lock", "ROLLBACK", "release"]
+    assert Order.objects.count() == 0
+
+
+@WRITES
+def test_a_handler_that_lost_its_lock_is_rolled_back(
+    urls: Urls, client: Client, sees_commits: None, lose_locks: Callable[[], None]
+) -> None:
+    class Losing(View):
+        @lock_resource("order:<int:pk>")
+        def post(self, request: HttpRequest, pk: int) -> HttpResponse:
+            order()
+            lose_locks()
+            return HttpResponse()
+
+    urls(path("<int:pk>/", Losing.as_view()))
+    response = client.post("/7/")
+    assert (response.status_code, json.loads(response.content)["code"]) == (503, "lock-lost")
+    assert Order.objects.count() == 0
+
+
+@WRITES
+def test_a_refused_handler_answers_in_its_own_way_after_rollback(
+    urls: Urls,
+    client: Client,
+    happened: list[str],
+    sees_commits: None,
+    held_elsewhere: Callable[[str], Any],
+) -> None:
+    urls(path("<int:pk>/", Handler.as_view()))
+    with held_elsewhere("order:7"):
+        happened.clear()
+        response = client.post("/7/")
+        assert (response.status_code, response.content) == (202, b"own")
+        assert happened == ["BEGIN", "lock", "ROLLBACK"]
+
+
+@WRITES
+def test_a_handler_renders_inside_and_a_late_response_under_the_lock(
+    urls: Urls, client: Client, happened: list[str], sees_commits: None
+) -> None:
+    class Rendering(View):
+        @lock_resource("order:<int:pk>")
+        def get(self, request: HttpRequest, pk: int) -> HttpResponse:
+            def render() -> str:
+                happened.append("render")
+                return ""
+
+            template: Any = engines["django"].from_string("{{ f }}")
+            return TemplateResponse(request, template, {"f": render})
+
+    urls(path("<int:pk>/", Rendering.as_view()))
+    assert client.get("/7/").status_code == 200
+    assert happened == ["BEGIN", "lock", "render", "guard", "COMMIT", "release"]
+
+
+@WRITES
+def test_a_locked_view_inside_another_is_handed_over(
+    urls: Urls, client: Client, happened: list[str], sees_commits: None
+) -> None:
+    @lock_resource("user:1")
+    def inner(request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+    @lock_resource("order:1")
+    def outer(request: HttpRequest) -> HttpResponse:
+        return inner(request)
+
+    urls(path("", outer))
+    assert client.get("/").status_code == 200
+    # The inner one's lock is freed last, by the middleware.
+    order = ["lock", "BEGIN", "lock", "guard", "guard", "COMMIT", "release", "release"]
+    assert happened == order
+
+
+@WRITES
+def test_where_reads_may_be_older_than_the_lock_dispatch_is_named(
+    urls: Urls, client: Client, happened: list[str]
+) -> None:
+    urls(path("<int:pk>/", Handler.as_view()))
+    with pytest.raises(InvalidRedlock, match='name="dispatch"'):
+        client.post("/7/")
+    assert "lock" not in happened
+
+
+@WRITES
+def test_without_the_middleware_it_refuses_and_never_releases_early(
+    settings: Settings, urls: Urls, client: Client, happened: list[str], sees_commits: None
+) -> None:
+    settings.MIDDLEWARE = []
+    urls(path("<int:pk>/", Handler.as_view()))
+    with pytest.raises(InvalidRedlock, match=r"redlock_django\.middleware\.LockMiddleware"):
+        client.post("/7/")
+    assert happened == ["BEGIN", "ROLLBACK"]
+
+
+@WRITES
+def test_a_handler_that_the_user_excluded_has_no_transaction(
+    urls: Urls, client: Client, happened: list[str]
+) -> None:
+    urls(path("<int:pk>/", transaction.non_atomic_requests(Handler.as_view())))
+    assert client.post("/7/").status_code == 200
+    assert [word for word in happened if word != "guard"] == ["lock", "release"]
+
+
+@pytest.mark.django_db
+def test_in_a_test_with_a_block_around_it_nothing_is_asked(urls: Urls, client: Client) -> None:
+    urls(path("<int:pk>/", Handler.as_view()))
+    assert client.post("/7/").status_code == 200
+    assert Order.objects.count() == 1
+
+
+@override_settings(
+    REDLOCK={"default": {"BACKEND": MEMORY}}, ROOT_URLCONF=__name__, MIDDLEWARE=[LOCK_MIDDLEWARE]
+)
+class InATestCase(TestCase):
+    """Nor in Django's own test case, on SQLite, with ATOMIC_REQUESTS."""
+
+    def test_a_locked_handler_works(self) -> None:
+        for _ in range(2):
+            assert self.client.post("/7/").status_code == 200
+            Order.objects.all().delete()
+
+
+urlpatterns = [path("<int:pk>/", Handler.as_view())]
+
+
+# What is cancelled.
+
+
+async def test_cancelled_async_work_frees_at_once(
+    urls: Urls, plain: None, is_free: Callable[[str], bool]
+) -> None:
+    entered = asyncio.Event()
+
+    async def view(request: HttpRequest) -> HttpResponse:
+        async with lock("nightly"):
+            entered.set()
+            await asyncio.Event().wait()
+        return HttpResponse()
+
+    urls(path("", view))
+    task = asyncio.create_task(AsyncClient().get("/"))
+    await entered.wait()
+    assert not is_free("nightly")
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert is_free("nightly")
+
+
+async def test_a_cancelled_task_waits_for_its_thread_before_it_frees(
+    is_free: Callable[[str], bool],
+) -> None:
+    begun, go_on, freed = threading.Event(), threading.Event(), threading.Event()
+
+    def note(**_: object) -> None:
+        freed.set()
+
+    lock_released.connect(note)
+    free_meanwhile: list[bool] = []
+
+    def work() -> None:
+        begun.set()
+        assert go_on.wait(20)
+        free_meanwhile.append(is_free("nightly"))
+
+    async def locked() -> None:
+        async with lock("nightly"):
+            await sync_to_async(work)()
+
+    task = asyncio.create_task(locked())
+    await asyncio.to_thread(begun.wait, 20)
+    task.cancel()
+    await asyncio.sleep(0.01)
+    task.cancel()  # once more, as a server that is shut down does
+    await asyncio.sleep(0.01)
+    assert not is_free("nightly")
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await asyncio.to_thread(freed.wait, 20)
+    assert is_free("nightly")
+    assert free_meanwhile == [False]
+
+
+@pytest.mark.parametrize("colour", ["sync", "async"])
+def test_the_exception_of_the_body_wins(
+    urls: Urls, plain: None, monkeypatch: pytest.MonkeyPatch, colour: str
+) -> None:
+    from redlock_django.backends.memory import MemoryBackend
+
+    def fail(*args: object) -> bool:
+        raise OSError("the release failed")
+
+    async def afail(*args: object) -> bool:
+        raise OSError("the release failed")
+
+    @lock_resource("nightly")
+    def view(request: HttpRequest) -> HttpResponse:
+        monkeypatch.setattr(MemoryBackend, "release", fail)
+        raise PermissionDenied
+
+    @lock_resource("nightly")
+    async def aview(request: HttpRequest) -> HttpResponse:
+        monkeypatch.setattr(MemoryBackend, "arelease", afail)
+        raise PermissionDenied
+
+    urls(path("", view if colour == "sync" else aview))
+    assert Client().get("/").status_code == 403

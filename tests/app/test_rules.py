@@ -1,0 +1,210 @@
+"""RULES: a rule is the decorator, put on when the middleware is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import connections
+from django.http import HttpRequest, HttpResponse
+from django.test import AsyncClient, Client, override_settings
+from django.urls import include, path, re_path, resolve, reverse
+from django.views.generic import View
+from pytest_django import Settings
+
+from redlock_django import lock_resource
+from redlock_django.exceptions import InvalidRedlock
+from redlock_django.middleware import LockMiddleware
+from redlock_django.transactions import TakenOver
+from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
+
+Urls = Callable[..., None]
+Held = Callable[[str], Any]
+pytestmark = pytest.mark.django_db
+
+
+def pay(request: HttpRequest, pk: int, **kwargs: Any) -> HttpResponse:
+    return HttpResponse("paid")
+
+
+async def apay(request: HttpRequest, pk: int) -> HttpResponse:
+    return HttpResponse("paid")
+
+
+def named(request: HttpRequest, pk: int) -> HttpResponse:
+    return HttpResponse("paid")
+
+
+class Pay(View):
+    def post(self, request: HttpRequest, pk: int) -> HttpResponse:
+        return HttpResponse("paid")
+
+
+class Site:
+    """Sets the rules of the alias "default"."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+
+    def rules(self, *rules: dict[str, Any]) -> None:
+        self._settings.REDLOCK = {
+            "default": {"BACKEND": MEMORY, "RULES": list(rules)},
+            "other": {"BACKEND": MEMORY, "KEY_PREFIX": "other"},
+        }
+
+
+@pytest.fixture
+def site(settings: Settings, urls: Urls) -> Site:
+    settings.MIDDLEWARE = [LOCK_MIDDLEWARE]
+    shop = ([path("pay/", pay, name="pay")], "shop")
+    urls(
+        path("orders/<int:pk>/", include(shop)),
+        path("eu/<int:pk>/", include(shop, namespace="eu-shop")),
+        path("class/<int:pk>/", Pay.as_view(), name="class"),
+        path("plain/<int:pk>/", include([path("pay/", pay, {"extra": 1}, name="plain")])),
+        re_path(r"^regex/(?P<pk>\d+)/$", pay, name="regex"),
+        path("async/<int:pk>/", apay, name="async"),
+        path("named/<int:pk>/", named, name="named"),
+        path("none/", lambda request: HttpResponse(), name="none"),
+    )
+    return Site(settings)
+
+
+KEY = "order:<int:pk>"
+
+
+@pytest.mark.parametrize(
+    ("rule", "url"),
+    [
+        ({"view": "shop:pay"}, "/orders/7/pay/"),
+        ({"view": "eu-shop:pay"}, "/eu/7/pay/"),
+        ({"view": "plain"}, "/plain/7/pay/"),
+        ({"view": f"{__name__}.pay"}, "/orders/7/pay/"),
+        ({"view": f"{__name__}.Pay"}, "/class/7/"),
+        ({"path": "orders/<int:pk>/pay/"}, "/orders/7/pay/"),
+        ({"path": "/orders/<int:pk>/pay/"}, "/orders/7/pay/"),
+        ({"path": r"regex/(?P<pk>\d+)/$"}, "/regex/7/"),
+        ({"view": "class", "urlconf": "urls_of_a_test"}, "/class/7/"),
+        ({"view": "plain", "methods": ["POST"]}, "/plain/7/pay/"),
+        ({"view": "plain", "ttl": 5, "wait": 0}, "/plain/7/pay/"),
+    ],
+)
+def test_a_rule_is_the_decorator(
+    site: Site, client: Client, held_elsewhere: Held, rule: dict[str, Any], url: str
+) -> None:
+    site.rules({**rule, "key": KEY})
+    assert client.post(url).content == b"paid"
+    with held_elsewhere("order:7"):
+        assert client.post(url).status_code == 423
+    marked: Any = resolve(url).func
+    assert isinstance(marked._non_atomic_requests, TakenOver)
+
+
+def test_the_name_of_an_app_means_all_its_instances(
+    site: Site, client: Client, held_elsewhere: Held
+) -> None:
+    site.rules({"view": "shop:pay", "key": KEY})
+    with held_elsewhere("order:7"):
+        assert client.post("/orders/7/pay/").status_code == 423
+        assert client.post("/eu/7/pay/").status_code == 423
+        assert client.post("/plain/7/pay/").status_code == 200
+
+
+def test_methods_statuses_and_several_keys(
+    site: Site, client: Client, held_elsewhere: Held
+) -> None:
+    site.rules(
+        {"view": "plain", "key": [KEY, "tenant:<header:X-T>"], "methods": ["POST"], "status": 409}
+    )
+    url = "/plain/7/pay/"
+    for name in ("order:7", "tenant:a"):
+        with held_elsewhere(name):
+            assert client.post(url, headers={"X-T": "a"}).status_code == 409
+            assert client.get(url).status_code == 200
+
+
+def test_a_rule_may_use_another_alias(site: Site, client: Client, held_elsewhere: Held) -> None:
+    site.rules({"view": "plain", "key": KEY, "using": "other"})
+    with held_elsewhere("order:7"):
+        assert client.post("/plain/7/pay/").status_code == 200
+
+
+async def test_a_rule_for_an_async_view(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", False)
+    site.rules({"view": "async", "key": "order:<int:pk>:<header:X-T>"})
+    assert (await AsyncClient().post("/async/7/", headers={"X-T": "1"})).content == b"paid"
+    assert (await AsyncClient().post("/async/7/")).status_code == 400
+
+
+def test_two_middlewares_put_a_rule_on_once(
+    site: Site, client: Client, held_elsewhere: Held
+) -> None:
+    site.rules({"view": "plain", "key": KEY})
+    for _ in range(2):
+        LockMiddleware(lambda request: None)
+    assert client.post("/plain/7/pay/").content == b"paid"
+
+
+def test_a_change_of_settings_takes_rules_off_and_puts_others_on(
+    site: Site, client: Client, held_elsewhere: Held
+) -> None:
+    site.rules({"view": "plain", "key": KEY})
+    assert client.post("/plain/7/pay/").status_code == 200
+    with (
+        override_settings(
+            REDLOCK={"default": {"BACKEND": MEMORY, "RULES": [{"view": "class", "key": KEY}]}}
+        ),
+        held_elsewhere("order:7"),
+    ):
+        assert client.post("/plain/7/pay/").status_code == 200
+        assert client.post("/class/7/").status_code == 423
+    with held_elsewhere("order:7"):
+        assert client.post("/plain/7/pay/").status_code == 423
+        assert client.post("/class/7/").status_code == 200
+
+
+def test_reverse_still_finds_a_view_by_its_function(site: Site) -> None:
+    site.rules({"view": "named", "key": KEY})
+    LockMiddleware(lambda request: None)
+    assert reverse(named, kwargs={"pk": 7}) == "/named/7/"
+    assert reverse("named", kwargs={"pk": 7}) == "/named/7/"
+
+
+@pytest.mark.parametrize(
+    ("rules", "says"),
+    [
+        ([{"view": "shop:pya", "key": KEY}], "rule 1 ('shop:pya'): no URL pattern matches it"),
+        ([{"path": "orders/<pk>/", "key": KEY}], "no URL pattern matches it"),
+        ([{"key": KEY}], "name the view by 'view' or by 'path'"),
+        ([{"view": "a", "path": "b", "key": KEY}], "name the view by 'view' or by 'path'"),
+        ([{"view": "plain"}], "'key' must be a template"),
+        ([{"view": "plain", "key": "order:<pk"}], "malformed resource template"),
+        ([{"view": "plain", "key": KEY, "tll": 3}], "unknown key 'tll'"),
+        ([{"view": "plain", "key": KEY, "ttl": -3}], "ttl must be at least 0.1 s"),
+        ([{"view": "plain", "key": KEY, "using": "x"}], "there is no alias 'x'"),
+        (
+            [{"view": "class", "key": KEY}, {"view": "none", "key": KEY}],
+            "rule 2 ('none'): template 'order:<int:pk>' needs the URL kwarg 'pk'; the URL 'none/'",
+        ),
+        (
+            [{"view": "class", "key": KEY}, {"path": "class/<int:pk>/", "key": "a"}],
+            "rule 2 ('class/<int:pk>/'): another rule locks it already",
+        ),
+    ],
+)
+def test_a_wrong_rule_is_an_error_at_start_that_names_it(
+    site: Site, rules: list[dict[str, Any]], says: str
+) -> None:
+    site.rules(*rules)
+    with pytest.raises(InvalidRedlock) as caught:
+        LockMiddleware(lambda request: None)
+    assert "REDLOCK['default']: RULES: rule " in str(caught.value)
+    assert says in str(caught.value)
+
+
+def test_a_rule_for_a_locked_view_says_so(site: Site, urls: Urls) -> None:
+    urls(path("<int:pk>/", lock_resource(KEY)(pay), name="locked"))
+    site.rules({"view": "locked", "key": KEY})
+    with pytest.raises(InvalidRedlock, match=r"rule 1 .*two lock decorators"):
+        LockMiddleware(lambda request: None)

@@ -1,0 +1,200 @@
+"""A stream is locked until it is closed: renewed meanwhile, cut when lost, freed once."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync, sync_to_async
+from django.db import connections
+from django.http import FileResponse, HttpRequest, HttpResponse, StreamingHttpResponse
+from django.test import AsyncClient, AsyncRequestFactory, Client, RequestFactory
+from django.urls import path
+from pytest_django import Settings
+
+from redlock_django import LockLost, lock_resource
+from redlock_django.signals import lock_released
+from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
+
+pytestmark = pytest.mark.django_db
+
+TTL = 0.3
+Urls = Callable[..., None]
+IsFree = Callable[[str], bool]
+factory = RequestFactory()
+
+
+@pytest.fixture(autouse=True)
+def _short(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "TTL": TTL}}
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", False)
+
+
+@pytest.fixture(params=[[], [LOCK_MIDDLEWARE]], ids=["alone", "middleware"])
+def middleware(settings: Settings, request: pytest.FixtureRequest) -> None:
+    settings.MIDDLEWARE = request.param
+
+
+@pytest.fixture
+def released() -> Iterator[list[tuple[str, ...]]]:
+    seen: list[tuple[str, ...]] = []
+
+    def note(sender: Any, resources: tuple[str, ...], **_: Any) -> None:
+        seen.append(resources)
+
+    lock_released.connect(note)
+    yield seen
+    lock_released.disconnect(note)
+
+
+@lock_resource("nightly")
+def stream(request: HttpRequest) -> StreamingHttpResponse:
+    return StreamingHttpResponse(iter([b"a", b"b", b"c"]))
+
+
+@lock_resource("nightly")
+async def astream(request: HttpRequest) -> StreamingHttpResponse:
+    async def content() -> AsyncIterator[bytes]:
+        for chunk in (b"a", b"b", b"c"):
+            yield chunk
+
+    return StreamingHttpResponse(content())
+
+
+@lock_resource("nightly")
+def file(request: HttpRequest) -> FileResponse:
+    return FileResponse(io.BytesIO(b"abc"), filename="a.txt")
+
+
+@pytest.mark.parametrize("view", [stream, file])
+def test_it_is_held_until_closed_and_freed_once(
+    urls: Urls,
+    middleware: None,
+    is_free: IsFree,
+    released: list[tuple[str, ...]],
+    view: Callable[..., Any],
+) -> None:
+    urls(path("", view))
+    response: Any = Client().get("/")
+    assert not is_free("nightly")
+    assert response.getvalue() == b"abc"  # the test client closes it at its end
+    assert is_free("nightly")
+    response.close()
+    assert released == [("nightly",)]
+
+
+def test_a_file_keeps_its_headers() -> None:
+    response = file(factory.get("/"))
+    assert response["Content-Length"] == "3"
+    assert "a.txt" in response["Content-Disposition"]
+    response.close()
+
+
+def test_it_is_renewed_meanwhile(urls: Urls, middleware: None, is_free: IsFree) -> None:
+    urls(path("", stream))
+    response: Any = Client().get("/")
+    time.sleep(2 * TTL)
+    assert not is_free("nightly")
+    assert response.getvalue() == b"abc"
+    assert is_free("nightly")
+
+
+async def test_an_async_stream_is_renewed_and_freed(
+    urls: Urls, middleware: None, is_free: IsFree, released: list[tuple[str, ...]]
+) -> None:
+    urls(path("", astream))
+    response: Any = await AsyncClient().get("/")
+    await asyncio.sleep(2 * TTL)
+    assert not is_free("nightly")
+    assert [chunk async for chunk in response.streaming_content] == [b"a", b"b", b"c"]
+    assert is_free("nightly")
+    await asyncio.sleep(0.05)  # signals are sent by tasks and threads
+    assert released == [("nightly",)]
+
+
+@pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume")
+def test_an_async_stream_under_wsgi_outlives_its_loop(
+    urls: Urls, middleware: None, is_free: IsFree
+) -> None:
+    urls(path("", astream))
+    # The loop of the view is closed when this returns.
+    response: Any = async_to_sync(astream)(factory.get("/"))
+    time.sleep(2 * TTL)
+    assert not is_free("nightly")
+    assert b"".join(response) == b"abc"
+    response.close()
+    assert is_free("nightly")
+
+
+def test_a_client_that_goes_away_frees_it(is_free: IsFree) -> None:
+    response = stream(factory.get("/"))
+    content = iter(response)
+    assert next(content) == b"a"
+    assert not is_free("nightly")
+    response.close()
+    assert is_free("nightly")
+
+
+async def test_the_end_of_an_async_stream_is_under_the_lock(is_free: IsFree) -> None:
+    free_at_the_end: list[bool] = []
+
+    @lock_resource("nightly")
+    async def view(request: HttpRequest) -> StreamingHttpResponse:
+        async def content() -> AsyncIterator[bytes]:
+            try:
+                yield b"a"
+                yield b"b"
+            finally:
+                free_at_the_end.append(is_free("nightly"))
+
+        return StreamingHttpResponse(content())
+
+    response = await view(AsyncRequestFactory().get("/"))
+    async for chunk in response:
+        assert chunk == b"a"
+        break
+    await sync_to_async(response.close)()  # as the ASGI handler does
+    assert free_at_the_end == [False]
+    assert is_free("nightly")
+
+
+def test_a_lost_lock_cuts_the_stream(lose_locks: Callable[[], None]) -> None:
+    response = stream(factory.get("/"))
+    content = iter(response)
+    assert next(content) == b"a"
+    lose_locks()
+    with pytest.raises(LockLost):
+        next(content)
+    response.close()
+
+
+async def test_a_lost_lock_cuts_an_async_stream(lose_locks: Callable[[], None]) -> None:
+    response = await astream(AsyncRequestFactory().get("/"))
+    content = aiter(response)
+    assert await anext(content) == b"a"
+    lose_locks()
+    with pytest.raises(LockLost):
+        await anext(content)
+    await sync_to_async(response.close)()
+
+
+def test_a_stream_that_never_gets_out_is_freed(
+    urls: Urls, settings: Settings, is_free: IsFree
+) -> None:
+    settings.MIDDLEWARE = [LOCK_MIDDLEWARE, f"{__name__}.losing"]
+    urls(path("", stream))
+    with pytest.raises(ZeroDivisionError):
+        Client().get("/")
+    assert is_free("nightly")
+
+
+def losing(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[..., HttpResponse]:
+    def respond(request: HttpRequest) -> HttpResponse:
+        get_response(request)
+        raise ZeroDivisionError
+
+    return respond

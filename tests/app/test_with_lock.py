@@ -1,0 +1,236 @@
+"""`manage.py with_lock KEY -- COMMAND`: the command runs under the lock, and its end is ours."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.test import override_settings
+
+from redlock_django import lock, locks
+from redlock_django.backends.memory import MemoryBackend
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_django import Settings
+
+    from redlock_django.testing.masters import LocalMaster
+
+MEMORY = "redlock_django.backends.memory.MemoryBackend"
+MANAGE = Path(__file__).parents[2] / "manage.py"
+# Ends on SIGTERM with 7, else after 20 s with 0; says when it is ready.
+PATIENT = (
+    "import signal, sys, time;"
+    "signal.signal(signal.SIGTERM, lambda *_: sys.exit(7));"
+    "print('ready', flush=True); time.sleep(20)"
+)
+
+
+@pytest.fixture
+def memory(settings: Settings) -> MemoryBackend:
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY}}
+    backend = locks["default"].backend
+    assert isinstance(backend, MemoryBackend)
+    return backend
+
+
+def with_lock(*arguments: str) -> tuple[int, str]:
+    """Run the command in this process; give its exit status and what it said on stderr."""
+    err = StringIO()
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        call_command("with_lock", *arguments, stderr=err)
+    except CommandError as error:
+        return error.returncode, err.getvalue() + str(error)
+    except SystemExit as end:
+        return int(end.code or 0), err.getvalue()
+    finally:
+        assert signal.getsignal(signal.SIGTERM) is before
+    return 0, err.getvalue()
+
+
+@pytest.mark.usefixtures("memory")
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [
+        (["true"], 0),
+        (["sh", "-c", "exit 3"], 3),
+        (["sh", "-c", "kill -TERM $$"], 128 + 15),
+        (["sh", "-c", "kill -KILL $$"], 128 + 9),
+        (["/nowhere/to/be/found"], 127),
+        ([str(MANAGE.parent)], 126),
+    ],
+)
+def test_the_commands_status_is_passed_on(command: list[str], status: int) -> None:
+    assert with_lock("nightly", "--", *command)[0] == status
+    with lock("nightly"):
+        pass  # it is free
+
+
+@pytest.mark.usefixtures("memory")
+def test_arguments_after_the_dashes_are_the_commands(capfd: pytest.CaptureFixture[str]) -> None:
+    assert with_lock("nightly", "--wait", "1", "--", "echo", "--wait", "--", "-v")[0] == 0
+    assert capfd.readouterr().out == "--wait -- -v\n"
+
+
+def test_held_elsewhere(memory: MemoryBackend, capfd: pytest.CaptureFixture[str]) -> None:
+    lease = memory.acquire(("nightly",), 10, 0, "{}")
+    status, said = with_lock("nightly", "--", "echo", "ran")
+    assert (status, "nightly" in said) == (75, True)
+    assert with_lock("nightly", "--skip", "--", "echo", "ran") == (0, "")
+    assert capfd.readouterr().out == ""
+
+    threading.Timer(0.3, memory.release, (lease,)).start()
+    assert with_lock("nightly", "--wait", "10", "--", "echo", "ran")[0] == 0
+    assert capfd.readouterr().out == "ran\n"
+
+
+@pytest.mark.usefixtures("memory")
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["a b"], "holds a space"),
+        (["nightly", "--ttl", "1000"], "MAX_TTL"),
+        (["nightly", "--using", "other"], "no alias 'other'"),
+    ],
+)
+def test_bad_arguments(arguments: list[str], problem: str) -> None:
+    status, said = with_lock(*arguments, "--", "true")
+    assert status == 2
+    assert problem in said
+
+
+def test_no_quorum() -> None:
+    unreachable = {"default": {"MASTERS": ["redis://127.0.0.1:9/0"], "CONNECT_TIMEOUT": 0.1}}
+    with override_settings(REDLOCK=unreachable):
+        assert with_lock("nightly", "--", "true")[0] == 3
+
+
+def test_it_is_renewed(memory: MemoryBackend) -> None:
+    extensions = []
+    extend = memory.extend
+
+    def counted(lease: Any, ttl: float) -> Any:
+        extensions.append(ttl)
+        return extend(lease, ttl)
+
+    memory.extend = counted  # type: ignore[method-assign]
+    assert with_lock("nightly", "--ttl", "1", "--", "sleep", "1.2") == (0, "")
+    assert len(extensions) >= 3
+
+
+@pytest.fixture
+def lost_soon(memory: MemoryBackend) -> None:
+    """The lock is lost 0.3 s after it was taken."""
+    acquire = memory.acquire
+
+    def soon(*arguments: Any) -> Any:
+        def lose() -> None:
+            now = memory.now
+            memory.now = lambda: now() + 3600
+
+        threading.Timer(0.3, lose).start()
+        return acquire(*arguments)
+
+    memory.acquire = soon  # type: ignore[assignment,method-assign]
+
+
+@pytest.mark.usefixtures("lost_soon")
+def test_a_lost_lock_ends_the_command_and_all_it_started(tmp_path: Path) -> None:
+    begun = time.monotonic()
+    late = tmp_path / "late"
+    status, said = with_lock("nightly", "--", "sh", "-c", f"(sleep 1; touch {late}); true")
+    assert status == 74
+    assert "nightly: the lock was lost" in said
+    assert "the command was terminated" in said
+    assert time.monotonic() - begun < 5
+    time.sleep(1.2)
+    assert not late.exists()
+
+
+@pytest.mark.usefixtures("lost_soon")
+def test_a_command_that_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redlock_django.management.commands.with_lock.GRACE", 0.2)
+    stubborn = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(20)"
+    begun = time.monotonic()
+    assert with_lock("nightly", "--", sys.executable, "-c", stubborn)[0] == 74
+    assert time.monotonic() - begun < 5
+
+
+@pytest.mark.usefixtures("lost_soon")
+def test_keep_going() -> None:
+    status, said = with_lock("nightly", "--keep-going", "--", "sh", "-c", "sleep 0.7; exit 4")
+    assert status == 4
+    assert said.count("the lock was lost") == 1
+    assert "goes on without it" in said
+
+
+# As a process of its own, on real masters.
+
+
+@pytest.fixture
+def site(masters: list[LocalMaster]) -> Iterator[dict[str, str]]:
+    """The environment of a process that uses three real masters."""
+    urls = [master.url for master in masters[:3]]
+    with override_settings(REDLOCK={"default": {"MASTERS": urls}}):
+        call_command("redlock_init", stdout=StringIO())
+        yield {**os.environ, "REDLOCK_MASTERS": ",".join(urls)}
+        locks.close()
+
+
+def start(env: dict[str, str], *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, str(MANAGE), "with_lock", *arguments],
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    caught = next(line for line in status.splitlines() if line.startswith("SigCgt"))
+    return bool(int(caught.split()[1], 16) & 1 << (number - 1))
+
+
+@pytest.mark.live
+def test_only_one_machine_runs_it_and_a_signal_goes_through(site: dict[str, str]) -> None:
+    first = start(site, "nightly", "--", sys.executable, "-c", PATIENT)
+    assert first.stdout
+    assert first.stdout.readline() == "ready\n"
+    second = start(site, "nightly", "--", "echo", "ran")
+    out, err = second.communicate(timeout=20)
+    assert (second.returncode, out) == (75, "")
+    assert err.startswith("CommandError: nightly")
+    first.send_signal(signal.SIGTERM)
+    out, err = first.communicate(timeout=20)
+    assert (first.returncode, out, err) == (7, "", "")
+    with lock("nightly"):
+        pass  # it is free at once
+
+
+@pytest.mark.live
+def test_a_signal_while_waiting_leaves_nothing_behind(site: dict[str, str]) -> None:
+    with lock("nightly"):
+        waiting = start(site, "nightly", "--wait", "20", "--", "echo", "ran")
+        while not catches(waiting.pid, signal.SIGTERM):
+            time.sleep(0.02)
+        time.sleep(0.3)
+        waiting.send_signal(signal.SIGTERM)
+        out, err = waiting.communicate(timeout=20)
+    assert (waiting.returncode, out, err) == (128 + 15, "", "")
+    with lock("nightly"):
+        pass

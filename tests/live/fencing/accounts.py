@@ -1,0 +1,19 @@
+"""The rows of the story: accounts that remember who wrote to them last."""
+
+from __future__ import annotations
+
+from django.db import models
+
+from redlock_django.fenced import FencedModel
+
+
+class Account(FencedModel):
+    """Money, in whole cents."""
+
+    balance = models.IntegerField(default=100)
+
+    class Meta:
+        app_label = "fencing"
+
+    def __str__(self) -> str:
+        return f"account {self.pk}"

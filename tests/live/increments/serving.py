@@ -1,0 +1,186 @@
+"""Real servers for the site, in processes of their own, and clients that press them."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from redlock_django.testing.masters import LocalMaster
+from redlock_django.testing.nursery import Nursery
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def commands(port: int, workers: int) -> dict[str, list[str]]:
+    """Give the command line of each server, by its name."""
+    here = "tests.live.increments.serving"
+    python = [sys.executable, "-m"]
+    gunicorn = [*python, "gunicorn", "--bind", f"127.0.0.1:{port}", "--workers", str(workers)]
+    uvicorn = [*python, "uvicorn", "--port", str(port), "--workers", str(workers)]
+    return {
+        "wsgi": [*gunicorn, "--threads", "4", "--no-control-socket", f"{here}:wsgi"],
+        "asgi": [*uvicorn, "--lifespan", "off", f"{here}:asgi"],
+        "runserver": [*python, "django", "runserver", "--noreload", f"127.0.0.1:{port}"],
+    }
+
+
+def __getattr__(name: str) -> Any:
+    # Made only in the servers.
+    if name == "wsgi":
+        from django.core.wsgi import get_wsgi_application
+
+        return get_wsgi_application()
+    if name == "asgi":
+        from django.core.asgi import get_asgi_application
+
+        return get_asgi_application()
+    raise AttributeError(name)
+
+
+@dataclass
+class Site:
+    """One running server; its `log` is what it has written so far."""
+
+    port: int
+    log_path: Path
+    last_words: str = ""
+
+    @property
+    def log(self) -> str:
+        """Everything the server has written."""
+        return self.last_words or self.log_path.read_text()
+
+    def post(self, path: str, **options: Any) -> int:
+        """Give the status of one request."""
+        return self.request("POST", path, **options)[0]
+
+    def request(
+        self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None
+    ) -> tuple[int, bytes]:
+        """Give status and body of one request over a connection of its own."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        with contextlib.closing(connection):
+            connection.request(method, path, body, {"Connection": "close", **(headers or {})})
+            response = connection.getresponse()
+            return response.status, response.read()
+
+    def press(self, path: str, times: int, clients: int = 12) -> list[int]:
+        """Give the statuses of as many requests, from several clients at once."""
+        with ThreadPoolExecutor(clients) as pool:
+            return list(pool.map(lambda _: self.post(path), range(times)))
+
+    @contextlib.contextmanager
+    def asking(self, path: str) -> Iterator[socket.socket]:
+        """Send a request and be gone without an answer when the block is left."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=60) as client:
+            client.sendall(
+                f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\n\r\n".encode()
+            )
+            yield client
+
+
+@contextlib.contextmanager
+def serving(
+    server: str,
+    *,
+    database: dict[str, Any],
+    masters: list[LocalMaster],
+    atomic: bool,
+    workers: int = 2,
+    **env: str,
+) -> Iterator[Site]:
+    """Run one kind of server with the site; gone when the block is left."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with Nursery("redlock-site-") as nursery:
+        site = Site(port, nursery.directory / "log")
+        with site.log_path.open("wb") as log:
+            process = nursery.spawn(
+                commands(port, workers)[server],
+                cwd=ROOT,
+                stdout=log,
+                stderr=log,
+                env={
+                    **os.environ,
+                    "PYTHONPATH": str(ROOT),
+                    "DJANGO_SETTINGS_MODULE": "tests.live.increments.settings",
+                    "INCREMENTS_DATABASE": json.dumps(database),
+                    "INCREMENTS_MASTERS": ",".join(master.url for master in masters),
+                    "INCREMENTS_SERVER": server,
+                    "INCREMENTS_ATOMIC": "1" if atomic else "0",
+                    **env,
+                },
+            )
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                site.request("GET", "/")
+                break
+            except OSError:
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise RuntimeError(f"{server} did not start: {site.log}") from None
+                time.sleep(0.05)
+        yield site
+        process.terminate()
+        process.wait(20)
+        site.last_words = site.log
+
+
+def holders(masters: list[LocalMaster], pk: int) -> int:
+    """Count the masters on which a counter is locked."""
+    locked = 0
+    for master in masters:
+        with master.client() as client:
+            locked += bool(client.exists(f"redlock:lock:counter:{pk}"))
+    return locked
+
+
+class Counters:
+    """The table, seen from outside."""
+
+    def __init__(self, database: dict[str, Any]) -> None:
+        import psycopg
+
+        self._connection = psycopg.connect(
+            host=database["HOST"],
+            port=database["PORT"],
+            user=database["USER"],
+            dbname=database["NAME"],
+            autocommit=True,
+        )
+        self._mutex = threading.Lock()
+        self._connection.execute(
+            "CREATE TABLE IF NOT EXISTS counter (id bigserial PRIMARY KEY, value int NOT NULL)"
+        )
+
+    def new(self) -> int:
+        """Make a counter, and its twin of the opposite key; give the key."""
+        pk = self._one("INSERT INTO counter (value) VALUES (0) RETURNING id")
+        self._one(f"INSERT INTO counter VALUES ({-pk}, 0) RETURNING id")
+        return pk
+
+    def value(self, pk: int) -> int:
+        """Give what was committed last."""
+        return self._one(f"SELECT value FROM counter WHERE id = {pk}")
+
+    def _one(self, query: str) -> int:
+        with self._mutex:
+            row = self._connection.execute(query).fetchone()
+        assert row is not None
+        return int(row[0])
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._connection.close()

@@ -1,0 +1,45 @@
+"""What differs from server to server comes from the environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+SECRET_KEY = "insecure: for tests only"
+ALLOWED_HOSTS = ["127.0.0.1"]
+ROOT_URLCONF = "tests.live.increments.urls"
+INSTALLED_APPS = [
+    "django.contrib.contenttypes",
+    "django.contrib.auth",
+    "redlock_django",
+    "tests.live.increments",
+]
+MIDDLEWARE = ["redlock_django.middleware.LockMiddleware"]
+WSGI_APPLICATION = "tests.live.increments.serving.wsgi"
+USE_TZ = True
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+server = os.environ["INCREMENTS_SERVER"]
+DATABASES: dict[str, dict[str, Any]] = {
+    "default": {
+        **json.loads(os.environ["INCREMENTS_DATABASE"]),
+        # Threads that live on may keep their connections; under ASGI each request has its own.
+        "CONN_MAX_AGE": 60 if server == "wsgi" and not sys.flags.dev_mode else 0,
+        "ATOMIC_REQUESTS": os.environ["INCREMENTS_ATOMIC"] == "1",
+    },
+}
+if "INCREMENTS_TWICE" in os.environ:
+    # A second database, as far as Django knows: connections and transactions of its own.
+    DATABASES["twin"] = dict(DATABASES["default"])
+REDLOCK = {
+    "default": {
+        "MASTERS": os.environ["INCREMENTS_MASTERS"],
+        "RESTART_DELAY": 0,
+        "WAIT": 30,
+        "TTL": float(os.environ.get("INCREMENTS_TTL", "10")),
+        # A shared machine with two cores may let a master wait.
+        "MASTER_TIMEOUT": 0.5,
+        "RULES": [{"view": "rule", "key": "counter:<int:pk>", "methods": ["POST"]}],
+    },
+}

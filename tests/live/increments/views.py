@@ -1,0 +1,202 @@
+"""The same increment under a lock in every place a lock can be put."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.db import transaction
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.utils.decorators import method_decorator
+from django.views.generic import View
+
+from redlock_django import LockResourceMixin, lock_resource
+from tests.live.increments.models import Counter
+
+PAUSE = 0.001  # seconds between reading and writing
+locked = lock_resource("counter:<int:pk>")
+
+
+def increment(pk: int, by: int = 1) -> HttpResponse:
+    """Read, wait, write; an increment is lost if another comes in between."""
+    counter = Counter.objects.get(pk=pk)
+    time.sleep(PAUSE)
+    counter.value += by
+    counter.save()
+    return HttpResponse()
+
+
+def increment_twice(request: HttpRequest, pk: int) -> HttpResponse:
+    """Increment the counter, and its twin in the other database."""
+    increment(pk)
+    twin = Counter.objects.using("twin").get(pk=-pk)
+    twin.value += 1
+    twin.save(using="twin")
+    return HttpResponse()
+
+
+async def aincrement(pk: int) -> HttpResponse:
+    """As `increment`."""
+    counter = await Counter.objects.aget(pk=pk)
+    await asyncio.sleep(PAUSE)
+    counter.value += 1
+    await counter.asave()
+    return HttpResponse()
+
+
+def unlocked(request: HttpRequest, pk: int) -> HttpResponse:
+    """What the lock is against; also the view that a rule is about."""
+    return increment(pk)
+
+
+function = locked(unlocked)
+
+
+@locked
+async def async_function(request: HttpRequest, pk: int) -> HttpResponse:
+    """An async view, which Django lets no ATOMIC_REQUESTS have."""
+    return await aincrement(pk)
+
+
+class Plain(View):
+    """A class to be locked from outside."""
+
+    def post(self, request: HttpRequest, pk: int) -> HttpResponse:
+        """Increment."""
+        return increment(pk)
+
+
+@method_decorator(locked, name="dispatch")
+class Dispatch(Plain):
+    """Locked before its transaction begins."""
+
+
+class Handler(View):
+    """Locked inside of the transaction that Django has opened."""
+
+    @method_decorator(locked)
+    def post(self, request: HttpRequest, pk: int) -> HttpResponse:
+        """Increment."""
+        return increment(pk)
+
+
+class Mixin(LockResourceMixin, Plain):
+    """Locked by attributes."""
+
+    lock_key = "counter:<int:pk>"
+
+
+class HandlerTwice(View):
+    """Locked inside of two transactions."""
+
+    @locked
+    def post(self, request: HttpRequest, pk: int) -> HttpResponse:
+        """Increment both."""
+        return increment_twice(request, pk)
+
+
+class AsyncMixin(LockResourceMixin, View):
+    """Locked by attributes, and async."""
+
+    lock_key = "counter:<int:pk>"
+
+    async def post(self, request: HttpRequest, pk: int) -> HttpResponse:
+        """Increment."""
+        return await aincrement(pk)
+
+
+# Slow ones, for clients that do not wait.
+
+
+@locked
+def slow(request: HttpRequest, pk: int) -> HttpResponse:
+    """Write, wait, and write again: half of it is never seen from under the lock."""
+    with transaction.atomic():
+        increment(pk)
+        time.sleep(1)
+        return increment(pk)
+
+
+class SlowHandler(View):
+    """As `slow`, locked inside of the transaction."""
+
+    @locked
+    def post(self, request: HttpRequest, pk: int) -> HttpResponse:
+        """Increment twice."""
+        with transaction.atomic():
+            increment(pk)
+            time.sleep(1)
+            return increment(pk)
+
+
+@locked
+async def slow_async(request: HttpRequest, pk: int) -> HttpResponse:
+    """Nothing but waiting."""
+    await asyncio.sleep(60)
+    return HttpResponse()
+
+
+@locked
+async def slow_thread(request: HttpRequest, pk: int) -> HttpResponse:
+    """An async view whose work is done by a thread."""
+
+    def work() -> HttpResponse:
+        with transaction.atomic():
+            increment(pk)
+            time.sleep(1)
+            return increment(pk)
+
+    return await sync_to_async(work)()
+
+
+@locked
+def stream(request: HttpRequest, pk: int) -> StreamingHttpResponse:
+    """A response that is not finished when the view is."""
+
+    def chunks() -> Iterator[bytes]:
+        for _ in range(10):
+            yield b"x" * 1000
+            time.sleep(0.1)
+
+    return StreamingHttpResponse(chunks())
+
+
+@locked
+async def async_stream(request: HttpRequest, pk: int) -> StreamingHttpResponse:
+    """As `stream`; its last words are written under the lock as well."""
+
+    async def chunks() -> AsyncIterator[bytes]:
+        try:
+            for _ in range(10):
+                yield b"x" * 1000
+                await asyncio.sleep(0.1)
+        finally:
+            await aincrement(pk)
+
+    return StreamingHttpResponse(chunks())
+
+
+KINDS: dict[str, Any] = {
+    "unlocked": unlocked,
+    "function": function,
+    "dispatch": Dispatch.as_view(),
+    "handler": Handler.as_view(),
+    "mixin": Mixin.as_view(),
+    "rule": unlocked,
+    "async-function": async_function,
+    "async-mixin": AsyncMixin.as_view(),
+    "twice": locked(increment_twice),
+    "handler-twice": HandlerTwice.as_view(),
+    "two-keys": lock_resource("counter:<int:pk>", "twin:<int:pk>")(unlocked),
+    "two-keys-turned": lock_resource("twin:<int:pk>", "counter:<int:pk>")(unlocked),
+    "slow": slow,
+    "slow-handler": SlowHandler.as_view(),
+    "slow-async": slow_async,
+    "slow-thread": slow_thread,
+    "stream": stream,
+    "async-stream": async_stream,
+}
+"""Every view by the name of its URL, which is also the first part of its path."""

@@ -1,0 +1,122 @@
+"""Clients that go away, streams, and servers that leave nothing behind."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from redlock_django.testing.masters import LocalMaster
+from tests.live.increments.serving import Counters, Site, holders, serving
+
+pytestmark = [pytest.mark.live, pytest.mark.postgres, pytest.mark.slow]
+
+
+def on(*servers: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("site", servers, indirect=True)
+
+
+@pytest.fixture
+def pk(counters: Counters) -> int:
+    return counters.new()
+
+
+def until(condition: Any, seconds: float, what: str) -> float:
+    """Wait for a condition; give how long it took."""
+    began = time.monotonic()
+    while not condition():
+        assert time.monotonic() - began < seconds, what
+        time.sleep(0.01)
+    return time.monotonic() - began
+
+
+def leave(site: Site, path: str, masters: list[LocalMaster], pk: int) -> None:
+    """Ask, see the lock taken, and go away."""
+    with site.asking(path):
+        until(lambda: holders(masters, pk) >= 2, 10, f"never locked: {site.log}")
+
+
+@on("asgi-plain")
+def test_async_work_stops_and_the_lock_is_free_at_once(
+    site: Site, site_masters: list[LocalMaster], pk: int
+) -> None:
+    leave(site, f"/slow-async/{pk}/", site_masters, pk)
+    until(lambda: not holders(site_masters, pk), 1, "not freed within a second")
+
+
+@pytest.mark.parametrize(
+    ("site", "kind"),
+    [
+        ("asgi-atomic", "slow"),
+        ("asgi-atomic", "slow-handler"),
+        ("asgi-plain", "slow"),
+        ("asgi-plain", "slow-handler"),
+        ("asgi-plain", "slow-thread"),
+    ],
+    indirect=["site"],
+)
+def test_a_thread_ends_its_work_and_only_then_the_lock_is_free(
+    site: Site, site_masters: list[LocalMaster], counters: Counters, pk: int, kind: str
+) -> None:
+    leave(site, f"/{kind}/{pk}/", site_masters, pk)
+    seen: list[tuple[int, int]] = []
+
+    def free() -> bool:
+        held, value = holders(site_masters, pk), counters.value(pk)
+        seen.append((held, value))
+        return not held
+
+    until(free, 5, "never freed")
+    assert counters.value(pk) == 2
+    # Free means committed: nobody has seen a free lock and the old value.
+    assert seen[-1] == (0, 2)
+    assert seen[0][0] >= 2
+    assert seen[0][1] == 0
+    committed = next(place for place, (_, value) in enumerate(seen) if value == 2)
+    assert len(seen) - committed < 50, "a second or more between COMMIT and release"
+
+
+@on("wsgi-atomic", "asgi-plain")
+def test_a_stream_keeps_its_lock_until_it_is_closed(
+    site: Site, site_masters: list[LocalMaster], counters: Counters, pk: int
+) -> None:
+    kind = "async-stream" if "Uvicorn" in site.log else "stream"
+    with site.asking(f"/{kind}/{pk}/") as client:
+        assert client.recv(100)
+        time.sleep(0.3)
+        assert client.recv(100)
+        assert holders(site_masters, pk) >= 2
+    until(lambda: not holders(site_masters, pk), 1.5, "not freed after the disconnect")
+    # What the content does at its end, it does under the lock.
+    assert counters.value(pk) == (1 if kind == "async-stream" else 0)
+
+
+@on("wsgi-atomic", "asgi-plain")
+def test_a_stream_that_is_read_to_its_end_frees_its_lock(
+    site: Site, site_masters: list[LocalMaster], pk: int
+) -> None:
+    kind = "async-stream" if "Uvicorn" in site.log else "stream"
+    status, body = site.request("POST", f"/{kind}/{pk}/")
+    assert (status, len(body)) == (200, 10_000)
+    until(lambda: not holders(site_masters, pk), 1, "not freed at the end")
+
+
+@pytest.mark.parametrize("server", ["wsgi", "asgi", "runserver"])
+def test_two_hundred_requests_leave_nothing_open(
+    server: str, postgres: dict[str, Any], site_masters: list[LocalMaster], counters: Counters
+) -> None:
+    pk = counters.new()
+    with serving(
+        server,
+        database=postgres,
+        masters=site_masters,
+        atomic=False,
+        workers=1,  # uvicorn's parent process leaves a socket open itself
+        PYTHONDEVMODE="1",
+    ) as site:
+        for kind in ("function", "handler", "async-function", "async-mixin"):
+            assert set(site.press(f"/{kind}/{pk}/", 50)) == {200}, site.log
+    assert counters.value(pk) == 200
+    for trouble in ("ResourceWarning", "Traceback", "never awaited", "Exception ignored"):
+        assert trouble not in site.log, site.log

@@ -1,0 +1,71 @@
+"""60 of 60 increments are kept, in whatever place of a view the lock is put."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from redlock_django.testing.masters import LocalMaster
+from tests.live.increments.serving import Counters, Site, serving
+
+pytestmark = [pytest.mark.live, pytest.mark.postgres, pytest.mark.slow]
+
+SYNC = ["function", "dispatch", "handler", "mixin", "rule"]
+APIS = ["drf", "drf-mixin", "drf-action", "drf-mixin-action", "ninja"]
+ASYNC = ["async-function", "async-mixin"]
+TIMES = 60
+
+
+def on(*servers: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("site", servers, indirect=True)
+
+
+everywhere = on("wsgi-atomic", "wsgi-plain", "asgi-atomic", "asgi-plain")
+
+
+@everywhere
+@pytest.mark.parametrize("kind", SYNC + APIS)
+def test_no_increment_is_lost(site: Site, counters: Counters, kind: str) -> None:
+    pk = counters.new()
+    statuses = site.press(f"/{kind}/{pk}/", TIMES)
+    assert set(statuses) == {200}, site.log
+    assert counters.value(pk) == TIMES
+
+
+@on("wsgi-plain", "asgi-plain")
+@pytest.mark.parametrize("kind", ASYNC)
+def test_no_increment_of_an_async_view_is_lost(site: Site, counters: Counters, kind: str) -> None:
+    pk = counters.new()
+    statuses = site.press(f"/{kind}/{pk}/", TIMES)
+    assert set(statuses) == {200}, site.log
+    assert counters.value(pk) == TIMES
+
+
+@on("wsgi-atomic", "asgi-plain")
+def test_two_keys_in_opposite_order_do_not_block_each_other(site: Site, counters: Counters) -> None:
+    pk = counters.new()
+    paths = [f"/two-keys/{pk}/", f"/two-keys-turned/{pk}/"] * (TIMES // 2)
+    with ThreadPoolExecutor(12) as pool:
+        assert set(pool.map(site.post, paths)) == {200}, site.log
+    assert counters.value(pk) == TIMES
+
+
+def test_two_databases_have_their_transactions_under_one_lock(
+    counters: Counters, postgres: dict[str, Any], site_masters: list[LocalMaster]
+) -> None:
+    with serving(
+        "wsgi", database=postgres, masters=site_masters, atomic=True, INCREMENTS_TWICE="1"
+    ) as site:
+        for kind in ("twice", "handler-twice"):
+            pk = counters.new()
+            assert set(site.press(f"/{kind}/{pk}/", TIMES)) == {200}, site.log
+            assert (counters.value(pk), counters.value(-pk)) == (TIMES, TIMES)
+
+
+@everywhere
+def test_without_a_lock_increments_are_lost(site: Site, counters: Counters) -> None:
+    pk = counters.new()
+    site.press(f"/unlocked/{pk}/", TIMES)
+    assert counters.value(pk) < TIMES

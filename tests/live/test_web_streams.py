@@ -1,0 +1,68 @@
+"""Streams on real masters are renewed by whoever is left: the loop of the view may be gone."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+from asgiref.sync import async_to_sync, sync_to_async
+from django.http import HttpRequest, StreamingHttpResponse
+from django.test import AsyncRequestFactory, RequestFactory
+from pytest_django import Settings
+
+from redlock_django import lock_resource
+from redlock_django.handler import locks
+from redlock_django.testing.masters import LocalMaster
+
+pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.django_db]
+
+TTL = 0.6
+
+
+@pytest.fixture(autouse=True)
+def _masters(settings: Settings, masters: list[LocalMaster]) -> None:
+    urls = [master.url for master in masters]
+    settings.REDLOCK = {
+        "default": {"MASTERS": urls, "RESTART_DELAY": 0, "TTL": TTL, "MASTER_TIMEOUT": 0.25}
+    }
+
+
+@lock_resource("nightly")
+async def stream(request: HttpRequest) -> StreamingHttpResponse:
+    async def content() -> AsyncIterator[bytes]:
+        yield b"a"
+        yield b"b"
+
+    return StreamingHttpResponse(content())
+
+
+def holders(masters: list[LocalMaster]) -> int:
+    held = 0
+    for master in masters:
+        with master.client() as client:
+            held += bool(client.exists("redlock:lock:nightly"))
+    return held
+
+
+@pytest.mark.filterwarnings("ignore:StreamingHttpResponse must consume")
+def test_after_the_loop_of_its_view(masters: list[LocalMaster]) -> None:
+    response = async_to_sync(stream)(RequestFactory().get("/"))
+    time.sleep(2.5 * TTL)
+    assert holders(masters) >= 3
+    assert b"".join(response) == b"ab"
+    response.close()
+    time.sleep(0.1)
+    assert holders(masters) == 0
+
+
+async def test_while_the_loop_runs(masters: list[LocalMaster]) -> None:
+    response = await stream(AsyncRequestFactory().get("/"))
+    await asyncio.sleep(2.5 * TTL)
+    assert holders(masters) >= 3
+    assert [chunk async for chunk in response] == [b"a", b"b"]
+    await sync_to_async(response.close)()
+    await asyncio.sleep(0.1)
+    assert holders(masters) == 0
+    await locks.aclose()
