@@ -108,10 +108,11 @@ class Link:
                 raise ProtocolDesync("a send was interrupted")
             try:
                 if not self.sending:
+                    sending = map(self.socket.send, (self.out,))
                     self.sending = True
                     # Sent and noted down in one call of C, which lets no signal in between. A
                     # process that ends by Ctrl-C has no time to come back on another link.
-                    self.sent.extend(map(self.socket.send, (self.out,)))
+                    self.sent.extend(sending)
             except WOULD_BLOCK:
                 self.sending = False
                 return

@@ -28,14 +28,14 @@ seen_at_release: list[int] = []
 
 def read() -> int:
     with connection.cursor() as cursor:
-        cursor.execute("SELECT n FROM counter WHERE pk = %s", [PK])
+        cursor.execute("SELECT n FROM site_counter WHERE pk = %s", [PK])
         n: int = cursor.fetchone()[0]
         return n
 
 
 def write(n: int) -> None:
     with connection.cursor() as cursor:
-        cursor.execute("UPDATE counter SET n = %s WHERE pk = %s", [n, PK])
+        cursor.execute("UPDATE site_counter SET n = %s WHERE pk = %s", [n, PK])
 
 
 def add(request: HttpRequest, pk: int) -> HttpResponse:
@@ -123,9 +123,9 @@ def main() -> None:
     django.setup()
     if "COUNTER_CREATE" in os.environ:
         with connection.cursor() as cursor:
-            cursor.execute("DROP TABLE IF EXISTS counter")
-            cursor.execute("CREATE TABLE counter (pk integer PRIMARY KEY, n integer NOT NULL)")
-            cursor.execute("INSERT INTO counter VALUES (%s, 0)", [PK])
+            cursor.execute("DROP TABLE IF EXISTS site_counter")
+            cursor.execute("CREATE TABLE site_counter (pk integer PRIMARY KEY, n integer NOT NULL)")
+            cursor.execute("INSERT INTO site_counter VALUES (%s, 0)", [PK])
     connections.close_all()
     lock_lost.connect(note_loss)
     if "COUNTER_LOOK" in os.environ:
