@@ -20,6 +20,7 @@ from redlock_django.engine.renewal import next_extension
 from redlock_django.engine.validity import Lease, LeaseState
 from redlock_django.handler import locks
 from redlock_django.signals import lock_lost, tell
+from redlock_django.wire.bell import Bell
 
 logger = logging.getLogger("redlock_django")
 
@@ -179,20 +180,21 @@ class Keeper:
         self._due: list[tuple[float, int, weakref.ref[Hold]]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._order = count()
-        self._news = threading.Condition()
+        self._mutex = threading.Lock()
+        self._bell = Bell()
         self._thread: threading.Thread | None = None
 
     def watch(self, hold: Hold) -> None:
         """Look after a hold of a thread until it is over, lost, or forgotten."""
         entry = (hold.due(), next(self._order), weakref.ref(hold))
-        with self._news:
+        with self._mutex:
             heapq.heappush(self._due, entry)
             if self._thread is None:
                 thread = threading.Thread(target=self._keep, name="redlock-keeper", daemon=True)
                 thread.start()
                 self._thread = thread  # not before: a start that failed is tried again
             elif self._due[0] is entry:
-                self._news.notify()
+                self._bell.ring()
 
     def _keep(self) -> None:
         while True:
@@ -208,22 +210,22 @@ class Keeper:
             del hold
 
     def _next(self) -> Hold:
-        with self._news:
-            while True:
-                if not self._due:
-                    self._news.wait()
-                    continue
-                when, _, reference = self._due[0]
-                hold = reference()
-                if hold is None or hold.over or hold.lost:
-                    heapq.heappop(self._due)
-                    continue
-                left = when - hold.backend.clock()
-                if left <= 0:
-                    heapq.heappop(self._due)
-                    return hold
-                del hold  # a lock its user has forgotten must be free to go
-                self._news.wait(left)
+        while True:
+            left = None
+            with self._mutex:
+                while self._due:
+                    when, _, reference = self._due[0]
+                    hold = reference()
+                    if hold is None or hold.over or hold.lost:
+                        heapq.heappop(self._due)
+                        continue
+                    left = when - hold.backend.clock()
+                    if left <= 0:
+                        heapq.heappop(self._due)
+                        return hold
+                    del hold  # a lock its user has forgotten must be free to go
+                    break
+            self._bell.wait(left)
 
     def adopt(self, hold: Hold) -> None:
         """Look after a hold that a task took and leaves behind; its loop may end before it does."""

@@ -42,12 +42,15 @@ class Exchange:
     def cast(self, master: int, vote: Vote) -> None:
         """Count a vote, and wake whoever waits once the verdict is there."""
         if self.tally.cast(master, vote) is not Verdict.PENDING and not self.decided:
-            self.decided = True
-            self.wake()
+            # A reply may be owed for long; what woke its waiter (a loop's future) need not live
+            # as long.
+            wake = self.wake
+            self.abandon()
+            wake()
 
     def abandon(self) -> None:
         """Nobody waits any more: no retry of this round may be sent from here on."""
-        self.decided = True
+        self.decided, self.wake = True, nobody
 
 
 class Owed:

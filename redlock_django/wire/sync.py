@@ -17,6 +17,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from redlock_django.engine.rounds import Pause, Protocol, Result, Round, Step, ended
+from redlock_django.wire.bell import Bell
 from redlock_django.wire.clock import clock
 from redlock_django.wire.join import Joined, Unfit
 from redlock_django.wire.link import Exchange, nobody
@@ -34,7 +35,7 @@ class SyncLinks(Links):
         # Only ever taken by `with`: an interrupt cannot come between taking it and the
         # promise to give it back.
         self._mutex = threading.Lock()
-        self._news = threading.Condition()
+        self._hopes: dict[Bell, None] = {}
         self._queue: deque[Exchange] = deque()
         self._waiting: dict[Exchange, None] = {}
         self._reader: Exchange | None = None
@@ -45,7 +46,7 @@ class SyncLinks(Links):
         self._bell.setblocking(False)
         self._ringer.setblocking(False)
         self._poller.register(self._bell.fileno(), select.POLLIN)
-        self._left = threading.Event()
+        self._left = Bell()
         self._tender: threading.Thread | None = None
 
     def run(self, protocol: Protocol[Result], *, patient: bool = True) -> Result:
@@ -58,8 +59,9 @@ class SyncLinks(Links):
         step = next(protocol)
         while True:
             try:
-                self._take(step, patient)
-                step = protocol.send(clock())
+                while True:  # in here, since an interrupt may strike where a loop turns
+                    self._take(step, patient)
+                    step = protocol.send(clock())
             except StopIteration as done:
                 result: Result = done.value
                 return result
@@ -75,13 +77,13 @@ class SyncLinks(Links):
         step = next(protocol)
         if isinstance(step, Round):
             self._send(self.exchange(step, nobody))
-            self._left.set()
+            self._left.ring()
 
     def close(self) -> None:
         """Close every link. The object is of no more use."""
         with self._mutex:
             self.shut()
-        self._left.set()
+        self._left.ring()
         for end in (self._bell, self._ringer):
             end.close()
 
@@ -98,13 +100,12 @@ class SyncLinks(Links):
             return
         if not step.awaited:
             self._send(self.exchange(step, nobody))
-            self._left.set()
+            self._left.ring()
             return
         if clock() - self._listened > IDLE:
             self._catch_up()
         if patient and self.hoping() and any(c is not None and c.trusted for c in step.commands):
-            with self._news:
-                self._news.wait_for(lambda: not self.hoping(), self.connect_timeout)
+            self._hope()
         bell: SimpleQueue[None] = SimpleQueue()
         exchange = self.exchange(step, lambda: bell.put(None))
         try:
@@ -117,8 +118,18 @@ class SyncLinks(Links):
             raise
         finally:
             self._waiting.pop(exchange, None)
-        if not self._left.is_set():
-            self._left.set()
+        self._left.ring()
+
+    def _hope(self) -> None:
+        """Wait until the connections under way have made a quorum, or cannot any more."""
+        bell = Bell()
+        deadline = clock() + self.connect_timeout
+        self._hopes[bell] = None
+        try:
+            while self.hoping() and (left := deadline - clock()) > 0:
+                bell.wait(left)
+        finally:
+            del self._hopes[bell]
 
     def _catch_up(self) -> None:
         """Hear what happened while nobody listened: a master may have closed an idle link."""
@@ -208,8 +219,8 @@ class SyncLinks(Links):
             self._bell.recv(4096)
 
     def _changed(self) -> None:
-        with self._news:
-            self._news.notify_all()
+        for bell in list(self._hopes):
+            bell.ring()
 
     def deliver(self, place: int, result: Joined | Unfit) -> bool:
         with self._mutex:
@@ -218,7 +229,7 @@ class SyncLinks(Links):
                 return False
             again = self.arrived(place, result)
             self.flush()
-            self._left.set()
+            self._left.ring()
             return again
 
     # The tender.
@@ -237,7 +248,6 @@ class SyncLinks(Links):
         pause = self.master_timeout / 2
         while not self.closed.is_set():
             self._left.wait()
-            self._left.clear()
             began = clock()
             while not self.closed.wait(pause):
                 with self._mutex:

@@ -15,6 +15,7 @@ from asgiref.sync import iscoroutinefunction
 from django.core.exceptions import PermissionDenied, SynchronousOnlyOperation
 from django.core.handlers.base import BaseHandler
 from django.db import connection, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
 from django.http import HttpRequest, HttpResponse
 from django.template import engines
 from django.template.response import SimpleTemplateResponse
@@ -147,7 +148,8 @@ def test_the_next_holder_sees_what_this_one_committed() -> None:
 
     def ask() -> None:
         following(factory.get("/"), pk=7)
-        connection.close()
+        # Django leaves a database in memory open, for fear of emptying it.
+        BaseDatabaseWrapper.close(connections["default"])
 
     @lock_resource("order:<pk>")
     def view(request: HttpRequest, pk: int) -> HttpResponse:

