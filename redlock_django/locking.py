@@ -447,7 +447,7 @@ class Lock:
             "pid": os.getpid(),
             "app": _APP,
             "at": round(wall_ns() / 1e9, 3),
-            **{key: value[:200] for key, value in self._holder.items()},
+            **{key: str(value)[:200] for key, value in self._holder.items()},
         }
         return json.dumps(about, separators=(",", ":"))
 

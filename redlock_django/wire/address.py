@@ -94,6 +94,8 @@ class Address:
         _check_names(kwargs, scheme)
         _check_names(_query(parts), scheme)
         kwargs |= _parse(url)
+        if str(kwargs.get("protocol", "")).isdecimal():
+            kwargs["protocol"] = int(kwargs["protocol"])  # redis-py 5.1 trips over a str
         kwargs["db"] = _db(parts, kwargs.get("db", 0))
         kwargs.pop("connection_class", None)
         _check_accepted(connection_class, kwargs)
@@ -199,5 +201,5 @@ def _attempt(function: Any, *args: Any) -> Any:
     """Give the result, or None for an error, whose text and context may hold a password."""
     try:
         return function(*args)
-    except (ValueError, TypeError, AttributeError, RedisError):
+    except (ValueError, TypeError, AttributeError, NameError, RedisError):
         return None
