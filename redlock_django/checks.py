@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from asgiref.sync import iscoroutinefunction
 from django.conf import settings
+from django.core import checks
 from django.core.checks import CheckMessage, Error, register
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
@@ -29,7 +31,8 @@ def check_settings(**_: Any) -> list[CheckMessage]:
     """E001: an alias of REDLOCK is wrong. E002: a rule is. E003: rules without the middleware."""
     errors: list[CheckMessage] = []
     has_rules = False
-    for alias in locks:
+    # Nothing at all is told as a missing "default" is.
+    for alias in list(locks) or ["default"]:
         try:
             has_rules |= bool(load(alias).rules)
         except InvalidRedlock as error:
@@ -49,6 +52,34 @@ def check_settings(**_: Any) -> list[CheckMessage]:
             )
         )
     return errors
+
+
+@register(TAG, deploy=True)
+def check_secrets(**_: Any) -> list[CheckMessage]:
+    """W001: Django's debug page and error mails would show a password."""
+    return [
+        checks.Warning(
+            f"REDLOCK[{alias!r}]: MASTERS: master {position} has a password in its URL, which "
+            "Django's debug page and error mails show.",
+            hint="Move it to OPTIONS: {'password': ...}, which they mask.",
+            id="redlock_django.W001",
+        )
+        for alias in locks
+        for position, url in enumerate(_urls(settings.REDLOCK[alias]), 1)
+        if _has_password(url)
+    ]
+
+
+def _urls(section: Any) -> list[Any]:
+    masters = section.get("MASTERS", ()) if isinstance(section, Mapping) else ()
+    return masters.split(",") if isinstance(masters, str) else list(masters)
+
+
+def _has_password(url: object) -> bool:
+    try:
+        return bool(urlsplit(str(url)).password)
+    except ValueError:
+        return False  # E001 tells of it
 
 
 @register(TAG)
@@ -98,6 +129,10 @@ def _wrong_terms(name: str, view: Any, route: Route) -> Iterator[CheckMessage]:
     terms: LockTerms | None = getattr(view, "lock_terms", None)
     if terms is None:
         return
+    try:
+        terms.check()
+    except InvalidRedlock as error:
+        yield Error(f"{name}: {error}", id="redlock_django.E008")
     for template in terms.templates:
         if template.is_async and not iscoroutinefunction(view):
             yield Error(

@@ -102,11 +102,15 @@ def duration(value: object, name: str, *, least: float) -> float:
         value = value.total_seconds()
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{kind}, got {type(value).__name__}")
+    try:
+        value = float(value)
+    except OverflowError:  # an int of hundreds of digits
+        value = math.inf
     if not math.isfinite(value):
         raise ValueError(f"{kind} that ends, got {value}")
     if value < least:
         raise ValueError(f"{name} must be at least {least:g} s, got {value:g}")
-    return float(value)
+    return value
 
 
 def load(alias: str) -> Options:

@@ -53,8 +53,13 @@ def lock_resource(
     if on_locked is not None and not callable(on_locked):
         raise InvalidRedlock("lock_resource(): on_locked must be a callable (request, error)")
 
-    def decorate(view: View) -> View:
+    def decorate(view: View, *args: Any, **kwargs: Any) -> View:
         target: Any = view
+        if isinstance(target, HttpRequest) or args or kwargs:
+            raise InvalidRedlock(
+                "@lock_resource was put on a view without its parentheses: write "
+                "@lock_resource('order:<pk>')"
+            )
         if inspect.isclass(target) or not callable(target):
             raise InvalidRedlock(
                 f"lock_resource() needs a view function, got {view!r}; for a class, use "
@@ -135,10 +140,10 @@ def _status(status: int | None) -> int | None:
     return status
 
 
-def _methods(methods: Collection[str] | None) -> frozenset[str] | None:
+def _methods(methods: Any) -> frozenset[str] | None:
     if methods is None:
         return None
-    if isinstance(methods, str) or not methods:
+    if isinstance(methods, str) or not isinstance(methods, Collection) or not methods:
         raise InvalidRedlock("lock_resource(): methods must be a list such as ['POST']")
     upper = frozenset(str(method).upper() for method in methods)
     if unknown := upper - _METHODS:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,7 +47,8 @@ class LockServices:
         return service
 
     def __iter__(self) -> Iterator[str]:
-        return iter(getattr(settings, "REDLOCK", {}))
+        redlock = getattr(settings, "REDLOCK", None)
+        return iter(redlock if isinstance(redlock, Mapping) else ())
 
     def close(self) -> None:
         """Close what belongs to the process; the next use begins anew."""

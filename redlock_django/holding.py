@@ -42,6 +42,11 @@ def hold(
     """
     if not templates:
         raise InvalidRedlock("hold() needs a name: @hold('nightly')")
+    for template in templates:
+        if not isinstance(template, str):
+            raise InvalidRedlock(
+                f"hold() needs a name, got {template!r}; write @hold('nightly'), with parentheses"
+            )
     if on_conflict not in ("raise", "skip"):
         raise InvalidRedlock(f"hold(): on_conflict is 'raise' or 'skip', got {on_conflict!r}")
     for value, name, least in ((ttl, "ttl", conf.SHORTEST_TTL), (wait, "wait", 0.0)):

@@ -47,6 +47,7 @@ class LockTerms:
 
     def lock(self, request: HttpRequest, names: list[str]) -> Lock:
         """Give the lock on these resources, not taken yet."""
+        self.check()
         return lock(
             *dict.fromkeys(names),  # two templates may name one resource
             using=self.using,
@@ -54,6 +55,15 @@ class LockTerms:
             wait=self.wait,
             holder={"path": request.path},
         )
+
+    def check(self) -> None:
+        """Raise InvalidRedlock where the alias is not there, or cannot keep such a lock."""
+        options = locks[self.using].options
+        try:
+            if self.ttl is not None:
+                options.check_ttl(self.ttl)
+        except ValueError as error:
+            raise InvalidRedlock(f"lock_resource(using={self.using!r}): {error}") from None
 
     def own_answer(self, request: HttpRequest, error: RedlockError) -> Any:
         """Give what the site itself answers to a held lock, or None."""

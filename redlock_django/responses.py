@@ -9,7 +9,7 @@ from asgiref.sync import sync_to_async
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.template import TemplateDoesNotExist
 from django.template.loader import get_template
-from django.utils.translation import gettext, gettext_noop
+from django.utils.translation import gettext
 
 from redlock_django.exceptions import (
     BadResource,
@@ -21,6 +21,12 @@ from redlock_django.exceptions import (
 
 ANSWERED = (ResourceLocked, QuorumUnreachable, LockLost, BadResource)
 """The errors that have an HTTP answer; any other is a fault of the site's own code."""
+
+
+def gettext_noop(message: str) -> str:
+    """Mark a text for translation, as Django's own does, but without asking for settings."""
+    return message
+
 
 _PROBLEM = "application/problem+json"
 _JSON = "application/json"

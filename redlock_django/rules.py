@@ -55,7 +55,7 @@ def _locked(alias: str, rule: Mapping[str, Any]) -> Iterator[tuple[URLPattern, C
             raise InvalidRedlock(f"unknown key {key!r}{nearest(key, KEYS)}")
     if ("view" in rule) == ("path" in rule):
         raise InvalidRedlock("name the view by 'view' or by 'path'")
-    if not rule.get("key"):
+    if not rule.get("key") or not isinstance(rule["key"], str | list | tuple):
         raise InvalidRedlock("'key' must be a template such as 'order:<pk>', or a list of them")
     using = rule.get("using", alias)
     load(using)

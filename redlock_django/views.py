@@ -10,8 +10,9 @@ from asgiref.sync import iscoroutinefunction
 from django.utils.decorators import classonlymethod
 
 from redlock_django.decorators import lock_resource
+from redlock_django.exceptions import InvalidRedlock
 from redlock_django.resources import Computed
-from redlock_django.transactions import take_over
+from redlock_django.transactions import take_over, view_name
 
 if TYPE_CHECKING:
     from django.views.generic import View
@@ -37,6 +38,14 @@ class LockResourceMixin(View):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        from django.views.generic import View as DjangoView
+
+        bases = cls.__mro__
+        if DjangoView in bases and bases.index(DjangoView) < bases.index(LockResourceMixin):
+            raise InvalidRedlock(
+                f"{cls.__module__}.{cls.__qualname__}: LockResourceMixin must stand before View "
+                "among the base classes, or nothing is locked"
+            )
         if cls.lock_key:
             _decorator(cls, cls.lock_key)
 
@@ -65,6 +74,11 @@ class LockResourceMixin(View):
 
 
 def _decorator(view: Any, keys: str | Sequence[str]) -> Callable[[Any], Any]:
+    if not isinstance(keys, Sequence):
+        raise InvalidRedlock(
+            f"{view_name(view)}: lock_key must be a template or a list of them, "
+            f"got {type(keys).__name__}"
+        )
     templates = [keys] if isinstance(keys, str) else keys
     return lock_resource(
         *(_named(text) if "<" not in text else text for text in templates),

@@ -96,6 +96,9 @@ class Address:
         kwargs |= _parse(url)
         if str(kwargs.get("protocol", "")).isdecimal():
             kwargs["protocol"] = int(kwargs["protocol"])  # redis-py 5.1 trips over a str
+        for login in ("username", "password"):
+            if not isinstance(kwargs.get(login), str | bytes | None):
+                raise ValueError(f"{login} must be a text, got {type(kwargs[login]).__name__}")
         kwargs["db"] = _db(parts, kwargs.get("db", 0))
         kwargs.pop("connection_class", None)
         _check_accepted(connection_class, kwargs)

@@ -155,3 +155,39 @@ def test_which_transactions_see_what_others_commit(options: dict[str, Any], sees
     connection = DatabaseWrapper({"OPTIONS": options}, "postgres")
     assert really_sees_commits(connection) is sees
     assert not really_sees_commits(connections["default"])
+
+
+def test_decorator_arguments_that_no_alias_can_keep(urls: Urls) -> None:
+    unknown = lock_resource("order:<int:pk>", using="nope")(lambda request, pk: HttpResponse())
+    endless = lock_resource("order:<int:pk>", ttl=999)(lambda request, pk: HttpResponse())
+    urls(path("<int:pk>/", unknown))
+    assert "no alias 'nope'" in found()["E008"]
+    urls(path("<int:pk>/", endless))
+    assert "MAX_TTL is 60 s" in found()["E008"]
+
+
+@pytest.mark.parametrize("redlock", [None, [], {}])
+def test_a_setting_that_holds_nothing(settings: Settings, redlock: object) -> None:
+    settings.REDLOCK = redlock
+    assert found()["E001"].startswith("REDLOCK: ")
+
+
+def test_a_rule_with_a_key_of_a_wrong_type(settings: Settings) -> None:
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "RULES": [{"view": "x", "key": 5}]}}
+    assert "'key' must be a template" in found()["E002"]
+
+
+def test_a_password_in_a_url_is_told_of_before_a_deployment(settings: Settings) -> None:
+    urls = ["redis://:canary@h1", "redis://h2", "unix:///run/redis.sock"]
+    settings.REDLOCK = {"default": {"MASTERS": urls}}
+    assert "W001" not in found()
+    told = [
+        message
+        for message in run_checks(tags=["redlock"], include_deployment_checks=True)
+        if message.id == "redlock_django.W001"
+    ]
+    assert len(told) == 1
+    assert "master 1" in str(told[0].msg)
+    assert "canary" not in f"{told[0].msg} {told[0].hint}"
+    settings.REDLOCK = {"default": {"MASTERS": "redis://h1,redis://u:p@h2"}}
+    assert "master 2" in str(run_checks(tags=["redlock"], include_deployment_checks=True)[-1].msg)

@@ -271,3 +271,17 @@ async def test_djangos_error_about_async_views_stays(form: str) -> None:
 
     with pytest.raises(RuntimeError, match="ATOMIC_REQUESTS with async views"):
         await ask()
+
+
+def test_base_classes_in_the_wrong_order_are_told() -> None:
+    with pytest.raises(InvalidRedlock, match="must stand before View"):
+
+        class Wrong(View, LockResourceMixin):  # type: ignore[misc]
+            lock_key = "nightly"
+
+
+def test_a_lock_key_of_a_wrong_type_is_told() -> None:
+    with pytest.raises(InvalidRedlock, match="lock_key must be a template"):
+
+        class Wrong(LockResourceMixin, View):
+            lock_key = 5  # type: ignore[assignment]

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import functools
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -726,3 +728,21 @@ def held_elsewhere(name: str) -> Any:
             self.held.release()
 
     return Elsewhere()
+
+
+def test_without_its_parentheses_it_says_so() -> None:
+    def plain(request: HttpRequest, pk: int) -> Any:
+        return HttpResponse()
+
+    view: Any = lock_resource(plain)
+    for kwargs in ({}, {"pk": 7}):
+        with pytest.raises(InvalidRedlock, match="parentheses"):
+            view(factory.get("/"), **kwargs)
+
+
+def test_it_can_be_imported_before_there_are_settings() -> None:
+    code = "from redlock_django import *; import redlock_django.middleware; print(lock_resource)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr

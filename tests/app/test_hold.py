@@ -248,7 +248,7 @@ class UsersTestCase(TestCase):
         ({"templates": ("report:<customer>",)}, "needs a parameter 'customer'; there is: 'pk'"),
         ({"templates": ("report:<user.pk>",)}, "there is no request here"),
         ({"templates": ("report:<header:X-Tenant>",)}, "there is no request here"),
-        ({"templates": (lambda request: "x",)}, "there is no request here"),
+        ({"templates": (lambda request: "x",)}, "parentheses"),
         ({"templates": ("report:<pk",)}, "malformed"),
         ({"on_conflict": "ignore"}, "on_conflict is 'raise' or 'skip', got 'ignore'"),
         ({"ttl": 0}, "ttl must be at least"),

@@ -22,7 +22,7 @@ from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
 
 pytestmark = pytest.mark.django_db
 
-TTL = 0.3
+TTL = 0.8
 Urls = Callable[..., None]
 IsFree = Callable[[str], bool]
 factory = RequestFactory()
