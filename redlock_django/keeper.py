@@ -145,6 +145,8 @@ class Hold:
     def found(self, state: LeaseState, lease: Lease) -> None:
         """Take in what an extension found out, unless the lease is over meanwhile."""
         if self.over or self.lost:
+            # The extension may have left after the release, and healed a master with it.
+            self.backend.hand_over(lease)
             return
         self.state = state
         if state is LeaseState.LOST:

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -107,7 +108,8 @@ class SyncLinks(Links):
         if patient and self.hoping() and any(c is not None and c.trusted for c in step.commands):
             self._hope()
         bell: SimpleQueue[None] = SimpleQueue()
-        exchange = self.exchange(step, lambda: bell.put(None))
+        exchange = self.exchange(step, nobody)
+        exchange.wake = partial(self._rouse, exchange, bell, threading.get_ident())
         try:
             self._waiting[exchange] = None
             self._send(exchange)
@@ -119,6 +121,12 @@ class SyncLinks(Links):
         finally:
             self._waiting.pop(exchange, None)
         self._left.ring()
+
+    def _rouse(self, exchange: Exchange, bell: SimpleQueue[None], waiter: int) -> None:
+        """Wake a waiting thread, which sleeps in its bell, or in the poll if it is the reader."""
+        bell.put(None)
+        if self._reader is exchange and threading.get_ident() != waiter:
+            self._ring()
 
     def _hope(self) -> None:
         """Wait until the connections under way have made a quorum, or cannot any more."""
@@ -204,8 +212,7 @@ class SyncLinks(Links):
         self._by_fd[fd] = master
         wanted = select.POLLIN | (select.POLLOUT if master.link.blocked else 0)
         self._poller.register(fd, wanted)
-        with suppress(OSError):
-            self._ringer.send(b"!")  # a poll under way does not see the change
+        self._ring()  # a poll under way does not see the change
 
     def _unwatch(self, master: Master) -> None:
         assert master.link is not None
@@ -213,6 +220,10 @@ class SyncLinks(Links):
         self._by_fd.pop(fd, None)
         with suppress(KeyError, ValueError):
             self._poller.unregister(fd)
+
+    def _ring(self) -> None:
+        with suppress(OSError):
+            self._ringer.send(b"!")
 
     def _hush(self) -> None:
         with suppress(OSError):
@@ -251,12 +262,11 @@ class SyncLinks(Links):
             began = clock()
             while not self.closed.wait(pause):
                 with self._mutex:
-                    owing = self.owing()
-                    for master in owing:
-                        self.read(master)
-                        if master.link is not None and master.link.blocked:
-                            self._dirty.add(master.place)  # nobody polls: try again
-                    if self._reader is None:
+                    if self._reader is None:  # else that one reads, and judges
+                        for master in self.owing():
+                            self.read(master)
+                            if master.link is not None and master.link.blocked:
+                                self._dirty.add(master.place)  # nobody polls: try again
                         self.waited(self.owing(), pause, clock() - began)
                     self._send_all()
                     began = clock()

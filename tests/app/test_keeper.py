@@ -124,6 +124,30 @@ def test_renews_at_a_third_of_the_ttl(world: World) -> None:
     assert world.lost == []
 
 
+def test_an_extension_that_leaves_after_the_release_heals_nothing(world: World) -> None:
+    extend, released = world.backend.extend, threading.Event()
+
+    def late(lease: Any, ttl: float) -> Any:
+        if len(world.extensions) == 1:  # the one that gives the lock back to who forgot it
+            assert held.release()
+            released.set()
+        return extend(lease, ttl)
+
+    world.backend.extend = late  # type: ignore[method-assign]
+    held = lock(R, renew=True).acquire()
+    world.idle()
+    for master in world.backend.masters[:2]:
+        del master.strings[world.backend.terms.lock(R)]
+    world.advance(3)
+    world.until(lambda: len(world.extensions) == 1)
+    world.idle()
+    world.advance(3)
+    assert released.wait(5)
+    world.until(lambda: len(world.extensions) == 2)
+    world.until(lambda: world.left() == 0)
+    assert world.lost == []
+
+
 def test_stops_at_release(world: World) -> None:
     with lock(R):
         world.idle()

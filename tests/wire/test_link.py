@@ -660,3 +660,51 @@ def test_a_stopped_process_loses_no_link_and_marks_no_master(masters: list[Local
         told = json.loads(process.stdout.readline())
     assert told == {"lost": [], "failed": [], "same": True}
     assert markers(masters[:3]) == before
+
+
+def test_a_reader_is_roused_when_another_thread_decides_its_round(
+    masters: list[LocalMaster],
+) -> None:
+    # Long enough that a poll which slept to its end would be told apart.
+    backend = make_backend([master.url for master in masters[:3]], master_timeout=5.0)
+    links = backend.sync_links()
+    polls: list[bool] = []
+
+    class Robbed:
+        """A poller that begins only when another thread has read what it waits for."""
+
+        def __init__(self, real: Any) -> None:
+            self.real = real
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.real, name)
+
+        def poll(self, timeout: int) -> Any:
+            with ThreadPoolExecutor(1) as other:
+                other.submit(rob).result()
+            events = self.real.poll(timeout)
+            polls.append(bool(events))
+            return events
+
+    def rob() -> None:
+        exchange = links._reader
+        assert exchange is not None
+
+        def read_all() -> bool:
+            with links._mutex:
+                for master in links.masters:
+                    links.read(master)
+            return exchange.decided and not links.owing()
+
+        until(read_all, "the round is decided, and nothing more will come")
+
+    try:
+        lease = backend.acquire(("order:1",), 8.0, 0.0, "{}")
+        until(lambda: links.usable() == 3, "all three are there")
+        with links._mutex:
+            links._hush()  # of the rings for those that came
+        links._poller = Robbed(links._poller)  # type: ignore[assignment]
+        assert backend.release(lease) is True
+        assert polls == [True]
+    finally:
+        backend.close()
