@@ -48,3 +48,11 @@ def test_a_lease_never_shows_its_tally_and_knows_its_token() -> None:
 
 def test_lease_states_are_three() -> None:
     assert {state.value for state in LeaseState} == {"renewed", "unknown", "lost"}
+
+
+def test_the_fingerprint_tells_holders_apart_and_is_no_token() -> None:
+    masters = Masters()
+    first, second = masters.taken("a"), masters.taken("b")
+    assert len(first.fingerprint) == 8
+    assert first.fingerprint not in first.value
+    assert first.fingerprint != second.fingerprint
