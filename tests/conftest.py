@@ -6,7 +6,6 @@ import os
 import pwd
 import shutil
 import signal
-import socket
 import subprocess
 import time
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 
 from redlock_django.testing.masters import LocalMaster, local_masters
 from redlock_django.testing.nursery import Nursery
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,7 +68,7 @@ def postgres() -> Iterator[dict[str, Any]]:
         initdb = [str(programs / "initdb"), "-D", str(data), "-U", "postgres", "-A", "trust"]
         initdb += ["-E", "UTF8", "--locale=C", "--no-sync"]
         subprocess.run(initdb, check=True, capture_output=True, **options)
-        port = _free_port()
+        port = free_port()
         settings = {
             "listen_addresses": "127.0.0.1",
             "port": str(port),
@@ -125,20 +125,15 @@ def _plain_user() -> pwd.struct_passwd:
     pytest.skip("PostgreSQL does not run as root, and there is no user 'postgres' or 'nobody'")
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 def _wait_for_postgres(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
     import psycopg
 
     deadline = time.monotonic() + 30
     while True:
         try:
-            psycopg.connect(host="127.0.0.1", port=port, user="postgres", dbname="postgres").close()
+            psycopg.connect(
+                host="127.0.0.1", port=port, user="postgres", dbname="postgres", connect_timeout=10
+            ).close()
         except psycopg.OperationalError:
             if process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"PostgreSQL did not start: {log.read_text()}") from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 import subprocess
 import sys
 import urllib.error
@@ -15,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from redlock_django.testing.masters import LocalMaster
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
@@ -59,9 +59,7 @@ def manage(where: Path, *arguments: str) -> str:
 @pytest.fixture
 def address(site: Path) -> Iterator[str]:
     assert manage(site, "manage.py", "redlock_init").count("trusted now") == 3
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     server = subprocess.Popen(
         [sys.executable, "manage.py", "runserver", "--noreload", f"127.0.0.1:{port}"],
         cwd=site,

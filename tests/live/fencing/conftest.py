@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import socket
 import subprocess
 import time
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from django.db import connections
 
 from redlock_django.testing.nursery import Nursery
 from tests.live.fencing.accounts import Account
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,10 +32,8 @@ def mysql() -> Iterator[dict[str, Any]]:
     if install is None or server is None:
         pytest.skip("MariaDB is not installed (apt-get install mariadb-server)")
     pymysql.install_as_MySQLdb()
-    with Nursery("redlock-mysql-") as nursery, socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-        probe.close()
+    with Nursery("redlock-mysql-") as nursery:
+        port = free_port()
         data = nursery.directory / "data"
         where = ["--no-defaults", f"--datadir={data}"]
         if os.geteuid() == 0:
@@ -43,6 +41,8 @@ def mysql() -> Iterator[dict[str, Any]]:
         subprocess.run(
             [install, *where, "--auth-root-authentication-method=normal", "--skip-test-db"],
             check=True,
+            stdin=subprocess.DEVNULL,
+            timeout=60,
             capture_output=True,
         )
         with (nursery.directory / "log").open("wb") as log:
@@ -58,7 +58,8 @@ def mysql() -> Iterator[dict[str, Any]]:
                 ],
                 stderr=log,
             )
-        access = {"host": "127.0.0.1", "port": port, "user": "root"}
+        # A time-out for reading too: whatever answers there may be no MariaDB.
+        access = {"host": "127.0.0.1", "port": port, "user": "root", "read_timeout": 10}
         deadline = time.monotonic() + 30
         while True:
             with contextlib.suppress(pymysql.err.OperationalError):

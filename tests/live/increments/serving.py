@@ -18,6 +18,7 @@ from typing import Any
 
 from redlock_django.testing.masters import LocalMaster
 from redlock_django.testing.nursery import Nursery
+from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -101,9 +102,7 @@ def serving(
     **env: str,
 ) -> Iterator[Site]:
     """Run one kind of server with the site; gone when the block is left."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     with Nursery("redlock-site-") as nursery:
         site = Site(port, nursery.directory / "log")
         with site.log_path.open("wb") as log:
