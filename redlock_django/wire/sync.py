@@ -177,7 +177,8 @@ class SyncLinks(Links):
             with self._mutex:
                 if self._reader is exchange:
                     self._reader = None
-                    heir = next((other for other in self._waiting if not other.decided), None)
+                    waiting = list(self._waiting)  # in one step: others come and go meanwhile
+                    heir = next((other for other in waiting if not other.decided), None)
             if heir is not None:
                 heir.wake()
 
