@@ -40,6 +40,7 @@ class SyncLinks(Links):
         self._queue: deque[Exchange] = deque()
         self._waiting: dict[Exchange, None] = {}
         self._reader: Exchange | None = None
+        self._reads = 0  # the thread that reads, or was the last to
         self._listened = clock()
         self._poller = select.poll()
         self._by_fd: dict[int, Master] = {}
@@ -162,10 +163,12 @@ class SyncLinks(Links):
 
     def _wait(self, exchange: Exchange, bell: SimpleQueue[None]) -> None:
         """Read for everybody if nobody does, else sleep until told."""
+        me = threading.get_ident()
         try:
             with self._mutex:
-                if self._reader is None:
-                    self._reader = exchange
+                # A reader of this very thread is what an interrupt has left behind.
+                if self._reader is None or self._reads == me:
+                    self._reader, self._reads = exchange, me
             if self._reader is exchange:
                 while not exchange.decided:
                     self._poll()
