@@ -7,6 +7,7 @@ import secrets
 from collections.abc import Iterator
 from itertools import count
 
+from redlock_django.engine import rounds
 from redlock_django.engine.commands import Terms
 from redlock_django.engine.validity import Lease, LeaseState
 from redlock_django.wire.address import Address
@@ -40,6 +41,22 @@ class BaseBackend:
     def clock(self) -> float:
         """The clock that leases are measured by, in seconds."""
         return clock()
+
+    def _acquire(
+        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str
+    ) -> rounds.Protocol[Lease]:
+        """The rounds that take a lease, with this process's time and luck."""
+        return rounds.acquire(
+            self.terms,
+            resources,
+            ttl,
+            holder,
+            now=self.clock(),
+            wait=wait,
+            tokens=tokens(),
+            proposals=proposals(),
+            delays=delays(),
+        )
 
     def acquire(self, resources: tuple[str, ...], ttl: float, wait: float, holder: str) -> Lease:
         """Take all resources or none; raises ResourceLocked or QuorumUnreachable."""

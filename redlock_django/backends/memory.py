@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from redlock_django.backends.base import BaseBackend, delays, proposals, tokens
+from redlock_django.backends.base import BaseBackend
 from redlock_django.engine import rounds
 from redlock_django.engine.commands import (
     ABSENT,
@@ -331,21 +331,6 @@ class MemoryBackend(BaseBackend):
 
     def hand_over(self, lease: Lease) -> None:
         self.release(lease)
-
-    def _acquire(
-        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str
-    ) -> Protocol[Lease]:
-        return rounds.acquire(
-            self.terms,
-            resources,
-            ttl,
-            holder,
-            now=self.clock(),
-            wait=wait,
-            tokens=tokens(),
-            proposals=proposals(),
-            delays=delays(),
-        )
 
     def _run(self, protocol: Protocol[Result]) -> Result:
         step = next(protocol)

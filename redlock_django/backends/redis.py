@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from redlock_django.backends.base import BaseBackend, delays, proposals, tokens
+from redlock_django.backends.base import BaseBackend
 from redlock_django.engine import rounds
 from redlock_django.engine.validity import Lease, LeaseState
 from redlock_django.wire.aio import LoopLinks
@@ -41,21 +41,6 @@ class RedisBackend(BaseBackend):
         links = self.loop_links()
         lease = await links.run(self._acquire(resources, ttl, wait, holder))
         return replace(lease, home=links)
-
-    def _acquire(
-        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str
-    ) -> rounds.Protocol[Lease]:
-        return rounds.acquire(
-            self.terms,
-            resources,
-            ttl,
-            holder,
-            now=self.clock(),
-            wait=wait,
-            tokens=tokens(),
-            proposals=proposals(),
-            delays=delays(),
-        )
 
     # A renewal does not wait for a connection: it comes again soon, and other leases wait.
 
