@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from redlock_django.exceptions import (
         AlreadyHeld,
         BadResource,
+        IdempotencyRefused,
         InvalidRedlock,
         LockLost,
         NotAcquired,
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
     )
     from redlock_django.handler import locks
     from redlock_django.holding import hold
+    from redlock_django.idempotency.decorators import idempotent
+    from redlock_django.idempotency.forms import IdempotentFormMixin
+    from redlock_django.idempotency.views import IdempotentMixin
     from redlock_django.locking import Lock, lock
     from redlock_django.resources import resource
     from redlock_django.views import LockResourceMixin
@@ -31,6 +35,9 @@ if TYPE_CHECKING:
 __all__ = [
     "AlreadyHeld",
     "BadResource",
+    "IdempotencyRefused",
+    "IdempotentFormMixin",
+    "IdempotentMixin",
     "InvalidRedlock",
     "Lock",
     "LockLost",
@@ -41,6 +48,7 @@ __all__ = [
     "RedlockError",
     "ResourceLocked",
     "hold",
+    "idempotent",
     "lock",
     "lock_resource",
     "locks",
@@ -48,9 +56,12 @@ __all__ = [
 ]
 
 _HOMES = {
+    "IdempotentFormMixin": "idempotency.forms",
+    "IdempotentMixin": "idempotency.views",
     "Lock": "locking",
     "LockResourceMixin": "views",
     "hold": "holding",
+    "idempotent": "idempotency.decorators",
     "lock": "locking",
     "lock_resource": "decorators",
     "locks": "handler",

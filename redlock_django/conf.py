@@ -15,7 +15,7 @@ from django.utils.module_loading import import_string
 from redlock_django.backends.base import BaseBackend
 from redlock_django.backends.redis import RedisBackend
 from redlock_django.exceptions import InvalidRedlock
-from redlock_django.masters import read_masters
+from redlock_django.masters import Groups, read_masters
 from redlock_django.wire.address import Address, nearest
 
 SHORTEST_TTL = 0.1
@@ -57,6 +57,7 @@ class Options:
 
     alias: str
     backend: str
+    groups: Groups
     addresses: tuple[Address, ...]
     ttl: float
     wait: float
@@ -159,16 +160,15 @@ def _options(alias: str, section: Mapping[str, Any]) -> Options:
         return duration(section[key], key, least=least)
 
     backend = _backend(section["BACKEND"])
-    addresses = read_masters(section["MASTERS"], _mapping(section, "OPTIONS"))
-    if issubclass(backend, RedisBackend) and not addresses:
+    groups = read_masters(section["MASTERS"], _mapping(section, "OPTIONS"))
+    if issubclass(backend, RedisBackend) and not groups[0]:
         raise ValueError("MASTERS must name at least one master: ['redis://10.0.0.1:6379/0', ...]")
     max_ttl = seconds("MAX_TTL", SHORTEST_TTL)
     skew = seconds("MAX_CLOCK_SKEW")
-    # A lock a master may have forgotten lives this long at most, by a clock of ours that
-    # runs 1 % apart and may step; the 50 ms are for the way there.
+    # How long a forgotten lock lives: clocks run 1 % apart and may step; 50 ms for the way.
     forgotten = 1.02 * max_ttl + 5 * skew
     if section["RESTART_DELAY"] == "auto":
-        restart_delay = forgotten + 0.05 if len(addresses) >= 3 else 0.0
+        restart_delay = forgotten + 0.05 if len(groups[0]) >= 3 else 0.0
     elif isinstance(section["RESTART_DELAY"], str):
         raise ValueError("RESTART_DELAY must be 'auto' or a number of seconds (0 = off)")
     else:
@@ -182,7 +182,8 @@ def _options(alias: str, section: Mapping[str, Any]) -> Options:
     options = Options(
         alias=alias,
         backend=section["BACKEND"],
-        addresses=addresses,
+        groups=groups,
+        addresses=sum(groups, ()),
         ttl=seconds("TTL", SHORTEST_TTL),
         wait=seconds("WAIT", 0),
         renew=_flag(section, "RENEW"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from datetime import timedelta
 from typing import Any, TypeVar, cast
 
@@ -13,9 +13,11 @@ from django.http import HttpRequest
 
 from redlock_django import conf
 from redlock_django.exceptions import InvalidRedlock
-from redlock_django.locked_call import Call, LockTerms, OnLocked
+from redlock_django.lock_terms import LockTerms, OnLocked
+from redlock_django.locked_call import call_of
+from redlock_django.nesting import opens_transaction
 from redlock_django.resources import Computed, Template
-from redlock_django.transactions import TakenOver, mark_seen, take_over, view_name
+from redlock_django.transactions import take_over, two_locks
 
 View = TypeVar("View", bound=Callable[..., Any])
 
@@ -66,6 +68,8 @@ def lock_resource(
                 '@method_decorator(lock_resource(...), name="dispatch"), LockResourceMixin, or '
                 "decorate what its as_view() gives"
             )
+        if opens_transaction(view):
+            raise two_locks(view)
         wrap = _async_view if iscoroutinefunction(view) else _sync_view
         locked = wrap(view, terms)
         locked.lock_terms = terms  # for the system checks
@@ -79,7 +83,7 @@ def _sync_view(view: Callable[..., Any], terms: LockTerms) -> Any:
 
     @functools.wraps(view)
     def locked(*args: Any, **kwargs: Any) -> Any:
-        call = _call(view, terms, args, kwargs, marker)
+        call = call_of(view, terms, args, kwargs, marker)
         return call.arun() if call.is_async else call.run()
 
     locked._non_atomic_requests = marker  # type: ignore[attr-defined]
@@ -90,32 +94,9 @@ def _async_view(view: Callable[..., Any], terms: LockTerms) -> Any:
     # Not marked: Django's own error about ATOMIC_REQUESTS and async views must stay.
     @functools.wraps(view)
     async def locked(*args: Any, **kwargs: Any) -> Any:
-        return await _call(view, terms, args, kwargs, None).arun()
+        return await call_of(view, terms, args, kwargs, None).arun()
 
     return locked
-
-
-def _call(
-    view: Callable[..., Any],
-    terms: LockTerms,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
-    marker: TakenOver | None,
-) -> Call:
-    """Find the request by its type: the first argument of a function, the second of a method."""
-    for place in reversed(range(len(args[:2]))):
-        request = args[place]
-        wrapped = isinstance(getattr(request, "_request", None), HttpRequest)
-        if isinstance(request, HttpRequest) or wrapped:
-            # method_decorator() binds the method before it is decorated.
-            bound = getattr(getattr(view, "func", view), "__self__", None)
-            owner = args[0] if place else bound
-            seen = mark_seen(request, marker, owner)
-            return Call(view, terms, args, kwargs, request, owner, seen, wrapped)
-    raise InvalidRedlock(
-        f"{view_name(view)} was called without a request: it must be the first argument of a "
-        "function, or the first after self of a method"
-    )
 
 
 def _templates(sources: tuple[str | Computed, ...]) -> tuple[Template, ...]:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from django.conf import settings
 from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
+from redlock_django import events
 from redlock_django.backends.base import BaseBackend
+from redlock_django.backends.groups import GroupedBackend
 from redlock_django.conf import Options, load
+from redlock_django.counters import counters
 from redlock_django.engine.commands import Terms
+from redlock_django.engine.rendezvous import identity
 
 
 @dataclass(frozen=True)
@@ -70,27 +76,41 @@ class LockServices:
             service.backend.forked()
 
 
-def terms_of(options: Options) -> Terms:
-    """What the clients of an alias must agree on."""
-    return Terms(
-        names=tuple(address.name for address in options.addresses),
-        prefix=options.key_prefix,
-        max_ttl=options.max_ttl,
-        max_clock_skew=options.max_clock_skew,
-        restart_delay=options.restart_delay,
-        fence_ttl=options.fence_ttl,
+def terms_of(options: Options) -> tuple[Terms, ...]:
+    """What the clients of an alias must agree on, for each group of its masters."""
+    several = len(options.groups) > 1
+    identities = [identity(address.store for address in group) for group in options.groups]
+    return tuple(
+        Terms(
+            names=tuple(address.name for address in group),
+            prefix=options.key_prefix,
+            max_ttl=options.max_ttl,
+            max_clock_skew=options.max_clock_skew,
+            restart_delay=options.restart_delay,
+            fence_ttl=options.fence_ttl,
+            groups=tuple(identities) if several else (),
+            group=place,
+        )
+        for place, group in enumerate(options.groups)
     )
 
 
 def _make(options: Options) -> LockService:
-    backend: BaseBackend = import_string(options.backend)(
-        options.alias,
-        addresses=options.addresses,
-        terms=terms_of(options),
-        master_timeout=options.master_timeout,
-        connect_timeout=options.connect_timeout,
-        tolerate=options.tolerate,
-    )
+    kind: type[BaseBackend] = import_string(options.backend)
+    groups = [
+        kind(
+            options.alias,
+            addresses=addresses,
+            terms=terms,
+            master_timeout=options.master_timeout,
+            connect_timeout=options.connect_timeout,
+            tolerate=options.tolerate,
+            notice=partial(events.master, options.alias),
+        )
+        for addresses, terms in zip(options.groups, terms_of(options), strict=True)
+    ]
+    backend = groups[0] if len(groups) == 1 else GroupedBackend(groups)
+    counters.know(options.alias, backend.names)
     return LockService(options, backend)
 
 
@@ -102,6 +122,8 @@ def _settings_changed(*, setting: str, **_: Any) -> None:
         locks.close()
 
 
+# So that masters which have still to answer hear the last releases of this process.
+atexit.register(locks.close)
 setting_changed.connect(_settings_changed, dispatch_uid="redlock_django.handler")
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=locks._forked)

@@ -10,17 +10,21 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
+import math
 import os
 import threading
 import weakref
+from collections.abc import Callable, Mapping
 from itertools import count
+from typing import NamedTuple
 
+from redlock_django import events
 from redlock_django.backends.base import BaseBackend
 from redlock_django.engine.renewal import next_extension
 from redlock_django.engine.validity import Lease, LeaseState
 from redlock_django.handler import locks
-from redlock_django.signals import lock_lost, tell
 from redlock_django.wire.bell import Bell
+from redlock_django.wire.clock import clock
 
 logger = logging.getLogger("redlock_django")
 
@@ -28,41 +32,51 @@ HeldAs = tuple[BaseBackend, str, object]
 """Where a hold stands among all of this process: backend, resource, and task or thread."""
 
 
+class Due(NamedTuple):
+    """When to look after a hold, by its backend's clock."""
+
+    when: float
+    order: int
+    clock: Callable[[], float]
+    hold: weakref.ref[Hold]
+
+    def left(self) -> float:
+        """Seconds until then."""
+        return max(0.0, self.when - self.clock())
+
+
 class Hold:
     """A lease somebody holds, and everything that may happen to it until it is over.
 
     `ttl` is what the holder asked for and `hold_until` the last moment of the backend's
     clock it may be held. `takers` are the locks that stand on it: several, where it was taken
-    again (reentrancy). `keys` is where it stands among all that this process holds.
+    again (reentrancy). `keys` is where it stands among all that this process holds, `holder`
+    what is to be shown of the holder beside host, process and time.
     """
 
     __slots__ = (
-        "__weakref__",
-        "backend",
-        "forks",
-        "hold_until",
-        "keys",
-        "lease",
-        "lost",
-        "once",
-        "over",
-        "renew",
-        "sender",
-        "state",
-        "takers",
-        "timer",
-        "ttl",
-    )
+        "__weakref__", "backend", "forks", "hold_until", "holder", "keys", "lease", "lost",
+        "once", "over", "renew", "sender", "since", "state", "takers", "timer", "ttl",
+    )  # fmt: skip
 
     def __init__(
-        self, backend: BaseBackend, lease: Lease, *, hold_until: float, renew: bool, sender: type
+        self,
+        backend: BaseBackend,
+        lease: Lease,
+        *,
+        hold_until: float,
+        renew: bool,
+        sender: type,
+        holder: Mapping[str, str],
     ) -> None:
         self.backend = backend
         self.lease = lease
+        self.since = lease.started
         self.ttl = lease.ttl
         self.hold_until = hold_until
         self.renew = renew
         self.sender = sender
+        self.holder = holder
         self.state = LeaseState.RENEWED
         self.lost = ""
         self.once = threading.Lock()
@@ -91,6 +105,10 @@ class Hold:
             return 0.0
         return left
 
+    def held(self) -> float:
+        """Seconds since it was taken."""
+        return max(0.0, self.backend.clock() - self.since)
+
     def lose(self, reason: str) -> None:
         """Note, once, that the lease is lost, tell everybody, and free what is left of it."""
         if self.lost or self.inherited:
@@ -98,21 +116,8 @@ class Hold:
         self.lost = reason
         if not self.once.acquire(blocking=False):
             return  # the holder and the keeper found out at the same moment
-        names = ", ".join(self.lease.resources)
-        logger.warning(
-            "redlock %s: the lock was lost: %s",
-            names,
-            reason,
-            extra={"resource": names, "using": self.backend.alias},
-        )
         self.backend.hand_over(self.lease)
-        tell(
-            lock_lost,
-            sender=self.sender,
-            using=self.backend.alias,
-            resources=self.lease.resources,
-            reason=reason,
-        )
+        events.lost(self, reason)
 
     def due(self) -> float:
         """When to look after this lease next, by the backend's clock."""
@@ -179,8 +184,9 @@ class Keeper:
         self._reset()
 
     def _reset(self) -> None:
-        self._due: list[tuple[float, int, weakref.ref[Hold]]] = []
+        self._due: list[Due] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self._until = math.inf  # when the thread wakes by itself: backends differ in clocks
         self._order = count()
         self._mutex = threading.Lock()
         self._bell = Bell()
@@ -188,14 +194,14 @@ class Keeper:
 
     def watch(self, hold: Hold) -> None:
         """Look after a hold of a thread until it is over, lost, or forgotten."""
-        entry = (hold.due(), next(self._order), weakref.ref(hold))
+        entry = Due(hold.due(), next(self._order), hold.backend.clock, weakref.ref(hold))
         with self._mutex:
             heapq.heappush(self._due, entry)
             if self._thread is None:
                 thread = threading.Thread(target=self._keep, name="redlock-keeper", daemon=True)
                 thread.start()
                 self._thread = thread  # not before: a start that failed is tried again
-            elif self._due[0] is entry:
+            elif clock() + entry.left() < self._until:
                 self._bell.ring()
 
     def _keep(self) -> None:
@@ -215,14 +221,16 @@ class Keeper:
         while True:
             left = None
             with self._mutex:
+                self._until = math.inf
                 while self._due:
-                    when, _, reference = self._due[0]
-                    hold = reference()
+                    hold, left = self._due[0].hold(), self._due[0].left()
+                    self._until = clock() + left
                     if hold is None or hold.over or hold.lost:
+                        # With nothing left it sleeps until then all the same: who takes locks
+                        # for a short time, one after the other, need not wake it for each.
                         heapq.heappop(self._due)
                         continue
-                    left = when - hold.backend.clock()
-                    if left <= 0:
+                    if not left:
                         heapq.heappop(self._due)
                         return hold
                     del hold  # a lock its user has forgotten must be free to go

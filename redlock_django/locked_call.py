@@ -3,83 +3,29 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, ExitStack
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from asgiref.sync import sync_to_async
 from django.http import HttpRequest, StreamingHttpResponse
 
-from redlock_django.exceptions import InvalidRedlock, RedlockError, ResourceLocked
-from redlock_django.handler import locks
+from redlock_django.exceptions import InvalidRedlock
 from redlock_django.handover import Handover, guard_stream, on_close
-from redlock_django.locking import Lock, lock
-from redlock_django.resources import Template
+from redlock_django.lock_terms import LockTerms
+from redlock_django.locking import Lock
+from redlock_django.nesting import Nesting, dedupes
 from redlock_django.responses import ANSWERED, aanswer, answer
 from redlock_django.transactions import (
     TakenOver,
     check_blocks,
+    mark_seen,
     open_blocks,
     transactions_of,
     view_name,
 )
 
 AnyStack = ExitStack | AsyncExitStack
-OnLocked = Callable[[HttpRequest, ResourceLocked], Any]
-
-
-@dataclass(frozen=True, kw_only=True)
-class LockTerms:
-    """What one `lock_resource(...)` was told, checked."""
-
-    templates: tuple[Template, ...]
-    using: str
-    ttl: float | None
-    wait: float | None
-    methods: frozenset[str] | None
-    status: int | None
-    on_locked: OnLocked | None
-
-    def apply_to(self, request: HttpRequest) -> bool:
-        """Whether requests of this method are locked."""
-        return self.methods is None or request.method in self.methods
-
-    def lock(self, request: HttpRequest, names: list[str]) -> Lock:
-        """Give the lock on these resources, not taken yet."""
-        self.check()
-        return lock(
-            *dict.fromkeys(names),  # two templates may name one resource
-            using=self.using,
-            ttl=self.ttl,
-            wait=self.wait,
-            holder={"path": request.path},
-        )
-
-    def check(self) -> None:
-        """Raise InvalidRedlock where the alias is not there, or cannot keep such a lock."""
-        options = locks[self.using].options
-        try:
-            if self.ttl is not None:
-                options.check_ttl(self.ttl)
-        except ValueError as error:
-            raise InvalidRedlock(f"lock_resource(using={self.using!r}): {error}") from None
-
-    def own_answer(self, request: HttpRequest, error: RedlockError) -> Any:
-        """Give what the site itself answers to a held lock, or None."""
-        if self.on_locked is None or not isinstance(error, ResourceLocked):
-            return None
-        return self.on_locked(request, error)
-
-    def status_for(self, error: RedlockError) -> int | None:
-        """Give the status of the answer to a held lock."""
-        if not isinstance(error, ResourceLocked):
-            return None
-        return self.status or locks[self.using].options.status
-
-    def missing(self, kwargs: Collection[str]) -> list[tuple[str, str]]:
-        """Give the URL kwargs that templates need beyond these, each with its template."""
-        return [(n, t.text) for t in self.templates for n in sorted(t.names - set(kwargs))]
 
 
 class Call(NamedTuple):
@@ -127,31 +73,52 @@ class Call(NamedTuple):
         """Where the lock goes if it has to outlive the view."""
         return Handover.of(getattr(self.request, "_request", self.request))
 
+    @property
+    def defers(self) -> bool:
+        """Whether the lock is taken further in, where the request is deduplicated first."""
+        if Nesting.of(self.request).deduping:
+            return False
+        handler = getattr(self.owner, str(self.request.method).lower(), None)
+        return dedupes(self.view) or dedupes(handler)
+
     def run(self) -> Any:
         """Call a sync view under its lock and return its response, or the answer to an error."""
         view, terms, request, marker = self.view, self.terms, self.request, self.marker
-        if not terms.apply_to(request):
+        if self.defers:
+            Nesting.of(request).defer(terms)
+            return view(*self.args, **self.kwargs)
+        recorder = Nesting.of(request).take_recorder()
+        locks_it = terms.apply_to(request)
+        if not locks_it and recorder is None:
             with transactions_of(marker, durable=False):
                 return view(*self.args, **self.kwargs)
         blocks = open_blocks()
         inside = bool(blocks)
         handover = self.handover
-        check_blocks(view, blocks, kept=handover is not None)
-        self.check_kwargs()
+        check_blocks(view, blocks, kept=handover is not None and recorder is None)
         try:
-            names = [template.render(request, self.kwargs) for template in terms.templates]
             with ExitStack() as freeing:
-                held = freeing.enter_context(terms.lock(request, names))
-                if handover is not None and (inside or self.wrapped):
+                held = freeing.enter_context(self._lock()) if locks_it else None
+                if held is not None and handover is not None and (inside or self.wrapped):
                     # At once: whatever happens now, somebody else's transaction ends first.
                     self._hand_over(held, handover, freeing)
-                with transactions_of(None if inside else marker, durable=True) as guarded:
-                    response = view(*self.args, **self.kwargs)
-                    response = self.finished(response)
+                with transactions_of(
+                    None if inside else marker,
+                    durable=True,
+                    record=recorder.database if recorder is not None else None,
+                ) as aliases:
+                    if recorder is not None:
+                        recorder.begin(aliases)
+                    response = self.finished(view(*self.args, **self.kwargs))
+                    if recorder is not None:
+                        recorder.finish(response)
                     # What is committed cannot be taken back by refusing a finished response.
-                    if guarded or inside:
+                    if held is not None and (aliases or inside):
                         held.ensure_held()
-                self._keep_stream(response, held, handover, freeing)
+                if recorder is not None:
+                    recorder.committed()
+                if held is not None:
+                    self._keep_stream(response, held, handover, freeing)
             return response
         except ANSWERED as error:
             own = terms.own_answer(request, error)
@@ -164,26 +131,38 @@ class Call(NamedTuple):
             handover.prepare(error, own)
             raise
 
+    def _lock(self) -> Lock:
+        self.check_kwargs()
+        terms, request = self.terms, self.request
+        names = [template.render(request, self.kwargs) for template in terms.templates]
+        return terms.lock(request, names)
+
     async def arun(self) -> Any:
         """Do as `run` does with an async view."""
         view, terms, request = self.view, self.terms, self.request
-        if self.marker is not None and self.marker.atomic_aliases():
-            # A method's mark reaches the class's view, and there it hides Django's own error.
-            raise RuntimeError("You cannot use ATOMIC_REQUESTS with async views.")
-        if not terms.apply_to(request):
+        if self.defers:
+            Nesting.of(request).defer(terms)
+            return await view(*self.args, **self.kwargs)
+        self.check_no_transaction()
+        recorder = Nesting.of(request).take_recorder()
+        locks_it = terms.apply_to(request)
+        if not locks_it and recorder is None:
             return await view(*self.args, **self.kwargs)
         handover = self.handover
-        self.check_kwargs()
         try:
-            names = [await template.arender(request, self.kwargs) for template in terms.templates]
             async with AsyncExitStack() as freeing:
-                held = await freeing.enter_async_context(terms.lock(request, names))
+                held = await freeing.enter_async_context(await self._alock()) if locks_it else None
+                if recorder is not None:
+                    await recorder.abegin()
                 response = await view(*self.args, **self.kwargs)
                 if self.renders(response):
                     response = await sync_to_async(response.render)()
-                if handover is not None and self.wrapped:
-                    self._hand_over(held, handover, freeing)
-                self._keep_stream(response, held, handover, freeing)
+                if recorder is not None:
+                    await recorder.afinish(response)
+                if held is not None:
+                    if handover is not None and self.wrapped:
+                        self._hand_over(held, handover, freeing)
+                    self._keep_stream(response, held, handover, freeing)
             return response
         except ANSWERED as error:
             own = terms.own_answer(request, error)
@@ -192,6 +171,18 @@ class Call(NamedTuple):
             if own is None:
                 own = await aanswer(request, error, status=terms.status_for(error))
             return own
+
+    def check_no_transaction(self) -> None:
+        """Raise Django's own error about ATOMIC_REQUESTS and async views."""
+        if self.marker is not None and self.marker.atomic_aliases():
+            # A method's mark reaches the class's view, and there it hides the error.
+            raise RuntimeError("You cannot use ATOMIC_REQUESTS with async views.")
+
+    async def _alock(self) -> Lock:
+        self.check_kwargs()
+        terms, request = self.terms, self.request
+        names = [await template.arender(request, self.kwargs) for template in terms.templates]
+        return terms.lock(request, names)
 
     def _keep_stream(
         self, response: Any, held: Lock, handover: Handover | None, freeing: AnyStack
@@ -211,3 +202,26 @@ class Call(NamedTuple):
             held.detach()
             handover.locks.append(held)
             freeing.pop_all()
+
+
+def call_of(
+    view: Callable[..., Any],
+    terms: LockTerms,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    marker: TakenOver | None,
+) -> Call:
+    """Find the request by its type: the first argument of a function, the second of a method."""
+    for place in reversed(range(len(args[:2]))):
+        request = args[place]
+        wrapped = isinstance(getattr(request, "_request", None), HttpRequest)
+        if isinstance(request, HttpRequest) or wrapped:
+            # method_decorator() binds the method before it is decorated.
+            bound = getattr(getattr(view, "func", view), "__self__", None)
+            owner = args[0] if place else bound
+            seen = mark_seen(request, marker, owner)
+            return Call(view, terms, args, kwargs, request, owner, seen, wrapped)
+    raise InvalidRedlock(
+        f"{view_name(view)} was called without a request: it must be the first argument of a "
+        "function, or the first after self of a method"
+    )

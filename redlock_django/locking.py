@@ -18,6 +18,7 @@ from typing import Any, Self
 
 from django.utils.asyncio import async_unsafe
 
+from redlock_django import events
 from redlock_django.exceptions import (
     AlreadyHeld,
     BadResource,
@@ -30,7 +31,6 @@ from redlock_django.handler import LockService, locks
 from redlock_django.keeper import HeldAs, Hold, keeper
 from redlock_django.leaving import behind_threads
 from redlock_django.names import check_resource
-from redlock_django.signals import atell, lock_acquired, lock_refused, lock_released, tell
 from redlock_django.wire.clock import wall_ns
 
 logger = logging.getLogger("redlock_django")
@@ -58,10 +58,12 @@ def lock(
 ) -> Lock:
     """A lock on all `resources` or on none, not taken yet.
 
-    `ttl` and `wait` in seconds (None: the alias's own). `renew` None renews in `with`
-    blocks, as the alias says, and not after an explicit `acquire()`. With `reentrant`,
-    taking again what the same task or thread holds gives the outer lease, counted.
-    `holder` is shown to whoever looks who holds it, beside host, process and time.
+    `ttl` and `wait` in seconds (None: the alias's own). Who waits is served in the order of
+    coming, and one that does not wait (0) is refused while somebody who does has the turn:
+    0.1 s at most after a release. `renew` None renews in `with` blocks, as the alias says,
+    and not after an explicit `acquire()`. With `reentrant`, taking again what the same task
+    or thread holds gives the outer lease, counted. `holder` is shown to whoever looks who
+    holds it, beside host, process and time.
 
     Raises BadResource, ValueError for a bad number, InvalidRedlock for wrong settings.
     """
@@ -81,6 +83,8 @@ class Lock:
 
     Not to be shared between threads or tasks: each makes its own, for the same resource.
     """
+
+    _strict = False  # whether to refuse without a quorum, whatever ON_UNAVAILABLE says
 
     def __init__(
         self,
@@ -122,12 +126,18 @@ class Lock:
         return self._acquire(renew=bool(self._renew))
 
     @async_unsafe(_IN_A_LOOP)
+    def _refuse_in_a_loop(self) -> None:
+        # Not a wrapper around the taking: a signal that is handled at the end of a wrapper
+        # would lose a lock that is taken.
+        pass
+
     def _acquire(self, *, renew: bool) -> Self:
+        self._refuse_in_a_loop()
         if self._nest():
             return self
         service, ttl, wait = self._times()
         try:
-            lease = service.backend.acquire(self.resources, ttl, wait, self._who())
+            lease = service.backend.acquire(self._in_order(), ttl, wait, self._who())
         except NotAcquired as error:
             self._refused(service, error)
             return self
@@ -149,7 +159,7 @@ class Lock:
             return self
         service, ttl, wait = self._times()
         try:
-            lease = await service.backend.aacquire(self.resources, ttl, wait, self._who())
+            lease = await service.backend.aacquire(self._in_order(), ttl, wait, self._who())
         except NotAcquired as error:
             self._refused(service, error)
             return self
@@ -162,6 +172,10 @@ class Lock:
             raise
         return self
 
+    def _in_order(self) -> tuple[str, ...]:
+        # The same for everybody: see `rounds.acquire`.
+        return tuple(sorted(self.resources))
+
     def _new_hold(self, service: LockService, lease: Any, renew: bool) -> Hold:
         hold = Hold(
             service.backend,
@@ -169,13 +183,14 @@ class Lock:
             hold_until=lease.started + service.options.max_hold,
             renew=renew,
             sender=type(self),
+            holder=self._holder,
         )
         hold.takers.add(self)
         self._hold = hold
         hold.keys = self._keys()
         for key in hold.keys:
             _held[key] = hold
-        tell(lock_acquired, sender=type(self), using=self.using, resources=self.resources)
+        events.acquired(hold)
         return hold
 
     def _nest(self) -> bool:
@@ -206,22 +221,18 @@ class Lock:
 
     def _refused(self, service: LockService, error: NotAcquired) -> None:
         """Raise, or go on without a lock where the settings say so."""
-        tell(
-            lock_refused,
+        unavailable = isinstance(error, QuorumUnreachable)
+        proceed = unavailable and service.options.on_unavailable == "proceed" and not self._strict
+        events.refused(
+            error,
             sender=type(self),
             using=self.using,
             resources=self.resources,
-            reason=str(error),
+            holder=self._holder,
+            proceed=proceed,
         )
-        proceed = service.options.on_unavailable == "proceed"
-        if not (proceed and isinstance(error, QuorumUnreachable)):
+        if not proceed:
             raise error
-        logger.error(
-            "redlock %s: no quorum, going on WITHOUT a lock (ON_UNAVAILABLE): %s",
-            self._names,
-            error,
-            extra={"resource": self._names, "using": self.using},
-        )
         self._unlocked = True
 
     # Holding.
@@ -337,7 +348,7 @@ class Lock:
             self._see_through(hold, error)
         if freed is False:
             return self._released(hold, freed)
-        await atell(lock_released, **self._said(hold))
+        await events.areleased(hold, freed)
         return bool(freed)
 
     def _leave(self, hold: Hold) -> bool:
@@ -352,6 +363,8 @@ class Lock:
         for key in hold.keys:
             _held.pop(key, None)
         left = hold.remaining()  # tells, if it has run out
+        if hold.lost and not hold.over:
+            events.released_late(hold)
         hold.end()
         return left > 0
 
@@ -372,12 +385,10 @@ class Lock:
     def _released(self, hold: Hold, freed: bool | None) -> bool:
         if freed is False:
             hold.lose("a majority of the masters had given it to somebody else or forgotten it")
+            events.released_late(hold)
             return False
-        tell(lock_released, **self._said(hold))
+        events.released(hold, freed)
         return bool(freed)
-
-    def _said(self, hold: Hold) -> dict[str, Any]:
-        return {"sender": type(self), "using": self.using, "resources": hold.lease.resources}
 
     def __enter__(self) -> Self:
         return self._acquire(renew=self._renews())
@@ -450,6 +461,13 @@ class Lock:
             **{key: str(value)[:200] for key, value in self._holder.items()},
         }
         return json.dumps(about, separators=(",", ":"))
+
+
+def holds(resource: str, using: str = "default") -> list[Hold]:
+    """What this process holds of a resource now, in whatever thread or task."""
+    backend = locks[using].backend
+    every = list(_held.items())
+    return [hold for key, hold in every if key[:2] == (backend, resource) and hold.remaining()]
 
 
 def _live(key: HeldAs) -> Hold | None:

@@ -13,6 +13,7 @@ from django.http.response import HttpResponseBase
 from redlock_django.exceptions import ResourceLocked
 from redlock_django.handler import locks
 from redlock_django.handover import Handover
+from redlock_django.idempotency.forms import offer_field
 from redlock_django.leaving import behind_threads
 from redlock_django.responses import ANSWERED, answer
 from redlock_django.rules import rules
@@ -38,6 +39,7 @@ class LockMiddleware:
     def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
         """Answer a request."""
         rules.apply()  # again only after a change of settings, as tests do
+        offer_field(request)
         handover = Handover(request)
         if self._is_async:
             return self._acall(request, handover)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import unicodedata
 
+from redlock_django.engine.printable import printable as printable
 from redlock_django.exceptions import BadResource
 
 LONGEST = 512
@@ -92,9 +93,3 @@ def _encoded(character: str) -> str:
         return "".join(f"%{byte:02X}" for byte in character.encode())
     except UnicodeEncodeError:
         raise BadResource("a value holds a lone surrogate, which is no valid Unicode") from None
-
-
-def printable(name: str) -> str:
-    """Give a name shortened to 200 characters and fit for logs, whatever it holds."""
-    text = name if name.isprintable() else ascii(name)[1:-1]
-    return text if len(text) <= 200 else text[:199] + "…"

@@ -13,13 +13,24 @@ from django.utils.translation import gettext
 
 from redlock_django.exceptions import (
     BadResource,
+    IdempotencyRefused,
+    IdempotencyUnavailable,
+    KeyExpired,
+    KeyInFlight,
+    KeyInvalid,
+    KeyMissing,
+    KeyReused,
+    KeyUnscoped,
     LockLost,
+    OutcomeUncertain,
     QuorumUnreachable,
     RedlockError,
+    RequestTooLarge,
     ResourceLocked,
+    ResultUnavailable,
 )
 
-ANSWERED = (ResourceLocked, QuorumUnreachable, LockLost, BadResource)
+ANSWERED = (ResourceLocked, QuorumUnreachable, LockLost, BadResource, IdempotencyRefused)
 """The errors that have an HTTP answer; any other is a fault of the site's own code."""
 
 
@@ -34,10 +45,18 @@ _HTML = "text/html"
 
 
 class _Kind(NamedTuple):
+    """What is told of one error.
+
+    `retryable` is whether to send the same again; `safe_new_key` whether to send it with another
+    idempotency key, where there is one: it is not if the first request may have had its effect.
+    """
+
     status: int
     code: str
     title: str
     detail: str
+    retryable: bool = True
+    safe_new_key: bool | None = None
 
 
 # The texts say nothing about who holds the lock, nor which masters are down.
@@ -65,6 +84,102 @@ _KINDS: dict[type[RedlockError], _Kind] = {
         "bad-resource",
         gettext_noop("Bad request"),
         gettext_noop("A value that names the resource is missing or wrong."),
+        retryable=False,
+    ),
+    KeyMissing: _Kind(
+        400,
+        "idempotency-key-missing",
+        gettext_noop("Idempotency-Key is missing"),
+        gettext_noop("This operation needs an idempotency key. Nothing was changed."),
+        retryable=False,
+        safe_new_key=True,
+    ),
+    KeyInvalid: _Kind(
+        400,
+        "idempotency-key-invalid",
+        gettext_noop("Idempotency-Key is invalid"),
+        gettext_noop(
+            "An idempotency key is one text of 1 to 255 printable characters, such as a UUID. "
+            "Nothing was changed."
+        ),
+        retryable=False,
+        safe_new_key=True,
+    ),
+    KeyUnscoped: _Kind(
+        403,
+        "idempotency-key-unscoped",
+        gettext_noop("Not logged in"),
+        gettext_noop("This operation is only for users who are logged in. Nothing was changed."),
+        retryable=False,
+        safe_new_key=True,
+    ),
+    KeyReused: _Kind(
+        422,
+        "idempotency-key-reused",
+        gettext_noop("Idempotency-Key is already used"),
+        gettext_noop("This idempotency key was used for a request that was not the same."),
+        retryable=False,
+        safe_new_key=False,
+    ),
+    KeyInFlight: _Kind(
+        409,
+        "idempotency-key-in-flight",
+        gettext_noop("A request is outstanding for this Idempotency-Key"),
+        gettext_noop("The first request with this idempotency key is still being worked on."),
+        safe_new_key=False,
+    ),
+    OutcomeUncertain: _Kind(
+        409,
+        "idempotency-outcome-uncertain",
+        gettext_noop("Outcome is uncertain"),
+        gettext_noop(
+            "The first request with this idempotency key was interrupted, and it is not known "
+            "whether it had any effect."
+        ),
+        retryable=False,
+        safe_new_key=False,
+    ),
+    ResultUnavailable: _Kind(
+        409,
+        "idempotency-result-unavailable",
+        gettext_noop("Result is unavailable"),
+        gettext_noop(
+            "The first request with this idempotency key was completed, but its response was "
+            "not kept."
+        ),
+        retryable=False,
+        safe_new_key=False,
+    ),
+    KeyExpired: _Kind(
+        409,
+        "idempotency-key-expired",
+        gettext_noop("Idempotency-Key has expired"),
+        gettext_noop(
+            "A request with this idempotency key was completed, so long ago that its response "
+            "is gone."
+        ),
+        retryable=False,
+        safe_new_key=False,
+    ),
+    RequestTooLarge: _Kind(
+        413,
+        "idempotency-body-too-large",
+        gettext_noop("Request is too large"),
+        gettext_noop(
+            "The request is too large for one with an idempotency key. Nothing was changed."
+        ),
+        retryable=False,
+        safe_new_key=True,
+    ),
+    IdempotencyUnavailable: _Kind(
+        503,
+        "idempotency-unavailable",
+        gettext_noop("Idempotency is unavailable"),
+        gettext_noop(
+            "At the moment it cannot be found out whether this request has run before. "
+            "Please try again with the same idempotency key."
+        ),
+        safe_new_key=False,
     ),
 }
 
@@ -95,27 +210,34 @@ async def aanswer(
 
 def problem_of(error: RedlockError, *, status: int | None = None) -> dict[str, Any]:
     """Give what a client is told about one of the `ANSWERED` errors, as RFC 9457 writes it."""
-    kind = next(kind for cls, kind in _KINDS.items() if isinstance(error, cls))
+    kind = _kind(error)
     if status is not None and isinstance(error, ResourceLocked):
         kind = kind._replace(status=status)
-    return {
-        "type": f"urn:redlock-django:{kind.code}",
+    problem = {
+        "type": getattr(error, "problem_base", IdempotencyRefused.problem_base) + kind.code,
         "title": gettext(kind.title),
         "status": kind.status,
         "detail": gettext(kind.detail),
         "code": kind.code,
-        "retryable": not isinstance(error, BadResource),
+        "retryable": kind.retryable,
     }
+    if kind.safe_new_key is not None:
+        problem["safe_new_key"] = kind.safe_new_key
+    return problem
 
 
 def retry_after(error: RedlockError) -> int | None:
     """Give the whole seconds, at least 1, after which to try again; None where nobody knows."""
-    if isinstance(error, BadResource):
+    if not _kind(error).retryable:
         return None
     seconds: float | None = getattr(error, "retry_after", None)
     if seconds is None:
         return None if isinstance(error, ResourceLocked) else 1
     return max(1, math.ceil(seconds))
+
+
+def _kind(error: RedlockError) -> _Kind:
+    return next(kind for cls, kind in _KINDS.items() if isinstance(error, cls))
 
 
 def _preferred(request: HttpRequest) -> str:

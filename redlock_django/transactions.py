@@ -40,14 +40,17 @@ class TakenOver(set[str]):
 
 
 def take_over(view: Callable[..., Any]) -> TakenOver:
-    """Give the mark for the view's wrapper; InvalidRedlock if the view has one already."""
+    """Give the mark for the view's wrapper; one that is there already serves both."""
     excluded = getattr(view, "_non_atomic_requests", ())
-    if isinstance(excluded, TakenOver):
-        raise InvalidRedlock(
-            f"{view_name(view)} has two lock decorators, each with its own transaction; "
-            "give all templates to one: @lock_resource('order:<pk>', 'user:<user.pk>')"
-        )
-    return TakenOver(excluded)
+    return excluded if isinstance(excluded, TakenOver) else TakenOver(excluded)
+
+
+def two_locks(view: Callable[..., Any]) -> InvalidRedlock:
+    """Give the error for a view that takes a lock already."""
+    return InvalidRedlock(
+        f"{view_name(view)} has two lock decorators, each with its own transaction; "
+        "give all templates to one: @lock_resource('order:<pk>', 'user:<user.pk>')"
+    )
 
 
 def mark_seen(request: HttpRequest, own: TakenOver | None, owner: object) -> TakenOver | None:
@@ -73,17 +76,23 @@ def view_name(view: Callable[..., Any]) -> str:
 
 
 @contextmanager
-def transactions_of(marker: TakenOver | None, *, durable: bool) -> Iterator[bool]:
-    """Open the transactions Django would have opened, and say whether there are any.
+def transactions_of(
+    marker: TakenOver | None, *, durable: bool, record: str | None = None
+) -> Iterator[list[str]]:
+    """Open the transactions Django would have opened, and give their aliases.
 
     `durable` ones refuse to be part of an outer block, so leaving this block is the COMMIT.
+    `record` is an alias that is opened in any case, and committed last: what is recorded there
+    must not be true before the rest is.
     """
     aliases = marker.atomic_aliases() if marker is not None else []
+    if record is not None:
+        aliases = [alias for alias in aliases if alias != record] + [record]
     with ExitStack() as blocks:
         # Django wraps alias after alias, so the first one is innermost and commits first.
         for alias in reversed(aliases):
             blocks.enter_context(transaction.atomic(using=alias, durable=durable))
-        yield bool(aliases)
+        yield aliases
 
 
 def open_blocks() -> list[BaseDatabaseWrapper]:

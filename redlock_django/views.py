@@ -7,12 +7,13 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import iscoroutinefunction
+from django.http import HttpRequest
 from django.utils.decorators import classonlymethod
 
 from redlock_django.decorators import lock_resource
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.resources import Computed
-from redlock_django.transactions import take_over, view_name
+from redlock_django.transactions import take_over, two_locks, view_name
 
 if TYPE_CHECKING:
     from django.views.generic import View
@@ -61,16 +62,24 @@ class LockResourceMixin(View):
         """Give the view function, which leaves the transaction to the lock."""
         view: Any = super().as_view(**initkwargs)
         if not iscoroutinefunction(view):
+            if hasattr(view, "lock_terms"):
+                raise two_locks(view)
             # On the outermost function, whatever overrides dispatch in between.
             view._non_atomic_requests = take_over(view)
         if keys := initkwargs.get("lock_key", cls.lock_key):
-            view.lock_terms = _decorator(cls, keys)(view.view_class.dispatch).lock_terms
+            view.lock_terms = _decorator(cls, keys)(_nothing).lock_terms
         return view
 
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         """Run what comes next under the lock."""
         locked = _decorator(self, self.get_lock_key())(super().dispatch)
         return locked(request, *args, **kwargs)
+
+    dispatch.opens_transaction = True  # type: ignore[attr-defined]
+
+
+def _nothing(request: HttpRequest) -> None:
+    """Stand where a view is asked for and only its terms are wanted."""
 
 
 def _decorator(view: Any, keys: str | Sequence[str]) -> Callable[[Any], Any]:

@@ -4,21 +4,30 @@ from __future__ import annotations
 
 import random
 import secrets
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import count
+from typing import Any
 
 from redlock_django.engine import rounds
 from redlock_django.engine.commands import Terms
+from redlock_django.engine.quorum import quorum
 from redlock_django.engine.validity import Lease, LeaseState
 from redlock_django.wire.address import Address
 from redlock_django.wire.clock import clock, wall_ns
+from redlock_django.wire.master import Notice, ignore
+from redlock_django.wire.survey import Survey
+from redlock_django.wire.waiters import Waiter
 
 
 class BaseBackend:
     """A lock service. Subclasses take and give back leases; nothing here blocks for ever.
 
     `addresses` say where the masters are; `terms` are the numbers shared by all clients;
-    `master_timeout` and `connect_timeout` in seconds.
+    `master_timeout` and `connect_timeout` in seconds. `notice` is told of masters that fail and
+    of those that come back; never from the thread or loop of a caller.
+
+    The masters are one group, whose majority decides, unless a subclass has several: `names`
+    are those of all masters, and `spans` the places among them that each group has.
     """
 
     def __init__(
@@ -30,6 +39,7 @@ class BaseBackend:
         master_timeout: float,
         connect_timeout: float,
         tolerate: frozenset[str] = frozenset(),
+        notice: Notice = ignore,
     ) -> None:
         self.alias = alias
         self.addresses = addresses
@@ -37,13 +47,42 @@ class BaseBackend:
         self.master_timeout = master_timeout
         self.connect_timeout = connect_timeout
         self.tolerate = tolerate
+        self.notice = notice
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The masters of all groups, as people see them."""
+        return self.terms.names
+
+    @property
+    def spans(self) -> tuple[range, ...]:
+        """Which of `names` each group has, by place."""
+        return (range(len(self.names)),)
+
+    def group_of(self, resource: str) -> int:
+        """The place of the group that a resource belongs to."""
+        return 0
+
+    def short(self, masters: Collection[int]) -> list[range]:
+        """The spans of the groups in which these masters, by place, are no quorum."""
+        return [
+            span
+            for span in self.spans
+            if sum(place in masters for place in span) < quorum(len(span))
+        ]
 
     def clock(self) -> float:
         """The clock that leases are measured by, in seconds."""
         return clock()
 
     def _acquire(
-        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str
+        self,
+        resources: tuple[str, ...],
+        ttl: float,
+        wait: float,
+        holder: str,
+        waiter: Waiter | None = None,
+        home: object = None,
     ) -> rounds.Protocol[Lease]:
         """The rounds that take a lease, with this process's time and luck."""
         return rounds.acquire(
@@ -56,6 +95,8 @@ class BaseBackend:
             tokens=tokens(),
             proposals=proposals(),
             delays=delays(),
+            waiter="" if waiter is None else waiter.name,
+            home=home,
         )
 
     def acquire(self, resources: tuple[str, ...], ttl: float, wait: float, holder: str) -> Lease:
@@ -86,6 +127,13 @@ class BaseBackend:
 
     def hand_over(self, lease: Lease) -> None:
         """Put the release of a lease on its way without waiting for it. Never raises."""
+        raise NotImplementedError
+
+    def survey(self, *others: Any) -> Survey:
+        """A look at all masters, for people, apart from the ways that locks take.
+
+        `others` are backends of the same kind, whose masters are looked at with them, behind.
+        """
         raise NotImplementedError
 
     def voided(self, lease: Lease) -> bool:

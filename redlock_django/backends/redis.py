@@ -6,7 +6,6 @@ import asyncio
 import threading
 import weakref
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, TypeVar
 
 from redlock_django.backends.base import BaseBackend
@@ -14,9 +13,11 @@ from redlock_django.engine import rounds
 from redlock_django.engine.validity import Lease, LeaseState
 from redlock_django.wire.aio import LoopLinks
 from redlock_django.wire.links import Links
+from redlock_django.wire.survey import Survey
 from redlock_django.wire.sync import SyncLinks
 
 AnyLinks = TypeVar("AnyLinks", bound=Links)
+PATIENCE = 0.5  # seconds that who looks at a master waits for it
 
 
 class RedisBackend(BaseBackend):
@@ -32,15 +33,17 @@ class RedisBackend(BaseBackend):
 
     def acquire(self, resources: tuple[str, ...], ttl: float, wait: float, holder: str) -> Lease:
         links = self.sync_links()
-        lease = links.run(self._acquire(resources, ttl, wait, holder))
-        return replace(lease, home=links)
+        waiter = links.waiter() if wait > 0 else None
+        protocol = self._acquire(resources, ttl, wait, holder, waiter, links)
+        return links.run(protocol, waiter=waiter)
 
     async def aacquire(
         self, resources: tuple[str, ...], ttl: float, wait: float, holder: str
     ) -> Lease:
         links = self.loop_links()
-        lease = await links.run(self._acquire(resources, ttl, wait, holder))
-        return replace(lease, home=links)
+        waiter = links.waiter() if wait > 0 else None
+        protocol = self._acquire(resources, ttl, wait, holder, waiter, links)
+        return await links.run(protocol, waiter=waiter)
 
     # A renewal does not wait for a connection: it comes again soon, and other leases wait.
 
@@ -56,8 +59,9 @@ class RedisBackend(BaseBackend):
     # anywhere else it is handed over to them.
 
     def release(self, lease: Lease) -> bool | None:
-        if isinstance(lease.home, SyncLinks) and not lease.home.closed.is_set():
-            return lease.home.run(rounds.release(self.terms, lease), patient=False)
+        home = lease.home
+        if isinstance(home, SyncLinks) and not (home.closed.is_set() or home.inside()):
+            return home.run(rounds.release(self.terms, lease), patient=False)
         self.hand_over(lease)
         return None
 
@@ -75,6 +79,10 @@ class RedisBackend(BaseBackend):
         bury = rounds.release(self.terms, lease, awaited=False, bury=True)
         links = self._home_sync(lease)
         links.post(protocol if links is lease.home else bury)
+
+    def survey(self, *others: RedisBackend) -> Survey:
+        addresses = [address for one in (self, *others) for address in one.addresses]
+        return Survey(addresses, self.terms, min(PATIENCE, self.connect_timeout))
 
     def voided(self, lease: Lease) -> bool:
         return isinstance(lease.home, Links) and lease.started < lease.home.steps.voided
@@ -111,6 +119,7 @@ class RedisBackend(BaseBackend):
             master_timeout=self.master_timeout,
             connect_timeout=self.connect_timeout,
             tolerate=self.tolerate,
+            notice=self.notice,
         )
 
     def forked(self) -> None:

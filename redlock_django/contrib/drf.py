@@ -15,7 +15,8 @@ from rest_framework.exceptions import APIException
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from redlock_django.exceptions import RedlockError
+from redlock_django.exceptions import IdempotencyRefused, RedlockError
+from redlock_django.nesting import dedupes, opens_transaction
 from redlock_django.responses import ANSWERED, problem_of, retry_after
 from redlock_django.transactions import mark_seen, open_blocks, take_over, transactions_of
 
@@ -28,13 +29,17 @@ else:
 class LockAPIException(APIException):
     """A lock error as REST framework knows errors: `status_code`, `detail`, `wait`.
 
-    `__cause__` is the lock error. `wait` is whole seconds for `Retry-After`, or None.
+    `__cause__` is the lock error. `wait` is whole seconds for `Retry-After`, or None. `detail` is
+    what it says in words; for a request refused for its idempotency key, the whole problem.
     """
 
     def __init__(self, error: RedlockError, *, status: int | None = None) -> None:
         problem = problem_of(error, status=status)
         super().__init__(problem["detail"], problem["code"])
         self.status_code = problem["status"]
+        if isinstance(error, IdempotencyRefused):
+            # Not through APIException, which makes everything a text.
+            self.detail = problem
         self.wait = retry_after(error)
         self.__cause__ = error
 
@@ -74,7 +79,7 @@ class LockAPIMixin(APIView):
         super().initial(request, *args, **kwargs)
         name = str(request.method).lower()
         handler = getattr(self, name, None)
-        if handler is not None and not hasattr(handler, "lock_terms"):
+        if handler is not None and not (opens_transaction(handler) or dedupes(handler)):
             setattr(self, name, partial(self._in_transaction, handler))
 
     def _in_transaction(
@@ -101,7 +106,13 @@ class LockAPIMixin(APIView):
         self, request: HttpRequest, error: RedlockError, *, status: int | None = None
     ) -> HttpResponseBase:
         """Answer an error of the lock that was to be taken for a handler."""
-        return self.handle_exception(as_api_exception(error, status=status))
+        response = self.handle_exception(as_api_exception(error, status=status))
+        if isinstance(error, IdempotencyRefused):
+            response["Cache-Control"] = "no-store"
+            renderer = getattr(self.request, "accepted_renderer", None)
+            if isinstance(response, Response) and getattr(renderer, "format", "") == "json":
+                response.content_type = "application/problem+json"
+        return response
 
     def finish_under_lock(self, request: Request, response: HttpResponseBase) -> HttpResponseBase:
         """Finalize and render a handler's response before its transaction is committed."""

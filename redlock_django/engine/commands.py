@@ -8,13 +8,14 @@ the round, a status, and the master's clock in µs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha1
 from importlib.resources import files
 from typing import ClassVar
 
 from redlock_django.engine.quorum import Ballot, Vote, failed, granted
+from redlock_django.engine.rendezvous import identity
 
 GRANTED = 1
 REFUSED = 0
@@ -23,6 +24,16 @@ BURIED = -2  # a tombstone: this token was released before its acquire arrived
 FENCE_AHEAD = -3  # a stored fence stands further ahead of the clock than any honest one
 CORRUPT = -4  # a key of ours holds something that is not ours
 ABSENT = -5  # extend: the master no longer has the lock
+PROMISED = -7  # the lock is free, but somebody else's turn has come
+
+UNCOUNTED = {
+    NOT_READY: "not trusted yet",
+    BURIED: "this token was released already",
+    FENCE_AHEAD: "its fence is ahead of its clock",
+    CORRUPT: "one of its keys holds something else (wrong type or not a number)",
+}
+
+QUEUED = ("acquire", "release")  # the scripts that begin with what queue.lua defines
 
 Argument = str | int
 Reply = Sequence[object]
@@ -32,7 +43,9 @@ Reply = Sequence[object]
 class Terms:
     """The masters, by name, and the numbers that every client of them must share.
 
-    `max_ttl`, `max_clock_skew`, `restart_delay` and `fence_ttl` in seconds.
+    `max_ttl`, `max_clock_skew`, `restart_delay` and `fence_ttl` in seconds. Where there are
+    several groups of masters, `groups` has the identity of each, and `group` is the place of
+    this one among them.
     """
 
     names: tuple[str, ...]
@@ -41,6 +54,8 @@ class Terms:
     max_clock_skew: float = 0.5
     restart_delay: float = 63.75
     fence_ttl: float = 600.0
+    groups: tuple[str, ...] = ()
+    group: int = 0
 
     @property
     def masters(self) -> int:
@@ -55,9 +70,11 @@ class Terms:
     @property
     def fingerprint(self) -> str:
         """What stands in every marker, so that two deployments with other numbers notice."""
+        # Two that have other groups look for the same resource in different places.
+        groups = f",groups={identity(self.groups)[:16]}" if self.groups else ""
         return (
             f"n={self.masters},ttl={ms(self.max_ttl)},skew={ms(self.max_clock_skew)},"
-            f"delay={ms(self.restart_delay)}"
+            f"delay={ms(self.restart_delay)}{groups}"
         )
 
     @property
@@ -78,6 +95,14 @@ class Terms:
         """The key of a resource's fence counter."""
         return f"{self.prefix}:fence:{resource}"
 
+    def queue(self, resource: str) -> str:
+        """The sorted set of those who wait for a resource, by ticket."""
+        return f"{self.prefix}:queue:{resource}"
+
+    def wake(self, process: str) -> str:
+        """The channel on which the waiters of a process are called."""
+        return f"{self.prefix}:wake:{process}"
+
     def tomb(self, token: str) -> str:
         """The key that keeps a released token from coming back."""
         return f"{self.prefix}:tomb:{token}"
@@ -91,7 +116,9 @@ def ms(seconds: float) -> int:
 @cache
 def script(name: str) -> tuple[str, str]:
     """The Lua text of a command and its SHA-1, by which a master knows it."""
-    text = files(__package__).joinpath("lua", f"{name}.lua").read_text(encoding="utf-8")
+    parts = ("queue", name) if name in QUEUED else (name,)
+    lua = files(__package__).joinpath("lua")
+    text = "".join(lua.joinpath(f"{part}.lua").read_text(encoding="utf-8") for part in parts)
     return text, sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
@@ -112,7 +139,7 @@ class Command:
 
     terms: Terms
     resources: tuple[str, ...]
-    value: str
+    value: str = field(repr=False)  # holds the token
 
     @property
     def token(self) -> str:
@@ -131,39 +158,37 @@ class Command:
         terms = self.terms
         return [key for r in self.resources for key in (terms.lock(r), terms.fence(r))]
 
+    def _queues(self) -> list[str]:
+        return [self.terms.queue(resource) for resource in self.resources]
+
     def vote(self, reply: Reply) -> Vote:
         """What a reply means. `reply` begins with the status: the round's number is off."""
         status, time = _integer(reply[0]), _integer(reply[1])
         if status == GRANTED:
-            fences = tuple(_integer(fence) for fence in reply[2:])
+            fences = tuple(map(_integer, reply[2:]))
             if len(fences) != (len(self.resources) if self.fenced else 0):
                 raise ValueError(f"{len(fences)} fences for {len(self.resources)} resources")
             return granted(time, fences)
-        if status == REFUSED:
-            return self._refusal(time, reply)
+        if status in (REFUSED, PROMISED):
+            return self._refusal(status, time, reply)
         if status == ABSENT:
             place = _integer(reply[2]) - 1
             return Vote(Ballot.REFUSED, "forgot the lock", time, resource=place, absent=True)
-        reason = {
-            NOT_READY: "not trusted yet",
-            BURIED: "this token was released already",
-            FENCE_AHEAD: "its fence is ahead of its clock",
-            CORRUPT: "one of its keys holds something else (wrong type or not a number)",
-        }[status]
-        return failed(reason, time=time)
+        return failed(UNCOUNTED[status], time=time)
 
-    def _refusal(self, time: int, reply: Reply) -> Vote:
+    def _refusal(self, status: int, time: int, reply: Reply) -> Vote:
         place, ttl, fence, rival = reply[2:6]
         left = _integer(ttl)
         until = "with no expiry" if left < 0 else f"for {left / 1000:.3g} s"
         return Vote(
             Ballot.REFUSED,
-            f"held by another {until}",
+            f"{'held by another' if status == REFUSED else 'the turn of a waiter'} {until}",
             time,
             fences=(_integer(fence),),
             ttl=left,
             rival=rival if isinstance(rival, bytes) else str(rival).encode(),
             resource=_integer(place) - 1,
+            ahead=_integer(reply[6]) if len(reply) > 6 else -1,
         )
 
 
@@ -175,7 +200,11 @@ def _integer(value: object) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acquire(Command):
-    """Take every resource or none. `ttl` in seconds, `proposal` in µs of the client's clock."""
+    """Take every resource or none. `ttl` in seconds, `proposal` in µs of the client's clock.
+
+    A `waiter` (its name; "" for none) that is refused stands in the queue of the resource at
+    fault from then on, by its `ticket`: what it proposed first. Granted, it has left.
+    """
 
     name: ClassVar[str] = "acquire"
     sets: ClassVar[bool] = True
@@ -183,10 +212,18 @@ class Acquire(Command):
 
     ttl: float
     proposal: int
+    waiter: str = ""
+    ticket: int = 0
 
     def keys(self) -> list[str]:
         terms = self.terms
-        return [terms.marker, terms.held, terms.tomb(self.token), *self._locks_and_fences()]
+        return [
+            terms.marker,
+            terms.held,
+            terms.tomb(self.token),
+            *self._locks_and_fences(),
+            *self._queues(),
+        ]
 
     def arguments(self) -> list[Argument]:
         terms = self.terms
@@ -197,6 +234,7 @@ class Acquire(Command):
             terms.skew,
             ms(terms.fence_ttl),
             ms(terms.max_ttl),
+            f"{self.ticket} {self.waiter}" if self.waiter else "",
             *self.resources,
         ]
 
@@ -270,21 +308,28 @@ class Heal(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release(Command):
-    """Free the lock where it is ours; with `bury`, keep its token from coming back too."""
+    """Free the lock where it is ours, and call the first who waits for it.
+
+    With `bury`, keep its token from coming back, too. With a `waiter`, that one leaves the
+    queues. Without `calls` the queues stay as they are: who asks again goes on waiting.
+    """
 
     name: ClassVar[str] = "release"
     trusted: ClassVar[bool] = False
 
     bury: bool = False
+    waiter: str = ""
+    calls: bool = True
 
     def keys(self) -> list[str]:
         terms = self.terms
         locks = (terms.lock(r) for r in self.resources)
-        return [terms.held, terms.tomb(self.token), *locks]
+        queues = self._queues() if self.calls else ()
+        return [terms.held, terms.tomb(self.token), *locks, *queues]
 
     def arguments(self) -> list[Argument]:
         tomb = ms(self.terms.max_ttl) if self.bury else 0
-        return [self.value, tomb, *self.resources]
+        return [self.value, tomb, self.waiter, *self.resources]
 
 
 COMMANDS: tuple[type[Command], ...] = (Acquire, Confirm, Extend, Heal, Release)

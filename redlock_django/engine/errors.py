@@ -28,7 +28,8 @@ class NotAcquired(RedlockError):
     """The lock was not taken, and nothing of the attempt is left behind.
 
     `retry_after` is the time in seconds after which another try makes sense, or
-    None where nobody knows.
+    None where nobody knows. `waited` is how many seconds passed before the last try, 0.0
+    where that was the first.
     """
 
     def __init__(
@@ -38,9 +39,11 @@ class NotAcquired(RedlockError):
         resource: str = "",
         tally: Mapping[str, str] | None = None,
         retry_after: float | None = None,
+        waited: float = 0.0,
     ) -> None:
         super().__init__(message, resource=resource, tally=tally)
         self.retry_after = retry_after
+        self.waited = waited
 
 
 class ResourceLocked(NotAcquired):

@@ -26,8 +26,9 @@ class Vote(NamedTuple):
     `time` is the master's clock in µs, None where it did not answer. `fences` holds one
     fencing token for each resource (granted), or one for the resource at fault
     (refused). `ttl` is how long a refusing lock still lives, in ms, -1 for ever. `rival`
-    tells apart who is in the way, `resource` is the index of the resource at fault.
-    `sent` is False only where nothing was ever said to the master.
+    tells apart who is in the way, `resource` is the index of the resource at fault,
+    `ahead` how many wait for it before us (-1: we do not stand in its queue). `sent` is
+    False only where nothing was ever said to the master.
     """
 
     ballot: Ballot
@@ -38,7 +39,11 @@ class Vote(NamedTuple):
     rival: bytes | None = None
     resource: int = 0
     absent: bool = False
+    ahead: int = -1
     sent: bool = True
+
+    def __repr__(self) -> str:  # without the rival, which is a token
+        return f"Vote({self.ballot.value}, {self.reason!r})"
 
 
 def granted(time: int | None = None, fences: tuple[int, ...] = ()) -> Vote:
@@ -71,7 +76,17 @@ class Tally:
     vote, which nobody won, must not be mistaken for a lock that somebody holds.
     """
 
-    __slots__ = ("masters", "need", "outstanding", "rivals", "skew", "verdict", "votes")
+    __slots__ = (
+        "_failed",
+        "_yes",
+        "masters",
+        "need",
+        "outstanding",
+        "rivals",
+        "skew",
+        "verdict",
+        "votes",
+    )
 
     def __init__(self, masters: int, *, skew: int | None = None, rivals: bool = False) -> None:
         self.masters = masters
@@ -81,6 +96,7 @@ class Tally:
         self.votes: list[Vote | None] = [None] * masters
         self.outstanding = masters
         self.verdict = Verdict.PENDING
+        self._yes = self._failed = 0
 
     def cast(self, master: int, vote: Vote) -> Verdict:
         """Count the vote of a master (0-based index) and return the verdict.
@@ -92,6 +108,9 @@ class Tally:
             return self.verdict
         self.votes[master] = vote
         self.outstanding -= 1
+        ballot = vote.ballot
+        self._yes += ballot is Ballot.GRANTED
+        self._failed += ballot is Ballot.FAILED
         if self.verdict is Verdict.PENDING:
             self.verdict = self._judge()
         return self.verdict
@@ -101,7 +120,7 @@ class Tally:
         return votes >= self.need
 
     def _judge(self) -> Verdict:
-        yes = self.count(Ballot.GRANTED)
+        yes = self._yes
         if yes >= self.need and self.majority(len(self.counted())):
             return Verdict.WON
         # A vote left out for its clock may come back when the median moves, so it still
@@ -114,21 +133,22 @@ class Tally:
 
     def count(self, ballot: Ballot) -> int:
         """How many masters voted `ballot`."""
-        return sum(1 for vote in self.votes if vote is not None and vote.ballot is ballot)
+        return [vote.ballot for vote in self.votes if vote is not None].count(ballot)
 
     def counted(self) -> list[Vote]:
         """The granting votes of masters whose clocks agree."""
-        return [vote for vote in self.agreeing if vote.ballot is Ballot.GRANTED]
+        ours = Ballot.GRANTED
+        return [vote for vote in self.agreeing if vote.ballot is ours]
 
     @property
     def agreeing(self) -> list[Vote]:
         """Every answer, granting or refusing, of a master whose clock agrees."""
+        none = Ballot.FAILED
+        answers = [vote for vote in self.votes if vote is not None and vote.ballot is not none]
         middle = self._middle()
-        return [
-            vote
-            for vote in self.votes
-            if vote is not None and vote.ballot is not Ballot.FAILED and self._near(vote, middle)
-        ]
+        if middle is None:
+            return answers
+        return [vote for vote in answers if self._near(vote, middle)]
 
     def _middle(self) -> float | None:
         """The median of the masters' clocks in µs; None where they all agree anyway."""
@@ -149,7 +169,7 @@ class Tally:
         """Whether too few masters can be counted for a quorum, even if all of them were free."""
         if self.outstanding:
             # The median may still move, and bring back who stands off it now.
-            return self.masters - self.count(Ballot.FAILED) < self.need
+            return self.masters - self._failed < self.need
         return len(self.agreeing) < self.need
 
     @property
@@ -160,11 +180,8 @@ class Tally:
     @property
     def rival_won(self) -> bool:
         """Whether one other holder is proved to have a majority."""
-        seen: dict[bytes, int] = {}
-        for vote in self.votes:
-            if vote is not None and vote.rival is not None:
-                seen[vote.rival] = seen.get(vote.rival, 0) + 1
-        return any(times >= self.need for times in seen.values())
+        rivals = [v.rival for v in self.votes if v is not None and v.rival is not None]
+        return len(rivals) >= self.need and max(map(rivals.count, rivals)) >= self.need
 
     def reasons(self) -> list[str]:
         """What each master said, in the order of the masters, for people."""

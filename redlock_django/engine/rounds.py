@@ -15,14 +15,11 @@ from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 from redlock_django.engine.commands import Acquire, Command, Confirm, Extend, Heal, Release, Terms
-from redlock_django.engine.errors import (
-    NotAcquired,
-    QuorumUnreachable,
-    ResourceLocked,
-)
 from redlock_django.engine.fencing import highest, settled
-from redlock_django.engine.quorum import NOT_ASKED, Ballot, Tally, Verdict
+from redlock_django.engine.quorum import Ballot, Tally, Verdict
+from redlock_django.engine.refusal import refusal
 from redlock_django.engine.validity import Lease, LeaseState, valid_until
+from redlock_django.engine.waiting import patience
 
 SPLIT_ROUNDS = 8  # rounds after a split vote before it is called locked
 
@@ -40,7 +37,10 @@ class Round(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """Sleep that many seconds."""
+    """Sleep that many seconds, or until the waiter in whose protocol this is has been called.
+
+    It has been called once a majority of masters did so since its last round began.
+    """
 
     seconds: float
 
@@ -66,27 +66,45 @@ def acquire(
     tokens: Iterator[str],
     proposals: Iterator[int],
     delays: Iterator[float],
+    waiter: str = "",
+    home: object = None,
 ) -> Protocol[Lease]:
     """Take a lock on all `resources` or on none.
 
     `ttl` and `wait` in seconds; `holder` is what is shown of us, without the token.
     `tokens` are fresh for every round: with one token for all of them, a late undo of the
     first deletes the lock that the second has won. `proposals` are the wall clock in µs.
+    `home` is the lease's.
+
+    Who waits stands in a queue on every master that refuses it, by its first proposal, under
+    the name of `waiter`, by which it is called when its turn comes. First come, first served:
+    a free lock is granted to nobody while somebody waits who came before and can be called,
+    and so never to one who does not wait. A waiter that was called has 0.1 s to ask before
+    its turn is over. Several resources are waited for one at a time, in the queue of
+    the first that is refused; none is kept meanwhile. Let everybody name them in the same order:
+    of two that do not, each would be called for what the other has been promised.
 
     Raises ResourceLocked or QuorumUnreachable once `wait` is over.
     """
-    give_up = now + wait
-    splits = 0
+    asked, give_up = now, now + wait
+    splits = ticket = 0
+    queued: frozenset[int] = frozenset()  # where we may stand in a queue
     while True:
         started = now
         value = f"{next(tokens)} {holder}"
         tally = Tally(terms.masters, skew=terms.skew, rivals=True)
+        proposal = next(proposals)
+        ticket = ticket or proposal
         ask = Acquire(
-            terms=terms, resources=resources, value=value, ttl=ttl, proposal=next(proposals)
-        )
+            terms=terms, resources=resources, value=value, ttl=ttl,
+            proposal=proposal, waiter=waiter, ticket=ticket,
+        )  # fmt: skip
+        resting = False
         try:
             now = yield Round((ask,) * terms.masters, tally)
             late, last = False, tally
+            if waiter:
+                queued |= _asked(tally)
             if tally.verdict is Verdict.WON:
                 fences = highest(tally, len(resources))
                 agreed = settled(tally, fences)
@@ -105,31 +123,38 @@ def acquire(
                         started=started,
                         until=until,
                         fences=fences,
-                        reached=_reached(tally),
+                        reached=_reached(tally) | queued,
                         tally=tally,
+                        waiter=waiter,
+                        waited=started - asked,
+                        home=home,
                     )
-            now = yield _undo(ask, tally)
+            # Nobody is proved to hold it: a split vote, or a race with a release. Asking again
+            # at once is right even for who does not want to wait, else all may lose.
+            split = not (late or last.unreachable or last.rival_won)
+            splits += split
+            again = now < give_up or (split and splits < SPLIT_ROUNDS)
+            now = yield _undo(ask, tally, frozenset() if again else queued, leave=not again)
+            if again:
+                delay = next(delays)
+                if not split:
+                    queueing = bool(waiter) and not (late or last.unreachable)
+                    delay = patience(last, delay, queueing=queueing)
+                if now < give_up:
+                    delay = min(delay, give_up - now)
+                resting = not waiter  # then nothing of ours is anywhere
+                now = yield Pause(delay)
+                continue
         except GeneratorExit:
             raise
         except BaseException:
             # Said again where it struck the undo itself: perhaps before a byte had left.
-            yield _undo(ask, tally)
+            if waiter:
+                queued |= _asked(tally)
+            if not resting:
+                yield _undo(ask, tally, queued, leave=True)
             raise
-
-        # Nobody is proved to hold it: a split vote, or a race with a release. Asking again
-        # at once is right even for who does not want to wait, else all may lose.
-        split = not (late or last.unreachable or last.rival_won)
-        splits += split
-        delay = next(delays)
-        if split and splits < SPLIT_ROUNDS:
-            now = yield Pause(delay)
-            continue
-        if now >= give_up:
-            raise _refusal(terms, resources, last, late)
-        left = _free_in(last)
-        if left is not None:
-            delay = min(delay, left + 0.001)
-        now = yield Pause(min(delay, give_up - now))
+        raise refusal(terms, resources, last, late, started - asked)
 
 
 def extend(
@@ -170,7 +195,13 @@ def release(
     was not ours any more), None where too few answered to know. With `bury`, its token
     cannot come back either: for releases that do not travel behind their acquire.
     """
-    ask = Release(terms=terms, resources=lease.resources, value=lease.value, bury=bury)
+    ask = Release(
+        terms=terms,
+        resources=lease.resources,
+        value=lease.value,
+        bury=bury,
+        waiter=lease.waiter,
+    )
     # An extension under way may be healing the masters that had forgotten the lock.
     reached = lease.reached | _forgot(lease)
     tally = Tally(terms.masters)
@@ -197,6 +228,11 @@ def _reached(tally: Tally) -> frozenset[int]:
     )
 
 
+def _asked(tally: Tally) -> frozenset[int]:
+    """The masters that may have heard of us, whatever they said."""
+    return frozenset(master for master, vote in enumerate(tally.votes) if vote is None or vote.sent)
+
+
 def _forgot(lease: Lease) -> frozenset[int]:
     """The masters that said in the lease's last round that they do not have it."""
     return frozenset(
@@ -204,43 +240,14 @@ def _forgot(lease: Lease) -> frozenset[int]:
     )
 
 
-def _undo(ask: Acquire, tally: Tally) -> Round:
-    reached = _reached(tally)
-    undo = Release(terms=ask.terms, resources=ask.resources, value=ask.value)
+def _undo(ask: Acquire, tally: Tally, queued: frozenset[int], *, leave: bool) -> Round:
+    reached = _reached(tally) | queued
+    undo = Release(
+        terms=ask.terms,
+        resources=ask.resources,
+        value=ask.value,
+        waiter=ask.waiter if leave else "",
+        calls=leave,
+    )
     commands = tuple(undo if m in reached else None for m in range(tally.masters))
     return Round(commands, Tally(tally.masters), awaited=False)
-
-
-def _free_in(tally: Tally) -> float | None:
-    """Seconds until enough refusing locks have expired for a quorum; None: nobody knows."""
-    missing = tally.need - tally.count(Ballot.GRANTED)
-    left = sorted(
-        vote.ttl
-        for vote in tally.votes
-        if vote is not None and vote.ttl is not None and vote.ttl >= 0
-    )
-    if missing < 1:
-        return 0.0
-    return left[missing - 1] / 1000 if len(left) >= missing else None
-
-
-def _refusal(terms: Terms, resources: tuple[str, ...], tally: Tally, late: bool) -> NotAcquired:
-    names = ", ".join(resources)
-    votes = dict(zip(terms.names, tally.reasons(), strict=True))
-    if late or tally.unreachable:
-        unasked = sum(vote is NOT_ASKED for vote in tally.votes)
-        failures = tally.masters - len(tally.agreeing) - tally.outstanding - unasked
-        why = "the masters answered too slowly for the lock's TTL"
-        if not late:
-            why = (
-                f"{failures} of {tally.masters} masters cannot be counted, and "
-                f"{tally.need} must agree"
-            )
-        said = "; ".join(f"{name}: {reason}" for name, reason in votes.items())
-        return QuorumUnreachable(f"{names}: {why} ({said})", resource=names, tally=votes)
-    return ResourceLocked(
-        f"{names}: held by somebody else",
-        resource=names,
-        tally=votes,
-        retry_after=_free_in(tally),
-    )

@@ -26,6 +26,11 @@ def valid_until(ttl: float, started: float) -> float:
     return started + ttl - drift(ttl)
 
 
+def fingerprint_of(token: bytes) -> str:
+    """What may be shown of a token: 8 hex digits of its hash."""
+    return sha256(token).hexdigest()[:8]
+
+
 class LeaseState(Enum):
     """What an extension found out."""
 
@@ -41,18 +46,22 @@ class Lease:
     `value` is what stands on the masters: the token, a space, and who holds it. `ttl` in
     seconds; `started` and `until` are moments of the driver's clock. `fences` has one
     fencing token for each resource. `reached` holds the masters (0-based) that may carry
-    the lock. `tally` is the last round's, whose late votes still come in. `home` is
-    whatever took the lease and must give it back; the engine never looks at it.
+    the lock, or still have `waiter` (its name, "" for none) in a queue. `tally` is the last
+    round's, whose late votes still come in. `waited` is how many seconds passed before the
+    round that won it, 0.0 where that was the first. `home` is whatever took the lease and
+    must give it back; the engine never looks at it.
     """
 
     resources: tuple[str, ...]
-    value: str
+    value: str = field(repr=False)  # holds the token
     ttl: float
     started: float
     until: float
     fences: tuple[int, ...]
     reached: frozenset[int]
     tally: Tally = field(repr=False, compare=False)
+    waiter: str = ""
+    waited: float = 0.0
     home: object = field(default=None, repr=False, compare=False)
 
     @property
@@ -63,4 +72,4 @@ class Lease:
     @property
     def fingerprint(self) -> str:
         """What may be shown of the token, and stored beside a fence: 8 hex digits of its hash."""
-        return sha256(self.token.encode()).hexdigest()[:8]
+        return fingerprint_of(self.token.encode())

@@ -9,13 +9,35 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from redlock_django.testing.holders import (
+        assert_locked,
+        assert_not_locked,
+        held_elsewhere,
+        lose_lock,
+    )
     from redlock_django.testing.masters import LocalMaster, local_masters
+    from redlock_django.testing.override import memory_masters, real_masters
 
-__all__ = ["LocalMaster", "local_masters"]
+__all__ = [
+    "LocalMaster",
+    "assert_locked",
+    "assert_not_locked",
+    "held_elsewhere",
+    "local_masters",
+    "lose_lock",
+    "memory_masters",
+    "real_masters",
+]
 
 _HOMES = {
     "LocalMaster": "redlock_django.testing.masters",
+    "assert_locked": "redlock_django.testing.holders",
+    "assert_not_locked": "redlock_django.testing.holders",
+    "held_elsewhere": "redlock_django.testing.holders",
     "local_masters": "redlock_django.testing.masters",
+    "lose_lock": "redlock_django.testing.holders",
+    "memory_masters": "redlock_django.testing.override",
+    "real_masters": "redlock_django.testing.override",
 }
 
 

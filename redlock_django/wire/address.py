@@ -80,6 +80,12 @@ class Address:
     connection_class: ConnectionClass
     kwargs: Mapping[str, Any] = field(repr=False, compare=False)
 
+    @property
+    def store(self) -> str:
+        """One text for each database of each server, however a URL spells it."""
+        place = self.place if isinstance(self.place, tuple) else (self.place,)
+        return "/".join(map(str, (*place, self.kwargs["db"])))
+
     @classmethod
     def from_url(cls, url: str, options: Mapping[str, Any] | None = None) -> Address:
         """Read a `redis://`, `rediss://` or `unix://` URL; what it says wins over `options`.

@@ -20,6 +20,7 @@ from redlock_django.wire.join import Joined, Unfit
 from redlock_django.wire.link import nobody
 from redlock_django.wire.links import Links
 from redlock_django.wire.master import Master, unwanted
+from redlock_django.wire.waiters import Waiter
 
 
 class LoopLinks(Links):
@@ -38,17 +39,24 @@ class LoopLinks(Links):
         self._hopes: set[asyncio.Future[None]] = set()
         self._end: AsyncGenerator[None, None] | None = None
 
-    async def run(self, protocol: Protocol[Result], *, patient: bool = True) -> Result:
+    async def run(
+        self, protocol: Protocol[Result], *, patient: bool = True, waiter: Waiter | None = None
+    ) -> Result:
         """Carry a protocol to its end and return its result.
 
         With `patient`, a round that has no quorum of links waits for connections under way.
+        The pauses of a `waiter` end when it is called.
         """
         if self._end is None:
             await self._start()
-        step = next(protocol)
+        try:
+            step = next(protocol)
+        except StopIteration as done:  # there was nothing to ask: an extension that came too late
+            untold: Result = done.value
+            return untold
         while True:
             try:
-                await self._take(step, patient)
+                await self._take(step, patient, waiter)
                 step = protocol.send(clock())
             except StopIteration as done:
                 result: Result = done.value
@@ -57,6 +65,10 @@ class LoopLinks(Links):
                 if ended(protocol):
                     raise  # it has ended: that was its own word
                 step = protocol.throw(error)
+
+    def waiter(self) -> Waiter:
+        """Somebody who begins to wait."""
+        return self._waiter()
 
     def post(self, protocol: Protocol[Any]) -> bool:
         """From any thread: put a protocol's first round on its way; False if the loop is gone."""
@@ -77,9 +89,12 @@ class LoopLinks(Links):
 
     # One step.
 
-    async def _take(self, step: Step, patient: bool) -> None:
+    async def _take(self, step: Step, patient: bool, waiter: Waiter | None) -> None:
         if isinstance(step, Pause):
-            await asyncio.sleep(step.seconds)
+            if waiter is None:
+                await asyncio.sleep(step.seconds)
+            else:
+                await self._nap(waiter, step.seconds)
             return
         if not step.awaited:
             self.begin(self.exchange(step, nobody))
@@ -87,6 +102,8 @@ class LoopLinks(Links):
             return
         if patient and self.hoping() and any(c is not None and c.trusted for c in step.commands):
             await self._hope()
+        if waiter is not None:
+            waiter.ask()
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[None] = loop.create_future()
         exchange = self.exchange(step, partial(_settle, answered))
@@ -99,6 +116,19 @@ class LoopLinks(Links):
         except BaseException:
             exchange.abandon()
             raise
+
+    async def _nap(self, waiter: Waiter, seconds: float) -> None:
+        """Sleep until called."""
+        loop = asyncio.get_running_loop()
+        called: asyncio.Future[None] = loop.create_future()
+        over = loop.call_later(seconds, _settle, called)
+        waiter.wake = partial(_settle, called)
+        try:
+            if not waiter.decided:
+                await called
+        finally:
+            over.cancel()
+            waiter.wake = nobody
 
     async def _hope(self) -> None:
         loop = asyncio.get_running_loop()

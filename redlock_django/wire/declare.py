@@ -7,18 +7,19 @@ can know that it is new, and so cannot have forgotten anything.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from redis.exceptions import RedisError
 
-from redlock_django.engine.commands import Terms, ms, script
+from redlock_django.engine.commands import Terms, script
 from redlock_django.wire.address import Address
-from redlock_django.wire.join import Unfit, ask, check, describe, prepare, read_info
+from redlock_django.wire.join import Unfit, ask, check, describe, prepare, read_info, read_marker
 
-_MARKER = re.compile(r"([0-9a-fA-F]+) (\d+) (\S+)")
+CLOSED = ",closed"
+"""Behind the fingerprint of a master that is between two deployments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,12 +45,12 @@ def look(address: Address, terms: Terms, tolerate: frozenset[str], timeout: floa
         check(info, tolerate)
         marker, (seconds, micros) = ask(connection, ("GET", terms.marker), ("TIME",))
         now = int(seconds) * 1_000_000 + int(micros)
-        match = _MARKER.fullmatch(marker.decode(errors="replace")) if marker else None
+        known = read_marker(marker)
         return Standing(
             address=address,
             run_id=info["run_id"],
-            trusted=bool(match and match[1] == info["run_id"] and int(match[2]) <= now),
-            fingerprint=match[3] if match else "",
+            trusted=bool(known and known.run_id == info["run_id"] and known.ready_at <= now),
+            fingerprint=known.deployment if known else "",
             key=_any_key(connection, terms.lock("*")) or _any_key(connection, terms.fence("*")),
         )
 
@@ -59,29 +60,48 @@ def declare(
     terms: Terms,
     timeout: float,
     how: Literal["trust", "reconfigure"],
+    after: Sequence[Standing] = (),
 ) -> float:
     """Write a master's marker anew; return the seconds until it is trusted. Raises Unfit.
 
-    "reconfigure" replaces another deployment's fingerprint, and waits for the larger of
-    the two restart delays, so that every lock taken under the old numbers has run out.
+    "reconfigure" replaces another deployment's fingerprint, and waits for the largest of
+    the restart delays, so that every lock taken under the old numbers has run out: those of
+    this master and of all that it comes `after`.
     """
-    old = re.search(r"delay=(\d+)", standing.fingerprint)
-    delay = max(ms(terms.restart_delay), int(old[1]) if old else 0)
+    delay, _ = drained([s.fingerprint for s in (standing, *after)], terms.fingerprint)
+    return _mark(standing, terms.marker, terms.fingerprint, delay, timeout, how)
+
+
+def close(standing: Standing, terms: Terms, timeout: float) -> None:
+    """Let no client count a master, old or new, until it is declared. Raises Unfit."""
+    # With the old numbers, which whoever declares it has to know, if we break off here.
+    fingerprint = (standing.fingerprint or terms.fingerprint).removesuffix(CLOSED) + CLOSED
+    _mark(standing, terms.marker, fingerprint, 0, timeout, "reconfigure")
+
+
+def drained(old: Sequence[str], new: str) -> tuple[int, bool]:
+    """Give the ms after which no lock of `old` fingerprints is in the way of the new one's.
+
+    And whether the masters change, their number or their groups. Where resources move to
+    another group, it has never heard of their locks, so that even masters which forget
+    nothing must wait until the locks have run out.
+    """
+    said = [
+        dict(re.findall(r"(\w+)=(\w+)", fingerprint)) for fingerprint in (*filter(None, old), new)
+    ]
+    ttl, skew, delay = (
+        max(int(numbers.get(key, 0)) for numbers in said) for key in ("ttl", "skew", "delay")
+    )
+    grown, moves = (len({numbers.get(key) for numbers in said}) > 1 for key in ("n", "groups"))
+    return max(delay, ttl * 102 // 100 + 5 * skew if moves else 0), grown or moves
+
+
+def _mark(
+    standing: Standing, key: str, fingerprint: str, delay: int, timeout: float, how: str
+) -> float:
+    argv = (standing.run_id, fingerprint, delay * 1000, how)
     with _connection(standing.address, timeout) as connection:
-        (answer,) = ask(
-            connection,
-            (
-                "EVAL",
-                script("join")[0],
-                1,
-                terms.marker,
-                0,
-                standing.run_id,
-                terms.fingerprint,
-                delay * 1000,
-                how,
-            ),
-        )
+        (answer,) = ask(connection, ("EVAL", script("join")[0], 1, key, 0, *argv))
     _, status, now, ready_at, *_ = answer
     if status < 0:
         raise Unfit(f"its marker is of another deployment: {standing.fingerprint!r}")

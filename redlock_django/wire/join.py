@@ -6,25 +6,26 @@ own, never on a caller's.
 
 from __future__ import annotations
 
+import re
 import socket
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+import hiredis
 from redis.backoff import NoBackoff
-from redis.exceptions import (
-    AuthenticationError,
-    NoPermissionError,
-    RedisError,
-    ResponseError,
-)
+from redis.exceptions import AuthenticationError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
 from redlock_django.engine.commands import COMMANDS, Terms, script
+from redlock_django.engine.printable import printable
+from redlock_django.wire.acl import forbidden
 from redlock_django.wire.address import Address
 from redlock_django.wire.clock import clock
 
 KNOWN, MARKED, MISMATCH = 1, 2, -6  # what join.lua answers
+_MARKER = re.compile(r"([0-9a-fA-F]+) (\d+) (\S+)")
 
 
 class Unfit(Exception):
@@ -53,12 +54,16 @@ class Trust:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A fit master: its socket, still blocking, and what it said of itself."""
+    """A fit master: its socket, still blocking, and what it said of itself.
+
+    With `pushes` it speaks RESP3, and so can tell waiters on the same link that they are called.
+    """
 
     socket: socket.socket
     run_id: str
     trust: Trust
     warnings: tuple[str, ...]
+    pushes: bool = False
 
 
 def join(address: Address, terms: Terms, tolerate: frozenset[str], timeout: float) -> Joined:
@@ -78,6 +83,7 @@ def join(address: Address, terms: Terms, tolerate: frozenset[str], timeout: floa
         )
         trust = read_trust(terms, answer, sent, clock())
         taken: socket.socket = connection._sock
+        pushes = speaks_resp3(taken)
         # From here on the socket is ours alone: redis-py must neither close nor shut it.
         connection._sock = None
     except Unfit:
@@ -88,14 +94,14 @@ def join(address: Address, terms: Terms, tolerate: frozenset[str], timeout: floa
         connection.disconnect()
     if taken.family in (socket.AF_INET, socket.AF_INET6):
         taken.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    return Joined(taken, run_id, trust, warnings)
+    return Joined(taken, run_id, trust, warnings, pushes)
 
 
 def prepare(address: Address, timeout: float) -> Any:
     """A connection of redis-py's, not connected yet; `timeout` in seconds for each step."""
     return address.connection_class(
         **{
-            "protocol": 2,  # a link reads no pushes
+            "protocol": 2,  # RESP3 is agreed on last: not every server knows it
             **address.kwargs,
             "socket_timeout": timeout,
             "socket_connect_timeout": timeout,
@@ -104,6 +110,18 @@ def prepare(address: Address, timeout: float) -> Any:
             "retry": Retry(NoBackoff(), 0),
         }
     )
+
+
+def speaks_resp3(connected: socket.socket) -> bool:
+    """Let a server speak RESP3 from here on; False where it does not know how. Raises OSError."""
+    connected.sendall(b"*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n")
+    parser = hiredis.Reader()
+    while (answer := parser.gets()) is False:
+        data = connected.recv(65536)
+        if not data:
+            raise ConnectionResetError("closed the connection")
+        parser.feed(data)
+    return isinstance(answer, dict)
 
 
 def join_arguments(
@@ -142,7 +160,7 @@ def read_trust(terms: Terms, answer: Any, sent: float, read: float) -> Trust:
     return Trust(marker, ready_at, read + (ready_at - time) / 1_000_000, doubt, offset)
 
 
-def ask(connection: Any, *commands: tuple[str | int, ...]) -> list[Any]:
+def ask(connection: Any, *commands: tuple[str | int | bytes, ...]) -> list[Any]:
     """The answers to a pipeline of commands; raises the first error among them."""
     connection.send_packed_command(connection.pack_commands(commands))
     answers = []
@@ -159,44 +177,66 @@ def ask(connection: Any, *commands: tuple[str | int, ...]) -> list[Any]:
 
 def read_info(answer: bytes | str) -> dict[str, str]:
     """What INFO says, by name."""
-    text = answer.decode() if isinstance(answer, bytes) else answer
-    return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    text = answer.decode(errors="replace") if isinstance(answer, bytes) else answer
+    lines = (printable(line) for line in text.splitlines())
+    return dict(line.split(":", 1) for line in lines if ":" in line)
 
 
 def check(info: dict[str, str], tolerate: frozenset[str]) -> tuple[str, ...]:
     """The faults that are tolerated; raises Unfit for one that is not."""
-    version = info.get("redis_version", "0")
-    if int(version.split(".")[0]) < 5:
-        raise Unfit(f"its version {version} is too old: Redis 5 or Valkey 7.2 is the least")
-    if info.get("loading", "0") != "0":
-        raise Unfit("is still loading its data")
-    if info.get("cluster_enabled", "0") == "1":
-        raise Unfit("is a cluster node: Redlock needs independent masters")
     warnings = []
-    if info.get("role") != "master":
-        text = "is a replica: Redlock needs masters"
-        if "replica" not in tolerate:
-            raise Unfit(text)
-        warnings.append(text)
-    policy = info.get("maxmemory_policy", "noeviction")
-    if info.get("maxmemory", "0") != "0" and policy != "noeviction":
-        text = f"may evict locks (maxmemory-policy {policy}): set it to noeviction"
-        if "eviction" not in tolerate:
+    for code, text in faults(info):
+        if code not in tolerate:
             raise Unfit(text)
         warnings.append(text)
     return tuple(warnings)
+
+
+def faults(info: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """What is wrong with a server for locks: a code and a text each, the worst first."""
+    version = info.get("redis_version", "0")
+    if int(version.split(".")[0]) < 5:
+        yield (
+            "version",
+            f"its version {version} is too old: Redis 5 or Valkey 7.2 is the least",
+        )
+    if info.get("loading", "0") != "0":
+        yield "loading", "is still loading its data"
+    if info.get("cluster_enabled", "0") == "1":
+        yield "cluster", "is a cluster node: Redlock needs independent masters"
+    if info.get("role") != "master":
+        yield "replica", "is a replica: Redlock needs masters"
+    policy = info.get("maxmemory_policy", "noeviction")
+    if info.get("maxmemory", "0") != "0" and policy != "noeviction":
+        yield "eviction", f"may evict locks (maxmemory-policy {policy}): set it to noeviction"
+
+
+class Marker(NamedTuple):
+    """A master's marker: for which life of the server it stands, and since when (µs)."""
+
+    run_id: str
+    ready_at: int
+    deployment: str
+
+
+def read_marker(text: bytes | None) -> Marker | None:
+    """Read a marker; None where there is none, or where it is not one of ours."""
+    match = _MARKER.fullmatch(text.decode(errors="replace")) if text else None
+    return Marker(match[1], int(match[2]), match[3]) if match else None
 
 
 def describe(error: Exception, timeout: float) -> str:
     """Why a connection failed, without anything that could hold a secret."""
     if isinstance(error, AuthenticationError):
         return "refused the password"
-    if isinstance(error, NoPermissionError):
-        return "its ACL forbids INFO, SCRIPT LOAD or EVAL"
+    if denied := forbidden(error):
+        return f"{denied} (docs/acl.md has the least that works)"
     if isinstance(error, RedisTimeoutError | TimeoutError):
         return f"did not answer within {timeout:g} s"
     if isinstance(error, ResponseError):
         return f"answered {first_word(error)}"
+    if "max number of clients reached" in str(error):  # to redis-py a broken connection
+        return "has too many clients (maxclients)"
     cause = error.__context__ if isinstance(error.__context__, OSError) else error
     if isinstance(cause, ConnectionRefusedError):
         return "refused the connection"
@@ -207,4 +247,4 @@ def describe(error: Exception, timeout: float) -> str:
 
 def first_word(error: Exception) -> str:
     """The code of an error reply. The rest differs between servers and may tell too much."""
-    return str(error).split(" ", 1)[0][:40] or type(error).__name__
+    return printable(str(error).split(" ", 1)[0][:40]) or type(error).__name__

@@ -18,6 +18,7 @@ import hiredis
 from redlock_django.engine.commands import Command, script
 from redlock_django.engine.quorum import Verdict, Vote
 from redlock_django.engine.rounds import Round
+from redlock_django.wire.clock import clock
 
 CHUNK = 65536
 WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -56,10 +57,11 @@ class Exchange:
 class Owed:
     """A reply that a master owes.
 
-    A check of its trust has no command; neither has a script that is only loaded (`loads`).
+    A check of its trust has no command; neither has a script that is only loaded (`loads`), nor
+    the wish to hear a channel (`hears`), whose answer is a push.
     """
 
-    __slots__ = ("command", "exchange", "loads", "sent")
+    __slots__ = ("command", "exchange", "hears", "loads", "sent")
 
     def __init__(
         self,
@@ -68,11 +70,13 @@ class Owed:
         sent: float,
         *,
         loads: bool = False,
+        hears: bool = False,
     ) -> None:
         self.exchange = exchange
         self.command = command
         self.sent = sent
         self.loads = loads
+        self.hears = hears
 
 
 class Link:
@@ -83,6 +87,7 @@ class Link:
         "out",
         "owed",
         "parser",
+        "pushes",
         "sending",
         "sent",
         "since",
@@ -91,8 +96,9 @@ class Link:
         "waited",
     )
 
-    def __init__(self, connected: socket.socket) -> None:
+    def __init__(self, connected: socket.socket, *, pushes: bool = False) -> None:
         self.socket = connected
+        self.pushes = pushes  # it speaks RESP3: a push cannot be mistaken for a reply
         self.parser = hiredis.Reader()
         self.owed: deque[Owed] = deque()
         self.out = bytearray()
@@ -137,6 +143,14 @@ class Link:
             if len(data) < CHUNK and not isinstance(self.socket, ssl.SSLSocket):
                 return
 
+    def drain(self, until: float) -> None:
+        """Read and drop what comes, until the master has closed or it is `until`."""
+        with suppress(OSError):
+            while (left := until - clock()) > 0:
+                self.socket.settimeout(left)
+                if not self.socket.recv(CHUNK):
+                    return
+
     def close(self, *, cut: bool) -> None:
         """Close; with `cut`, what the kernel has not delivered yet is never delivered."""
         if cut:
@@ -158,6 +172,7 @@ def spell(*parts: str | bytes | int) -> bytes:
 
 def bulks(*parts: str | bytes | int) -> bytes:
     """Parts of a command as RESP."""
+    # Not hiredis.pack_command: interrupted by a signal, it brings the whole process down.
     packed = []
     for part in parts:
         raw = part if isinstance(part, bytes) else str(part).encode()

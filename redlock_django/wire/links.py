@@ -7,12 +7,15 @@ House rules:
    the release is kept, and is the first thing said after the next join, with a tombstone.
 3. A master that owes a reply for longer than the timeout loses its link. Only time in
    which somebody was polling counts, and only after one more read that does not wait.
-4. Nothing here blocks and nothing here locks: a driver lets one thread in at a time.
+4. A push is no reply: nothing owed is taken off for it, but for the answer to SUBSCRIBE.
+5. Nothing here blocks (but for `shut`) and nothing here locks: a driver lets one thread in
+   at a time.
 """
 
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -38,8 +41,9 @@ from redlock_django.wire.link import (
     spell,
     spell_command,
 )
-from redlock_django.wire.master import Master, dial, unwanted
+from redlock_django.wire.master import Master, Notice, dial, ignore, unwanted
 from redlock_django.wire.steps import StepWatch
+from redlock_django.wire.waiters import Waiter, Waiters
 
 logger = logging.getLogger("redlock_django")
 
@@ -55,14 +59,18 @@ class Links:
         master_timeout: float,
         connect_timeout: float,
         tolerate: frozenset[str] = frozenset(),
+        notice: Notice = ignore,
     ) -> None:
         self.terms = terms
         self.master_timeout = master_timeout
         self.connect_timeout = connect_timeout
         self.tolerate = tolerate
+        self.notice = notice
         self.masters = [Master(place, address) for place, address in enumerate(addresses)]
         self.steps = StepWatch(self.masters, terms, self._check)
         self.closed = threading.Event()
+        self.waiters = Waiters(terms)
+        self._listening = False
         self._numbers = count(1)
         self._dirty: set[int] = set()
 
@@ -97,10 +105,15 @@ class Links:
     def _dial(self, master: Master, reason: str, delay: float) -> None:
         master.reason = reason
         master.hopeful = delay == 0.0
+        home = _Home(self, master)
         threading.Thread(
             target=dial,
-            args=(master, self.closed, _Delivery(self, master.place), self.terms, delay),
-            kwargs={"tolerate": self.tolerate, "timeout": self.connect_timeout},
+            args=(master, self.closed, home.deliver, home.notice, self.terms, delay),
+            kwargs={
+                "lost": reason if delay else "",
+                "tolerate": self.tolerate,
+                "timeout": self.connect_timeout,
+            },
             name=f"redlock-dial-{master.address.name}",
             daemon=True,
         ).start()
@@ -127,7 +140,7 @@ class Links:
             master.offset = None  # another process, perhaps another machine
         master.run_id = result.run_id
         result.socket.setblocking(False)
-        master.link = Link(result.socket)
+        master.link = Link(result.socket, pushes=result.pushes)
         master.hopeful = False
         master.reason = ""
         self._find_twins()
@@ -139,6 +152,8 @@ class Links:
         master.kept.clear()
         if master.how != "join":
             self._check(master, master.how)
+        if self._listening:
+            self._listen(master)
         self._changed()
         return False
 
@@ -186,6 +201,37 @@ class Links:
             return False
         usable, need = self.usable(), quorum(self.terms.masters)
         return usable < need <= usable + hopeful
+
+    # Waiting.
+
+    def _waiter(self) -> Waiter:
+        """Somebody who begins to wait; from the first on, every link listens to the masters."""
+        if not self._listening:
+            for master in self.masters:
+                self._listen(master)
+            self._listening = True
+        return self.waiters.new()
+
+    def _listen(self, master: Master) -> None:
+        link = master.link
+        if link is None:
+            return
+        if not link.pushes:
+            self._deaf(master, "speaks no RESP3")
+            return
+        data = spell("SUBSCRIBE", self.waiters.channel)
+        self._write(master, Owed(None, None, clock(), hears=True), data)
+
+    def _deaf(self, master: Master, why: str) -> None:
+        """A master cannot call our waiters: they ask by themselves."""
+        if not master.deaf:
+            logger.warning(
+                "redlock master %s %s: who waits for a lock asks again and again",
+                master.address.name,
+                why,
+                extra={"master": master.address.name},
+            )
+        master.deaf = True
 
     # Sending.
 
@@ -288,23 +334,27 @@ class Links:
             self.lose(master, _broken(ended))
 
     def _answer(self, master: Master, link: Link, reply: Any) -> None:
+        plain = type(reply) is list  # as nearly every one is
+        if not plain and isinstance(reply, hiredis.PushNotification):
+            self._pushed(master, link, reply)
+            return
         if not link.owed:
             raise ProtocolDesync("a reply that nobody asked for")
         # Taken off only once its reply has proved to be one: else whoever waits for it
         # would not be told that the link is lost.
         owed = link.owed[0]
         exchange, command = owed.exchange, owed.command
-        if isinstance(reply, hiredis.ReplyError):
+        if not plain and isinstance(reply, hiredis.ReplyError):
             self._paid(link)
             self._refused(master, owed, first_word(reply))
             return
-        if owed.loads:
-            if not isinstance(reply, bytes):
+        if owed.loads or owed.hears:
+            if owed.hears or not isinstance(reply, bytes):
                 raise ProtocolDesync("a reply of another round")
             self._paid(link)
             return
         number = exchange.number if exchange is not None else 0
-        if not isinstance(reply, list) or len(reply) < 3 or reply[0] != number:
+        if not plain or len(reply) < 3 or reply[0] != number:
             raise ProtocolDesync("a reply of another round")
         try:
             if command is None:
@@ -316,12 +366,11 @@ class Links:
             return
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise ProtocolDesync("a reply of another shape") from error
-        self._paid(link)
+        read = self._paid(link)
         master.failures = 0
         if command is None:
             self._checked(master, trust)
             return
-        read = clock()
         time = reply[2] / 1_000_000
         steady = self.steps.note(master, time - read, time - owed.sent)
         if reply[1] == NOT_READY:
@@ -329,13 +378,28 @@ class Links:
         if exchange is not None:
             exchange.cast(master.place, vote if steady else failed(master.suspect, time=None))
 
-    def _paid(self, link: Link) -> None:
+    def _pushed(self, master: Master, link: Link, push: list[Any]) -> None:
+        """A push: the answer to SUBSCRIBE, a call for a waiter, or nothing to us."""
+        kind = push[0] if push else None
+        if kind == b"subscribe":
+            if not link.owed or not link.owed[0].hears:
+                raise ProtocolDesync("a subscription that nobody asked for")
+            self._paid(link)
+        elif kind == b"message" and len(push) == 3:
+            self.waiters.call(push[2], master.place)
+
+    def _paid(self, link: Link) -> float:
+        """The oldest reply has come; returns when."""
         link.owed.popleft()
-        link.waited, link.since = 0.0, clock()
+        link.waited, link.since = 0.0, (now := clock())
+        return now
 
     def _refused(self, master: Master, owed: Owed, word: str) -> None:
         """A master answered with an error."""
         if owed.loads:
+            return
+        if owed.hears:
+            self._deaf(master, f"answered {word} to SUBSCRIBE")
             return
         if word == "NOSCRIPT" and self._retry(master, owed.exchange, owed.command):
             return
@@ -380,9 +444,12 @@ class Links:
 
     def patience(self) -> float:
         """Seconds to poll until the next link may have to be judged."""
-        return min(
-            (self.master_timeout - m.link.waited for m in self.owing() if m.link), default=1.0
-        )
+        waited = -1.0
+        for master in self.masters:
+            link = master.link
+            if link is not None and link.owed and link.waited > waited:
+                waited = link.waited
+        return 1.0 if waited < 0 else self.master_timeout - waited
 
     def waited(self, masters: Sequence[Master], asked: float, took: float) -> None:
         """Somebody polled `asked` seconds, which took `took`, and these stayed silent.
@@ -391,11 +458,14 @@ class Links:
         may have been stalled as well: then only a part of it counts.
         """
         counts = min(asked, took) if took < 2 * asked + 0.005 else asked / 4
+        now = clock()
         for master in masters:
             link = master.link
             if link is None or not link.owed:
                 continue
-            link.waited = min(link.waited + counts, clock() - link.since)
+            link.waited += counts
+            if link.waited > (silent := now - link.since):
+                link.waited = silent
             if link.waited >= self.master_timeout:
                 self.read(master)
                 if master.link is link and link.owed and link.waited >= self.master_timeout:
@@ -440,8 +510,20 @@ class Links:
         self.abandon()
 
     def shut(self) -> None:
-        """Close every link; those who still wait get a failed vote."""
+        """Close every link; those who still wait get a failed vote.
+
+        Blocks for at most MASTER_TIMEOUT, while masters still answer: one whose answer is
+        refused reads no further, and the last releases may be what it has not read.
+        """
         self.closed.set()
+        self.flush()
+        links = [m.link for m in self.owing() if m.link is not None]
+        for link in links:
+            with suppress(OSError):
+                link.socket.shutdown(socket.SHUT_WR)
+        until = clock() + self.master_timeout
+        for link in links:
+            link.drain(until)
         for master in self.masters:
             self.lose(master, "closed")
             master.reason = "closed"
@@ -457,19 +539,35 @@ class Links:
                 master.reason = "closed"
 
 
-class _Delivery:
-    """Brings what a dial thread found to links that may be gone by then."""
+class _Home:
+    """Where a dial thread brings what it found: to links that may be gone by then."""
 
-    def __init__(self, links: Links, place: int) -> None:
+    def __init__(self, links: Links, master: Master) -> None:
         self.links = weakref.ref(links)
-        self.place = place
+        self.place, self.name = master.place, master.address.name
 
-    def __call__(self, result: Joined | Unfit) -> bool:
+    def deliver(self, result: Joined | Unfit) -> bool:
         links = self.links()
         if links is None:
             unwanted(result)
             return False
         return links.deliver(self.place, result)
+
+    def notice(self, result: Joined | Unfit) -> None:
+        links = self.links()
+        if links is None or links.closed.is_set():
+            return
+        notice = links.notice
+        del links  # whoever listens may take long, and must not keep them alive
+        try:
+            if isinstance(result, Unfit):
+                notice(self.name, False, str(result))
+            else:
+                left = result.trust.ready - clock()
+                why = f"{result.trust.doubt}: trusted in {max(left, 1):.0f} s" if left > 0 else ""
+                notice(self.name, True, why)
+        except BaseException:  # nobody else would connect to this master ever again
+            logger.exception("redlock master %s: telling about it failed", self.name)
 
 
 def _broken(error: Exception) -> str:

@@ -16,6 +16,10 @@ from redlock_django.wire.link import Link
 
 logger = logging.getLogger("redlock_django")
 
+Notice = Callable[[str, bool, str], object]
+"""Told of a master by name: whether it came (True) or failed, and why it failed, or why the
+votes of one that came are not counted yet ("" where they are). Called by a thread that dials."""
+
 KEPT = 10_000  # releases and unanswered tokens remembered for a master that is away
 
 
@@ -36,6 +40,7 @@ class Master:
         self.distrusted_until = 0.0
         self.how = "join"
         self.checking = False
+        self.deaf = False  # it was said already that it cannot call waiters
         self.offset: tuple[float, float, float] | None = None
         self.kept: OrderedDict[str, Release] = OrderedDict()
         self.loose: OrderedDict[str, None] = OrderedDict()
@@ -82,16 +87,22 @@ def dial(
     master: Master,
     closed: threading.Event,
     deliver: Callable[[Joined | Unfit], bool],
+    notice: Callable[[Joined | Unfit], None],
     terms: Terms,
     delay: float,
     *,
+    lost: str,
     tolerate: frozenset[str],
     timeout: float,
 ) -> None:
     """Connect to a master until it works: a daemon thread, at most one for each master.
 
-    `deliver` takes each outcome and says whether to go on. `delay` and `timeout` in seconds.
+    `deliver` takes each outcome and says whether to go on; `notice` hears of it then, out of
+    everybody's way. `lost` is why a link was lost that may not come back at once, else "".
+    `delay` and `timeout` in seconds.
     """
+    if lost:
+        notice(Unfit(lost))
     while not closed.wait(delay):
         result: Joined | Unfit
         try:
@@ -101,9 +112,15 @@ def dial(
         except Exception as error:  # a bug or a misuse must not end the probing silently
             logger.exception("redlock master %s", master.address.name)
             result = Unfit(f"could not be reached: {type(error).__name__}")
-        if not deliver(result):
+        again = deliver(result)
+        notice(result)
+        if not again:
             return
         delay = master.backoff()
+
+
+def ignore(master: str, up: bool, reason: str) -> None:
+    """A notice that nobody wants."""
 
 
 def unwanted(result: Joined | Unfit) -> None:

@@ -2,11 +2,13 @@
 
 Threads queue their rounds; whoever has the mutex sends everything that is queued, in one
 send for each master; one waiting thread at a time polls, and reads for all. A thread that
-stops waiting hands the reading over. A tender thread reads what nobody waits for any more.
+stops waiting hands the reading over, to one that waits for answers or, where there is none, to
+one that waits to be called. A tender thread reads what nobody waits for any more.
 """
 
 from __future__ import annotations
 
+import math
 import select
 import socket
 import threading
@@ -24,6 +26,7 @@ from redlock_django.wire.join import Joined, Unfit
 from redlock_django.wire.link import Exchange, nobody
 from redlock_django.wire.links import Links
 from redlock_django.wire.master import Master, unwanted
+from redlock_django.wire.waiters import Waiter
 
 IDLE = 1.0  # seconds without a round after which the links are looked at before the next
 
@@ -34,12 +37,13 @@ class SyncLinks(Links):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         # Only ever taken by `with`: an interrupt cannot come between taking it and the
-        # promise to give it back.
-        self._mutex = threading.Lock()
+        # promise to give it back. Reentrant for finalizers alone, see `inside`.
+        self._mutex = threading.RLock()
         self._hopes: dict[Bell, None] = {}
         self._queue: deque[Exchange] = deque()
         self._waiting: dict[Exchange, None] = {}
-        self._reader: Exchange | None = None
+        self._napping: dict[Waiter, None] = {}
+        self._reader: Exchange | Waiter | None = None
         self._reads = 0  # the thread that reads, or was the last to
         self._listened = clock()
         self._poller = select.poll()
@@ -51,18 +55,25 @@ class SyncLinks(Links):
         self._left = Bell()
         self._tender: threading.Thread | None = None
 
-    def run(self, protocol: Protocol[Result], *, patient: bool = True) -> Result:
+    def run(
+        self, protocol: Protocol[Result], *, patient: bool = True, waiter: Waiter | None = None
+    ) -> Result:
         """Carry a protocol to its end and return its result.
 
         With `patient`, a round that has no quorum of links waits for connections under way.
+        The pauses of a `waiter` end when it is called.
         """
         if self._tender is None:
             self._start()
-        step = next(protocol)
+        try:
+            step = next(protocol)
+        except StopIteration as done:  # there was nothing to ask: an extension that came too late
+            untold: Result = done.value
+            return untold
         while True:
             try:
                 while True:  # in here, since an interrupt may strike where a loop turns
-                    self._take(step, patient)
+                    self._take(step, patient, waiter)
                     step = protocol.send(clock())
             except StopIteration as done:
                 result: Result = done.value
@@ -71,6 +82,11 @@ class SyncLinks(Links):
                 if ended(protocol):
                     raise  # it has ended: that was its own word
                 step = protocol.throw(error)
+
+    def waiter(self) -> Waiter:
+        """Somebody who begins to wait."""
+        with self._mutex:
+            return self._waiter()
 
     def post(self, protocol: Protocol[Any]) -> None:
         """Put a protocol's first round on its way, and wait for nothing."""
@@ -96,9 +112,12 @@ class SyncLinks(Links):
 
     # One step.
 
-    def _take(self, step: Step, patient: bool) -> None:
+    def _take(self, step: Step, patient: bool, waiter: Waiter | None) -> None:
         if isinstance(step, Pause):
-            time.sleep(step.seconds)
+            if waiter is None:
+                time.sleep(step.seconds)
+            else:
+                self._nap(waiter, step.seconds)
             return
         if not step.awaited:
             self._send(self.exchange(step, nobody))
@@ -108,6 +127,8 @@ class SyncLinks(Links):
             self._catch_up()
         if patient and self.hoping() and any(c is not None and c.trusted for c in step.commands):
             self._hope()
+        if waiter is not None:
+            waiter.ask()
         bell: SimpleQueue[None] = SimpleQueue()
         exchange = self.exchange(step, nobody)
         exchange.wake = partial(self._rouse, exchange, bell, threading.get_ident())
@@ -115,7 +136,7 @@ class SyncLinks(Links):
             self._waiting[exchange] = None
             self._send(exchange)
             while not exchange.decided:
-                self._wait(exchange, bell)
+                self._wait(exchange, bell, self.master_timeout)
         except BaseException:
             exchange.abandon()
             raise
@@ -123,10 +144,23 @@ class SyncLinks(Links):
             self._waiting.pop(exchange, None)
         self._left.ring()
 
-    def _rouse(self, exchange: Exchange, bell: SimpleQueue[None], waiter: int) -> None:
+    def _nap(self, waiter: Waiter, seconds: float) -> None:
+        """Sleep until called, and read for everybody if nobody else does."""
+        until = clock() + seconds
+        bell: SimpleQueue[None] = SimpleQueue()
+        waiter.wake = partial(self._rouse, waiter, bell, threading.get_ident())
+        try:
+            self._napping[waiter] = None
+            while not waiter.decided and (left := until - clock()) > 0:
+                self._wait(waiter, bell, left, until)
+        finally:
+            self._napping.pop(waiter, None)
+            waiter.wake = nobody
+
+    def _rouse(self, whom: Exchange | Waiter, bell: SimpleQueue[None], thread: int) -> None:
         """Wake a waiting thread, which sleeps in its bell, or in the poll if it is the reader."""
         bell.put(None)
-        if self._reader is exchange and threading.get_ident() != waiter:
+        if self._reader is whom and threading.get_ident() != thread:
             self._ring()
 
     def _hope(self) -> None:
@@ -148,8 +182,17 @@ class SyncLinks(Links):
                 self.read(master)
             self._send_all()
 
+    def inside(self) -> bool:
+        """Whether this thread is in here already: garbage is collected anywhere.
+
+        A generator that holds a lock may be finalized between any two steps of ours.
+        """
+        return self._mutex._is_owned()  # type: ignore[attr-defined,no-any-return]
+
     def _send(self, exchange: Exchange) -> None:
         self._queue.append(exchange)
+        if self.inside():
+            return  # the tender sends it
         with self._mutex:
             self._send_all()
 
@@ -161,51 +204,57 @@ class SyncLinks(Links):
             self._queue.popleft()
         self.flush()
 
-    def _wait(self, exchange: Exchange, bell: SimpleQueue[None]) -> None:
-        """Read for everybody if nobody does, else sleep until told."""
+    def _wait(
+        self,
+        whom: Exchange | Waiter,
+        bell: SimpleQueue[None],
+        longest: float,
+        until: float = math.inf,
+    ) -> None:
+        """Read for everybody if nobody does (not beyond `until`), else sleep until told."""
         me = threading.get_ident()
         try:
             with self._mutex:
                 # A reader of this very thread is what an interrupt has left behind.
                 if self._reader is None or self._reads == me:
-                    self._reader, self._reads = exchange, me
-            if self._reader is exchange:
-                while not exchange.decided:
-                    self._poll()
+                    self._reader, self._reads = whom, me
+            if self._reader is whom:
+                while not whom.decided and (left := until - clock()) > 0:
+                    self._poll(left)
             else:
                 with suppress(Empty):
-                    bell.get(timeout=self.master_timeout)
+                    bell.get(timeout=longest)
         finally:
-            heir: Exchange | None = None
+            heir: Exchange | Waiter | None = None
             with self._mutex:
-                if self._reader is exchange:
+                if self._reader is whom:
                     self._reader = None
-                    waiting = list(self._waiting)  # in one step: others come and go meanwhile
+                    # In one step each: others come and go meanwhile.
+                    waiting: list[Exchange | Waiter] = [*self._waiting, *self._napping]
                     heir = next((other for other in waiting if not other.decided), None)
             if heir is not None:
                 heir.wake()
 
-    def _poll(self) -> None:
+    def _poll(self, longest: float) -> None:
         with self._mutex:
-            asked = max(self.patience(), 0.0)
+            asked = min(max(self.patience(), 0.0), longest)
         began = clock()
         events = self._poller.poll(int(asked * 1000) + 1)
         self._listened = clock()
         took = self._listened - began
         with self._mutex:
-            heard = set()
+            heard = []
             for fd, event in events:
                 master = self._by_fd.get(fd)
                 if master is None:
                     self._hush()
                     continue
-                heard.add(master.place)
+                heard.append(master)
                 if event & select.POLLOUT:
                     self._dirty.add(master.place)
                 if event & ~select.POLLOUT:
                     self.read(master)
-            silent = [m for m in self.owing() if m.place not in heard]
-            self.waited(silent, asked, took)
+            self.waited([m for m in self.masters if m not in heard], asked, took)
             self._send_all()
 
     # What the links ask of a driver.

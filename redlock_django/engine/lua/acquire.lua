@@ -1,15 +1,18 @@
 -- Take every lock or none.
--- KEYS: marker, held, tomb, then lock and fence of each resource
--- ARGV: round, value, ttl ms, proposal us, skew us, fence ttl ms, max ttl ms,
---       each resource, expected marker, ready-at us
--- -> round, status, TIME us, then the fences (granted), or place, PTTL ms, fence and token (refused)
+-- KEYS: marker, held, tomb, then lock and fence of each resource, then the queue of each
+-- ARGV: round, value, ttl ms, proposal us, skew us, fence ttl ms, max ttl ms, ticket us and
+--       waiter ('': none), each resource, expected marker, ready-at us
+-- -> round, status, TIME us, then the fences (granted), or place, PTTL ms, fence, token or
+--    waiter in the way, and how many wait before us (refused, promised)
 local round, value = tonumber(ARGV[1]), ARGV[2]
 local ttl, fence_ttl, max_ttl = tonumber(ARGV[3]), ARGV[6], tonumber(ARGV[7])
 local skew = tonumber(ARGV[5])
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 local now_ms = math.floor(now / 1000)
-local seen = redis.call('MGET', unpack(KEYS))
+local count = (#KEYS - 3) / 3
+local queues = 3 + 2 * count
+local seen = redis.call('MGET', unpack(KEYS, 1, queues))
 if seen[1] ~= ARGV[#ARGV - 1] or now < tonumber(ARGV[#ARGV]) then
   return { round, -1, now }
 end
@@ -18,16 +21,23 @@ if seen[3] then
 end
 
 local proposal = math.min(math.max(tonumber(ARGV[4]), now - skew), now + skew)
+local ticket, waiter = nil, ''
+if ARGV[8] ~= '' then
+  ticket, waiter = ARGV[8]:match('^(%d+) (.*)$')
+  -- By how much a client's clock is wrong must not matter to its place either.
+  ticket = proposal - (tonumber(ARGV[4]) - tonumber(ticket))
+end
 local reply = { round, 1, now }
-for place = 1, (#KEYS - 3) / 2 do
+for place = 1, count do
   local lock, fence = seen[2 + 2 * place], seen[3 + 2 * place]
   -- tonumber also takes '0x10', ' 12 ' and 'nan'; above 2^53 numbers melt together.
   if fence and not (fence:find('^%d+$') and #fence <= 16) then
     return { round, -4, now }
   end
   local stored = tonumber(fence or 0)
+  local status, left, other = 0
   if lock and lock ~= value then
-    local left = redis.call('PTTL', KEYS[2 + 2 * place])
+    left, other = redis.call('PTTL', KEYS[2 + 2 * place]), lock:sub(1, 32)
     -- A clock that went back makes locks overlong; only ours (a token, then JSON) are cut.
     if left > max_ttl and lock:find('^%x+ {') == 1 and lock:find(' ', 1, true) == 33 then
       redis.call('PEXPIRE', KEYS[2 + 2 * place], max_ttl)
@@ -35,8 +45,26 @@ for place = 1, (#KEYS - 3) / 2 do
     end
     -- So that locks set by other clients show once they contend.
     local expiry = left < 0 and '+inf' or string.format('%.0f', now_ms + left)
-    redis.pcall('ZADD', KEYS[2], 'NX', expiry, ARGV[7 + place])
-    return { round, 0, now, place, left, stored, lock:sub(1, 32) }
+    redis.pcall('ZADD', KEYS[2], 'NX', expiry, ARGV[8 + place])
+  elseif not lock then
+    status = -7
+    other, left = call_first(KEYS[queues + place], now, waiter, ticket)
+    left = other and math.ceil(left / 1000)
+  end
+  if other then
+    local ahead = stand(KEYS[queues + place], waiter, ticket, left < 0 and max_ttl or left)
+    for behind = 1, waiter ~= '' and count or 0 do
+      -- Who cannot take everything lets the next one have what it was called for.
+      local key = KEYS[queues + behind]
+      local score = behind ~= place and redis.pcall('ZSCORE', key, waiter)
+      if type(score) == 'string' and tonumber(score) < 0 then
+        redis.call('ZREM', key, waiter)
+        if not seen[2 + 2 * behind] then
+          call_first(key, now, '')
+        end
+      end
+    end
+    return { round, status, now, place, left, stored, other, ahead }
   end
   if not (lock and fence) then
     stored = math.max(stored + 1, proposal)
@@ -54,7 +82,7 @@ end
 if #stale > 0 then
   redis.call('ZREM', KEYS[2], unpack(stale))
 end
-for place = 1, (#KEYS - 3) / 2 do
+for place = 1, count do
   local key = KEYS[2 + 2 * place]
   redis.call('SET', KEYS[3 + 2 * place], string.format('%.0f', reply[3 + place]), 'PX', fence_ttl)
   if not seen[2 + 2 * place] and not redis.call('SET', key, value, 'NX', 'PX', ttl) then
@@ -62,11 +90,16 @@ for place = 1, (#KEYS - 3) / 2 do
     for before = 1, place - 1 do
       if not seen[2 + 2 * before] then
         redis.call('DEL', KEYS[2 + 2 * before])
-        redis.call('ZREM', KEYS[2], ARGV[7 + before])
+        redis.call('ZREM', KEYS[2], ARGV[8 + before])
       end
     end
     return { round, -4, now }
   end
-  redis.call('ZADD', KEYS[2], string.format('%.0f', now_ms + ttl), ARGV[7 + place])
+  redis.call('ZADD', KEYS[2], string.format('%.0f', now_ms + ttl), ARGV[8 + place])
+end
+if waiter ~= '' then
+  for place = 1, count do
+    redis.pcall('ZREM', KEYS[queues + place], waiter)
+  end
 end
 return reply

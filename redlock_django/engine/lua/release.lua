@@ -1,22 +1,36 @@
--- Free every lock that is ours; with a tombstone, keep the token from coming back.
--- KEYS: held, tomb, then the lock of each resource
--- ARGV: round, value, tombstone ms (0: none), each resource
+-- Free every lock that is ours and call who waits for it; with a tombstone, keep the token from
+-- coming back; with a waiter, leave the queues.
+-- KEYS: held, tomb, then the lock of each resource, then the queue of each (none: call nobody)
+-- ARGV: round, value, tombstone ms (0: none), waiter ('': none), each resource
 -- -> round, status, TIME us (granted: all were ours), then the place at fault
-local round = tonumber(ARGV[1])
+local round, waiter = tonumber(ARGV[1]), ARGV[4]
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
+local count = #ARGV - 4
 local fault, other = 0, false
-for place = 1, #KEYS - 2 do
+for place = 1, count do
   local key = KEYS[2 + place]
   local lock = redis.pcall('GET', key)
   if type(lock) == 'table' then
     lock = false -- a key of another type is not our lock
   end
+  local free = not lock or lock == ARGV[2]
   if lock == ARGV[2] then
     redis.call('DEL', key)
-    redis.pcall('ZREM', KEYS[1], ARGV[3 + place])
   elseif fault == 0 then
     fault, other = place, lock
+  end
+  if free then
+    redis.pcall('ZREM', KEYS[1], ARGV[4 + place]) -- also of a lock that has expired since
+  end
+  local queue = KEYS[2 + count + place]
+  if queue then
+    if waiter ~= '' then
+      redis.pcall('ZREM', KEYS[2 + count + place], waiter)
+    end
+    if free then
+      call_first(queue, now, '')
+    end
   end
 end
 if ARGV[3] ~= '0' then

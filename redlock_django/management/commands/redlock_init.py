@@ -9,9 +9,10 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from redlock_django.conf import load
-from redlock_django.engine.commands import Terms
+from redlock_django.engine.commands import Terms, ms
+from redlock_django.exceptions import InvalidRedlock
 from redlock_django.handler import terms_of
-from redlock_django.wire.declare import Standing, declare, look
+from redlock_django.wire.declare import Standing, close, declare, drained, look
 from redlock_django.wire.join import Unfit
 
 logger = logging.getLogger("redlock_django")
@@ -53,10 +54,13 @@ class Command(BaseCommand):
         )
 
     def handle(self, *, using: str, force: list[str], reconfigure: bool, **_: Any) -> None:
-        options = load(using)
+        try:
+            options = load(using)
+        except InvalidRedlock as error:
+            raise CommandError(str(error), returncode=2) from None
         if not options.addresses:
             raise CommandError(f"{using!r} has no masters to declare.", returncode=2)
-        terms = terms_of(options)
+        terms = terms_of(options)[0]  # what they all have in common, beside their names
         standings, faults = [], []
         for address in options.addresses:
             try:
@@ -64,10 +68,15 @@ class Command(BaseCommand):
             except Unfit as error:
                 faults.append(f"{address.name} {error}")
         if force:
-            self._force(force, standings, faults, terms, options.connect_timeout)
+            names = [address.name for address in options.addresses]
+            self._force(force, names, standings, faults, terms, options.connect_timeout)
             return
         self._refuse(faults + _twins(standings))
         if reconfigure:
+            self._refuse(_too_soon(standings, terms))
+            # All of them first: a lock must not be had by the new rules on one master while
+            # it still is by the old ones on another.
+            self._close(standings, terms, options.connect_timeout)
             self._declare(standings, terms, options.connect_timeout, "reconfigure")
             return
         other = [s for s in standings if s.fingerprint not in ("", terms.fingerprint)]
@@ -89,6 +98,7 @@ class Command(BaseCommand):
 
     def _force(
         self,
+        wanted_names: list[str],
         names: list[str],
         standings: list[Standing],
         faults: list[str],
@@ -96,21 +106,23 @@ class Command(BaseCommand):
         timeout: float,
     ) -> None:
         chosen = []
-        for name in names:
-            by_number = terms.names[int(name) - 1 : int(name)] if name.isdigit() else ()
+        for name in wanted_names:
+            by_number = names[int(name) - 1 : int(name)] if name.isdigit() else ()
             wanted = (*by_number, name)
             found = [s for s in standings if s.address.name in wanted]
             if not found:
                 self._refuse(
                     [fault for fault in faults if fault.split(" ", 1)[0] in wanted]
-                    or [f"there is no master {name!r}; there is: {', '.join(terms.names)}"]
+                    or [f"there is no master {name!r}; there is: {', '.join(names)}"]
                 )
             chosen += found
         if not sys.stdin.isatty():
             self._refuse(["--force asks a person, and there is no terminal to ask on"])
         for standing in chosen:
             self.stderr.write(f"{standing.address.name} will be trusted at once. {RISK}")
-            if input("Type 'yes' to go on: ") != "yes":
+            self.stderr.write("Type 'yes' to go on: ", ending="")
+            self.stderr.flush()
+            if input() != "yes":
                 raise CommandError("Nothing was changed.", returncode=2)
             logger.warning("redlock master %s: trusted by force", standing.address.name)
         self._declare(chosen, terms, timeout, "trust")
@@ -118,15 +130,40 @@ class Command(BaseCommand):
     def _declare(self, standings: list[Standing], terms: Terms, timeout: float, how: Any) -> None:
         for standing in standings:
             try:
-                wait = declare(standing, terms, timeout, how)
+                wait = declare(standing, terms, timeout, how, after=standings)
             except Unfit as error:
                 raise CommandError(f"{standing.address.name} {error}", returncode=2) from None
             when = "now" if wait <= 0 else f"in {wait:.1f} s"
             self.stdout.write(f"{standing.address.name}: trusted {when}")
 
+    def _close(self, standings: list[Standing], terms: Terms, timeout: float) -> None:
+        for standing in standings:
+            try:
+                close(standing, terms, timeout)
+            except Unfit as error:
+                raise CommandError(
+                    f"{standing.address.name} {error}\nThe masters before it are not counted by "
+                    "any client until this command is run again.",
+                    returncode=2,
+                ) from None
+
     def _refuse(self, reasons: list[str]) -> None:
         if reasons:
             raise CommandError("Nothing was changed:\n  " + "\n  ".join(reasons), returncode=2)
+
+
+def _too_soon(standings: list[Standing], terms: Terms) -> list[str]:
+    """Say so where clients would not wait until the locks of the old masters have run out."""
+    delay, change = drained([s.fingerprint for s in standings], terms.fingerprint)
+    if not change or ms(terms.restart_delay) >= delay:
+        return []
+    # Who joins with a smaller delay would take the longer wait for a clock that has gone back.
+    problem = (
+        "the masters change, and some of them do not know of locks that are held now, but "
+        f"RESTART_DELAY is {terms.restart_delay:g} s: for this change it must be at least "
+        f"{delay / 1000:g} s"
+    )
+    return [problem]
 
 
 def _twins(standings: list[Standing]) -> list[str]:

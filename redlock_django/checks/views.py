@@ -1,90 +1,31 @@
-"""System checks: what settings and URLs already show to be wrong. No network."""
+"""Whether every locked view gets what its lock needs: kwargs, colour, a transaction in order."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
-from urllib.parse import urlsplit
 
 from asgiref.sync import iscoroutinefunction
 from django.conf import settings
-from django.core import checks
 from django.core.checks import CheckMessage, Error, register
-from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
-from django.utils.module_loading import import_string
 
-from redlock_django.conf import load
+from redlock_django.checks.settings import TAG, lock_middlewares
 from redlock_django.exceptions import InvalidRedlock
-from redlock_django.handler import locks
-from redlock_django.locked_call import LockTerms
-from redlock_django.middleware import LockMiddleware
+from redlock_django.idempotency.place import OUTSIDE as IDEMPOTENT_OUTSIDE
+from redlock_django.idempotency.place import permissions_inside, replay_too_early
+from redlock_django.lock_terms import LockTerms
+from redlock_django.nesting import dedupes
 from redlock_django.routes import Route, routes
-from redlock_django.rules import plan
 from redlock_django.transactions import OUTSIDE, sees_commits, view_name
-
-TAG = "redlock"
-
-
-@register(TAG)
-def check_settings(**_: Any) -> list[CheckMessage]:
-    """E001: an alias of REDLOCK is wrong. E002: a rule is. E003: rules without the middleware."""
-    errors: list[CheckMessage] = []
-    has_rules = False
-    # Nothing at all is told as a missing "default" is.
-    for alias in list(locks) or ["default"]:
-        try:
-            has_rules |= bool(load(alias).rules)
-        except InvalidRedlock as error:
-            errors.append(Error(str(error), id="redlock_django.E001"))
-    if errors or not has_rules:
-        return errors
-    try:
-        plan()
-    except InvalidRedlock as error:
-        errors.append(Error(str(error), id="redlock_django.E002"))
-    if not _has_middleware():
-        errors.append(
-            Error(
-                "REDLOCK has RULES, but nothing puts them on.",
-                hint="Add 'redlock_django.middleware.LockMiddleware' to MIDDLEWARE.",
-                id="redlock_django.E003",
-            )
-        )
-    return errors
-
-
-@register(TAG, deploy=True)
-def check_secrets(**_: Any) -> list[CheckMessage]:
-    """W001: Django's debug page and error mails would show a password."""
-    return [
-        checks.Warning(
-            f"REDLOCK[{alias!r}]: MASTERS: master {position} has a password in its URL, which "
-            "Django's debug page and error mails show.",
-            hint="Move it to OPTIONS: {'password': ...}, which they mask.",
-            id="redlock_django.W001",
-        )
-        for alias in locks
-        for position, url in enumerate(_urls(settings.REDLOCK[alias]), 1)
-        if _has_password(url)
-    ]
-
-
-def _urls(section: Any) -> list[Any]:
-    masters = section.get("MASTERS", ()) if isinstance(section, Mapping) else ()
-    return masters.split(",") if isinstance(masters, str) else list(masters)
-
-
-def _has_password(url: object) -> bool:
-    try:
-        return bool(urlsplit(str(url)).password)
-    except ValueError:
-        return False  # E001 tells of it
 
 
 @register(TAG)
 def check_views(**_: Any) -> list[CheckMessage]:
-    """E004: an unknown URL kwarg. E005, E006: a lock comes too late. E007: an async template."""
+    """E004: an unknown URL kwarg. E005, E006: a lock comes too late. E007: an async template.
+
+    E008: a lock that its alias cannot keep. E009 to E011: `@idempotent` in the wrong place.
+    """
     if not getattr(settings, "ROOT_URLCONF", None):
         return []
     errors: list[CheckMessage] = []
@@ -97,6 +38,7 @@ def check_views(**_: Any) -> list[CheckMessage]:
 def _faults(route: Route) -> Iterator[CheckMessage]:
     view: Any = route.pattern.callback
     yield from _wrong_terms(view_name(view), view, route)
+    yield from _misplaced(view)
     atomic = [
         alias
         for alias in connections
@@ -105,9 +47,16 @@ def _faults(route: Route) -> Iterator[CheckMessage]:
     ]
     for name, handler in _handlers(view):
         yield from _wrong_terms(name, handler, route)
+        if atomic and dedupes(handler):
+            yield Error(
+                f"{name} is @idempotent inside the transaction of ATOMIC_REQUESTS, so that it "
+                "cannot know what is committed.",
+                hint=IDEMPOTENT_OUTSIDE,
+                id="redlock_django.E009",
+            )
         if not (hasattr(handler, "lock_terms") and atomic):
             continue
-        if not _has_middleware():
+        if not lock_middlewares():
             yield Error(
                 f"{name} takes its lock inside the transaction of ATOMIC_REQUESTS, and nothing "
                 "would keep it until COMMIT.",
@@ -123,6 +72,25 @@ def _faults(route: Route) -> Iterator[CheckMessage]:
                     hint=OUTSIDE,
                     id="redlock_django.E006",
                 )
+
+
+def _misplaced(view: Any) -> Iterator[CheckMessage]:
+    """Find what a replay would slip past."""
+    owner = getattr(view, "view_class", None) or getattr(view, "cls", None)
+    if owner is None or not dedupes(view):
+        return
+    terms = getattr(view, "idempotent_terms", None)
+    if hasattr(owner, "initialize_request"):
+        yield Error(
+            f"{view_name(owner)} is @idempotent before REST framework has authenticated anybody.",
+            hint="Put it on handler methods or actions, and LockAPIMixin before APIView.",
+            id="redlock_django.E010",
+        )
+    elif not getattr(terms, "replay_check", None) and (inside := permissions_inside(view, owner)):
+        yield Error(
+            str(replay_too_early(view, inside)),
+            id="redlock_django.E011",
+        )
 
 
 def _wrong_terms(name: str, view: Any, route: Route) -> Iterator[CheckMessage]:
@@ -158,14 +126,3 @@ def _handlers(view: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
     for name in {*getattr(owner, "http_method_names", ()), *actions.values()}:
         if handler := getattr(owner, name, None):
             yield f"{view_name(owner)}.{name}", handler
-
-
-def _has_middleware() -> bool:
-    for path in settings.MIDDLEWARE:
-        try:
-            middleware = import_string(path)
-        except (ImportError, ImproperlyConfigured):
-            continue
-        if isinstance(middleware, type) and issubclass(middleware, LockMiddleware):
-            return True
-    return False

@@ -1,0 +1,51 @@
+"""django-health-check 4: are there enough masters to take locks?"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from redlock_django.health import MasterStatus, master_status, quorums
+
+try:
+    from health_check.base import HealthCheck
+    from health_check.exceptions import ServiceUnavailable, ServiceWarning
+except ImportError as error:
+    raise ImportError(
+        "redlock_django.contrib.health_check needs django-health-check 4: "
+        "pip install 'redlock-django[health-check]'"
+    ) from error
+
+
+@dataclass
+class Redlock(HealthCheck):
+    """Unavailable where too few masters can be counted for a quorum; asks them all.
+
+    A minority that cannot be counted costs locks nothing. It is an error only with `warn`: for
+    who watches, not for a load balancer, since the package answers a warning with 500 too.
+    """
+
+    using: str = "default"
+    warn: bool = False
+
+    async def run(self) -> None:
+        """Ask the masters; raises ServiceUnavailable, ServiceWarning, InvalidRedlock."""
+        statuses = await asyncio.to_thread(master_status, self.using)
+        bad = [status for status in statuses if not status.counted]
+        counted = len(statuses) - len(bad)
+        for one in quorums(statuses, self.using):
+            if one.counted < one.needed:
+                raise ServiceUnavailable(
+                    f"{one.group}{one.counted} of {one.masters} masters are counted, and "
+                    f"{one.needed} must agree: {_told(bad)}"
+                )
+        if bad and self.warn:
+            raise ServiceWarning(
+                f"{counted} of {len(statuses)} masters are counted, which is enough: {_told(bad)}"
+            )
+
+
+def _told(bad: list[MasterStatus]) -> str:
+    return "; ".join(
+        f"{status.name} " + ", ".join(text for _, text in status.faults) for status in bad
+    )

@@ -1,0 +1,61 @@
+"""Prometheus: what this process has counted, as metrics.
+
+`prometheus_client.REGISTRY.register(RedlockCollector())`, once in each process, for instance in
+`AppConfig.ready`. Labels are `using` and, for masters, `master`; never a resource, of which there
+may be any number. Prometheus's multiprocess mode knows no collectors: there, and wherever several
+processes answer behind one address, give each process an address of its own, or use
+`contrib.opentelemetry`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from redlock_django.counters import DESCRIPTIONS, Counts, counters
+from redlock_django.handler import locks
+
+try:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+    from prometheus_client.registry import Collector
+except ImportError as error:
+    raise ImportError(
+        "redlock_django.contrib.prometheus needs prometheus-client: "
+        "pip install 'redlock-django[prometheus]'"
+    ) from error
+
+
+class RedlockCollector(Collector):
+    """One counter for each number of `counters.Counts`, and for masters their errors and state.
+
+    `redlock_acquired_total{using="default"}` and so on, `redlock_master_errors_total` and
+    `redlock_master_up`. Asks no master.
+    """
+
+    def describe(self) -> Iterator[Metric]:
+        """The metrics without samples: settings are not read before the first scrape."""
+        yield from _families({})
+
+    def collect(self) -> Iterator[Metric]:
+        """The metrics as they are now; raises InvalidRedlock where the settings are wrong."""
+        yield from _families({alias: counters[alias] for alias in locks})
+
+
+def _families(every: dict[str, Counts]) -> Iterator[Metric]:
+    for name, description in DESCRIPTIONS.items():
+        family = CounterMetricFamily(f"redlock_{name}", description, labels=["using"])
+        for alias, counts in every.items():
+            family.add_metric([alias], getattr(counts, name))
+        yield family
+    labels = ["using", "master"]
+    errors = CounterMetricFamily(
+        "redlock_master_errors", "Lost links and failed attempts to connect", labels=labels
+    )
+    up = GaugeMetricFamily(
+        "redlock_master_up", "1 unless the master was unreachable last", labels=labels
+    )
+    for alias, counts in every.items():
+        for name, master in counts.masters.items():
+            errors.add_metric([alias, name], master.errors)
+            up.add_metric([alias, name], not master.down)
+    yield errors
+    yield up

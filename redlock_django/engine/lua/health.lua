@@ -1,0 +1,26 @@
+-- How a master is for locks. Changes nothing: what would write is about keys that nobody has.
+-- KEYS: marker, held, then a lock, a fence and a tombstone that nobody has
+-- ARGV: round
+-- -> round, status, TIME us, marker (or nothing), how many are held (or nothing: the ACL hides
+--    it), then each command that the ACL forbids to scripts
+local clock = redis.call('TIME')
+local lock = KEYS[3]
+local reply = { tonumber(ARGV[1]), 1, clock[1] * 1000000 + clock[2], false, false }
+local asked = {
+  { 'GET', KEYS[1] }, { 'ZCARD', KEYS[2] }, { 'MGET', lock }, { 'SET', lock, '', 'XX', 'PX', '1' },
+  { 'DEL', lock }, { 'PEXPIRE', lock, '1' }, { 'PTTL', lock },
+  { 'ZADD', KEYS[2], 'XX', '0', '' }, { 'ZREM', KEYS[2], '' }, { 'ZCOUNT', KEYS[2], '0', '0' },
+  { 'ZRANGEBYSCORE', KEYS[2], '0', '0' }, { 'ZREVRANGEBYSCORE', KEYS[2], '0', '0' },
+  { 'ZSCAN', KEYS[2], '0', 'COUNT', '1' }, { 'SCAN', '0', 'COUNT', '1' },
+  { 'ZRANGE', KEYS[2], '0', '0' }, { 'ZRANK', KEYS[2], '' }, { 'ZSCORE', KEYS[2], '' },
+}
+for place, command in ipairs(asked) do
+  local answer = redis.pcall(unpack(command))
+  local fault = type(answer) == 'table' and answer.err or ''
+  if fault:find('permissions') or fault:find('user executing the script') then
+    reply[#reply + 1] = command[1]:lower()
+  elseif place <= 2 and fault == '' then
+    reply[3 + place] = answer
+  end
+end
+return reply

@@ -1,0 +1,24 @@
+-- A page of the index: what is held here, in the order in which it expires.
+-- KEYS: held
+-- ARGV: round, how many at most, '1' for the last to expire first
+-- -> round, status, TIME us, how many are held, then each resource and the ms it has left
+local clock = redis.call('TIME')
+local now = clock[1] * 1000000 + clock[2]
+local now_ms = string.format('%.0f', math.floor(now / 1000))
+local stale = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', '(' .. now_ms, 'LIMIT', 0, 100)
+if #stale > 0 then
+  redis.call('ZREM', KEYS[1], unpack(stale))
+end
+local page
+if ARGV[3] == '1' then
+  page = redis.call('ZREVRANGEBYSCORE', KEYS[1], '+inf', now_ms, 'WITHSCORES', 'LIMIT', 0, ARGV[2])
+else
+  page = redis.call('ZRANGEBYSCORE', KEYS[1], now_ms, '+inf', 'WITHSCORES', 'LIMIT', 0, ARGV[2])
+end
+local reply = { tonumber(ARGV[1]), 1, now, redis.call('ZCOUNT', KEYS[1], now_ms, '+inf') }
+for place = 1, #page, 2 do
+  reply[#reply + 1] = page[place]
+  local score = tonumber(page[place + 1])
+  reply[#reply + 1] = score == math.huge and -1 or score - tonumber(now_ms)
+end
+return reply

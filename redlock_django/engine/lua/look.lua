@@ -1,0 +1,12 @@
+-- What stands under some lock keys, whoever has set them.
+-- KEYS: the locks
+-- ARGV: round
+-- -> round, status, TIME us, then the value (or nothing) and the PTTL ms of each
+local clock = redis.call('TIME')
+local reply = { tonumber(ARGV[1]), 1, clock[1] * 1000000 + clock[2] }
+local values = redis.call('MGET', unpack(KEYS))
+for place, value in ipairs(values) do
+  reply[#reply + 1] = value
+  reply[#reply + 1] = value and redis.call('PTTL', KEYS[place]) or -2
+end
+return reply

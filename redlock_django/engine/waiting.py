@@ -1,0 +1,34 @@
+"""How long a waiter pauses when nobody calls it, and when a lock in the way is gone."""
+
+from __future__ import annotations
+
+from redlock_django.engine.quorum import Ballot, Tally
+
+# Seconds after which a waiter asks although nobody has called it, and what is added for each
+# who stands before it: so long may a call that was lost cost, and a crowd asks hardly more
+# often than a few. In all no more than the last, else its queue could expire (LINGER).
+FALLBACK, FOR_EACH, LONGEST = 0.1, 0.005, 2.0
+
+
+def patience(tally: Tally, delay: float, *, queueing: bool) -> float:
+    """Seconds until it is worth asking again although nobody calls; `delay` is by chance."""
+    left = free_in(tally)
+    ahead = min((vote.ahead for vote in tally.votes if vote and vote.ahead >= 0), default=0)
+    if queueing:
+        delay = min(FALLBACK + delay / 2 + FOR_EACH * ahead, LONGEST)
+    # A lock that expires calls nobody: the first in the queue asks first, and if that one is
+    # gone, the next.
+    return delay if left is None else min(delay, left + 0.001 + FOR_EACH * ahead)
+
+
+def free_in(tally: Tally) -> float | None:
+    """Seconds until enough refusing locks have expired for a quorum; None: nobody knows."""
+    missing = tally.need - tally.count(Ballot.GRANTED)
+    left = sorted(
+        vote.ttl
+        for vote in tally.votes
+        if vote is not None and vote.ttl is not None and vote.ttl >= 0
+    )
+    if missing < 1:
+        return 0.0
+    return left[missing - 1] / 1000 if len(left) >= missing else None

@@ -1,0 +1,74 @@
+"""`manage.py purge_idempotency_records`: delete what nobody will ask for again, in batches."""
+
+from __future__ import annotations
+
+import time
+from argparse import ArgumentTypeError
+from datetime import timedelta
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+from django.db import DatabaseError
+
+from redlock_django.idempotency.database_records import DatabaseStore
+from redlock_django.idempotency.options import options_of
+from redlock_django.management.operating import OperatorCommand, iso
+from redlock_django.names import printable
+
+FAILED, INTERRUPTED = 1, 130
+
+
+class Command(OperatorCommand):
+    """Exit status 0: done. 1: the database failed. 2: usage. 130: interrupted."""
+
+    help = (
+        "Empty idempotency records whose RETENTION is over, so that their keys are still known, "
+        "and delete those whose TOMBSTONE_RETENTION is over too. What is running or uncertain "
+        "stays. Each batch is a transaction of its own: it can be stopped at any time, and run "
+        f"again. Exit status: 0 done; {FAILED} the database failed; 2 wrong arguments or settings; "
+        f"{INTERRUPTED} interrupted. A cache forgets by itself."
+    )
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        super().add_arguments(parser)
+        parser.add_argument(
+            "--batch", type=_batch, default=1000, metavar="N", help="rows in one statement (1000)"
+        )
+        parser.add_argument("--dry-run", action="store_true", help="only count")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Purge batch by batch, and say how many it were, however it ends."""
+        settings = options_of(options["using"])
+        store = DatabaseStore(settings.database, retention=timedelta(seconds=settings.retention))
+        kept = timedelta(seconds=settings.tombstone_retention)
+        counts = {"deleted": 0, "emptied": 0}
+        problem, status = "", 0
+        try:
+            if options["dry_run"]:
+                gone, full = store.spent(tombstone_retention=kept)
+                counts = {"deleted": gone.count(), "emptied": full.count()}
+            else:
+                for what, rows in store.purge(tombstone_retention=kept, batch=options["batch"]):
+                    counts[what] += rows
+                    self.stderr.write(f"{what} {counts[what]}")
+        except KeyboardInterrupt:
+            problem, status = "Interrupted; what was purged is purged.", INTERRUPTED
+        except DatabaseError as error:
+            problem, status = printable(str(error)), FAILED
+        self._write(counts, options)
+        if status:
+            raise CommandError(problem, returncode=status)
+
+    def _write(self, counts: dict[str, int], options: dict[str, Any]) -> None:
+        if self.as_json:
+            about = {name: options[name] for name in ("using", "dry_run")}
+            self.write_json({**about, "at": iso(time.time()), **counts})
+        else:
+            rows = [(what, str(number)) for what, number in counts.items()]
+            self.write_table(("WHAT", "RECORDS"), rows, flexible=())
+
+
+def _batch(text: str) -> int:
+    if not (text.isdecimal() and int(text)):
+        raise ArgumentTypeError("must be a number of rows, 1 or more")
+    return int(text)

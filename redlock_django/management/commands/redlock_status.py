@@ -1,0 +1,125 @@
+"""`manage.py redlock_status`: how each master is, and whether there is a quorum of them."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from django.core.management.base import CommandError
+
+from redlock_django.handler import locks
+from redlock_django.health import MasterStatus, master_status, quorums
+from redlock_django.management.operating import OperatorCommand, iso
+from redlock_django.management.single_run import BAD_ARGUMENTS, NO_QUORUM
+from redlock_django.wire.acl import least_acl
+
+FAULTY = 1
+
+
+class Command(OperatorCommand):
+    """Exit status 0: all is well. 1: a quorum, but something is wrong. 2: usage. 3: no quorum."""
+
+    help = (
+        "Ask every master how it is. Exit status: 0 if nothing is wrong; "
+        f"{FAULTY} if there is a quorum but something is wrong; {BAD_ARGUMENTS} for wrong "
+        f"arguments or settings; {NO_QUORUM} if too few masters can be counted."
+    )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Ask, and show what was answered."""
+        using = options["using"]
+        masters = master_status(using)
+        groups = quorums(masters, using)
+        if self.as_json:
+            self.write_json(
+                {
+                    "using": using,
+                    "at": iso(time.time()),
+                    "masters": [_described(one) for one in masters],
+                    "counted": sum(one.counted for one in groups),
+                    "needed": sum(one.needed for one in groups),
+                    "quorum": all(one.counted >= one.needed for one in groups),
+                    "groups": [
+                        {"masters": one.masters, "counted": one.counted, "needed": one.needed}
+                        for one in groups
+                    ],
+                }
+            )
+        else:
+            self.write_table(
+                ("MASTER", "COUNTED", "LATENCY", "CLOCK", "SERVER", "AOF", "HELD", "FAULTS"),
+                map(_row, masters),
+                flexible=(0, 7),
+            )
+        self._notes(using, masters)
+        summary = "\n".join(
+            f"{using}: {one.group}{one.counted} of {one.masters} masters are counted, "
+            f"{one.needed} are needed."
+            for one in groups
+        )
+        if any(one.counted < one.needed for one in groups):
+            raise CommandError(summary, returncode=NO_QUORUM)
+        if any(one.faults for one in masters):
+            raise CommandError(summary, returncode=FAULTY)
+        if not self.as_json:
+            self.stderr.write(summary, self.style.SUCCESS)
+
+    def _notes(self, using: str, masters: tuple[MasterStatus, ...]) -> None:
+        for one in masters:
+            for _, text in one.faults:
+                self.warn(f"{one.name} {text}")
+        if any(code == "acl" for one in masters for code, _ in one.faults):
+            prefix = locks[using].backend.terms.prefix
+            self.stderr.write(f"The least rights that work: {least_acl(prefix)}")
+
+
+def _described(one: MasterStatus) -> dict[str, Any]:
+    health = one.health
+    known: dict[str, Any] = {}
+    if health is not None:
+        known = {
+            "latency_ms": round(health.latency * 1000, 3),
+            "clock_offset_ms": round(health.offset * 1000, 3),
+            "server": health.server,
+            "version": health.version,
+            "uptime": health.uptime,
+            "maxmemory_policy": health.policy,
+            "maxmemory": health.maxmemory,
+            "appendonly": health.persistent,
+            "held": health.held,
+            "trusted_in": health.ready_in,
+            "forbidden": list(health.forbidden),
+        }
+    return {
+        "name": one.name,
+        "up": health is not None,
+        "counted": one.counted,
+        "reason": one.reason,
+        "faults": [{"code": code, "text": text} for code, text in one.faults],
+        **dict.fromkeys(_KEYS),
+        **known,
+    }
+
+
+_KEYS = (
+    "latency_ms", "clock_offset_ms", "server", "version", "uptime", "maxmemory_policy",
+    "maxmemory", "appendonly", "held", "trusted_in", "forbidden",
+)  # fmt: skip
+
+
+def _row(one: MasterStatus) -> tuple[str, ...]:
+    health = one.health
+    counted = "yes" if one.counted else "no"
+    faults = ", ".join(code for code, _ in one.faults)
+    if health is None:
+        return (one.name, counted, *["-"] * 5, faults)
+    return (
+        one.name,
+        counted,
+        f"{health.latency * 1000:.1f} ms",
+        f"{round(health.offset * 1000):+d} ms",
+        f"{health.server} {health.version}",
+        "yes" if health.persistent else "no",
+        "?" if health.held is None else str(health.held),
+        faults,
+    )

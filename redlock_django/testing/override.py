@@ -1,0 +1,115 @@
+"""Other masters for a test: in this process (`memory_masters`), or real ones (`real_masters`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from django.conf import settings
+from django.test.utils import TestContextDecorator, override_settings
+
+from redlock_django.backends.memory import MemoryBackend
+from redlock_django.conf import DEFAULTS
+from redlock_django.handler import locks
+from redlock_django.wire.declare import declare, look
+
+if TYPE_CHECKING:
+    from redlock_django.testing.masters import LocalMaster
+
+Section = Mapping[str, Any]
+_MEMORY = "redlock_django.backends.memory.MemoryBackend"
+# Seconds, for machines with much to do.
+_MASTER_TIMEOUT, _CONNECT_TIMEOUT = 0.5, 5.0
+
+
+class memory_masters(TestContextDecorator):  # noqa: N801 - used as override_settings is
+    """Put masters in memory in place of all masters of `settings.REDLOCK`, with nothing held.
+
+    A context manager, and a decorator for test functions (sync or async) and for classes of
+    `unittest`. `with` gives the MemoryBackend of the alias `using`; None is "default", or else
+    the first. All other settings stay: there are as many masters as there were (of several
+    groups as many as one has), and aliases with the same MASTERS share them. Whoever has no
+    REDLOCK gets "default" with one master.
+    """
+
+    def __init__(self, using: str | None = None, **kwargs: Any) -> None:
+        self.using = using
+        super().__init__(**kwargs)
+
+    def enable(self) -> MemoryBackend:
+        """Begin; gives the backend."""
+        sections = {alias: _one_group(section) for alias, section in _sections()}
+        self._settings = override_settings(REDLOCK=sections)
+        self._settings.enable()
+        MemoryBackend.passed = 0.0
+        first: dict[tuple[Any, ...], MemoryBackend] = {}
+        for alias in sections:
+            backend = _in_memory(alias)
+            where = tuple(address.place for address in backend.addresses) or (alias,)
+            backend.share(first.setdefault(where, backend))
+        return _in_memory(self.using or ("default" if "default" in sections else next(iter(locks))))
+
+    def __enter__(self) -> MemoryBackend:  # type: ignore[override]  # the stubs say Apps
+        return self.enable()
+
+    def disable(self) -> None:
+        """End: the settings are as before."""
+        self._settings.disable()
+        MemoryBackend.passed = 0.0
+
+
+@contextmanager
+def real_masters(masters: Sequence[LocalMaster]) -> Iterator[None]:
+    """Put these servers in place of all masters of `settings.REDLOCK`: up, empty and trusted.
+
+    Other settings stay. Aliases with the same MASTERS are the same lock service here too, the
+    others are kept apart by KEY_PREFIX.
+    """
+    for master in masters:
+        if master.alive:
+            master.resume()
+        else:
+            master.start()
+        with master.client() as client:
+            client.flushall()
+    prefixes: dict[str, str] = {}
+    redlock = {}
+    for alias, section in _sections():
+        prefix = section.get("KEY_PREFIX", DEFAULTS["KEY_PREFIX"])
+        where = repr(section.get("MASTERS"))
+        redlock[alias] = {
+            "MASTER_TIMEOUT": min(_MASTER_TIMEOUT, 0.45 * locks[alias].options.ttl),
+            "CONNECT_TIMEOUT": _CONNECT_TIMEOUT,
+            **section,
+            "BACKEND": DEFAULTS["BACKEND"],
+            "MASTERS": [master.url for master in masters],
+            "OPTIONS": {},
+            "KEY_PREFIX": f"{prefix}-{prefixes.setdefault(where, alias)}",
+        }
+    with override_settings(REDLOCK=redlock):
+        for alias in redlock:
+            backend = locks[alias].backend
+            for address in backend.addresses:
+                wait = backend.connect_timeout
+                standing = look(address, backend.terms, backend.tolerate, wait)
+                declare(standing, backend.terms, wait, "trust")
+        yield
+
+
+def _sections() -> Iterable[tuple[str, Section]]:
+    redlock: Mapping[str, Section] = getattr(settings, "REDLOCK", None) or {"default": {}}
+    return redlock.items()
+
+
+def _one_group(section: Section) -> Section:
+    masters = section.get("MASTERS", DEFAULTS["MASTERS"])
+    if isinstance(masters, list | tuple) and masters and isinstance(masters[0], list | tuple):
+        masters = masters[0]
+    return {**section, "BACKEND": _MEMORY, "MASTERS": masters}
+
+
+def _in_memory(alias: str) -> MemoryBackend:
+    backend = locks[alias].backend
+    assert isinstance(backend, MemoryBackend)
+    return backend

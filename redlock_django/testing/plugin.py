@@ -1,0 +1,41 @@
+"""Fixtures for pytest, there wherever this package is installed.
+
+Loading it imports neither Django nor redis. `-p no:redlock_django` turns it off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from redlock_django.backends.memory import MemoryBackend
+    from redlock_django.testing.masters import LocalMaster
+
+
+@pytest.fixture
+def redlock_memory() -> Iterator[MemoryBackend]:
+    """All locks on masters in memory, with nothing held: the backend of "default"."""
+    from redlock_django.testing import memory_masters
+
+    with memory_masters() as backend:
+        yield backend
+
+
+@pytest.fixture(scope="session")
+def _redlock_servers() -> Iterator[list[LocalMaster]]:
+    from redlock_django.testing import local_masters
+
+    with local_masters(3) as masters:
+        yield masters
+
+
+@pytest.fixture
+def redlock_masters(_redlock_servers: list[LocalMaster]) -> Iterator[list[LocalMaster]]:
+    """All locks on three real servers, which are up, empty and trusted."""
+    from redlock_django.testing import real_masters
+
+    with real_masters(_redlock_servers):
+        yield _redlock_servers

@@ -1,0 +1,204 @@
+"""Asking every master something at once, apart from the links that locks travel on.
+
+For people who look: what they ask may be long, and must not hold up a lock. Each master
+has a connection and a thread of its own, so one that hangs only stays silent.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from redis.exceptions import RedisError
+
+from redlock_django.engine.commands import Terms, script
+from redlock_django.wire.acl import forbidden
+from redlock_django.wire.address import Address
+from redlock_django.wire.clock import clock
+from redlock_django.wire.join import Unfit, ask, describe, faults, prepare, read_info, read_marker
+
+Answer = TypeVar("Answer")
+Say = Callable[[str, Sequence[str], Sequence[str | int | bytes]], list[Any]]
+"""Say a script of `engine/lua` to one master: its name, its KEYS, its ARGV without the round."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """What one master says of itself.
+
+    `latency`, `uptime` and `ready_in` in seconds; `offset` is its clock minus ours, in
+    seconds since 1970. `held` is None where the ACL hides it. `ready_in` is 0 where it is
+    trusted, None where it has no marker. `deployment` is the fingerprint in its marker, ""
+    without one. `forbidden` are commands of `wire.acl` that the ACL forbids. `faults` are
+    pairs of a code and a text, as `join.faults` gives them.
+    """
+
+    run_id: str
+    latency: float
+    offset: float
+    server: str
+    version: str
+    uptime: float
+    policy: str
+    maxmemory: int
+    persistent: bool
+    held: int | None
+    ready_in: float | None
+    deployment: str
+    forbidden: tuple[str, ...]
+    faults: tuple[tuple[str, str], ...]
+
+
+class _Forbidden(Unfit):
+    """The master's ACL does not let it be asked."""
+
+
+class Survey:
+    """One look at all masters: a context manager, whose connections end with it.
+
+    `silent` says of each master (0-based) that could not be asked why; it is not asked
+    again. `forbidden` are those of them whose ACL is why. `timeout` in seconds, for each step
+    of connecting and for each answer.
+    """
+
+    def __init__(self, addresses: Sequence[Address], terms: Terms, timeout: float) -> None:
+        self.terms = terms
+        self.timeout = timeout
+        self.silent: dict[int, str] = {}
+        self.forbidden: set[int] = set()
+        self._addresses = addresses
+        self._connections: dict[int, Any] = {}
+        self._closed = threading.Event()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._closed.set()
+        for place, connection in self._connections.items():
+            if place not in self.silent:  # else its thread may be in there, and closes it
+                connection.disconnect()
+
+    def ask(self, what: Callable[[Say], Answer], within: float | None = None) -> dict[int, Answer]:
+        """The answers of the masters that gave one within so many seconds, by place.
+
+        `what` runs once for each master, in a thread of its own, and talks to it by `Say`.
+        """
+        return self._each(lambda connection: what(_sayer(connection)), within)
+
+    def health(self) -> dict[int, Health]:
+        """How each master that answers is."""
+        return self._each(lambda connection: _health(connection, self.terms), None)
+
+    def _each(self, work: Callable[[Any], Answer], within: float | None) -> dict[int, Answer]:
+        done: SimpleQueue[tuple[int, Answer | Unfit]] = SimpleQueue()
+        asked = [place for place in range(len(self._addresses)) if place not in self.silent]
+        for place in asked:
+            threading.Thread(
+                target=self._one,
+                args=(place, work, done),
+                name=f"redlock-survey-{self._addresses[place].name}",
+                daemon=True,
+            ).start()
+        allowed = self.timeout if within is None else within
+        deadline = time.monotonic() + allowed
+        answers: dict[int, Answer] = {}
+        heard: set[int] = set()
+        while len(heard) < len(asked):
+            try:
+                place, answer = done.get(timeout=max(0.0, deadline - time.monotonic()))
+            except Empty:
+                break
+            heard.add(place)
+            if isinstance(answer, Unfit):
+                self.silent[place] = str(answer)
+                if isinstance(answer, _Forbidden):
+                    self.forbidden.add(place)
+            else:
+                answers[place] = answer
+        for place in set(asked) - heard:
+            self.silent[place] = f"did not answer within {allowed:g} s"
+        return dict(sorted(answers.items()))
+
+    def _one(
+        self,
+        place: int,
+        work: Callable[[Any], Answer],
+        done: SimpleQueue[tuple[int, Answer | Unfit]],
+    ) -> None:
+        connection = None
+        try:
+            connection = self._connections.get(place)
+            if connection is None:
+                connection = prepare(self._addresses[place], self.timeout)
+                connection.connect()
+                self._connections[place] = connection
+            done.put((place, work(connection)))
+        except Unfit as error:
+            done.put((place, error))
+        except (RedisError, OSError) as error:
+            kind = _Forbidden if forbidden(error) else Unfit
+            done.put((place, kind(describe(error, self.timeout))))
+        except Exception as error:  # noqa: BLE001 - a thread's own traceback helps nobody
+            done.put((place, Unfit(f"could not be asked: {type(error).__name__}")))
+        else:
+            if not self._closed.is_set():
+                return
+        if connection is not None:
+            connection.disconnect()
+
+
+def _sayer(connection: Any) -> Say:
+    def say(name: str, keys: Sequence[str], argv: Sequence[str | int | bytes]) -> list[Any]:
+        (reply,) = ask(connection, ("EVAL", script(name)[0], len(keys), *keys, 0, *argv))
+        return list(reply[1:])
+
+    return say
+
+
+def _health(connection: Any, terms: Terms) -> Health:
+    sent, wall = clock(), time.time()
+    (seconds, micros) = ask(connection, ("TIME",))[0]
+    latency = clock() - sent
+    now = int(seconds) + int(micros) / 1_000_000
+    info = read_info(ask(connection, ("INFO",))[0])
+    text, sha = script("health")
+    keys = (terms.marker, terms.held, terms.lock(""), terms.fence(""), terms.tomb(""))
+    # In the three ways in which locks and people say a script.
+    _, _, reply = ask(
+        connection,
+        ("SCRIPT", "LOAD", text),
+        ("EVAL", "return 1", 0),
+        ("EVALSHA", sha, len(keys), *keys, 0),
+    )
+    _, _, _, marker, held, *denied = reply
+    known = read_marker(marker)
+    ready_in: float | None = None
+    if known is not None and known.run_id == info["run_id"]:
+        ready_in = max(0.0, known.ready_at / 1_000_000 - now)
+    return Health(
+        run_id=info["run_id"],
+        latency=latency,
+        offset=now - wall - latency / 2,
+        server="Valkey" if "valkey_version" in info else "Redis",
+        version=info.get("valkey_version") or info.get("redis_version", "?"),
+        uptime=float(info.get("uptime_in_seconds", 0)),
+        policy=info.get("maxmemory_policy", "noeviction"),
+        maxmemory=int(info.get("maxmemory", 0)),
+        persistent=info.get("aof_enabled", "0") == "1",
+        held=held,
+        ready_in=ready_in,
+        deployment="" if known is None else known.deployment,
+        forbidden=tuple(command.decode() for command in denied),
+        faults=tuple(faults(info)),
+    )
