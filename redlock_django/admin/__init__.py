@@ -1,0 +1,20 @@
+"""The admin: who holds what, freeing it, who has done so; and what became of which request.
+
+On an AdminSite of your own: `site.register(HeldLock, HeldLockAdmin)`, and the same for
+`ForcedRelease` and `ForcedReleaseAdmin`, `IdempotencyRecord` and `IdempotencyRecordAdmin`.
+"""
+
+from __future__ import annotations
+
+from django.contrib import admin
+
+from redlock_django.admin.forced_releases import ForcedReleaseAdmin
+from redlock_django.admin.held_locks import HeldLockAdmin
+from redlock_django.admin.idempotency import IdempotencyRecordAdmin
+from redlock_django.models import ForcedRelease, HeldLock, IdempotencyRecord
+
+__all__ = ["ForcedReleaseAdmin", "HeldLockAdmin", "IdempotencyRecordAdmin"]
+
+admin.site.register(HeldLock, HeldLockAdmin)
+admin.site.register(ForcedRelease, ForcedReleaseAdmin)
+admin.site.register(IdempotencyRecord, IdempotencyRecordAdmin)

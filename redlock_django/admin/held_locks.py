@@ -1,0 +1,236 @@
+"""Held locks in the admin: the list, one lock on its masters, and freeing what is shown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+from django.contrib import admin, messages
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.options import ShowFacets
+from django.contrib.admin.templatetags.admin_urls import add_preserved_filters
+from django.contrib.admin.utils import unquote
+from django.contrib.admin.views.main import SEARCH_VAR
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import NoReverseMatch, URLPattern, path, reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from redlock_django.admin import words
+from redlock_django.admin.changelist import AliasFilter, HeldLockChangeList, StateFilter, aliases
+from redlock_django.admin.masters import bars
+from redlock_django.admin.queryset import PAGE, HeldLockQuerySet, led_by
+from redlock_django.admin.releasing import gone, release, rivals, shown, tell
+from redlock_django.exceptions import BadResource
+from redlock_django.handler import locks
+from redlock_django.inspection import who_holds
+from redlock_django.models import HeldLock
+from redlock_django.names import printable
+
+if TYPE_CHECKING:
+    _ModelAdmin = admin.ModelAdmin[HeldLock]
+else:
+    _ModelAdmin = admin.ModelAdmin
+
+
+class HeldLockAdmin(_ModelAdmin):
+    """Who holds what, for those who may view it; freeing it, for those who may release it."""
+
+    list_display = ("name", "held_by", "held_since", "time_left", "on_masters", "condition")
+    list_display_links = ("name",)
+    list_filter = (AliasFilter, StateFilter)
+    list_per_page = PAGE
+    list_max_show_all = 0
+    search_fields = ("resource",)
+    search_help_text = gettext_lazy("A part of the resource name, in the same case.")
+    ordering = ("ttl",)
+    sortable_by = ("name", "time_left")
+    show_full_result_count = False
+    show_facets = ShowFacets.NEVER
+    actions = ("release_selected",)
+
+    class Media:
+        css = {"all": ("redlock_django/admin.css",)}  # noqa: RUF012 - as Django has it
+        js = ("redlock_django/live.js",)
+
+    @admin.display(description=gettext_lazy("resource"), ordering="resource")
+    def name(self, lock: HeldLock) -> SafeString:
+        """The resource, as it is written in every direction of reading."""
+        name = str(lock)
+        return format_html('<bdi class="redlock-name" title="{}">{}</bdi>', name, name)
+
+    @admin.display(description=gettext_lazy("holder"))
+    def held_by(self, lock: HeldLock) -> SafeString:
+        """What the holder says of itself."""
+        return words.owner(lock.holding.holder)
+
+    @admin.display(description=gettext_lazy("held since"))
+    def held_since(self, lock: HeldLock) -> SafeString:
+        """When it was taken, by the holder's clock."""
+        return words.when(lock.since)
+
+    @admin.display(description=gettext_lazy("TTL left"), ordering="ttl")
+    def time_left(self, lock: HeldLock) -> SafeString:
+        """How long it is still held if nobody renews it."""
+        return format_html('<bdi class="redlock-number">{}</bdi>', words.seconds(lock.ttl))
+
+    @admin.display(description=gettext_lazy("masters"))
+    def on_masters(self, lock: HeldLock) -> SafeString:
+        """How many masters have it."""
+        holding = lock.holding
+        return words.masters(len(holding.leading), holding.masters)
+
+    @admin.display(description=gettext_lazy("state"))
+    def condition(self, lock: HeldLock) -> SafeString:
+        """What the masters' answers amount to."""
+        return words.badge(lock.holding.state)
+
+    # Who may do what.
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Nobody may: locks are taken by programs."""
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: HeldLock | None = None) -> bool:
+        """Nobody may."""
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: HeldLock | None = None) -> bool:
+        """Nobody may: releasing has a permission of its own."""
+        return False
+
+    def has_release_permission(self, request: HttpRequest) -> bool:
+        """Who may free somebody's lock: they must be allowed to see it, too."""
+        may = request.user.has_perm("redlock_django.release_heldlock")
+        return may and self.has_view_permission(request)
+
+    # What is shown.
+
+    def get_queryset(self, request: HttpRequest) -> Any:
+        """Held locks of the first alias; nobody is asked yet."""
+        return HeldLockQuerySet(HeldLock).of_alias(next(iter(aliases()), "default"))
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[HeldLockChangeList]:
+        """The list over the masters."""
+        return HeldLockChangeList
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: Any, search_term: str
+    ) -> tuple[Any, bool]:
+        """The masters search, and take every character as it is."""
+        return (queryset.searching(search_term.strip()) if search_term else queryset), False
+
+    def get_urls(self) -> list[URLPattern]:
+        """Django's, and the one that releases."""
+        view = self.admin_site.admin_view(self.release_view)
+        return [path("release/", view, name="redlock_django_heldlock_release"), *super().get_urls()]
+
+    def change_view(
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        """Show one lock on its masters."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        try:
+            fingerprint, alias, resource = HeldLock.parts(unquote(object_id))
+            looked = who_holds(resource, using=alias) if alias in locks else None
+        except (ValueError, BadResource):
+            looked = None
+        if looked is None:
+            return self._back(request, messages.WARNING, _("There is no such lock."))
+        holding = next(iter(looked.locks), None)
+        seen = led_by(fingerprint, holding) if holding is not None else None
+        if seen is None:
+            text = _("Lock on %s:") % printable(resource) + f" {gone(holding)}"
+            return self._back(request, messages.WARNING, text)
+        service, lock = locks[alias], HeldLock.of(alias, seen)
+        context = {
+            **self._context(request, _("Held lock")),
+            "lock": lock,
+            "name": printable(resource),
+            "holder": {name: words.said(seen.holder, name) for name in seen.holder},
+            "where": words.place(seen.holder),
+            "since": words.when(lock.since),
+            "left": words.seconds(seen.ttl),
+            "on_masters": words.masters(len(seen.leading), seen.masters),
+            "badge": words.badge(seen.state),
+            "explained": words.EXPLAINED[seen.state],
+            "bars": bars(seen, service.backend, looked.silent, service.options.ttl),
+            "rivals": rivals(alias, seen),
+            "audit": self._audit(request, resource),
+            **(extra_context or {}),
+        }
+        return TemplateResponse(request, "admin/redlock_django/heldlock/detail.html", context)
+
+    # What is freed.
+
+    @admin.action(description=gettext_lazy("Release selected held locks"), permissions=("release",))
+    def release_selected(self, request: HttpRequest, queryset: Any) -> HttpResponse:
+        """Ask first. Only what stood on the page can be selected, so "all" is not more."""
+        return self._confirm(request, request.POST.getlist(ACTION_CHECKBOX_NAME))
+
+    def release_view(self, request: HttpRequest) -> HttpResponse:
+        """Free the locks that were shown, once that is confirmed."""
+        if not self.has_release_permission(request):
+            raise PermissionDenied
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        ids = request.POST.getlist(ACTION_CHECKBOX_NAME)
+        if "confirmed" not in request.POST:
+            return self._confirm(request, ids)
+        tell(request, release(request, ids))
+        return self._back(request)
+
+    def _confirm(self, request: HttpRequest, ids: list[str]) -> HttpResponse:
+        every = shown(ids)
+        if not every:
+            return self._back(request, messages.WARNING, _("There is no such lock."))
+        context = {
+            **self._context(request, _("Release by force")),
+            "every": every,
+            "releasable": [one for one in every if one.lock is not None],
+        }
+        return TemplateResponse(request, "admin/redlock_django/heldlock/confirm.html", context)
+
+    def _context(self, request: HttpRequest, title: str) -> dict[str, Any]:
+        request.current_app = self.admin_site.name
+        return {
+            **self.admin_site.each_context(request),
+            "title": title,
+            "opts": self.opts,
+            "media": self.media,
+            "may_release": self.has_release_permission(request),
+            "checkbox": ACTION_CHECKBOX_NAME,
+            "release_url": self._url(request, "release"),
+            "list_url": self._url(request, "changelist"),
+        }
+
+    def _url(self, request: HttpRequest, name: str) -> str:
+        """One of our addresses, that keeps what the list was filtered by."""
+        url = reverse(f"admin:redlock_django_heldlock_{name}", current_app=self.admin_site.name)
+        kept = self.get_preserved_filters(request)
+        return add_preserved_filters({"preserved_filters": kept, "opts": self.opts}, url)
+
+    def _back(self, request: HttpRequest, level: int = 0, text: str = "") -> HttpResponse:
+        if text:
+            messages.add_message(request, level, text)
+        return HttpResponseRedirect(self._url(request, "changelist"))
+
+    def _audit(self, request: HttpRequest, resource: str) -> str:
+        """Where earlier forced releases of a resource are, "" for who may not see them."""
+        if not request.user.has_perm("redlock_django.view_forcedrelease"):
+            return ""
+        name = "admin:redlock_django_forcedrelease_changelist"
+        try:
+            url = reverse(name, current_app=self.admin_site.name)
+        except NoReverseMatch:
+            return ""  # not on this site
+        return f"{url}?{urlencode({SEARCH_VAR: resource})}"

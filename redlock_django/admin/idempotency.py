@@ -1,0 +1,251 @@
+"""Idempotency records in the admin: what became of which request, and saying it of an uncertain."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from django.contrib import admin, messages
+from django.contrib.admin.models import CHANGE, DELETION, LogEntry
+from django.contrib.admin.options import ShowFacets
+from django.contrib.admin.templatetags.admin_urls import add_preserved_filters
+from django.contrib.admin.utils import unquote
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from redlock_django.admin import words
+from redlock_django.admin.idempotency_words import EXPLAINED, TOLD, badge, body_of
+from redlock_django.exceptions import IdempotencyUnavailable, InvalidRedlock
+from redlock_django.idempotency.options import METHODS, options_of
+from redlock_django.idempotency.protocol import State
+from redlock_django.idempotency.records import Unsettled
+from redlock_django.idempotency.resolving import Outcome, is_running, kept_by, resolve
+from redlock_django.models import IdempotencyRecord
+from redlock_django.names import printable
+
+if TYPE_CHECKING:
+    _ModelAdmin = admin.ModelAdmin[IdempotencyRecord]
+else:
+    _ModelAdmin = admin.ModelAdmin
+
+
+class MethodFilter(admin.SimpleListFilter):
+    """Requests of one method. Django's own filter would look through the whole table for them."""
+
+    title = gettext_lazy("method")
+    parameter_name = "method"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """Every method that may have a key."""
+        return [(method, method) for method in sorted(METHODS)]
+
+    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
+        """Those of this method."""
+        return queryset.filter(method=self.value()) if self.value() else queryset
+
+
+class IdempotencyRecordAdmin(_ModelAdmin):
+    """The records of one database. Keys are in none of them; bodies take a permission of their own.
+
+    `using` is the alias of REDLOCK whose records are shown.
+    """
+
+    using = "default"
+
+    list_display = ("request_line", "condition", "user", "status", "began", "ends")
+    list_display_links = ("request_line",)
+    list_filter = ("state", MethodFilter)
+    search_fields = ("path", "user")
+    search_help_text = gettext_lazy("A part of the path or of the user's id.")
+    ordering = ("-pk",)
+    sortable_by = ("began", "ends")
+    show_full_result_count = False
+    show_facets = ShowFacets.NEVER
+    actions = None
+
+    class Media:
+        css = {"all": ("redlock_django/admin.css",)}  # noqa: RUF012 - as Django has it
+
+    @admin.display(description=gettext_lazy("request"))
+    def request_line(self, record: IdempotencyRecord) -> SafeString:
+        """Method and path."""
+        line = printable(f"{record.method} {record.path}")
+        return format_html('<bdi class="redlock-name" title="{}">{}</bdi>', line, line)
+
+    @admin.display(description=gettext_lazy("state"), ordering="state")
+    def condition(self, record: IdempotencyRecord) -> SafeString:
+        """The state, as far as the record alone says it."""
+        return badge("in flight" if record.state == State.RUNNING else record.state)
+
+    @admin.display(description=gettext_lazy("began"), ordering="pk")
+    def began(self, record: IdempotencyRecord) -> SafeString:
+        """When the request began."""
+        return words.when(record.created_at, lasts=False)
+
+    @admin.display(description=gettext_lazy("expires"), ordering="expires_at")
+    def ends(self, record: IdempotencyRecord) -> Any:
+        """How long its response is given again."""
+        return record.expires_at
+
+    # Who may do what.
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        """Nobody may: a record is made by a request."""
+        return False
+
+    def has_change_permission(
+        self, request: HttpRequest, obj: IdempotencyRecord | None = None
+    ) -> bool:
+        """Nobody may."""
+        return False
+
+    def has_delete_permission(
+        self, request: HttpRequest, obj: IdempotencyRecord | None = None
+    ) -> bool:
+        """Nobody may: without its record a request would run again."""
+        return False
+
+    def has_body_permission(self, request: HttpRequest) -> bool:
+        """Who may see what was answered to others."""
+        return request.user.has_perm("redlock_django.view_idempotency_body")
+
+    def has_resolve_permission(self, request: HttpRequest) -> bool:
+        """Who may say what became of a request: they must be allowed to see it, too."""
+        may = request.user.has_perm("redlock_django.resolve_idempotencyrecord")
+        return may and self.has_view_permission(request)
+
+    # What is shown.
+
+    def get_queryset(self, request: HttpRequest) -> Any:
+        """The records of the alias's database, without what was answered."""
+        rows = super().get_queryset(request).defer("headers", "body")
+        try:
+            return rows.using(options_of(self.using).database)
+        except InvalidRedlock:
+            return rows  # E001 tells of it
+
+    def get_urls(self) -> list[URLPattern]:
+        """Django's, and the one that resolves."""
+        view = self.admin_site.admin_view(self.resolve_view)
+        name = "redlock_django_idempotencyrecord_resolve"
+        return [path("<path:object_id>/resolve/", view, name=name), *super().get_urls()]
+
+    def change_view(
+        self,
+        request: HttpRequest,
+        object_id: str,
+        form_url: str = "",
+        extra_context: dict[str, Any] | None = None,
+    ) -> HttpResponse:
+        """Show one record."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        record = self.get_object(request, unquote(object_id))
+        if record is None:
+            return self._back(request, messages.WARNING, _("There is no such record any more."))
+        state = self._state(record)
+        context = {
+            **self._context(request, record, _("Idempotency record")),
+            "badge": badge(state),
+            "explained": EXPLAINED[state],
+            "resolvable": state in ("uncertain", "interrupted"),
+            **(extra_context or {}),
+        }
+        if self.has_body_permission(request):
+            context |= {"headers": record.headers, "body": body_of(record), "may_view_body": True}
+        template = "admin/redlock_django/idempotencyrecord/detail.html"
+        return TemplateResponse(request, template, context)
+
+    def resolve_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Say what became of a request, once that is confirmed."""
+        if not self.has_resolve_permission(request):
+            raise PermissionDenied
+        if request.method != "POST":
+            return HttpResponseNotAllowed(["POST"])
+        record = self.get_object(request, unquote(object_id))
+        verdict = request.POST.get("verdict")
+        if record is None or verdict not in ("applied", "not-applied"):
+            return self._back(request, messages.WARNING, _("There is no such record any more."))
+        if "confirmed" in request.POST:
+            return self._resolve(request, record, applied=verdict == "applied")
+        context = {
+            **self._context(request, record, _("Resolve an uncertain request")),
+            "verdict": verdict,
+            "applied": verdict == "applied",
+        }
+        template = "admin/redlock_django/idempotencyrecord/resolve.html"
+        return TemplateResponse(request, template, context)
+
+    def _resolve(
+        self, request: HttpRequest, record: IdempotencyRecord, *, applied: bool
+    ) -> HttpResponse:
+        user = request.user
+        assert user.pk is not None  # the admin lets nobody else in
+        try:
+            store, aliases = kept_by(self.using, "database")
+            outcome = resolve(
+                store,
+                Unsettled.of(record),
+                applied=applied,
+                by=user.get_username(),
+                aliases=aliases,
+            )
+        except (InvalidRedlock, IdempotencyUnavailable) as error:
+            return self._back(request, messages.ERROR, str(error))
+        if outcome is Outcome.RESOLVED:
+            LogEntry.objects.log_actions(
+                user_id=user.pk,
+                queryset=[record],
+                action_flag=CHANGE if applied else DELETION,
+                change_message=(
+                    _("Resolved: it took effect.")
+                    if applied
+                    else _("Resolved: it did not take effect.")
+                ),
+            )
+        level, text = TOLD[outcome]
+        return self._back(request, level, text % printable(str(record)))
+
+    def _state(self, record: IdempotencyRecord) -> str:
+        """The state, with the lock asked whether it is still running."""
+        if record.state != State.RUNNING:
+            return record.state
+        try:
+            running = is_running(record.key_hash, kept_by(self.using, "database")[1])
+        except InvalidRedlock:
+            running = None
+        return {True: "running", False: "interrupted", None: "in flight"}[running]
+
+    def _context(
+        self, request: HttpRequest, record: IdempotencyRecord, title: str
+    ) -> dict[str, Any]:
+        request.current_app = self.admin_site.name
+        return {
+            **self.admin_site.each_context(request),
+            "title": title,
+            "opts": self.opts,
+            "media": self.media,
+            "record": record,
+            "name": printable(f"{record.method} {record.path}"),
+            "began": words.when(record.created_at, lasts=False),
+            "may_resolve": self.has_resolve_permission(request),
+            "resolve_url": self._url(request, "resolve", record.pk),
+            "record_url": self._url(request, "change", record.pk),
+            "list_url": self._url(request, "changelist"),
+        }
+
+    def _url(self, request: HttpRequest, name: str, *args: Any) -> str:
+        """One of our addresses, that keeps what the list was filtered by."""
+        name = f"admin:redlock_django_idempotencyrecord_{name}"
+        url = reverse(name, args=args, current_app=self.admin_site.name)
+        kept = self.get_preserved_filters(request)
+        return add_preserved_filters({"preserved_filters": kept, "opts": self.opts}, url)
+
+    def _back(self, request: HttpRequest, level: int, text: str) -> HttpResponse:
+        messages.add_message(request, level, text)
+        return HttpResponseRedirect(self._url(request, "changelist"))

@@ -1,0 +1,116 @@
+"""Masters as people see them: how each of them is, and what it has of one lock."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from django.template.defaultfilters import filesizeformat
+from django.utils.formats import number_format
+from django.utils.translation import gettext as _
+
+from redlock_django.admin.words import seconds
+from redlock_django.backends.base import BaseBackend
+from redlock_django.engine.holders import Holding
+from redlock_django.health import MasterStatus
+from redlock_django.inspection import span_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class MasterRow:
+    """How one master is, in words; `level` is "ok", "warning" or "error"."""
+
+    name: str
+    level: str
+    word: str
+    faults: tuple[str, ...]
+    latency: str = ""
+    held: str = ""
+    version: str = ""
+    uptime: str = ""
+    memory: str = ""
+    persistence: str = ""
+
+
+def master_rows(statuses: Iterable[MasterStatus], tolerated: Collection[str]) -> list[MasterRow]:
+    """Put into words what the masters said of themselves; `tolerated` are codes of faults."""
+    return [_row(status, tolerated) for status in statuses]
+
+
+def _row(status: MasterStatus, tolerated: Collection[str]) -> MasterRow:
+    codes = [code for code, _text in status.faults]
+    faults = tuple(text for _code, text in status.faults)
+    health = status.health
+    if health is None:
+        return MasterRow(name=status.name, level="error", word=_("no answer"), faults=faults)
+    if not codes:
+        level, word = "ok", _("up")
+    elif codes == ["untrusted"]:
+        level, word = "warning", _("restarted") if health.ready_in else _("not trusted yet")
+    elif tolerated and set(codes) <= set(tolerated):
+        level, word = "warning", _("tolerated")
+    else:
+        level, word = "error", _("not fit")
+    memory = health.policy
+    if health.maxmemory:
+        memory += f", {filesizeformat(health.maxmemory)}"
+    return MasterRow(
+        name=status.name,
+        level=level,
+        word=word,
+        faults=faults,
+        latency=_("%s ms") % number_format(health.latency * 1000, 1),
+        held="?" if health.held is None else number_format(health.held, force_grouping=True),
+        version=f"{health.server} {health.version}".strip(),
+        uptime=seconds(health.uptime, 0),
+        memory=memory,
+        persistence=_("append-only file") if health.persistent else _("none"),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bar:
+    """What one master has of a lock: `kind` is "own", "rival", "none" or "silent".
+
+    `width` is the time left, in percent of the longest bar.
+    """
+
+    master: str
+    kind: str
+    words: str
+    fingerprint: str = ""
+    left: str = ""
+    width: str = "0"
+
+
+def bars(
+    holding: Holding, backend: BaseBackend, silent: Mapping[str, str], scale: float
+) -> list[Bar]:
+    """Draw a lock on its masters; `scale` is the least time in seconds that fills a bar."""
+    seen = {s.master: s for s in (*holding.leading, *holding.rivals)}
+    own = {s.master for s in holding.leading}
+    longest = max([scale, *(s.ttl for s in seen.values() if s.ttl is not None)])
+    drawn = []
+    for place in span_of(backend, holding.resource, seen.values()):
+        name = backend.names[place]
+        sighting = seen.get(place)
+        if sighting is None:
+            if name in silent:
+                kind, words = "silent", _("no answer: %s") % silent[name]
+            else:
+                kind, words = "none", _("free here")
+            drawn.append(Bar(master=name, kind=kind, words=words))
+            continue
+        kind, words = ("own", _("has it")) if place in own else ("rival", _("has another holder"))
+        ttl = longest if sighting.ttl is None else sighting.ttl
+        drawn.append(
+            Bar(
+                master=name,
+                kind=kind,
+                words=words,
+                fingerprint=sighting.fingerprint,
+                left=seconds(sighting.ttl),
+                width=f"{100 * ttl / longest:.1f}",
+            )
+        )
+    return drawn

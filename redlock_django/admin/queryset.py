@@ -1,0 +1,175 @@
+"""Held locks as a queryset without a table, so that Django's own change list can show them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from django.core.exceptions import FieldError
+from django.db import models
+
+from redlock_django.engine.holders import Holding, State
+from redlock_django.exceptions import BadResource
+from redlock_django.handler import locks
+from redlock_django.inspection import ORDERS, HeldLocks, held_locks, who_holds
+from redlock_django.models import HeldLock
+from redlock_django.names import check_resource
+from redlock_django.wire.survey import Survey
+
+PAGE = 100
+"""Locks on one page: so many are asked for, never more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What to ask the masters for: a page from `start` on, or the locks with these `ids`."""
+
+    alias: str = "default"
+    search: str = ""
+    state: State | None = None
+    order: str = "ttl"
+    start: int = 0
+    ids: tuple[str, ...] | None = None
+
+
+class HeldLockQuerySet(models.QuerySet[HeldLock]):
+    """Asks the masters once, when its length, its rows or a page of them is first wanted.
+
+    It knows what the change list needs, and refuses other lookups with FieldError.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.asked = Asked()
+        self.survey: Survey | None = None
+        self._page: HeldLocks | None = None
+
+    def of_alias(self, alias: str) -> Self:
+        """Those on the masters of another alias."""
+        return self._asking(alias=alias)
+
+    def in_state(self, state: State) -> Self:
+        """Those in one state."""
+        return self._asking(state=state)
+
+    def searching(self, part: str) -> Self:
+        """Those whose resource name has this part."""
+        return self._asking(search=part)
+
+    def starting_at(self, start: int) -> Self:
+        """The page that begins so many locks after the first one."""
+        return self._asking(start=start)
+
+    def filter(self, *args: Any, **kwargs: Any) -> Self:
+        """Those with an id, or one of several; FieldError for other lookups."""
+        if not kwargs and not any(args):
+            return self._clone()
+        if not args and len(kwargs) == 1:
+            ((lookup, value),) = kwargs.items()
+            if lookup in ("pk", "id"):
+                return self._asking(ids=(str(value),))
+            if lookup in ("pk__in", "id__in"):
+                return self._asking(ids=tuple(map(str, value)))
+        raise FieldError("held locks are no table: they can be filtered by id only")
+
+    def order_by(self, *field_names: Any) -> Self:
+        """In the first of these orders that the masters know."""
+        known = [name for name in field_names if name in ORDERS]
+        return self._asking(order=known[0]) if known else self._clone()
+
+    def count(self) -> int:
+        """How many there are to page through."""
+        return len(self) if self.asked.ids is not None else self.page.total
+
+    @property
+    def ordered(self) -> bool:
+        """Always: the masters give them in an order."""
+        return True
+
+    @property
+    def page(self) -> HeldLocks:
+        """What the masters said; asked now if they have not been yet."""
+        if self._page is None:
+            asked = self.asked
+            self._page = held_locks(
+                asked.alias,
+                search=asked.search,
+                state=asked.state,
+                order=asked.order,
+                offset=asked.start,
+                limit=PAGE,
+                survey=self.survey,
+            )
+        return self._page
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, slice) and self.asked.ids is None:
+            start, stop = key.start or 0, key.stop
+            page = self if start == self.asked.start else self.starting_at(start)
+            return list(page)[: None if stop is None else stop - start]
+        return list(self)[key]
+
+    def _asking(self, **what: Any) -> Self:
+        clone = self._clone()
+        clone.asked = replace(self.asked, **what)
+        clone._page = None
+        return clone
+
+    # Below: what Django's QuerySet calls in itself. Pinned by tests/operate/test_admin_list.py.
+
+    def _clone(self) -> Self:
+        clone: Self = super()._clone()  # type: ignore[misc]
+        clone.asked, clone.survey, clone._page = self.asked, self.survey, self._page
+        return clone
+
+    def _fetch_all(self) -> None:
+        if self._result_cache is None:
+            self._result_cache = list(self._rows())
+
+    def _rows(self) -> Iterable[HeldLock]:
+        if self.asked.ids is not None:
+            return by_ids(self.asked.ids, self.survey)
+        return [HeldLock.of(self.asked.alias, holding) for holding in self.page.locks]
+
+
+def by_ids(ids: Iterable[str], survey: Survey | None = None) -> list[HeldLock]:
+    """Give the locks that are still held as they were shown, in the order of their ids."""
+    wanted: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for lock_id in ids:
+        try:
+            fingerprint, alias, resource = HeldLock.parts(lock_id)
+        except ValueError:
+            continue
+        if alias in locks:
+            wanted[alias].append((fingerprint, resource))
+    found = []
+    for alias, pairs in wanted.items():
+        holdings = now_held(alias, [resource for _, resource in pairs], survey)
+        for fingerprint, resource in pairs:
+            seen = led_by(fingerprint, holdings[resource]) if resource in holdings else None
+            if seen is not None:
+                found.append(HeldLock.of(alias, seen))
+    return found
+
+
+def now_held(
+    alias: str, resources: Iterable[str], survey: Survey | None = None
+) -> dict[str, Holding]:
+    """Give what is held now of these resources, but for what can be no name."""
+    names = []
+    for resource in resources:
+        try:
+            names.append(check_resource(resource))
+        except BadResource:
+            continue
+    return {held.resource: held for held in who_holds(*names, using=alias, survey=survey).locks}
+
+
+def led_by(fingerprint: str, holding: Holding) -> Holding | None:
+    """Give a holding as its holder with this fingerprint sees it, None where it has none."""
+    sightings = (*holding.leading, *holding.rivals)
+    own = tuple(s for s in sightings if s.fingerprint == fingerprint)
+    others = tuple(s for s in sightings if s.fingerprint != fingerprint)
+    return replace(holding, leading=own, rivals=others) if own else None

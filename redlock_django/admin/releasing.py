@@ -1,0 +1,212 @@
+"""Freeing what was shown: what is still there of it, doing it, and telling what came of it."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from django.contrib import messages
+from django.contrib.admin.models import DELETION, LogEntry
+from django.http import HttpRequest
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from redlock_django.admin.queryset import led_by, now_held
+from redlock_django.admin.words import age, masters, owner, place, seconds
+from redlock_django.engine.holders import Holding
+from redlock_django.exceptions import BadResource
+from redlock_django.freeing import Freed, Outcome, force_release
+from redlock_django.handler import locks
+from redlock_django.models import HeldLock
+from redlock_django.names import printable
+from redlock_django.wire.survey import Survey
+
+_NAMED = 10  # locks that one message names
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """A lock as it was shown; `lock` is None, and `instead` says what is there, if it is gone."""
+
+    id: str
+    fingerprint: str
+    resource: str
+    lock: HeldLock | None = None
+    instead: str = ""
+
+    @property
+    def owner(self) -> str:
+        """Its holder."""
+        return owner(self.lock.holding.holder) if self.lock else ""
+
+    @property
+    def age(self) -> str:
+        """How long it has been held."""
+        return (age(self.lock.since) or _("unknown")) if self.lock else ""
+
+    @property
+    def left(self) -> str:
+        """How long it would still be held."""
+        return seconds(self.lock.ttl) if self.lock else ""
+
+    @property
+    def masters(self) -> SafeString | str:
+        """On how many masters it is."""
+        holding = self.lock.holding if self.lock else None
+        return masters(len(holding.leading), holding.masters) if holding else ""
+
+
+def shown(ids: Iterable[str]) -> list[Shown]:
+    """Look at what is still there of the locks with these ids; ids that are none are left out."""
+    parts = list(_parts(ids))
+    wanted: dict[str, list[str]] = defaultdict(list)
+    for _id, _fingerprint, alias, resource in parts:
+        wanted[alias].append(resource)
+    held: dict[str, Mapping[str, Holding]] = {
+        alias: now_held(alias, resources) for alias, resources in wanted.items()
+    }
+    return [
+        _shown(lock_id, fingerprint, alias, resource, held[alias].get(resource))
+        for lock_id, fingerprint, alias, resource in parts
+    ]
+
+
+def _shown(
+    lock_id: str, fingerprint: str, alias: str, resource: str, holding: Holding | None
+) -> Shown:
+    own = led_by(fingerprint, holding) if holding is not None else None
+    return Shown(
+        id=lock_id,
+        fingerprint=fingerprint,
+        resource=printable(resource),
+        lock=HeldLock.of(alias, own) if own is not None else None,
+        instead="" if own is not None else gone(holding),
+    )
+
+
+def rivals(alias: str, holding: Holding) -> list[Shown]:
+    """Give each other holder of a resource as it would be shown by itself."""
+    prints = dict.fromkeys(sighting.fingerprint for sighting in holding.rivals)
+    others = [own for own in (led_by(one, holding) for one in prints) if own is not None]
+    return [
+        Shown(
+            id=HeldLock.of(alias, own).id,
+            fingerprint=own.fingerprint,
+            resource=printable(own.resource),
+            lock=HeldLock.of(alias, own),
+        )
+        for own in others
+    ]
+
+
+def gone(holding: Holding | None) -> str:
+    """Say what is there instead of a lock that was shown."""
+    if holding is None:
+        return _("It is not held any more.")
+    where = place(holding.holder) or _("somebody else")
+    return _("It was released meanwhile, and taken anew by %(holder)s (lock %(lock)s).") % {
+        "holder": where,
+        "lock": holding.fingerprint,
+    }
+
+
+def release(request: HttpRequest, ids: Iterable[str]) -> list[Freed]:
+    """Free the very locks with these ids, and put in Django's log what was done."""
+    user = request.user
+    assert user.pk is not None  # the admin lets nobody else in
+    by = user.get_username()
+    done = []
+    with ExitStack() as stack:
+        surveys: dict[str, Survey] = {}
+        for lock_id, fingerprint, alias, resource in _parts(ids):
+            if alias not in surveys:
+                surveys[alias] = stack.enter_context(locks[alias].backend.survey())
+            try:
+                freed = force_release(
+                    resource,
+                    by=by,
+                    fingerprint=fingerprint,
+                    using=alias,
+                    survey=surveys[alias],
+                )
+            except BadResource as error:
+                messages.error(request, str(error))
+                continue
+            done.append(freed)
+            if freed.fingerprint:
+                LogEntry.objects.log_actions(
+                    user_id=user.pk,
+                    queryset=[HeldLock(id=lock_id, resource=resource)],
+                    action_flag=DELETION,
+                    change_message=_("Released by force: %s") % _on_each(freed.masters),
+                )
+    return done
+
+
+def tell(request: HttpRequest, done: Iterable[Freed]) -> None:
+    """Tell what came of it, in one message for all locks that fared alike."""
+    alike: dict[tuple[Outcome, str], list[Freed]] = defaultdict(list)
+    for freed in done:
+        # What holds a resource instead differs from lock to lock.
+        alike[freed.outcome, freed.now + _on_each(freed.masters)].append(freed)
+    for (outcome, _key), every in alike.items():
+        level, text = _told(outcome, every)
+        if every[0].masters:
+            text += " " + _("By master: %s.") % _on_each(every[0].masters)
+        messages.add_message(request, level, text)
+
+
+def _told(outcome: Outcome, every: list[Freed]) -> tuple[int, str]:
+    # No message begins with a name: Django would write its first letter large.
+    values = {"names": _names(every), "lock": every[0].now}
+    count = len(every)
+    match outcome:
+        case Outcome.RELEASED:
+            said = ngettext("Released: %(names)s.", "Released: %(names)s.", count)
+            return messages.SUCCESS, said % values
+        case Outcome.NOT_HELD:
+            said = ngettext(
+                "Nothing to release: %(names)s is not held any more.",
+                "Nothing to release: %(names)s are not held any more.",
+                count,
+            )
+            return messages.WARNING, said % values
+        case Outcome.CHANGED:
+            said = ngettext(
+                "Not released: %(names)s. It has been taken anew since it was shown, and is now "
+                "lock %(lock)s.",
+                "Not released: %(names)s. They have been taken anew since they were shown, and "
+                "are now lock %(lock)s.",
+                count,
+            )
+            return messages.WARNING, said % values
+        case _:
+            said = ngettext(
+                "Too few masters answered: %(names)s may still be held.",
+                "Too few masters answered: %(names)s may still be held.",
+                count,
+            )
+            return messages.ERROR, said % values
+
+
+def _names(every: list[Freed]) -> str:
+    names = ", ".join(printable(freed.resource) for freed in every[:_NAMED])
+    more = len(every) - _NAMED
+    return names if more <= 0 else _("%(names)s and %(more)s more") % {"names": names, "more": more}
+
+
+def _on_each(said: Mapping[str, str]) -> str:
+    return ", ".join(f"{name}: {word}" for name, word in said.items())
+
+
+def _parts(ids: Iterable[str]) -> Iterator[tuple[str, str, str, str]]:
+    for lock_id in dict.fromkeys(ids):
+        try:
+            fingerprint, alias, resource = HeldLock.parts(lock_id)
+        except ValueError:
+            continue
+        if alias in locks:
+            yield lock_id, fingerprint, alias, resource
