@@ -1,0 +1,147 @@
+"""What makes two requests the same: method, path, query, media type and body."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from io import BytesIO
+from typing import Any
+
+from django.core.exceptions import RequestDataTooBig
+from django.core.files.uploadhandler import TemporaryFileUploadHandler
+from django.http import HttpRequest, QueryDict
+from django.http.multipartparser import MultiPartParser
+from django.http.request import RawPostDataException
+from django.utils.datastructures import MultiValueDict
+
+from redlock_django.exceptions import InvalidRedlock, RequestTooLarge
+
+FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
+"""Media types whose bodies are compared part by part: boundaries differ from try to try."""
+
+_CSRF_FIELD = "csrfmiddlewaretoken"  # Django writes the same token differently each time
+
+
+def fingerprint(
+    request: HttpRequest,
+    *,
+    key_field: str,
+    canonical_json: bool,
+    ignore: Iterable[str] = (),
+    largest: int | None = None,
+) -> bytes:
+    """Give 32 bytes that only the same request has.
+
+    A form field named `key_field` does not count. With `canonical_json` neither does how JSON is
+    written, and nothing that the JSON pointers of `ignore` point to. `largest` is the most bytes
+    a body may have. Raises RequestTooLarge; InvalidRedlock where the body was read before.
+    """
+    if largest is not None and _length(request) > largest:
+        raise RequestTooLarge
+    digest = hashlib.sha256()
+    for part in _parts(request, key_field, canonical_json, tuple(ignore)):
+        # The length in front, so that nothing can move from one part to the next.
+        digest.update(len(part).to_bytes(8, "big") + part)
+    return digest.digest()
+
+
+def _parts(
+    request: HttpRequest, key_field: str, canonical_json: bool, ignore: tuple[str, ...]
+) -> Iterator[bytes]:
+    media_type = request.content_type or ""
+    yield (request.method or "").encode()
+    yield request.path.encode("utf-8", "surrogateescape")
+    yield request.META.get("QUERY_STRING", "").encode("utf-8", "surrogateescape")
+    yield media_type.encode("utf-8", "surrogateescape")
+    if media_type in FORMS:
+        yield from _form(request, {key_field, _CSRF_FIELD})
+        return
+    body = _body(request)
+    is_json = media_type == "application/json" or media_type.endswith("+json")
+    yield _canonical(body, ignore) if canonical_json and is_json else body
+
+
+def _length(request: HttpRequest) -> int:
+    if said := request.META.get("CONTENT_LENGTH"):
+        return int(said)
+    # A body that comes in chunks; Django reads no form in parts from one.
+    return 0 if request.content_type == FORMS[1] else len(_body(request))
+
+
+def _body(request: HttpRequest) -> bytes:
+    try:
+        return request.body
+    except RequestDataTooBig:
+        raise RequestTooLarge from None
+    except RawPostDataException:
+        raise InvalidRedlock(
+            f"{request.path}: something has read the request before @idempotent could; read "
+            "request.body there instead of request.read()"
+        ) from None
+
+
+def _form(request: HttpRequest, without: set[str]) -> Iterator[bytes]:
+    fields, files = _fields(request)
+    for name in sorted(fields.keys() - without):
+        for value in fields.getlist(name):
+            yield from (b"field", _bytes(name), _bytes(value))
+    for name in sorted(files.keys()):
+        for upload in files.getlist(name):
+            about = (upload.name, upload.content_type)
+            yield from (b"file", _bytes(name), *(_bytes(text or "") for text in about))
+            content = hashlib.sha256()
+            for chunk in upload.chunks():
+                content.update(chunk)
+            yield content.digest()
+            if request.method == "POST":
+                upload.seek(0)
+            else:
+                upload.close()
+
+
+def _fields(request: HttpRequest) -> tuple[Any, Any]:
+    if request.method == "POST":
+        # Parsed once, for the view too: uploads need not fit into memory.
+        try:
+            return request.POST, request.FILES
+        except RequestDataTooBig:
+            raise RequestTooLarge from None
+    # Django parses forms of POST only, and the view shall still find the body.
+    body = _body(request)
+    if request.content_type == FORMS[0]:
+        return QueryDict(body, encoding=request.encoding), MultiValueDict()
+    handlers = [TemporaryFileUploadHandler(request)]
+    return MultiPartParser(request.META, BytesIO(body), handlers, request.encoding).parse()
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _canonical(body: bytes, ignore: tuple[str, ...]) -> bytes:
+    try:
+        value = json.loads(body)
+        for pointer in ignore:
+            _remove(value, pointer)
+        return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+    except (ValueError, RecursionError):
+        return body  # for the view to refuse
+
+
+def _remove(value: Any, pointer: str) -> None:
+    *way, last = [
+        step.replace("~1", "/").replace("~0", "~") for step in pointer.removeprefix("/").split("/")
+    ]
+    for step in way:
+        value = _inside(value, step)
+    if isinstance(value, dict):
+        value.pop(last, None)
+
+
+def _inside(value: Any, step: str) -> Any:
+    if isinstance(value, Mapping):
+        return value.get(step)
+    if isinstance(value, list) and step.isdecimal() and int(step) < len(value):
+        return value[int(step)]
+    return None

@@ -1,0 +1,85 @@
+"""From a response to what is kept of it, and back."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, Self
+
+from django.http import HttpResponse
+
+KEPT_HEADERS = frozenset(
+    {
+        "content-disposition",
+        "content-encoding",
+        "content-language",
+        "content-type",
+        "etag",
+        "last-modified",
+        "link",
+        "location",
+    }
+)
+"""The response headers that are kept, in lower case; settings may add to them."""
+
+NEVER_KEPT = frozenset(
+    {
+        "authorization",
+        "connection",
+        "content-length",
+        "date",
+        "keep-alive",
+        "proxy-authenticate",
+        "proxy-authorization",
+        "server",
+        "set-cookie",
+        "transfer-encoding",
+        "www-authenticate",
+    }
+)
+"""What is true of one response, or one user's secret: settings cannot add these."""
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What is kept of a response."""
+
+    status: int
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+
+    @classmethod
+    def of(cls, response: Any, *, headers: Collection[str], largest: int) -> Self | None:
+        """Keep a finished response with those of its headers; None for one that cannot be kept.
+
+        That is a streaming one, or one with a body over `largest` bytes.
+        """
+        if response.streaming or len(response.content) > largest:
+            return None
+        kept = tuple((name, v) for name, v in response.items() if name.lower() in headers)
+        return cls(response.status_code, kept, bytes(response.content))
+
+    def replay(self) -> HttpResponse:
+        """Give the same response again, and say that it is not the first one."""
+        response = HttpResponse(self.body, status=self.status)
+        if not any(name.lower() == "content-type" for name, _ in self.headers):
+            del response["Content-Type"]
+        for name, value in self.headers:
+            response[name] = value
+        response["Idempotent-Replayed"] = "true"
+        response["Cache-Control"] = "no-store"
+        return response
+
+    def dumps(self) -> str:
+        """Write it as JSON."""
+        body = base64.b64encode(self.body).decode("ascii")
+        return json.dumps({"status": self.status, "headers": self.headers, "body": body})
+
+    @classmethod
+    def loads(cls, text: str) -> Self:
+        """Read what `dumps` wrote."""
+        said = json.loads(text)
+        headers = tuple((str(name), str(value)) for name, value in said["headers"])
+        return cls(said["status"], headers, base64.b64decode(said["body"]))
