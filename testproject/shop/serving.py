@@ -8,8 +8,9 @@ import json
 import threading
 import time
 from dataclasses import dataclass
+from http.cookies import SimpleCookie
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from django.contrib.staticfiles.handlers import StaticFilesHandler
 from django.core.servers.basehttp import ThreadedWSGIServer, WSGIRequestHandler
@@ -51,12 +52,16 @@ def serving(port: int = 0) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back for one payment; `ms` is the time from the request's first byte."""
+    """What came back for one payment; `ms` is the time from the request's first byte.
+
+    `replayed` is whether it is the answer to an earlier request with the same key.
+    """
 
     status: int
     ms: float
     retry_after: str | None
     body: str
+    replayed: bool = False
 
     @property
     def detail(self) -> str:
@@ -69,7 +74,7 @@ class Answer:
 
 
 class Shopper:
-    """Pays orders as a browser does: with a cookie, a CSRF token, and one connection each."""
+    """Pays orders as a browser does: with cookies, a CSRF token, and one connection each."""
 
     def __init__(self, url: str, timeout: float = 30.0) -> None:
         self._place = urlsplit(url).netloc
@@ -79,24 +84,27 @@ class Shopper:
             connection.request("GET", "/", headers={"Accept": "text/html"})
             answer = connection.getresponse()
             answer.read()
-        cookies = answer.getheader("Set-Cookie") or ""
-        if answer.status != 200 or "csrftoken=" not in cookies:
+        cookies = SimpleCookie("; ".join(answer.headers.get_all("Set-Cookie", [])))
+        if answer.status != 200 or "csrftoken" not in cookies:
             raise RuntimeError(f"the shop's front page answered {answer.status}")
-        token = cookies.split("csrftoken=", 1)[1].split(";", 1)[0]
         self._headers = {
             "Accept": "application/json",
-            "Cookie": f"csrftoken={token}",
-            "X-CSRFToken": token,
-            "Content-Length": "0",
+            "Content-Type": "application/x-www-form-urlencoded",
+            "Cookie": "; ".join(f"{name}={one.value}" for name, one in cookies.items()),
+            "X-CSRFToken": cookies["csrftoken"].value,
             "Connection": "close",
         }
 
-    def pay(self, order: int) -> Answer:
+    def pay(self, order: int, key: str = "") -> Answer:
         """Pay one order. Raises `OSError` where the server cannot be reached."""
-        return self.pay_together([order])[0]
+        return self.pay_together([order], key)[0]
 
-    def pay_together(self, orders: Sequence[int]) -> list[Answer]:
-        """Pay all of them at the same moment, each over a connection that is open already."""
+    def pay_together(self, orders: Sequence[int], key: str = "") -> list[Answer]:
+        """Pay all of them at the same moment, each over a connection that is open already.
+
+        `key` is the idempotency key of the form that is sent, if it has one.
+        """
+        form = urlencode({"idempotency_key": key}) if key else ""
         start = threading.Barrier(len(orders))
         answers: list[Answer | BaseException] = [RuntimeError("no answer")] * len(orders)
 
@@ -106,11 +114,18 @@ class Shopper:
                     connection.connect()
                     start.wait(self._timeout)
                     began = time.perf_counter()
-                    connection.request("POST", f"/orders/{order}/pay/", headers=self._headers)
+                    path = f"/orders/{order}/pay/"
+                    connection.request("POST", path, form, self._headers)
                     got = connection.getresponse()
                     body = got.read().decode()
                     took = (time.perf_counter() - began) * 1000
-                    answers[index] = Answer(got.status, took, got.getheader("Retry-After"), body)
+                    answers[index] = Answer(
+                        got.status,
+                        took,
+                        got.getheader("Retry-After"),
+                        body,
+                        got.getheader("Idempotent-Replayed") == "true",
+                    )
             except BaseException as error:  # noqa: BLE001 - raised again below, in the caller
                 start.abort()
                 answers[index] = error

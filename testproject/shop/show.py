@@ -6,6 +6,7 @@ import textwrap
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, TypeVar
+from uuid import uuid4
 
 from django.test.utils import override_settings
 
@@ -34,10 +35,20 @@ _WIDTH = 96
 
 
 class Show:
-    """Prints the lines, and counts in `failed` those that did not come out as promised."""
+    """Prints the lines, and counts in `failed` those that did not come out as promised.
 
-    def __init__(self, out: OutputWrapper, style: Style, masters: list[LocalMaster]) -> None:
+    `go_on` is called between the lines, and raises what ends the show early.
+    """
+
+    def __init__(
+        self,
+        out: OutputWrapper,
+        style: Style,
+        masters: list[LocalMaster],
+        go_on: Callable[[], None],
+    ) -> None:
         self.failed = 0
+        self.go_on = go_on
         self._out = out
         self._style = style
         self._masters = masters
@@ -46,12 +57,19 @@ class Show:
         """The whole show; every master runs again at the end."""
         self.heading("One order, a crowd")
         self._crowd(shopper)
+        self.heading("One form, sent twice")
+        paid = self._double_submit(shopper)
         self.heading("One of five masters is killed")
         self._masters[0].kill()
         self._served("the next order is paid all the same", shopper.pay(self._order()))
         self.heading("Two more hang: no majority is left")
         order = self._order()
         self._no_majority(shopper, order)
+        answer = shopper.pay(*paid)
+        self.line(
+            f"the paid order's form, sent once more, is answered all the same: {_told(answer)}",
+            answer.status == 200 and answer.replayed and answer.ms < _LIMIT,
+        )
         self.heading("The two go on")
         self._until_served(shopper, order)
         self.heading("The killed master comes back, empty")
@@ -79,6 +97,28 @@ class Show:
             bool(refused) and all((answer.retry_after or "").isdigit() for answer in refused),
         )
         self.line(f"the ledger is exact: {self._ledger(order)}", self._exact(order))
+
+    def _double_submit(self, shopper: Shopper) -> tuple[int, str]:
+        """Send one form twice at once, and again; give its order and its key."""
+        order, key = self._order(), str(uuid4())
+        with override_settings(SHOP_PAYMENT_SECONDS=_CROWD_PROVIDER):
+            answers = shopper.pay_together([order] * 2, key)
+        first, second = sorted(answers, key=lambda answer: answer.replayed)
+        self.line(
+            f"a double click: {_told(first)}, {_told(second)}",
+            [first.status, second.status] == [200, 200]
+            and second.replayed > first.replayed
+            and first.body == second.body,
+        )
+        again = shopper.pay(order, key)
+        self.line(
+            f"sent again later: {_told(again)}, in {again.ms:.0f} ms, without the payment provider",
+            again.status == 200 and again.replayed and again.body == first.body,
+        )
+        other = shopper.pay(self._order(), key)
+        self.line(f"the same key for another order is refused: {other.status}", other.status == 422)
+        self.line(f"the ledger is exact: {self._ledger(order)}", self._exact(order))
+        return order, key
 
     def _no_majority(self, shopper: Shopper, order: int) -> None:
         self._masters[1].pause()
@@ -156,6 +196,7 @@ class Show:
 
     def heading(self, text: str) -> None:
         """Start a part of the show."""
+        self.go_on()
         self._out.write(self._style.MIGRATE_HEADING(f"\n{text}"))
 
     def _order(self) -> int:
@@ -174,6 +215,7 @@ class Show:
         """Ask until the answer is good or patience is at an end; the last answer."""
         deadline = time.monotonic() + _PATIENCE
         while not good(answer := ask()) and time.monotonic() < deadline:
+            self.go_on()
             time.sleep(0.02)
         return answer
 
@@ -203,6 +245,7 @@ class Show:
 
     def line(self, text: str, good: bool) -> None:
         """Print one line and whether it came out as promised."""
+        self.go_on()
         if not good:
             self.failed += 1
         word = self._style.SUCCESS("ok    ") if good else self._style.ERROR("FAILED")
@@ -211,6 +254,10 @@ class Show:
         for line in lines[1:]:
             self._out.write(f"         {line}")
         self._out.flush()
+
+
+def _told(answer: Answer) -> str:
+    return f"{answer.status}{', replayed' if answer.replayed else ''}"
 
 
 def _words(error: RedlockError | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from uuid import uuid4
 
 from django.conf import settings
 from django.db.models import Count
@@ -12,16 +13,23 @@ from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.csrf import ensure_csrf_cookie
 from django.views.decorators.http import require_GET, require_POST
 
-from redlock_django import lock_resource
+from redlock_django import idempotent, lock_resource
 from testproject.shop.models import Order, Payment
 
 _SHOWN = 5
 
 
+def visitor(request: HttpRequest, **_: object) -> str:
+    """Say who somebody is that never logs in: whom an idempotency key belongs to."""
+    known: str = request.session.setdefault("visitor", str(uuid4()))
+    return known
+
+
 @require_GET
 @ensure_csrf_cookie
 def index(request: HttpRequest) -> HttpResponse:
-    """The newest orders, each with a button that pays it twice at once."""
+    """The newest orders, each with buttons that pay it twice at once."""
+    visitor(request)
     orders = Order.objects.annotate(paid_times=Count("payments")).order_by("-pk")[:_SHOWN]
     return render(request, "shop/index.html", {"orders": orders})
 
@@ -47,11 +55,13 @@ def order_facts(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 @require_POST
+@idempotent(anonymous_scope=visitor)
 @lock_resource("order:<int:pk>")
 def pay(request: HttpRequest, pk: int) -> HttpResponse:
     """Charge the order once: read, ask the slow payment provider, write.
 
-    Without the lock two requests at the same time would both read "open" and both charge.
+    Without the lock two requests at the same time would both read "open" and both charge. The
+    same one sent again, with its key, is given the same answer instead of a refusal.
     """
     order = get_object_or_404(Order, pk=pk)
     if order.state == Order.State.PAID:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import signal
 import threading
 import time
 from io import StringIO
@@ -20,6 +21,8 @@ from testproject.shop.serving import Shopper, serving
 from testproject.shop.show import PROVIDER, Show
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from django.core.management.base import CommandParser
 
 
@@ -61,7 +64,8 @@ class Command(BaseCommand):
             redlock = {"default": {"MASTERS": [master.url for master in masters]}}
             stack.enter_context(override_settings(REDLOCK=redlock, SHOP_PAYMENT_SECONDS=PROVIDER))
 
-            show = Show(self.stdout, self.style, masters)
+            go_on = stack.enter_context(ended_between_lines())
+            show = Show(self.stdout, self.style, masters, go_on)
             show.heading("Five masters, one shop")
             ports = ", ".join(str(master.port) for master in masters)
             show.line(f"five masters started in {took:.0f} ms, on 127.0.0.1: {ports}", True)
@@ -81,10 +85,39 @@ class Command(BaseCommand):
         show.open_orders(3)
         show.heading("Your turn")
         self.stdout.write(f"  The shop is at {self.style.SUCCESS(url)}")
-        self.stdout.write('  Press "Pay twice at once" there. Try it with a master paused, too:')
+        self.stdout.write('  Press "Pay twice at once" there, or "Double click".')
+        self.stdout.write("  Try it with a master paused, too:")
         self.stdout.write(f"    kill -STOP {pid}     and     kill -CONT {pid}")
         self.stdout.write("  Ctrl-C ends it all.")
         self.stdout.flush()
         with contextlib.suppress(KeyboardInterrupt):
+            # From here on the main thread runs nothing that could swallow it.
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            show.go_on()
             threading.Event().wait()
         self.stdout.write("\n  Masters, database and server are gone.")
+
+
+@contextlib.contextmanager
+def ended_between_lines() -> Iterator[Callable[[], None]]:
+    """Yield what raises `KeyboardInterrupt` if there was a Ctrl-C; the second raises by itself.
+
+    Raised wherever the first one falls it may be lost: Python prints and drops what is raised
+    within a weak reference's callback or a finaliser.
+    """
+    ended = False
+
+    def note(_number: int, _frame: object) -> None:
+        nonlocal ended
+        ended = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def go_on() -> None:
+        if ended:
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield go_on
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -15,7 +15,7 @@ function pretty(text) {
   }
 }
 
-async function payOnce(form) {
+async function payOnce(form, sameKey) {
   const began = performance.now();
   try {
     const answer = await fetch(form.action, {
@@ -24,12 +24,16 @@ async function payOnce(form) {
         Accept: "application/json",
         "X-CSRFToken": form.elements.csrfmiddlewaretoken.value,
       },
+      body: sameKey
+        ? new URLSearchParams({ idempotency_key: form.elements.idempotency_key.value })
+        : undefined,
     });
     const body = await answer.text();
     return {
       status: answer.status,
       body,
       retryAfter: answer.headers.get("Retry-After"),
+      replayed: answer.headers.get("Idempotent-Replayed") === "true",
       took: performance.now() - began,
     };
   } catch (error) {
@@ -44,7 +48,8 @@ function show(answer, title) {
   part.querySelector("h3").textContent = title;
   part.querySelector(".status").textContent =
     answer.status === 0 ? "no answer" : `${answer.status} ${REASONS[answer.status] ?? ""}`.trim();
-  part.querySelector(".took").textContent = `${Math.round(answer.took)} ms${retry}`;
+  const again = answer.replayed ? ", the first one's answer again" : "";
+  part.querySelector(".took").textContent = `${Math.round(answer.took)} ms${retry}${again}`;
   part.querySelector("pre").textContent = pretty(answer.body);
   return part;
 }
@@ -61,13 +66,14 @@ async function refresh(order) {
 async function payTwice(event) {
   event.preventDefault();
   const form = event.currentTarget;
-  const button = form.querySelector("button");
+  const button = event.submitter ?? form.querySelector("button");
+  const sameKey = "same" in button.dataset;
   // aria-disabled instead of disabled: the keyboard focus stays where it is.
   if (button.getAttribute("aria-disabled") === "true") return;
   button.setAttribute("aria-disabled", "true");
   const order = form.closest(".order");
   try {
-    const [first, second] = await Promise.all([payOnce(form), payOnce(form)]);
+    const [first, second] = await Promise.all([payOnce(form, sameKey), payOnce(form, sameKey)]);
     order
       .querySelector(".answers")
       .replaceChildren(show(first, "First request"), show(second, "Second request"));
