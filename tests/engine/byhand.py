@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -25,12 +26,21 @@ class Masters:
         self.terms = Terms(names=names, **terms)
         self.now = START
         self.off = [0.0] * masters  # seconds by which each master's clock is wrong
+        self.gone: set[str] = set()  # the channels that nobody hears any more
+        self.called: list[tuple[int, str]] = []  # which master called whom
         self.memories = [self._memory(place) for place in range(masters)]
 
     def _memory(self, place: int) -> MemoryMaster:
         memory = MemoryMaster(lambda: int((self.now + self.off[place]) * 1_000_000))
         memory.set(self.terms.marker, MARKER)
+        memory.publish = partial(self._publish, place)
         return memory
+
+    def _publish(self, place: int, channel: str, name: bytes) -> int:
+        if channel in self.gone:
+            return 0
+        self.called.append((place, name.decode()))
+        return 1
 
     def forget(self, place: int) -> None:
         """The master comes back empty, and is trusted for all that."""
@@ -86,6 +96,7 @@ class Masters:
         tokens: Iterator[str] | None = None,
         holder: str = "{}",
         wall: float = 0.0,
+        waiter: str = "",
     ) -> Protocol[Lease]:
         """The acquire protocol, with tokens that can be told apart."""
         return rounds.acquire(
@@ -98,6 +109,7 @@ class Masters:
             tokens=tokens or fresh(),
             proposals=iter(lambda: int((self.now + wall) * 1_000_000), None),
             delays=iter(lambda: 0.01, None),
+            waiter=waiter,
         )
 
     def taken(self, *resources: str, **how: Any) -> Lease:
@@ -108,6 +120,12 @@ class Masters:
         """Whose lock stands on each master; "" for nobody's."""
         values = (memory.get(self.terms.lock(resource)) for memory in self.memories)
         return [(value or b"").decode().split(" ", 1)[0] for value in values]
+
+    def queues(self, resource: str = "r") -> list[list[str]]:
+        """Who waits on each master, the next one first."""
+        key = self.terms.queue(resource)
+        queues = [memory.queue(key) for memory in self.memories]
+        return [[name.decode() for name in sorted(q, key=q.__getitem__)] for q in queues]
 
     def fences(self, resource: str = "r") -> list[int]:
         """The fence on each master."""

@@ -14,6 +14,8 @@ from redlock_django.engine.errors import NotAcquired, QuorumUnreachable, Resourc
 from redlock_django.engine.quorum import Ballot, Tally, Verdict
 from redlock_django.engine.rounds import Pause, Round, Step
 from redlock_django.engine.validity import Lease, LeaseState
+from redlock_django.wire.link import nobody
+from redlock_django.wire.waiters import Waiter
 from tests.engine.judge import Judge
 from tests.engine.network import Exchange, Wire
 from tests.engine.world import EPOCH, Clock, World
@@ -50,6 +52,8 @@ class Client:
         self.gone = False
         self.idle = True
         self.lease: Lease | None = None
+        self.waiter: Waiter | None = None
+        self._waits = count(1)
         self._stalls, self._strikes = stalls, strikes
         self._wall_error = wall_error
         self._program: Program
@@ -65,10 +69,10 @@ class Client:
         """Be told, at once or on waking."""
         if self.gone:
             return
-        if self._asleep is not None:
-            self._asleep.append((what, args))
-        else:
+        if self._asleep is None:
             what(*args)
+        else:
+            self._asleep.append((what, args))
 
     def pause(self, seconds: float) -> None:
         """Stop for so long, wherever it is: a stopped process, a long collection."""
@@ -90,6 +94,11 @@ class Client:
         for what, args in told or ():
             self.hear(what, *args)
 
+    def jump(self, seconds: float) -> None:
+        """Have the wall clock set: what is proposed as a fence is off by that much from now on."""
+        self.world.note(self.name, f"has its wall clock set {seconds:+.3f} s off")
+        self._wall_error = seconds
+
     def interrupt(self) -> None:
         """Throw into whatever it is doing, if it is doing something that can be."""
         self.hear(self._interrupt)
@@ -110,6 +119,8 @@ class Client:
         if self.lease is not None:
             self.world.seen["killed holding"] += 1
             self.judge.ended(self.lease)
+        self.judge.asking.pop(self.name, None)
+        self.judge.dead.add(self.name)
         self._program.close()
         self.wire.close()
 
@@ -133,13 +144,9 @@ class Client:
                 resume = partial(self._program.throw, Interrupted())
                 continue
             if isinstance(step, Pause):
-                self.world.after(
-                    step.seconds / self.clock.rate, self.hear, self._go_on, self._ticket
-                )
+                self._rest(step.seconds)
                 return
-            exchange = self.wire.exchange(step, partial(self._decided, self._ticket, step))
-            self._exchange = exchange if step.awaited else None
-            self.wire.begin(exchange)
+            self._say(step)
             if self._struck():
                 self._abandon()
                 resume = partial(self._program.throw, Interrupted())
@@ -148,14 +155,42 @@ class Client:
             else:
                 resume = partial(self._program.send, self.clock.read())
 
+    def _say(self, asked: Round) -> None:
+        if not asked.awaited:
+            self._exchange = None
+            self.wire.begin(self.wire.exchange(asked, nobody))
+            return
+        if self.waiter is not None:
+            self.waiter.ask()
+        self._exchange = self.wire.exchange(asked, partial(self._decided, self._ticket, asked))
+        self.wire.begin(self._exchange)
+
+    def _rest(self, seconds: float) -> None:
+        called = partial(self.world.after, 0.0, self.hear, self._go_on, self._ticket)
+        if self.waiter is not None:
+            self.judge.queues(self.name)
+            self.waiter.wake = called
+            if self.waiter.decided:
+                called()
+                return
+        self.world.after(seconds / self.clock.rate, self.hear, self._go_on, self._ticket)
+
+    def called(self, name: bytes, master: int) -> None:
+        """A master says that it is the turn of one who waits here, or did."""
+        if self.waiter is not None and self.waiter.name == name.decode():
+            self.waiter.call(master)
+            self.world.seen["woken"] += self.waiter.decided
+        else:
+            self.world.seen["called in vain"] += 1
+
     def _struck(self) -> bool:
-        struck = self._safe and self._strikes > 0 and self.luck.random() < self._strikes
-        if struck:
-            # A second interrupt, into the undo of the first, is beyond any promise.
-            self._safe = False
-            self.world.note(self.name, "is interrupted")
-            self.world.seen["interrupted"] += 1
-        return struck
+        if not (self._safe and self._strikes and self.luck.random() < self._strikes):
+            return False
+        # A second interrupt, into the undo of the first, is beyond any promise.
+        self._safe = False
+        self.world.note(self.name, "is interrupted")
+        self.world.seen["interrupted"] += 1
+        return True
 
     def _abandon(self) -> None:
         exchange, self._exchange = self._exchange, None
@@ -219,6 +254,10 @@ class Client:
     def once(self, resources: tuple[str, ...], ttl: float, wait: float, hold: float) -> Program:
         """Take a lock, hold it for some seconds, free it."""
         self._safe = True
+        if wait > 0:
+            name = f"{self.wire.channel} {next(self._waits)}"
+            self.waiter = Waiter(name, self.terms.masters)
+        self.judge.asks(self.name, resources)
         try:
             lease = yield from rounds.acquire(
                 self.terms,
@@ -230,19 +269,23 @@ class Client:
                 tokens=self._fresh(),
                 proposals=self._proposals(),
                 delays=self._delays(),
+                waiter="" if self.waiter is None else self.waiter.name,
             )
         except NotAcquired as error:
             kind = {ResourceLocked: "locked", QuorumUnreachable: "unreachable"}[type(error)]
             self.world.seen[kind] += 1
-            self.world.note(self.name, f"gives up: {error}")
+            self.world.note(self.name, "gives up:", error)
             return
         except Interrupted:
             self.world.note(self.name, "has undone")
             return
         finally:
             self._safe = False
+            self.waiter = None
+            asked = self.judge.asking.pop(self.name, None)
         self.lease = lease
         self.judge.granted(self.name, self.clock, lease)
+        self.judge.turn(lease, asked)
         yield from self._hold(ttl, hold)
 
     def _hold(self, ttl: float, hold: float) -> Program:
@@ -283,7 +326,7 @@ class Client:
             yield Pause(max(when - now, 0.0))
             state, lease = yield from rounds.extend(self.terms, lease, asked, now=self.clock.read())
             self.lease = lease
-            self.world.note(self.name, f"extension: {state.value}")
+            self.world.note(self.name, "extension:", state.value)
             if state is LeaseState.LOST:
                 self.world.seen["lost"] += 1
                 return
@@ -318,7 +361,10 @@ def _watch(world: World, commands: tuple[Command | None, ...], tally: Tally) -> 
     if isinstance(command, Acquire):
         seen["rounds"] += 1
         lost = tally.verdict is Verdict.LOST
-        seen["split votes"] += lost and not (tally.unreachable or tally.rival_won)
-        seen["refused by one rival"] += lost and tally.rival_won
-    if len(tally.counted()) < tally.count(Ballot.GRANTED):
+        one = lost and tally.rival_won
+        seen["split votes"] += lost and not (one or tally.unreachable)
+        seen["refused by one rival"] += one
+    # Where nobody is granted anything, as mostly, there is nobody to be counted out.
+    granted = tally.count(Ballot.GRANTED)
+    if granted and len(tally.counted()) < granted:
         seen["clock off the median"] += 1

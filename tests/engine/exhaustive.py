@@ -1,15 +1,25 @@
-"""Every story of two clients and three masters, told with the real scripts and the real rule.
+"""Every story of a few clients and masters, told with the real scripts and the real rule.
 
 A state holds the masters' memories, what is in flight, and what each client has heard. A
 message may be worked on at any time or be lost, and so may its reply; the key of a client
 that is through (it released, gave up or crashed) may go away at any time. Only the number
 of losses in one story is bounded.
+
+Which master is which makes no difference to any of it, so states that differ in nothing else
+are one.
+
+`uv run python -m tests.engine.exhaustive --masters 5 --clients 2 --losses 1` visits every state
+from many beginnings, and says how many there were.
 """
 
 from __future__ import annotations
 
+import argparse
+import sys
+import time
 from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import combinations_with_replacement, product
 from typing import NamedTuple, TypeVar
 
 from redlock_django.backends.memory import MemoryMaster
@@ -18,40 +28,53 @@ from redlock_django.engine.fencing import highest, settled
 from redlock_django.engine.quorum import Tally, Verdict, Vote, failed, granted
 
 NOW = 1000  # every master's clock, in µs
-MASTERS = 3
-TERMS = Terms(
-    names=("m0", "m1", "m2"), max_clock_skew=0.0005, restart_delay=0, max_ttl=60, fence_ttl=600
-)
-VALUES = tuple(f"{client:032x} {{}}" for client in (1, 2))
+LEFT = NOW + 3  # a fence that a crashed writer has left on some masters
+NAMES = "ABC"
+VALUES = tuple(f"{client:032x} {{}}" for client in range(1, len(NAMES) + 1))
 ASKING, CONFIRMING, HOLDING, THROUGH = range(4)
 LOST = failed("lost")
 
-Votes = tuple[Vote | None, ...]
+Part = TypeVar("Part")
 
 
-class Memory(NamedTuple):
-    """What one master remembers: whose lock (-1: nobody's), and the fence."""
+class Seat(NamedTuple):
+    """What passes between one client and one master: the answer, and what is not worked on yet."""
+
+    vote: Vote | None
+    waits: str
+
+
+class Column(NamedTuple):
+    """One master: whose lock it has (-1: nobody's), the fence, and a seat for each client."""
 
     owner: int
     fence: int
+    seats: tuple[Seat, ...]
 
 
 class Client(NamedTuple):
-    """What one client knows. `waits` says what each master still has to work on."""
+    """What one client does, and the fence it has or wants."""
 
     phase: int
-    votes: Votes
     fence: int
-    waits: tuple[str, ...]
 
 
 class State(NamedTuple):
-    """One moment of a story; `last` is the fence of the last holder."""
+    """One moment; `columns` are numbers of columns, in order. `last` is the last holder's fence."""
 
-    masters: tuple[Memory, ...]
+    columns: tuple[int, ...]
     clients: tuple[Client, ...]
     last: int
     losses: int
+
+
+class Move(NamedTuple):
+    """What may happen between one client and one master, and the column afterwards."""
+
+    what: str
+    column: int
+    heard: bool = False
+    lost: bool = False
 
 
 class Rule(NamedTuple):
@@ -65,159 +88,223 @@ class Broken(AssertionError):
     """A story in which two held at once, or a fence went back."""
 
 
-Part = TypeVar("Part")
+class Search:
+    """All stories that begin with these fences, one a master, and proposals, one a client."""
+
+    def __init__(
+        self, rule: Rule, fences: tuple[int, ...], proposals: tuple[int, ...], losses: int
+    ) -> None:
+        self.rule = rule
+        self.proposals = proposals
+        self.losses = losses
+        self.terms = Terms(
+            names=tuple(f"m{place}" for place in range(len(fences))),
+            max_clock_skew=0.0005,
+            restart_delay=0,
+            max_ttl=60,
+            fence_ttl=600,
+        )
+        self._columns: list[Column] = []
+        self._numbers: dict[Column, int] = {}
+        self._moves = cache(self._moved)
+        self._work = cache(self._worked)
+        self._judge = cache(self._judged)
+        self._turn = cache(self._turned)
+        seats = (Seat(None, "a"),) * len(proposals)
+        columns = sorted(self._number(Column(-1, fence, seats)) for fence in fences)
+        asking = (Client(ASKING, 0),) * len(proposals)
+        self.first = State(tuple(columns), asking, 0, 0)
+
+    def run(self) -> int:
+        """Visit every state; returns how many there are. Raises Broken with the story."""
+        before: dict[State, State | None] = {self.first: None}
+        stack = [self.first]
+        while stack:
+            state = stack.pop()
+            try:
+                for _, following in self._next(state):
+                    if following not in before:
+                        before[following] = state
+                        stack.append(following)
+            except Broken as end:
+                raise Broken("\n".join((*self._story(state, before), str(end)))) from None
+        return len(before)
+
+    def _story(self, state: State, before: dict[State, State | None]) -> list[str]:
+        story = []
+        while (earlier := before[state]) is not None:
+            story.append(next(what for what, then in self._next(earlier) if then == state))
+            state = earlier
+        return story[::-1]
+
+    def _number(self, column: Column) -> int:
+        number = self._numbers.setdefault(column, len(self._columns))
+        if number == len(self._columns):
+            self._columns.append(column)
+        return number
+
+    def _next(self, state: State) -> Iterator[tuple[str, State]]:
+        columns, clients, last, losses = state
+        for number, client in enumerate(clients):
+            if client.phase == HOLDING:
+                through = client._replace(phase=THROUGH)
+                yield (
+                    f"{NAMES[number]} is through",
+                    State(columns, _put(clients, number, through), last, losses),
+                )
+            for column in dict.fromkeys(columns):
+                for move in self._moves(column, number, client):
+                    if move.lost and losses == self.losses:
+                        continue
+                    rest = list(columns)
+                    rest[rest.index(column)] = move.column
+                    after = losses + move.lost
+                    if move.heard:
+                        yield move.what, self._heard(rest, clients, number, last, after)
+                    else:
+                        yield move.what, State(tuple(sorted(rest)), clients, last, after)
+
+    def _moved(self, place: int, number: int, client: Client) -> tuple[Move, ...]:
+        column, name = self._columns[place], NAMES[number]
+        moves = []
+        if client.phase == THROUGH and column.owner == number:
+            freed = self._number(column._replace(owner=-1))
+            moves.append(Move(f"{name}'s key leaves {_told(column)}", freed))
+        vote, waits = column.seats[number]
+        if waits:
+            what = f"{_told(column)} works on {name}'s {waits[0]}"
+            gone = f"{name}'s {waits[0]} to {_told(column)} is lost"
+            before = column.owner, column.fence
+            *after, said = self._work(*before, number, waits[0], client)
+
+            def seated(vote: Vote | None, owner: int, fence: int) -> int:
+                seats = _put(column.seats, number, Seat(vote, waits[1:]))
+                return self._number(Column(owner, fence, seats))
+
+            if waits[0] != ("a", "c", "", "")[client.phase] or vote is not None:
+                # Nobody waits for the reply: that it is lost makes no other story.
+                moves += [
+                    Move(f"{what}, late", seated(vote, *after)),
+                    Move(gone, seated(vote, *before), lost=True),
+                ]
+            else:
+                moves += [
+                    Move(what, seated(said, *after), heard=True),
+                    Move(gone, seated(LOST, *before), heard=True, lost=True),
+                    Move(
+                        f"{what}, and the reply is lost",
+                        seated(LOST, *after),
+                        heard=True,
+                        lost=True,
+                    ),
+                ]
+        return tuple(moves)
+
+    def _heard(
+        self, rest: list[int], clients: tuple[Client, ...], number: int, last: int, losses: int
+    ) -> State:
+        rest.sort()
+        client = clients[number]
+        votes = tuple(self._columns[place].seats[number].vote for place in rest)
+        after = self._judge(client, votes)
+        if after.phase == client.phase:
+            return State(tuple(rest), clients, last, losses)
+        # What it has heard is of no use any more: forgetting it joins stories.
+        more = "c" if after.phase == CONFIRMING else ""
+        rest = sorted(self._turn(place, number, more) for place in rest)
+        if after.phase == HOLDING:
+            if any(other.phase == HOLDING for other in clients):
+                raise Broken("two hold it")
+            if after.fence <= last:
+                raise Broken(f"{NAMES[number]} holds it with {after.fence} after {last}")
+            last = after.fence
+        return State(tuple(rest), _put(clients, number, after), last, losses)
+
+    def _turned(self, place: int, number: int, more: str) -> int:
+        column = self._columns[place]
+        seat = Seat(None, column.seats[number].waits + more)
+        return self._number(column._replace(seats=_put(column.seats, number, seat)))
+
+    def _judged(self, client: Client, votes: tuple[Vote | None, ...]) -> Client:
+        tally = Tally(len(votes), skew=self.terms.skew, rivals=client.phase == ASKING)
+        for place, vote in enumerate(votes):
+            if vote is not None:
+                tally.cast(place, vote)
+        if tally.verdict is Verdict.PENDING:
+            return client
+        if tally.verdict is Verdict.LOST:
+            return client._replace(phase=THROUGH)
+        if client.phase == CONFIRMING:
+            return client._replace(phase=HOLDING)
+        fences = highest(tally, 1)
+        agreed = self.rule.settled(tally, fences)
+        return Client(HOLDING if agreed else CONFIRMING, fences[0])
+
+    def _worked(
+        self, owner: int, stored: int, number: int, what: str, client: Client
+    ) -> tuple[int, int, Vote]:
+        if what == "c" and self.rule.confirm_anywhere:
+            stored = max(stored, client.fence)
+            return owner, stored, granted(NOW, (stored,))
+        master, terms = MemoryMaster(lambda: NOW), self.terms
+        lock, counter = terms.lock("r"), terms.fence("r")
+        master.set(terms.marker, b"trusted")
+        master.set(counter, b"%d" % stored)
+        if owner >= 0:
+            master.set(lock, VALUES[owner].encode(), 1000)
+        value = VALUES[number]
+        command: Command
+        if what == "a":
+            command = Acquire(
+                terms=terms, resources=("r",), value=value, ttl=10,
+                proposal=self.proposals[number],
+            )  # fmt: skip
+        else:
+            command = Confirm(terms=terms, resources=("r",), value=value, fences=(client.fence,))
+        vote = command.vote(master.say(command, 0, b"trusted")[1:])
+        now = master.get(lock)
+        owner = -1 if now is None else VALUES.index(now.decode())
+        # The reasons are for people; without them more stories are one.
+        return owner, int(master.get(counter) or 0), vote._replace(reason="", ttl=None)
 
 
 def _put(parts: tuple[Part, ...], place: int, part: Part) -> tuple[Part, ...]:
     return (*parts[:place], part, *parts[place + 1 :])
 
 
-class Search:
-    """All stories that begin with these fences and proposals."""
+def _told(column: Column) -> str:
+    lock = f"{NAMES[column.owner]}'s lock" if column.owner >= 0 else "no lock"
+    return f"a master with {lock} and fence {column.fence}"
 
-    def __init__(
-        self, rule: Rule, fences: tuple[int, ...], proposals: tuple[int, int], losses: int
-    ) -> None:
-        self.rule = rule
-        self.proposals = proposals
-        self.losses = losses
-        asking = Client(ASKING, (None,) * MASTERS, 0, ("a",) * MASTERS)
-        self.first = State(tuple(Memory(-1, fence) for fence in fences), (asking, asking), 0, 0)
-        self._work = cache(self._worked)
-        self._judge = cache(self._judged)
 
-    def run(self) -> int:
-        """Visit every state; returns how many there are. Raises Broken with the story."""
-        seen = {self.first}
-        stack: list[tuple[State, tuple[str, ...]]] = [(self.first, ())]
-        while stack:
-            state, story = stack.pop()
-            for what, following in self._next(state, story):
-                if following not in seen:
-                    seen.add(following)
-                    stack.append((following, (*story, what)))
-        return len(seen)
+def beginnings(masters: int, clients: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Fences and proposals to begin with, one of each kind that differs in more than names."""
+    for fences in combinations_with_replacement((0, LEFT), masters):
+        for others in product((NOW + 1, NOW + 2, NOW + 5), repeat=clients - 1):
+            yield fences, (NOW + 1, *others)
 
-    def _next(self, state: State, story: tuple[str, ...]) -> Iterator[tuple[str, State]]:
-        for number, client in enumerate(state.clients):
-            name = "AB"[number]
-            if client.phase == HOLDING:
-                yield (
-                    f"{name} is through",
-                    self._with(state, number, client._replace(phase=THROUGH)),
-                )
-            for place, waits in enumerate(client.waits):
-                master = state.masters[place]
-                if client.phase == THROUGH and master.owner == number:
-                    yield (
-                        f"{name}'s key leaves m{place}",
-                        self._on(state, place, Memory(-1, master.fence)),
-                    )
-                if not waits:
-                    continue
-                rest = _put(client.waits, place, waits[1:])
-                told = client._replace(waits=rest)
-                memory, vote = self._work(master, number, waits[0], client.fence)
-                worked = self._on(state, place, memory)
-                what = f"m{place} works on {name}'s {waits[0]}"
-                fits = waits[0] == ("a", "c", "", "")[client.phase]
-                if not fits or client.votes[place] is not None:
-                    # Nobody waits for the reply: that it is lost makes no other story.
-                    yield f"{what}, late", self._with(worked, number, told)
-                else:
-                    yield what, self._heard(worked, number, told, place, vote, story)
-                if state.losses < self.losses:
-                    less = state._replace(losses=state.losses + 1)
-                    if not fits or client.votes[place] is not None:
-                        yield (
-                            f"{name}'s {waits[0]} to m{place} is lost",
-                            self._with(less, number, told),
-                        )
-                        continue
-                    yield (
-                        f"{name}'s {waits[0]} to m{place} is lost",
-                        self._heard(less, number, told, place, LOST, story),
-                    )
-                    yield (
-                        f"{what}, and the reply is lost",
-                        self._heard(
-                            worked._replace(losses=less.losses), number, told, place, LOST, story
-                        ),
-                    )
 
-    @staticmethod
-    def _with(state: State, number: int, client: Client) -> State:
-        clients = (client, state.clients[1]) if number == 0 else (state.clients[0], client)
-        return state._replace(clients=clients)
+def main(argv: list[str]) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.engine.exhaustive")
+    parser.add_argument("--masters", type=int, default=3, help="how many (3)")
+    parser.add_argument("--clients", type=int, default=2, choices=(2, 3), help="how many (2)")
+    parser.add_argument("--losses", type=int, default=1, help="at most so many in a story (1)")
+    options = parser.parse_args(argv)
+    began, states = time.perf_counter(), 0
+    for fences, proposals in beginnings(options.masters, options.clients):
+        try:
+            found = Search(Rule(), fences, proposals, options.losses).run()
+        except Broken as story:
+            sys.stdout.write(f"{story}\nfences {fences}, proposals {proposals}\n")
+            return 1
+        states += found
+        sys.stdout.write(f"{found:12,} states with fences {fences} and proposals {proposals}\n")
+        sys.stdout.flush()
+    took = time.perf_counter() - began
+    sys.stdout.write(f"{states:12,} states in {took:.0f} s, and no promise was broken\n")
+    return 0
 
-    @staticmethod
-    def _on(state: State, place: int, memory: Memory) -> State:
-        masters = _put(state.masters, place, memory)
-        return state._replace(masters=masters)
 
-    def _heard(
-        self,
-        state: State,
-        number: int,
-        client: Client,
-        place: int,
-        vote: Vote,
-        story: tuple[str, ...],
-    ) -> State:
-        votes = _put(client.votes, place, vote)
-        phase, fence = self._judge(client.phase, votes, client.fence)
-        if phase == client.phase:
-            return self._with(state, number, client._replace(votes=votes))
-        if phase == CONFIRMING:
-            waits = tuple(one + "c" for one in client.waits)
-            heard = Client(CONFIRMING, (None,) * MASTERS, fence, waits)
-            return self._with(state, number, heard)
-        # What it has heard is of no use any more: forgetting it joins stories.
-        client = Client(phase, (), fence, client.waits)
-        if phase == HOLDING:
-            if state.clients[1 - number].phase == HOLDING:
-                raise Broken("\n".join((*story, "both hold it")))
-            if fence <= state.last:
-                end = f"{'AB'[number]} holds it with {fence} after {state.last}"
-                raise Broken("\n".join((*story, end)))
-            state = state._replace(last=fence)
-        return self._with(state, number, client)
-
-    def _judged(self, phase: int, votes: Votes, fence: int) -> tuple[int, int]:
-        tally = Tally(MASTERS, skew=TERMS.skew, rivals=phase == ASKING)
-        for place, vote in enumerate(votes):
-            if vote is not None:
-                tally.cast(place, vote)
-        if tally.verdict is Verdict.PENDING:
-            return phase, fence
-        if tally.verdict is Verdict.LOST:
-            return THROUGH, fence
-        if phase == CONFIRMING:
-            return HOLDING, fence
-        fences = highest(tally, 1)
-        return (HOLDING if self.rule.settled(tally, fences) else CONFIRMING), fences[0]
-
-    def _worked(self, memory: Memory, number: int, what: str, fence: int) -> tuple[Memory, Vote]:
-        if what == "c" and self.rule.confirm_anywhere:
-            stored = max(memory.fence, fence)
-            return Memory(memory.owner, stored), granted(NOW, (stored,))
-        master = MemoryMaster(lambda: NOW)
-        lock, counter = TERMS.lock("r"), TERMS.fence("r")
-        master.set(TERMS.marker, b"trusted")
-        master.set(counter, b"%d" % memory.fence)
-        if memory.owner >= 0:
-            master.set(lock, VALUES[memory.owner].encode(), 1000)
-        value = VALUES[number]
-        command: Command
-        if what == "a":
-            command = Acquire(
-                terms=TERMS, resources=("r",), value=value, ttl=10,
-                proposal=self.proposals[number],
-            )  # fmt: skip
-        else:
-            command = Confirm(terms=TERMS, resources=("r",), value=value, fences=(fence,))
-        vote = command.vote(master.say(command, 0, b"trusted")[1:])
-        now = master.get(lock)
-        owner = -1 if now is None else VALUES.index(now.decode())
-        # The reasons are for people; without them more stories are one.
-        return Memory(owner, int(master.get(counter) or 0)), vote._replace(reason="", ttl=None)
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

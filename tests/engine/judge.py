@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from redlock_django.backends.memory import LINGER
 from redlock_django.engine.validity import Lease
 from tests.engine.world import Clock, SimulatedMaster, Violation, World
 
@@ -17,6 +18,16 @@ class Holding:
     until: float  # true time
 
 
+@dataclass(slots=True)
+class Asking:
+    """A client that wants resources: since when, and since when it stands in a queue."""
+
+    resources: tuple[str, ...]
+    since: float
+    queued: float | None = None
+    overtaken: int = 0
+
+
 class Judge:
     """The checkers of one simulation."""
 
@@ -27,14 +38,42 @@ class Judge:
         self.winners: dict[str, int] = {}
         self.holders: set[str] = set()
         self.alive: dict[str, bool] = {}  # token -> whether its client still lives
+        self.dead: set[str] = set()  # clients that were killed
+        self.asking: dict[str, Asking] = {}  # by client
+        self.overtaken = 0  # at most so many came later than a waiter and were served before it
+        self.freed: dict[str, float] = {}  # when somebody let go of what others waited for
+        self.gaps: list[float] = []  # how long it took until one of them had it
 
     def drawn(self, token: str) -> None:
         """A round has begun with that token."""
         self.alive[token] = True
 
+    def asks(self, client: str, resources: tuple[str, ...]) -> None:
+        """A client begins to ask."""
+        self.asking[client] = Asking(resources, self.world.now)
+
+    def queues(self, client: str) -> None:
+        """A client has been refused, and waits."""
+        asking = self.asking[client]
+        if asking.queued is None:
+            asking.queued = self.world.now
+
+    def turn(self, lease: Lease, asked: Asking | None) -> None:
+        """A client was granted what it asked for: who came before it, and was there a gap?"""
+        assert asked is not None
+        for resource in lease.resources:
+            freed = self.freed.pop(resource, None)
+            if freed is not None:
+                self.gaps.append(self.world.now - freed)
+        for other in self.asking.values():
+            before = other.queued is not None and other.queued < asked.since
+            if before and other.resources == lease.resources:
+                other.overtaken += 1
+                self.overtaken = max(self.overtaken, other.overtaken)
+
     def granted(self, client: str, clock: Clock, lease: Lease) -> None:
         """A client was told that it holds a lease."""
-        self.world.note(client, f"HOLDS {'+'.join(lease.resources)} {lease.fences}")
+        self.world.note(client, "HOLDS", "+".join(lease.resources), lease.fences)
         until = clock.when(lease.until)
         if until <= self.world.now:
             self.world.seen["woke up too late"] += 1
@@ -77,6 +116,9 @@ class Judge:
         for resource in lease.resources:
             held = self.holdings.get(resource, [])
             self.holdings[resource] = [one for one in held if one.token != lease.token]
+            for other in self.asking.values():
+                if other.queued is not None and other.resources == (resource,):
+                    self.freed[resource] = self.world.now
 
     def left(self, masters: list[SimulatedMaster], *, clients_idle: bool) -> None:
         """No lock may live longer than it may, nor outlive the round of a living client."""
@@ -87,5 +129,18 @@ class Judge:
                 left = master.memory.pttl(master.terms.lock(resource)) / 1000
                 if not 0 <= left <= master.terms.max_ttl:
                     raise Violation(f"{resource} stands on {master.name} for {left} s")
-                if clients_idle and self.alive[token]:
+                if clients_idle and self.alive[token] and token not in master.strays:
                     raise Violation(f"{resource} of {token[:6]} was left on {master.name}")
+            self._queues(master, clients_idle=clients_idle and not master.restored)
+
+    def _queues(self, master: SimulatedMaster, *, clients_idle: bool) -> None:
+        """No queue outlives its lock by much; nobody stands in one who does not wait."""
+        for resource, names in master.waiters().items():
+            key = master.terms.queue(resource)
+            left = master.memory.ends[key] / 1000 - master.clock.read()
+            if left > master.terms.max_ttl + LINGER / 1000:
+                raise Violation(f"the queue of {resource} stands on {master.name} for {left} s")
+            for name in names if clients_idle else ():
+                client = name.rpartition(":")[2].partition(" ")[0]
+                if client not in self.dead:
+                    raise Violation(f"{name} was left in {resource}'s queue on {master.name}")

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache, partial
+from math import log
 from random import Random
 from typing import Any, Protocol
 
@@ -19,16 +21,23 @@ from redlock_django.engine.commands import (
     FENCE_AHEAD,
     GRANTED,
     NOT_READY,
+    PROMISED,
     Command,
     Heal,
     Release,
 )
 from redlock_django.engine.quorum import Verdict, Vote, failed
 from redlock_django.engine.rounds import Round
-from tests.engine.world import Clock, SimulatedMaster, World
+from tests.engine.world import Clock, SimulatedMaster, Words, World
 
 NOT_ASKED = failed("not asked", sent=False)
-RARE = {BURIED: "buried", NOT_READY: "not ready", FENCE_AHEAD: "fence ahead", ABSENT: "absent"}
+RARE = {
+    BURIED: "buried",
+    NOT_READY: "not ready",
+    FENCE_AHEAD: "fence ahead",
+    ABSENT: "absent",
+    PROMISED: "promised",
+}
 
 
 class Owner(Protocol):
@@ -40,35 +49,49 @@ class Owner(Protocol):
     def hear(self, what: Callable[..., None], *args: Any) -> None:
         """Be told, at once or on waking."""
 
+    def called(self, name: bytes, master: int) -> None:
+        """A master calls one of this owner's waiters."""
+
 
 class Exchange:
-    """One round on its way."""
+    """One round on its way. Where it is not awaited, its answers are nobody's business."""
+
+    __slots__ = ("awaited", "commands", "decided", "number", "tally", "wake")
 
     def __init__(self, asked: Round, number: int, wake: Callable[[], None]) -> None:
-        self.commands = asked.commands
-        self.tally = asked.tally
+        self.commands, self.tally, self.awaited = asked
         self.number = number
         self.wake = wake
         self.decided = False
 
     def cast(self, master: int, vote: Vote) -> None:
         """Count a vote, and wake whoever waits once the verdict is there."""
-        if self.tally.cast(master, vote) is not Verdict.PENDING and not self.decided:
+        if not self.awaited:
+            return
+        verdict = self.tally.cast(master, vote)
+        if not self.decided and verdict is not Verdict.PENDING:
             self.decided = True
             self.wake()
 
 
 @dataclass(slots=True)
 class Message:
-    """A command (or, without one, a join) as it travels; `how` is the join's."""
+    """A command (or, without words, a join) as it travels; `how` is the join's."""
 
-    command: Command | None
+    words: Words | None
     number: int = 0
     exchange: Exchange | None = None
     marker: bytes = b""
     ready_at: int = 0
     how: str = ""
     run_id: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class Push:
+    """What a master says without being asked."""
+
+    name: bytes
 
 
 class Link:
@@ -83,7 +106,7 @@ class Link:
         self.flying: deque[Message] = deque()
         self.there = 0.0  # when the last message arrives: nothing sent later comes sooner
         self.back = 0.0
-        self.returning: deque[Reply] = deque()
+        self.returning: deque[Reply | Push] = deque()
 
 
 class Line:
@@ -91,6 +114,7 @@ class Line:
 
     def __init__(self, master: SimulatedMaster) -> None:
         self.master = master
+        self.place = master.place
         self.link: Link | None = None
         self.run_id = ""
         self.marker = b""
@@ -128,6 +152,7 @@ class Wire:
         self.latency = latency
         self.late = late
         self.closed = False
+        self.channel = self.terms.wake(owner.name)
         self.luck: Random = world.luck(f"network {owner.name}")
         self._number = 0
         for line in self.lines:
@@ -144,34 +169,31 @@ class Wire:
         """Say a round's commands, to all who may be asked."""
         now = self.owner.clock.read()
         asked: list[tuple[Line, Command]] = []
-        for place, (line, command) in enumerate(zip(self.lines, exchange.commands, strict=True)):
+        for line, command in zip(self.lines, exchange.commands, strict=True):
             if command is None:
-                exchange.cast(place, NOT_ASKED)
-                continue
-            fault = self._fault(line, now) if command.trusted or line.link is None else ""
-            if fault:
+                exchange.cast(line.place, NOT_ASKED)
+            elif line.link is None:
                 if isinstance(command, Release):
                     line.kept[command.token] = replace(command, bury=True)
-                exchange.cast(place, failed(fault, sent=False))
+                exchange.cast(line.place, _unsaid(line.reason))
+            elif command.trusted and now < line.ready:
+                self.world.seen["untrusted"] += 1
+                exchange.cast(line.place, _unsaid("is not trusted yet"))
             else:
                 asked.append((line, command))
         hopeless = exchange.decided and exchange.tally.unreachable
+        words = None
         for line, command in asked:
-            if hopeless and not isinstance(command, Release):
-                exchange.cast(line.master.place, NOT_ASKED)
+            if isinstance(command, Release):
+                if line.loose and command.token in line.loose:
+                    line.loose.discard(command.token)
+                    command = replace(command, bury=True)
+            elif hopeless:
+                exchange.cast(line.place, NOT_ASKED)
                 continue
-            if isinstance(command, Release) and command.token in line.loose:
-                line.loose.discard(command.token)
-                command = replace(command, bury=True)
-            self._write(line, Message(command, exchange.number, exchange))
-
-    def _fault(self, line: Line, now: float) -> str:
-        if line.link is None:
-            return line.reason
-        if now < line.ready:
-            self.world.seen["untrusted"] += 1
-            return "is not trusted yet"
-        return ""
+            if words is None or words.command is not command:
+                words = Words(command)  # most rounds say the same to all
+            self._write(line, Message(words, exchange.number, exchange))
 
     # Connecting.
 
@@ -208,7 +230,7 @@ class Wire:
         self.world.seen["joined"] += 1
         for release in line.kept.values():
             self.world.seen["kept release"] += 1
-            self._write(line, Message(release))
+            self._write(line, Message(Words(release)))
             line.loose.discard(release.token)
         line.kept.clear()
 
@@ -233,12 +255,14 @@ class Wire:
         self._post(line, link, message)
 
     def _delay(self, line: Line) -> float:
-        return self.luck.expovariate(1 / self.latency) + line.lag + line.master.slow
+        # What `expovariate(1 / self.latency)` draws, without the call: it is drawn so often.
+        drawn = -log(1.0 - self.luck.random()) / (1 / self.latency)
+        return drawn + line.lag + line.master.slow
 
     def _post(self, line: Line, link: Link, message: Message) -> None:
         if self.world.transcript is not None:
-            what = message.how if message.command is None else _told(message.command)
-            self.world.note(self.owner.name, f"-> {line.master.name} {what}")
+            what = message.how if message.words is None else _told(message.words.command)
+            self.world.note(self.owner.name, "->", line.master.name, what)
         link.flying.append(message)
         if not line.deaf:
             link.there = max(link.there, self.world.now + self._delay(line))
@@ -253,29 +277,47 @@ class Wire:
 
     def _work(self, line: Line, link: Link, message: Message) -> None:
         """The master works on a message."""
-        master, command = line.master, message.command
+        master, words = line.master, message.words
         if link.life != master.life or not master.up:
             if link.alive and not line.mute:
                 self.world.after(self._delay(line), self.owner.hear, self._ended, line, link)
             return
-        if command is None:
+        if words is None:
             reply = master.join(message.run_id or master.memory.run_id, message.how)
+            if link.alive and not link.joined:
+                # In truth it subscribes a little later, but before anything that queues it.
+                master.hearers[self.channel] = partial(self._push, line, link)
         else:
-            reply = master.say(command, message.number, message.marker, message.ready_at)
+            reply = master.say(words, message.number, message.marker, message.ready_at)
             status = reply[1]
             assert isinstance(status, int)
-            self._count(command, status)
+            self._count(words.command, status)
             if not link.alive:
                 self.world.seen["late message"] += 1
             if self.world.transcript is not None:
                 late = "" if link.alive else " (late)"
-                self.world.note(master.name, f"{_told(command)} = {_answer(reply)}{late}")
+                told = _told(words.command)
+                self.world.note(master.name, f"{told} = {_answer(reply)}{late}")
         if not link.alive:
             return
         link.returning.append(reply)
         self._bring(line, link, reply)
 
-    def _bring(self, line: Line, link: Link, reply: Reply) -> None:
+    def _push(self, line: Line, link: Link, name: bytes) -> None:
+        if link.alive:
+            push = Push(name)
+            link.returning.append(push)
+            self._bring(line, link, push)
+        else:
+            self.world.seen["called over a dead link"] += 1
+
+    def _unhear(self, line: Line, link: Link) -> None:
+        """The master learns that a link has gone."""
+        hearer = line.master.hearers.get(self.channel)
+        if isinstance(hearer, partial) and hearer.args[1] is link and not line.deaf:
+            del line.master.hearers[self.channel]
+
+    def _bring(self, line: Line, link: Link, reply: Reply | Push) -> None:
         link.back = max(link.back, self.world.now + self._delay(line))
         self.world.at(link.back, self._return, line, link, reply)
 
@@ -284,12 +326,12 @@ class Wire:
         seen["messages"] += 1
         if status in RARE:
             seen[RARE[status]] += 1
-        if status == GRANTED and isinstance(command, Heal):
+        elif status == GRANTED and isinstance(command, Heal):
             seen["healed"] += 1
 
     # Bytes back.
 
-    def _return(self, line: Line, link: Link, reply: Reply) -> None:
+    def _return(self, line: Line, link: Link, reply: Reply | Push) -> None:
         # As `_arrive`: a partition leaves replies where they are.
         if line.mute or not link.alive or not link.returning:
             return
@@ -298,8 +340,11 @@ class Wire:
         link.returning.popleft()
         self.owner.hear(self._answer, line, link, reply)
 
-    def _answer(self, line: Line, link: Link, reply: Reply) -> None:
+    def _answer(self, line: Line, link: Link, reply: Reply | Push) -> None:
         if not link.alive or self.closed:
+            return
+        if isinstance(reply, Push):
+            self.owner.called(reply.name, line.place)
             return
         if not link.joined:
             self._joined(line, link, reply)
@@ -307,15 +352,16 @@ class Wire:
         message = link.owed.popleft()
         link.since = self.world.now
         assert reply[0] == message.number, "a reply was taken for another's"
-        if message.command is None:
+        if message.words is None:
             line.checking = False
             self._trust(line, reply)
             return
         if reply[1] == NOT_READY and not line.checking:
             line.checking = True
             self._write(line, Message(None, how="join", run_id=line.run_id))
-        if message.exchange is not None:
-            message.exchange.cast(line.master.place, message.command.vote(reply[1:]))
+        exchange = message.exchange
+        if exchange is not None and exchange.awaited:
+            exchange.cast(line.place, message.words.command.vote(reply[1:]))
 
     # Losing.
 
@@ -352,22 +398,24 @@ class Wire:
         """Give up a link, tell everybody who waits for it, and connect anew."""
         link = line.link
         assert link is not None
-        self.world.note(self.owner.name, f"xx {line.master.name} {reason}")
+        self.world.note(self.owner.name, "xx", line.master.name, reason)
         self.world.seen["link lost"] += 1
         line.link, line.checking, line.reason = None, False, reason
         link.alive = False
+        # A master that nothing reaches does not learn it, and goes on calling.
+        self.world.after(self._delay(line), self._unhear, line, link)
         self._scatter(line, link)
         if self.closed:
             return
         owed, link.owed = link.owed, deque()
         for message in owed:
-            command = message.command
+            command = None if message.words is None else message.words.command
             if isinstance(command, Release):
                 line.kept[command.token] = replace(command, bury=True)
             elif command is not None and command.sets:
                 line.loose.add(command.token)
             if message.exchange is not None:
-                message.exchange.cast(line.master.place, failed(reason))
+                message.exchange.cast(line.place, failed(reason))
         self._again(line)
 
     def _scatter(self, line: Line, link: Link) -> None:
@@ -395,6 +443,11 @@ class Wire:
         for line in self.lines:
             if line.link is not None:
                 self.lose(line, "gone")
+
+
+@cache
+def _unsaid(reason: str) -> Vote:
+    return failed(reason, sent=False)
 
 
 def _told(command: Command) -> str:

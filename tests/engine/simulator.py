@@ -1,16 +1,19 @@
 """The third driver of the engine's protocols: it owns time and luck.
 
 `uv run python -m tests.engine.simulator --seed 123` replays one seed and prints its
-transcript; `--seeds 1000 [--first 0]` runs many and prints what was seen.
+transcript; `--seeds 1000 [--first 0]` runs many and prints what was seen. For very many, see
+`tests/engine/sweep.py`; for a failing seed that is hard to read, `tests/engine/shrink.py`.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import shlex
 import sys
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import cycle
 from random import Random
 from statistics import median
@@ -25,7 +28,7 @@ from tests.engine.world import EPOCH, Clock, SimulatedMaster, Violation, World
 RATE_APART = 0.0045  # two clocks: less than the 1 % that the drift allows for
 KINDS = (
     "deaf", "mute", "partition", "isolate", "hang", "kill", "restart", "snapshot", "flush",
-    "slow", "lag", "reset", "pause", "cancel", "die",
+    "slow", "lag", "reset", "pause", "cancel", "die", "jump",
 )  # fmt: skip
 
 
@@ -56,9 +59,22 @@ class Setup:
     outsider: bool = False
     stalls: float = 0.0
     strikes: float = 0.0
-    faults: frozenset[str] = field(default_factory=frozenset)
+    faults: frozenset[str] = field(default_factory=frozenset, repr=False)  # shown in order
     every: float = 0.5
     dead: int = 0  # masters that are down from the beginning to the end
+
+    @staticmethod
+    def read(text: str) -> Setup:
+        """What `spelled` has written."""
+        given = json.loads(text)
+        given = {key: tuple(value) if key == "ttls" else value for key, value in given.items()}
+        return Setup(**{**given, "faults": frozenset(given.get("faults", ()))})
+
+    def spelled(self) -> str:
+        """As JSON, without what is as it always is."""
+        usual = asdict(Setup())
+        other = {key: value for key, value in asdict(self).items() if value != usual[key]}
+        return json.dumps(other, default=sorted)
 
     @staticmethod
     def drawn(luck: Random) -> Setup:
@@ -92,7 +108,9 @@ class Simulation:
     def __init__(self, seed: int, setup: Setup | None = None, *, recording: bool = False) -> None:
         self.world = World(seed, recording=recording)
         self.setup = setup or Setup.drawn(self.world.luck("setup"))
-        self.world.note("", str(self.setup))
+        self.world.note(
+            "", f"{self.setup}, faults: {' '.join(sorted(self.setup.faults)) or 'none'}"
+        )
         self.judge = Judge(self.world)
         self._luck = self.world.luck("faults")
         self._calm = False
@@ -368,6 +386,9 @@ class Simulation:
     def _pause(self, seconds: float) -> None:
         self._luck.choice(self.clients).pause(seconds * 2)
 
+    def _jump(self, _: float) -> None:
+        self._luck.choice(self.clients).jump(self._luck.uniform(-100, 100))
+
     def _cancel(self, _: float) -> None:
         self._luck.choice(self.clients).interrupt()
 
@@ -387,7 +408,10 @@ def replay(seed: int, setup: Setup | None = None) -> str:
     except Exception as error:  # noqa: BLE001 - whatever it was, it is what is shown
         end = f"{type(error).__name__}: {error}"
     lines = simulation.world.transcript or []
-    return "\n".join([*lines, end, f"uv run python -m tests.engine.simulator --seed {seed}"])
+    command = f"uv run python -m tests.engine.simulator --seed {seed}"
+    if setup is not None:
+        command += f" --setup {shlex.quote(setup.spelled())}"
+    return "\n".join([*lines, end, command])
 
 
 def sweep(seeds: range) -> tuple[Counter[str], dict[int, str]]:
@@ -408,12 +432,13 @@ def main(argv: list[str]) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.engine.simulator")
     parser.add_argument("--seed", type=int, help="replay one seed and print its transcript")
+    parser.add_argument("--setup", type=Setup.read, help="in this world, not in the one it draws")
     parser.add_argument("--seeds", type=int, default=300, help="run so many seeds")
     parser.add_argument("--first", type=int, default=0, help="beginning with this one")
     options = parser.parse_args(argv)
     write = sys.stdout.write
     if options.seed is not None:
-        text = replay(options.seed)
+        text = replay(options.seed, options.setup)
         write(text + "\n")
         return 0 if "no promise was broken" in text else 1
     began = time.perf_counter()

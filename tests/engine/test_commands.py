@@ -62,21 +62,28 @@ def test_a_fingerprint_differs_where_a_number_differs() -> None:
 
 def test_keys() -> None:
     pairs = ["P:lock:r", "P:fence:r", "P:lock:s", "P:fence:s"]
-    tomb = f"P:tomb:{TOKEN}"
-    assert ACQUIRE.keys() == HEAL.keys() == ["P:master", "P:held", tomb, *pairs]
+    tomb, queues = f"P:tomb:{TOKEN}", ["P:queue:r", "P:queue:s"]
+    assert ACQUIRE.keys() == ["P:master", "P:held", tomb, *pairs, *queues]
+    assert HEAL.keys() == ["P:master", "P:held", tomb, *pairs]
     assert CONFIRM.keys() == ["P:master", *pairs]
     assert EXTEND.keys() == ["P:master", "P:held", "P:lock:r", "P:lock:s"]
-    assert RELEASE.keys() == ["P:held", tomb, "P:lock:r", "P:lock:s"]
+    assert RELEASE.keys() == ["P:held", tomb, "P:lock:r", "P:lock:s", *queues]
+    assert Release(**SAID, calls=False).keys() == ["P:held", tomb, "P:lock:r", "P:lock:s"]
+    assert TERMS.wake("7") == "P:wake:7"
 
 
 def test_arguments() -> None:
     both = ["r", "s"]
-    assert ACQUIRE.arguments() == [VALUE, 1500, TIME, 500_000, 600_000, 60_000, *both]
+    numbers = [VALUE, 1500, TIME, 500_000, 600_000, 60_000]
+    assert ACQUIRE.arguments() == [*numbers, "", *both]
+    waiting = Acquire(**SAID, ttl=1.5, proposal=TIME, waiter="P:wake:7 1", ticket=TIME - 5)
+    assert waiting.arguments() == [*numbers, f"{TIME - 5} P:wake:7 1", *both]
     assert CONFIRM.arguments() == [VALUE, 500_000, 600_000, 7, 8]
     assert EXTEND.arguments() == [VALUE, 1500, *both]
     assert HEAL.arguments() == [VALUE, 1500, 500_000, 600_000, *both, 7, 8]
-    assert RELEASE.arguments() == [VALUE, 0, *both]
-    assert Release(**SAID, bury=True).arguments() == [VALUE, 60_000, *both]
+    assert RELEASE.arguments() == [VALUE, 0, "", *both]
+    assert Release(**SAID, bury=True).arguments() == [VALUE, 60_000, "", *both]
+    assert Release(**SAID, waiter="P:wake:7 1").arguments()[2] == "P:wake:7 1"
 
 
 def test_only_whole_numbers_and_text_go_out() -> None:

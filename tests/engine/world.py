@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from itertools import count
 from random import Random
 from typing import Any
 
-from redlock_django.backends.memory import MemoryMaster, Reply
+from redlock_django.backends.memory import MemoryMaster, Reply, encoded
 from redlock_django.engine.commands import GRANTED, Command, Release, Terms
 
+Memory = tuple[dict[str, tuple[bytes, float]], dict[str, dict[bytes, float]], dict[str, float]]
 EPOCH = 1_760_000_000.0  # a wall clock of our days: fences are µs, and must have their size
 
 
@@ -28,7 +29,7 @@ class World:
         self.now = 0.0
         self.seen: Counter[str] = Counter()
         self.transcript: list[str] | None = [] if recording else None
-        self._order = count()
+        self._order = count().__next__
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
 
     def luck(self, purpose: str) -> Random:
@@ -36,25 +37,25 @@ class World:
         return Random(f"{self.seed}/{purpose}")
 
     def at(self, when: float, what: Callable[..., None], *args: Any) -> None:
-        """Let something happen at a moment of true time."""
-        heapq.heappush(self._events, (max(when, self.now), next(self._order), what, args))
+        """Let something happen at a moment of true time that is not over yet."""
+        heappush(self._events, (when, self._order(), what, args))
 
     def after(self, delay: float, what: Callable[..., None], *args: Any) -> None:
         """Let something happen that many seconds from now."""
-        heapq.heappush(self._events, (self.now + delay, next(self._order), what, args))
+        heappush(self._events, (self.now + delay, self._order(), what, args))
 
     def run(self, until: float) -> None:
         """Let everything happen up to a moment."""
         events = self._events
         while events and events[0][0] <= until:
-            self.now, _, what, args = heapq.heappop(events)
+            self.now, _, what, args = heappop(events)
             what(*args)
         self.now = until
 
-    def note(self, who: str, text: str) -> None:
+    def note(self, who: str, *words: object) -> None:
         """Write down what happens, where a transcript is wanted."""
         if self.transcript is not None:
-            self.transcript.append(f"{self.now:9.4f} {who:>4} {text}")
+            self.transcript.append(f"{self.now:9.4f} {who:>4} {' '.join(map(str, words))}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,18 @@ class Clock:
 
     def micros(self) -> int:
         """What the clock shows, in µs."""
-        return int(self.read() * 1_000_000)
+        return int((self.first + self.rate * self.world.now) * 1_000_000)
+
+
+class Words:
+    """A command as its script is given it, worked out once for all the masters it goes to."""
+
+    __slots__ = ("argv", "command", "keys")
+
+    def __init__(self, command: Command) -> None:
+        self.command = command
+        self.keys = command.keys()
+        self.argv = encoded(command.arguments())
 
 
 class SimulatedMaster:
@@ -89,17 +101,30 @@ class SimulatedMaster:
         self.clock = clock
         self.up = True
         self.hung = False
+        self.restored = False  # from a snapshot, which may bring back what was gone already
         self.slow = 0.0
         self.life = 0  # a connection is to one life: bytes for an older one are nobody's
         self.memory = MemoryMaster(clock.micros)
+        self.memory.publish = self._publish
+        self.hearers: dict[str, Callable[[bytes], None]] = {}  # channel -> the link that hears it
         self._luck = world.luck(f"master {place}")
         self._backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
-        self._saved: tuple[dict[str, tuple[bytes, float]], dict[str, dict[bytes, float]]] = ({}, {})
+        self._saved: Memory = ({}, {}, {})
         self._reborn()
+
+    def _publish(self, channel: str, name: bytes) -> int:
+        hearer = self.hearers.get(channel)
+        if hearer is None:
+            return 0
+        self.world.seen["called"] += 1
+        hearer(name)
+        return 1
 
     def _reborn(self) -> None:
         self.life += 1
-        self._buried: set[str] = set()
+        self.hearers.clear()
+        self._buried: dict[str, float] = {}  # until when the tombstones stand, by our clock
+        self.strays: set[str] = set()  # tokens that came later than that, and stay for their TTL
         self.memory.run_id = f"{self._luck.getrandbits(160):040x}"
 
     def receive(self, what: Callable[..., None], *args: Any) -> None:
@@ -115,14 +140,25 @@ class SimulatedMaster:
         delay = round(terms.restart_delay * 1_000_000)
         return self.memory.eval("join", [terms.marker], [0, run_id, terms.fingerprint, delay, how])
 
-    def say(self, command: Command, number: int, marker: bytes, ready_at: int) -> Reply:
+    def say(self, words: Words, number: int, marker: bytes, ready_at: int) -> Reply:
         """What the command's script answers."""
-        reply = self.memory.say(command, number, marker, ready_at)
+        command = words.command
+        argv = [b"%d" % number, *words.argv]
+        if command.trusted:
+            argv += (marker, b"%d" % ready_at)
+        reply = self.memory.run(command.name, words.keys, argv)
         if isinstance(command, Release) and command.bury:
-            self._buried.add(command.token)
+            self._buried[command.token] = self.clock.read() + self.terms.max_ttl
         elif command.sets and reply[1] == GRANTED and command.token in self._buried:
-            raise Violation(f"{command.token[:6]}, buried, is back on {self.name}")
+            self._dug_up(command.token)
         return reply
+
+    def _dug_up(self, token: str) -> None:
+        """A token is back: only where it was on its way for longer than tombstones stand."""
+        if self.clock.read() < self._buried[token] - 0.001:
+            raise Violation(f"{token[:6]}, buried, is back on {self.name}")
+        self.world.seen["outlived its tombstone"] += 1
+        self.strays.add(token)
 
     def hang(self) -> None:
         """Stop, as by SIGSTOP: what arrives waits."""
@@ -143,20 +179,33 @@ class SimulatedMaster:
     def start(self, *, snapshot: bool) -> None:
         """Come back, empty or with what was saved last."""
         self.up = True
+        self.restored = snapshot
         self._reborn()
-        strings, sets = self._saved if snapshot else ({}, {})
+        strings, sets, ends = self._saved if snapshot else ({}, {}, {})
         self.memory.strings = dict(strings)
         self.memory.sets = {key: dict(members) for key, members in sets.items()}
+        self.memory.ends = dict(ends)
 
     def save(self) -> None:
         """Take a snapshot, to be started from later."""
         memory = self.memory
-        self._saved = (dict(memory.strings), {key: dict(m) for key, m in memory.sets.items()})
+        sets = {key: dict(members) for key, members in memory.sets.items()}
+        self._saved = (dict(memory.strings), sets, dict(memory.ends))
 
     def flush(self) -> None:
         """Forget everything and stay alive: FLUSHALL."""
         self.memory.strings.clear()
         self.memory.sets.clear()
+        self.memory.ends.clear()
+
+    def waiters(self) -> dict[str, set[str]]:
+        """Who stands in the queues here, by resource."""
+        prefix = self.terms.queue("")
+        return {
+            key.removeprefix(prefix): {name.decode() for name in queue}
+            for key in list(self.memory.sets)
+            if key.startswith(prefix) and (queue := self.memory.queue(key))
+        }
 
     def locks(self) -> dict[str, str]:
         """The tokens of the locks that stand here, by resource."""

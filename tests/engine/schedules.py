@@ -1,0 +1,408 @@
+"""Directed schedules: each a story that one rule of the design decides, told by hand.
+
+Whoever calls one of these is told by an AssertionError (or by an error that the story does not
+expect) that a promise was broken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+import pytest
+
+from redlock_django.engine import rounds
+from redlock_django.engine.commands import Acquire, Confirm, Heal, Release
+from redlock_django.engine.errors import LockLost, NotAcquired, QuorumUnreachable, ResourceLocked
+from redlock_django.engine.quorum import Ballot, Verdict, Vote
+from redlock_django.engine.renewal import next_extension
+from redlock_django.engine.rounds import Round, Step
+from redlock_django.engine.validity import Lease, LeaseState
+from redlock_django.handler import locks
+from redlock_django.locking import lock
+from redlock_django.testing.override import memory_masters
+from redlock_django.wire.waiters import Waiter
+from tests.engine.byhand import MARKER, START, Masters
+
+HOUR = 3600.0
+RUNS = ("1" * 40, "2" * 40)
+
+
+def _denied(masters: Masters, **how: Any) -> NotAcquired:
+    """Somebody asks, and must not have it."""
+    where = {name: how.pop(name) for name in ("deaf", "mute", "down") if name in how}
+    try:
+        lease = masters.run(masters.acquire(**how), **where)
+    except NotAcquired as error:
+        return error
+    raise AssertionError(f"held although it must not be, with {lease.fences}")
+
+
+def _asked(step: Step) -> Round:
+    assert isinstance(step, Round)
+    return step
+
+
+def _freed(masters: Masters, lease: Lease, **how: Collection[int]) -> bool | None:
+    return masters.run(rounds.release(masters.terms, lease), **how)
+
+
+def _extended(masters: Masters, lease: Lease, ttl: float, **how: Collection[int]) -> LeaseState:
+    state, _ = masters.run(rounds.extend(masters.terms, lease, ttl, now=masters.now), **how)
+    return state
+
+
+def _passed(masters: Masters, seconds: float) -> None:
+    masters.now += seconds
+
+
+def _acquire(masters: Masters, token: str, **how: Any) -> Acquire:
+    given = {"resources": ("r",), "ttl": 10.0, "proposal": int(masters.now * 1e6), **how}
+    return Acquire(terms=masters.terms, value=f"{token * 32} {{}}", **given)
+
+
+# Who has won.
+
+
+def two_halves_do_not_both_hold() -> None:
+    masters = Masters(4)
+    _denied(masters, down=(2, 3))
+    _denied(masters, down=(0, 1))
+
+
+def masters_that_are_down_count_in_the_number() -> None:
+    masters = Masters(3)
+    _denied(masters, down=(1, 2))
+    _denied(masters, down=(0, 1))
+
+
+def a_master_whose_clock_ran_ahead_makes_no_second_holder() -> None:
+    masters = Masters(3)
+    masters.run(masters.acquire(ttl=1.0), down=(0,))
+    masters.off[2] = 1.2  # the lock is gone there; its fence is not too far ahead
+    _denied(masters, deaf=(1,))
+
+
+def a_proved_holder_is_not_asked_again() -> None:
+    masters = Masters(5)
+    protocol = masters.acquire()
+    first = _asked(next(protocol))
+    said = []
+    for place, rival in ((0, b"A"), (1, b"A"), (3, b"B"), (2, b"A")):
+        vote = Vote(Ballot.REFUSED, "held", None, (5,), 900, rival)
+        said.append(first.tally.cast(place, vote))
+    assert said == [Verdict.PENDING] * 3 + [Verdict.LOST], "after three nobody knows who has it"
+    protocol.send(masters.now)
+    with pytest.raises(ResourceLocked):
+        protocol.send(masters.now)
+
+
+# For how long.
+
+
+def clocks_that_run_apart_make_no_second_holder() -> None:
+    masters = Masters(3)
+    lease = masters.taken(ttl=10.0)
+    masters.now = lease.until - 0.001
+    masters.off = [0.009 * (masters.now - START)] * 3
+    _denied(masters)
+
+
+def the_time_a_round_took_is_not_ours() -> None:
+    masters = Masters(3)
+    protocol = masters.acquire(ttl=10.0)
+    first = next(protocol)
+    masters.hear(_asked(first))
+    _passed(masters, 4.0)
+    try:
+        protocol.send(masters.now)
+    except StopIteration as done:
+        masters.now = done.value.until - 0.001
+    _denied(masters)
+
+
+def a_round_longer_than_the_ttl_holds_nothing() -> None:
+    masters = Masters(3)
+    protocol = masters.acquire(ttl=1.0)
+    masters.hear(_asked(next(protocol)))
+    _passed(masters, 1.1)
+    with pytest.raises(QuorumUnreachable, match="too slowly"):
+        masters.carry(protocol, protocol.send(masters.now))
+
+
+def no_extension_reaches_beyond_the_hold() -> None:
+    lease = Masters(3).taken(ttl=10.0)
+    plan = next_extension(lease, lease.started + 1, ttl=10.0, hold_until=lease.started + 11.0)
+    assert plan is not None
+    assert plan[0] + plan[1] <= lease.started + 11.0 + 1e-6
+
+
+def an_unanswered_extension_shortens_nothing() -> None:
+    masters = Masters(3)
+    lease = masters.taken(ttl=10.0)
+    assert _extended(masters, lease, 2.0, mute=(0, 1, 2)) is LeaseState.UNKNOWN
+    _passed(masters, 5.0)
+    assert masters.now < lease.until
+    _denied(masters)
+
+
+# What a master checks.
+
+
+def a_master_that_was_flushed_has_no_vote() -> None:
+    masters = Masters(3)
+    masters.run(masters.acquire(), deaf=(2,))
+    masters.memories[1].strings.clear()
+    _denied(masters, deaf=(0,))
+
+
+def a_master_that_was_flushed_confirms_and_extends_nothing() -> None:
+    masters = Masters(1)
+    lease = masters.taken()
+    del masters.memories[0].strings[masters.terms.marker]
+    assert _extended(masters, lease, 10.0) is not LeaseState.RENEWED
+
+
+def a_master_is_not_counted_before_its_time() -> None:
+    masters = Masters(1)
+    ask = _acquire(masters, "a")
+    ready_at = int((masters.now + 5) * 1e6)
+    reply = masters.memories[0].say(ask, 0, MARKER, ready_at)
+    assert ask.vote(reply[1:]).ballot is Ballot.FAILED
+    _passed(masters, 5.0)
+    reply = masters.memories[0].say(ask, 0, MARKER, ready_at)
+    assert ask.vote(reply[1:]).ballot is Ballot.GRANTED
+
+
+def _join(masters: Masters, run: str, fingerprint: str = "", how: str = "join") -> list[Any]:
+    terms = masters.terms
+    delay = round(terms.restart_delay * 1e6)
+    argv: list[str | int | bytes] = [0, run, fingerprint or terms.fingerprint, delay, how]
+    return list(masters.memories[0].eval("join", [terms.marker], argv))
+
+
+def a_restarted_master_waits_for_its_time() -> None:
+    masters = Masters(1)
+    _join(masters, RUNS[0], how="trust")
+    _passed(masters, HOUR)
+    assert _join(masters, RUNS[0])[1] == 1
+    ready_at = _join(masters, RUNS[1])[3]
+    assert ready_at >= (masters.now + masters.terms.restart_delay) * 1e6 - 1
+
+
+def another_deployment_is_refused() -> None:
+    masters = Masters(3)
+    _join(masters, RUNS[0], how="trust")
+    other = Masters(5).terms.fingerprint
+    assert _join(masters, RUNS[0], other)[1] == -6
+    assert _join(masters, RUNS[0])[1] == 1, "and has changed nothing"
+
+
+def a_ready_at_from_a_clock_gone_back_is_cut() -> None:
+    masters = Masters(1)
+    _join(masters, RUNS[0], how="trust")
+    _passed(masters, -HOUR)
+    ready_at = _join(masters, RUNS[0])[3]
+    assert ready_at <= (masters.now + masters.terms.restart_delay) * 1e6 + 1
+
+
+def a_lock_from_a_clock_gone_back_is_cut() -> None:
+    masters = Masters(1)
+    masters.taken()
+    del masters.memories[0].strings[masters.terms.fence("r")]  # it is ahead of the clock, too
+    _passed(masters, -HOUR)
+    _denied(masters)
+    _passed(masters, masters.terms.max_ttl + 0.1)
+    masters.taken()
+
+
+def a_foreign_lock_is_never_cut() -> None:
+    masters = Masters(1)
+    masters.memories[0].set(masters.terms.lock("r"), b"foreign", 2 * HOUR * 1000)
+    _denied(masters)
+    _passed(masters, HOUR)
+    _denied(masters)
+
+
+def the_same_words_twice_are_one_grant() -> None:
+    masters = Masters(1)
+    ask = _acquire(masters, "a")
+    first = ask.vote(masters.memories[0].say(ask, 0, MARKER)[1:])
+    again = ask.vote(masters.memories[0].say(ask, 0, MARKER)[1:])
+    assert first.ballot is again.ballot is Ballot.GRANTED
+    assert first.fences == again.fences
+
+
+def what_begins_with_our_token_need_not_be_ours() -> None:
+    masters = Masters(1)
+    other = b"a" * 32 + b" somebody else's"
+    masters.memories[0].set(masters.terms.lock("r"), other, 5000)
+    ask = _acquire(masters, "a")
+    assert ask.vote(masters.memories[0].say(ask, 0, MARKER)[1:]).ballot is Ballot.REFUSED
+    free = Release(terms=masters.terms, resources=("r",), value=ask.value)
+    masters.memories[0].say(free, 0, MARKER)
+    assert masters.memories[0].get(masters.terms.lock("r")) == other
+
+
+def who_overslept_frees_no_other() -> None:
+    masters = Masters(3)
+    slow = masters.taken(ttl=1.0)
+    _passed(masters, 1.1)
+    other = masters.taken()
+    _freed(masters, slow)
+    assert masters.tokens() == [other.token] * 3
+    _denied(masters)
+
+
+def a_heal_never_brings_back_what_was_released() -> None:
+    masters = Masters(1)
+    lease = masters.taken()
+    masters.run(rounds.release(masters.terms, lease, bury=True))
+    late = _heal(masters, lease)
+    masters.memories[0].say(late, 0, MARKER)
+    assert masters.tokens() == [""]
+
+
+def _heal(masters: Masters, lease: Lease, ahead: int = 0) -> Heal:
+    fences = tuple(fence + ahead for fence in lease.fences)
+    return Heal(
+        terms=masters.terms, resources=lease.resources, value=lease.value, ttl=5, fences=fences
+    )
+
+
+def a_resource_that_is_taken_frees_the_others() -> None:
+    masters = Masters(3)
+    masters.taken("s")
+    with pytest.raises(ResourceLocked):
+        masters.run(masters.acquire("r", "s"))
+    assert masters.tokens("r") == [""] * 3
+
+
+# Fences.
+
+
+def a_holder_without_memory_behind_it_still_has_the_higher_number() -> None:
+    """The counters are gone, and the client's clock is an hour behind."""
+    masters = Masters(3)
+    first = masters.taken().fences[0]
+    _passed(masters, 2 * masters.terms.max_ttl)
+    for place in range(3):
+        masters.forget(place)
+    assert masters.taken(wall=-HOUR).fences[0] > first
+
+
+def _poisoned(masters: Masters, *places: int) -> None:
+    ahead = int((masters.now + 10) * 1e6)
+    for place in places:
+        masters.memories[place].set(masters.terms.fence("r"), b"%d" % ahead)
+
+
+def a_counter_far_ahead_of_its_clock_is_not_counted() -> None:
+    masters = Masters(1)
+    _poisoned(masters, 0)
+    _denied(masters)
+
+
+def no_confirmation_stores_a_number_far_ahead() -> None:
+    masters = Masters(1)
+    lease = masters.taken()
+    confirm = Confirm(
+        terms=masters.terms, resources=("r",), value=lease.value,
+        fences=(lease.fences[0] + 10_000_000,),
+    )  # fmt: skip
+    reply = masters.memories[0].say(confirm, 0, MARKER)
+    assert confirm.vote(reply[1:]).ballot is Ballot.FAILED
+    assert masters.fences() == list(lease.fences)
+
+
+def no_heal_stores_a_number_far_ahead() -> None:
+    masters = Masters(1)
+    lease = masters.taken()
+    masters.forget(0)
+    heal = _heal(masters, lease, ahead=10_000_000)
+    masters.memories[0].say(heal, 0, MARKER)
+    assert masters.fences() == [0]
+
+
+def a_counter_that_is_no_number_is_not_counted() -> None:
+    masters = Masters(1)
+    masters.memories[0].set(masters.terms.fence("r"), b"9" * 17)
+    assert "something else" in str(_denied(masters))
+
+
+def what_a_crashed_writer_left_goes_to_a_majority() -> None:
+    masters = Masters(3)
+    masters.memories[2].set(masters.terms.fence("r"), b"%d" % int((START + 0.3) * 1e6))
+    first = masters.run(masters.acquire(), deaf=(1,))
+    _freed(masters, first)
+    second = masters.run(masters.acquire(), down=(2,))
+    assert second.fences[0] > first.fences[0], "the number went back"
+
+
+def a_confirmation_counts_only_from_who_carries_the_lock() -> None:
+    """Of three, two have lost it when the number is to be written: nobody holds it."""
+    masters = Masters(3)
+    masters.memories[2].set(masters.terms.fence("r"), b"%d" % int((START + 0.3) * 1e6))
+    protocol = masters.acquire()
+    masters.hear(_asked(next(protocol)))
+    confirm = _asked(protocol.send(masters.now))
+    for place in (0, 1):
+        masters.memories[place].set(masters.terms.lock("r"), b"f" * 32 + b" {}", 5000)
+    masters.hear(confirm)
+    assert confirm.tally.verdict is Verdict.LOST
+
+
+# Extensions and healing.
+
+
+def a_healed_master_does_not_count_at_once() -> None:
+    """It had forgotten the lock, and somebody else may have had its vote meanwhile."""
+    masters = Masters(3)
+    lease = masters.run(masters.acquire(), down=(2,))
+    _, lease = masters.run(rounds.extend(masters.terms, lease, 10.0, now=masters.now))
+    assert _extended(masters, lease, 10.0, deaf=(1,)) is not LeaseState.RENEWED
+
+
+# Waiting.
+
+
+def a_minority_that_calls_is_not_enough() -> None:
+    woken: list[int] = []
+    waiter = Waiter("redlock:wake:here 1", 3)
+    waiter.wake = lambda: woken.append(1)
+    waiter.call(0)
+    waiter.call(0)
+    assert not woken
+    waiter.call(2)
+    assert woken
+
+
+def what_was_called_before_a_round_is_heard_by_it() -> None:
+    waiter = Waiter("redlock:wake:here 1", 3)
+    waiter.call(0)
+    waiter.ask()
+    waiter.call(1)
+    assert not waiter.decided
+
+
+def interrupted_after_the_grants_nothing_is_left() -> None:
+    masters = Masters(3)
+    protocol = masters.acquire()
+    step = next(protocol)
+    masters.hear(_asked(step), mute=(1,))
+    masters.hear(_asked(protocol.throw(RuntimeError())))
+    assert masters.tokens() == [""] * 3
+
+
+def a_child_does_not_hold_what_its_parent_holds() -> None:
+    with memory_masters() as masters:
+        held = lock("order:1")
+        with held:
+            locks.forks += 1  # what a child knows of its fork
+            try:
+                with pytest.raises(LockLost, match="belongs to the parent"):
+                    held.extend()
+                assert held.release() is not True
+                assert len(masters.masters[0].strings) > 1, "the parent's key still stands"
+            finally:
+                locks.forks -= 1

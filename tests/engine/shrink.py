@@ -1,0 +1,85 @@
+"""A failing seed made small: the fewest faults, clients and seconds with which it still fails.
+
+`uv run python -m tests.engine.shrink --seed 123` prints the transcript of what is left, and the
+command that replays it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tests.engine.simulator import Setup, Simulation, replay
+
+LUCKS = 5  # seeds that each simpler setup is tried with: what is simpler plays out otherwise
+
+
+def failure(seed: int, setup: Setup) -> str:
+    """The kind of error a seed ends with; "" where no promise is broken."""
+    try:
+        Simulation(seed, setup).run()
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is what is looked for
+        return type(error).__name__
+    return ""
+
+
+def simpler(setup: Setup) -> Iterator[Setup]:
+    """Setups with a little less in them, those with much less first."""
+    kinds = sorted(setup.faults)
+    for size in (len(kinds), len(kinds) // 2, 1):
+        for first in range(0, len(kinds), size or 1):
+            left = kinds[:first] + kinds[first + size :] if size else kinds
+            yield replace(setup, faults=frozenset(left))
+    yield replace(setup, stalls=0.0)
+    yield replace(setup, strikes=0.0)
+    yield replace(setup, two=0.0)
+    yield replace(setup, wrong_walls=0.0)
+    yield replace(setup, off_masters=0.0)
+    yield replace(setup, drifting=False)
+    yield replace(setup, outsider=False)
+    yield replace(setup, resources=1)
+    for masters in (1, 2, 3, 5):
+        yield replace(setup, masters=min(masters, setup.masters))
+    for clients in range(1, setup.clients):
+        yield replace(setup, clients=clients)
+    for part in (0.1, 0.5, 0.8):
+        yield replace(setup, seconds=round(max(0.2, setup.seconds * part), 2))
+
+
+def shrunk(seed: int, setup: Setup | None = None) -> tuple[int, Setup]:
+    """The seed and the setup of the simplest story found that ends as this one does.
+
+    Raises ValueError where the seed does not fail.
+    """
+    setup = setup or Simulation(seed).setup
+    kind = failure(seed, setup)
+    if not kind:
+        raise ValueError(f"seed {seed} breaks no promise")
+    while True:
+        for candidate in simpler(setup):
+            if candidate == setup:
+                continue
+            lucks = (seed, *range(LUCKS))
+            found = next((luck for luck in lucks if failure(luck, candidate) == kind), None)
+            if found is not None:
+                seed, setup = found, candidate
+                break
+        else:
+            return seed, setup
+
+
+def main(argv: list[str]) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.engine.shrink")
+    parser.add_argument("--seed", type=int, required=True, help="a seed that fails")
+    try:
+        sys.stdout.write(replay(*shrunk(parser.parse_args(argv).seed)) + "\n")
+    except ValueError as error:
+        parser.error(str(error))
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,113 @@
+"""Very many seeds, on every core, with progress; what was done is kept, and need not be done again.
+
+`uv run python -m tests.engine.sweep --seeds 100000 [--first 0] [--jobs 2] [--done FILE]` prints
+every failing seed with the command that replays it, and a digest of all stories: the same again
+as long as neither the engine, the simulator nor the first seed changes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from hashlib import sha256
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.engine.simulator import Simulation
+
+CHUNK = 100  # seeds that are run, and kept, together
+
+
+class Chunk(NamedTuple):
+    """Some seeds: a digest of their stories, what was seen, and how the failing ones ended."""
+
+    first: int
+    seeds: int
+    digest: str
+    seen: dict[str, int]
+    failing: dict[str, str]
+
+
+def run(first: int, seeds: int) -> Chunk:
+    """Run some seeds, one after the other."""
+    digest, seen, failing = sha256(), Counter[str](), {}
+    gc.disable()  # nothing here is so long that its cycles had to be collected meanwhile
+    for seed in range(first, first + seeds):
+        simulation = Simulation(seed)
+        end = ""
+        try:
+            simulation.run()
+        except Exception as error:  # noqa: BLE001 - the other seeds go on
+            end = failing[str(seed)] = f"{type(error).__name__}: {error}"
+        seen += simulation.world.seen
+        story = [seed, end, sorted(simulation.world.seen.items())]
+        story += [sorted(simulation.judge.fences.items()), simulation.world.now]
+        digest.update(json.dumps(story).encode())
+    gc.enable()
+    gc.collect()
+    return Chunk(first, seeds, digest.hexdigest(), dict(seen), failing)
+
+
+def finished(done: Path | None) -> dict[tuple[int, int], Chunk]:
+    """What an earlier run has kept, by first seed and number."""
+    lines = done.read_text().splitlines() if done and done.exists() else []
+    chunks = [Chunk(*json.loads(line)) for line in lines if line.endswith("]")]
+    return {(chunk.first, chunk.seeds): chunk for chunk in chunks}
+
+
+def sweep(first: int, seeds: int, jobs: int, done: Path | None) -> Iterator[Chunk]:
+    """Every chunk as it is finished, those of an earlier run at once."""
+    end = first + seeds
+    wanted = [(at, min(CHUNK, end - at)) for at in range(first, end, CHUNK)]
+    known = finished(done)
+    yield from (known[one] for one in wanted if one in known)
+    with ProcessPoolExecutor(jobs) as pool:
+        running = [pool.submit(run, *one) for one in wanted if one not in known]
+        for future in as_completed(running):
+            chunk = future.result()
+            if done:
+                with done.open("a") as kept:
+                    kept.write("\n" + json.dumps(chunk))  # behind what may have been cut off
+            yield chunk
+
+
+def main(argv: list[str]) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.engine.sweep")
+    parser.add_argument("--seeds", type=int, default=100_000, help="run so many seeds")
+    parser.add_argument("--first", type=int, default=0, help="beginning with this one")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="on so many cores")
+    parser.add_argument("--done", type=Path, help="keep here what is done, and go on from there")
+    options = parser.parse_args(argv)
+    began, chunks, count = time.perf_counter(), list[Chunk](), 0
+    for chunk in sweep(options.first, options.seeds, options.jobs, options.done):
+        chunks.append(chunk)
+        count += chunk.seeds
+        for seed, end in chunk.failing.items():
+            replay = f"uv run python -m tests.engine.simulator --seed {seed}"
+            sys.stdout.write(f"seed {seed}: {end}\n    {replay}\n")
+        pace = count / (time.perf_counter() - began)
+        sys.stderr.write(f"\r{count:,} of {options.seeds:,} seeds, {pace:.0f}/s ")
+        sys.stderr.flush()
+    sys.stderr.write("\n")
+    seen: Counter[str] = Counter()
+    for chunk in chunks:
+        seen.update(chunk.seen)
+    for what, times in sorted(seen.items()):
+        sys.stdout.write(f"{times:14,} {what}\n")
+    failing = sum(len(chunk.failing) for chunk in chunks)
+    digests = "".join(chunk.digest for chunk in sorted(chunks))
+    sys.stdout.write(f"{count:,} seeds from {options.first:,}, {failing} failing\n")
+    sys.stdout.write(f"digest {sha256(digests.encode()).hexdigest()}\n")
+    return 1 if failing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

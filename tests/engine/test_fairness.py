@@ -1,0 +1,208 @@
+"""Who waits is served in the order of coming, also where clients die and masters forget."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from redlock_django.backends.memory import TURN, MemoryMaster
+from redlock_django.engine import waiting
+from redlock_django.engine.commands import Release
+from redlock_django.engine.rounds import Pause
+from tests.engine.clients import Client, Program
+from tests.engine.simulator import Setup, Simulation
+from tests.engine.world import SimulatedMaster
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
+
+TURNS = Setup(masters=5, clients=6, seconds=3.0, latency=0.0005, late=0.02, ttls=(0.5, 0.5))
+# The longest a lost call may cost the first of so few, and a turn that passed unused.
+FALLBACK = waiting.FALLBACK + 0.05 + 6 * waiting.FOR_EACH + 0.03
+MISSED = TURN / 1e6
+SEEDS = range(6)
+
+
+def taking_turns(client: Client, *, wait: float, pause: float, stop_at: float) -> Program:
+    """Take the one resource, hold it, free it, and again."""
+    while client.world.now < stop_at:
+        yield Pause(client.luck.expovariate(1 / pause))
+        yield from client.once(("r0",), 0.5, wait, client.luck.uniform(0.001, 0.02))
+
+
+def crowd(
+    seed: int, setup: Setup = TURNS, *, pause: float = 0.02, waits: tuple[float, ...] = (20.0,)
+) -> Simulation:
+    """Clients that all want one resource, in a simulation where everybody is connected."""
+    simulation = Simulation(seed, replace(setup, busy=1e9))
+    simulation.world.run(0.05)
+    for number, client in enumerate(simulation.clients):
+        wait = waits[number % len(waits)]
+        client._program.close()
+        client.start(taking_turns(client, wait=wait, pause=pause, stop_at=setup.seconds))
+    return simulation
+
+
+def lived(simulation: Simulation, disturb: Callable[[], None] = lambda: None) -> Simulation:
+    """Live through the story, with a disturbance every 0.3 s."""
+    for step in range(1, int(simulation.setup.seconds / 0.3)):
+        simulation.world.run(0.3 * step)
+        disturb()
+    simulation.world.run(simulation.setup.seconds)
+    return simulation
+
+
+@pytest.mark.parametrize("masters", [1, 3, 5])
+def test_nobody_is_overtaken_and_nobody_waits_for_the_fallback(masters: int) -> None:
+    for seed in SEEDS[:3]:
+        simulation = lived(crowd(seed, replace(TURNS, masters=masters)))
+        judge = simulation.judge
+        assert len(judge.holders) == 6
+        assert len(judge.gaps) > 100
+        assert judge.overtaken == 0, f"seed {seed}"
+        assert max(judge.gaps) < 0.03, f"seed {seed}"
+
+
+@pytest.mark.slow
+def test_who_does_not_wait_never_overtakes() -> None:
+    for seed in SEEDS[:2]:
+        simulation = lived(crowd(seed, waits=(20.0, 0.0), pause=0.004))
+        assert simulation.world.seen["locked"] > 50
+        assert simulation.judge.overtaken == 0, f"seed {seed}"
+        assert max(simulation.judge.gaps) < 0.03, f"seed {seed}"
+
+
+@pytest.mark.slow
+def test_waiters_that_give_up_bar_nobody() -> None:
+    for seed in SEEDS[:3]:
+        simulation = lived(crowd(seed, waits=(20.0, 0.02), pause=0.004))
+        assert simulation.world.seen["locked"] > 20
+        assert max(simulation.judge.gaps) < 0.03, f"seed {seed}"
+        simulation.run()
+
+
+def test_clocks_that_are_wrong_by_hours_gain_nothing() -> None:
+    for seed in SEEDS[:3]:
+        simulation = lived(crowd(seed, replace(TURNS, wrong_walls=7200.0, skew=0.05)))
+        # What is left is the luck of who comes within the skew of the masters' clocks.
+        assert simulation.judge.overtaken <= 12, f"seed {seed}"
+        assert len(simulation.judge.holders) == 6
+
+
+def test_dead_waiters_cost_nothing_but_an_unheard_call() -> None:
+    for seed in SEEDS:
+        simulation = crowd(seed, replace(TURNS, clients=12, ttls=(0.2, 0.2)))
+
+        def kill_a_waiter(simulation: Simulation = simulation) -> None:
+            # One that rests: in a round it might have died holding the lock.
+            resting = [c for c in simulation.living if c.waiter and c._exchange is None]
+            if len(resting) > 3:
+                resting[0].kill()
+
+        lived(simulation, kill_a_waiter)
+        assert simulation.world.seen["killed"] > 2
+        assert simulation.judge.overtaken == 0, f"seed {seed}"
+        # It may have died between its call and its asking: then its turn passes unused.
+        assert max(simulation.judge.gaps) < MISSED + FALLBACK, f"seed {seed}"
+        assert sorted(simulation.judge.gaps)[-4] < 0.03, f"seed {seed}"
+
+
+def test_masters_that_forget_their_queues_cost_one_fallback() -> None:
+    for seed in SEEDS:
+        simulation = crowd(seed, replace(TURNS, masters=3))
+        masters, luck = simulation.masters, simulation.world.luck("forgetting")
+
+        def forget_queues(simulation: Simulation = simulation) -> None:
+            for master in luck.sample(masters, luck.randint(1, 3)):  # noqa: B023 - used at once
+                for key in list(master.memory.sets):
+                    if key.startswith(master.terms.queue("")):
+                        master.memory.sets.pop(key)
+                        master.memory.ends.pop(key)
+
+        lived(simulation, forget_queues)
+        assert len(simulation.judge.holders) == 6
+        assert max(simulation.judge.gaps) < FALLBACK, f"seed {seed}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kinds", [{"restart"}, {"kill"}, {"reset", "deaf", "mute"}])
+def test_with_masters_failing_everybody_is_served(kinds: set[str]) -> None:
+    for seed in SEEDS:
+        setup = replace(TURNS, faults=frozenset(kinds), every=0.3, seconds=8.0, max_ttl=0.6)
+        simulation = crowd(seed, setup)
+        simulation.run()
+        assert len(simulation.judge.holders) >= 6, f"seed {seed}"
+        assert simulation.world.seen["woken"] > 5, f"seed {seed}"
+
+
+# Mutants: a queue with one rule less. Each must be found out.
+
+Patch = pytest.MonkeyPatch
+
+
+def _nobody_is_told(patch: Patch) -> None:
+    patch.setattr(SimulatedMaster, "_publish", lambda self, channel, name: 1)
+
+
+def _whoever_asks_first(patch: Patch) -> None:
+    real = MemoryMaster._call_first
+
+    def call_first(self: MemoryMaster, key: str, now: int, *asking: Any) -> Any:
+        return None if asking else real(self, key, now)
+
+    patch.setattr(MemoryMaster, "_call_first", call_first)
+
+
+def _the_last_ticket_first(patch: Patch) -> None:
+    real = MemoryMaster._stand
+
+    def stand(self: MemoryMaster, key: str, waiter: bytes, ticket: float, lasts: int) -> int:
+        return real(self, key, waiter, 4e15 - ticket, lasts)
+
+    patch.setattr(MemoryMaster, "_stand", stand)
+
+
+def _a_new_ticket_each_time(patch: Patch) -> None:
+    real = MemoryMaster._stand
+
+    def stand(self: MemoryMaster, key: str, waiter: bytes, ticket: float, lasts: int) -> int:
+        return real(self, key, waiter, self.time(), lasts)
+
+    patch.setattr(MemoryMaster, "_stand", stand)
+
+
+def _nobody_leaves(patch: Patch) -> None:
+    def arguments(self: Release) -> list[Any]:
+        return [self.value, 0, "", *self.resources]
+
+    patch.setattr(Release, "arguments", arguments)
+
+
+MUTANTS = [
+    _nobody_is_told, _whoever_asks_first, _the_last_ticket_first, _a_new_ticket_each_time,
+    _nobody_leaves,
+]  # fmt: skip
+
+
+def judged() -> None:
+    for seed in SEEDS[:3]:
+        simulation = lived(crowd(seed, waits=(20.0, 0.0, 0.03), pause=0.005))
+        assert simulation.judge.overtaken == 0
+        assert max(simulation.judge.gaps) < 0.03
+        simulation.run()
+
+
+@pytest.mark.slow
+def test_without_a_mutant_there_is_nothing_to_find_out() -> None:
+    judged()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__.strip("_"))
+def test_a_mutant_is_found_out(mutant: Callable[[Patch], None], monkeypatch: Patch) -> None:
+    mutant(monkeypatch)
+    with pytest.raises(AssertionError):
+        judged()

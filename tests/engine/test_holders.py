@@ -1,0 +1,97 @@
+"""Who holds what: sightings of N masters merged, whatever stands on the masters."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from redlock_django.engine.commands import Release, Terms
+from redlock_django.engine.holders import Holding, Sighting, State, holder_of, merge
+from redlock_django.engine.quorum import Ballot, Tally, Vote
+
+OURS = b"a" * 32 + b' {"host":"web1","pid":7,"at":1790000000.5}'
+OTHER = b"b" * 32 + b" {}"
+
+
+def seen(*values: bytes | None, silent: int = 0, ttl: float | None = 9.0) -> Holding:
+    """What these masters hold, of `len(values) + silent` in all."""
+    sightings = [Sighting(place, value, ttl) for place, value in enumerate(values) if value]
+    masters = len(values) + silent
+    return merge("r", sightings, masters, range(len(values), masters))
+
+
+@pytest.mark.parametrize(
+    ("holding", "state"),
+    [
+        (seen(OURS, OURS, OURS), State.HELD),
+        (seen(OURS, OURS, None), State.HELD),
+        (seen(OURS, OURS, ttl=1.9), State.EXPIRING),
+        (seen(OURS, OURS, ttl=None), State.HELD),
+        (seen(OURS, None, None), State.PARTIAL),
+        (seen(OURS, None, silent=1), State.UNCLEAR),
+        (seen(OURS, OTHER, None), State.DISAGREEING),
+        (seen(b"theirs", b"theirs", b"theirs"), State.FOREIGN),
+    ],
+)
+def test_states(holding: Holding, state: State) -> None:
+    assert holding.state is state
+
+
+def test_the_time_left_is_that_of_the_quorum() -> None:
+    def left(*ttls: float | None) -> float | None:
+        return merge("r", [Sighting(n, OURS, t) for n, t in enumerate(ttls)], 3, ()).ttl
+
+    assert left(5.0, 9.0, 7.0) == 7.0
+    assert left(5.0, None) == 5.0
+    assert left(5.0) == 5.0
+    assert left(None, None) is None
+
+
+def test_the_leading_holder_is_the_one_that_most_masters_know() -> None:
+    holding = seen(OTHER, OURS, OURS)
+    assert [sighting.master for sighting in holding.leading] == [1, 2]
+    assert [sighting.master for sighting in holding.rivals] == [0]
+    assert holding.value == OURS
+    assert holding.fingerprint == holding.leading[0].fingerprint != holding.rivals[0].fingerprint
+    assert len(seen(b"theirs").fingerprint) == 8
+    assert holding.holder == {"host": "web1", "pid": 7, "at": 1790000000.5}
+    assert holding.since == 1790000000.5
+
+
+@pytest.mark.parametrize("at", [None, "yesterday", -1, 1e14, True])
+def test_a_time_that_can_be_none(at: object) -> None:
+    assert seen(b"a" * 32 + b" " + json.dumps({"at": at}).encode()).since is None
+
+
+@pytest.mark.parametrize(
+    "about",
+    [
+        b"not ours",
+        b"a" * 32 + b" {",
+        b"a" * 32 + b' {"deep": ' + b"[" * 100_000,
+        b"a" * 32 + b' {"pid": ' + b"9" * 10_000 + b"}",
+        b"a" * 32 + b' {"pid": NaN, "at": 1e999, "app": 1e308, "path": null, "user": ["x"]}',
+    ],
+)
+def test_what_says_nothing_usable(about: bytes) -> None:
+    assert holder_of(about) == {}
+
+
+def test_what_a_holder_says_can_be_shown_anywhere() -> None:
+    said = {"path": "/a\nb\x1b[31m\u202e\ud800", "\x00user": "x" * 1000, "name": "Żaba 蛙"}
+    shown = holder_of(b"a" * 32 + b" " + json.dumps(said).encode())
+    assert shown["path"] == r"/a\nb\x1b[31m\u202e\ud800"
+    assert shown[r"\x00user"] == "x" * 199 + "…"
+    assert shown["name"] == "Żaba 蛙"
+
+
+def test_a_repr_holds_no_token() -> None:
+    token, lost = "a1b2" * 8, Tally(3, rivals=True)
+    seen_here = merge("r", [Sighting(0, token.encode() + b" {}", None)], 3, ())
+    lost.cast(0, Vote(Ballot.REFUSED, "held by another", rival=token.encode()))
+    release = Release(terms=Terms(names=("m",)), resources=("r",), value=f"{token} {{}}")
+    told = f"{seen_here!r} {lost.votes!r} {release!r}"
+    assert seen_here.fingerprint in told
+    assert "held by another" in told
+    assert token not in told

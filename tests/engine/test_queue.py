@@ -1,0 +1,443 @@
+"""The queue, driven by hand: who is called, who goes first, and what is left behind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from redlock_django.backends.memory import LINGER, TURN
+from redlock_django.engine import rounds
+from redlock_django.engine.commands import Acquire, Release
+from redlock_django.engine.errors import QuorumUnreachable, ResourceLocked
+from redlock_django.engine.quorum import Ballot, Tally, Vote, failed, granted
+from redlock_django.engine.rounds import Pause, Protocol, Round, Step
+from redlock_django.engine.validity import Lease
+from redlock_django.engine.waiting import FALLBACK, LONGEST, patience
+from tests.engine.byhand import START, Masters
+
+A, B, C = "P:wake:a 1", "P:wake:b 1", "P:wake:c 1"
+
+
+class Cancelled(BaseException):
+    """What asyncio's CancelledError is to us."""
+
+
+class Waiting:
+    """An acquire of somebody who waits, asked once and refused."""
+
+    def __init__(self, masters: Masters, waiter: str, *resources: str, **how: Any) -> None:
+        self.masters = masters
+        self.protocol: Protocol[Lease] = masters.acquire(
+            *resources, wait=how.pop("wait", 60.0), waiter=waiter, **how
+        )
+        self.step: Step = next(self.protocol)
+        self.refused()
+
+    def refused(self, **how: Any) -> None:
+        """Carry one round; then it pauses."""
+        assert isinstance(self.step, Round)
+        self.masters.hear(self.step, **how)
+        undo = self.protocol.send(self.masters.now)
+        assert isinstance(undo, Round)
+        self.masters.hear(undo)
+        self.step = self.protocol.send(self.masters.now)
+        assert isinstance(self.step, Pause)
+        self.masters.now += 0.001  # so that no two tickets are the same
+
+    def ask(self) -> None:
+        """Begin the next round: it was called, or has waited long enough."""
+        self.step = self.protocol.send(self.masters.now)
+
+    def won(self, **how: Any) -> Lease:
+        """Ask, and have it."""
+        self.ask()
+        assert isinstance(self.step, Round)
+        self.masters.hear(self.step, **how)
+        with pytest.raises(StopIteration) as done:
+            self.protocol.send(self.masters.now)
+        lease: Lease = done.value.value
+        return lease
+
+
+def free(masters: Masters, lease: Lease, **how: Any) -> None:
+    masters.called.clear()
+    masters.run(rounds.release(masters.terms, lease), **how)
+
+
+def on_all(masters: Masters, waiter: str) -> list[tuple[int, str]]:
+    return [(place, waiter) for place in range(masters.terms.masters)]
+
+
+def test_first_come_first_served() -> None:
+    masters = Masters(3)
+    lease = masters.taken()
+    first, second, third = (Waiting(masters, name) for name in (A, B, C))
+    assert masters.queues() == [[A, B, C]] * 3, "one order on all of them"
+    for waiting, name in ((first, A), (second, B), (third, C)):
+        free(masters, lease)
+        assert masters.called == on_all(masters, name), "only the first is called"
+        lease = waiting.won()
+        masters.called.clear()
+    assert masters.queues() == [[], [], []]
+    free(masters, lease)
+    assert masters.called == []
+
+
+def test_whoever_comes_while_others_wait_does_not_overtake() -> None:
+    masters = Masters(3)
+    lease = masters.taken()
+    waiting = Waiting(masters, A)
+    free(masters, lease)
+    with pytest.raises(ResourceLocked) as caught:
+        masters.run(masters.acquire())
+    assert set(caught.value.tally.values()) == {"the turn of a waiter for 0.1 s"}
+    assert caught.value.retry_after == pytest.approx(0.1)
+    late = Waiting(masters, B)
+    assert waiting.won().waiter == A
+    late.ask()
+    late.refused()
+    assert masters.queues() == [[B]] * 3
+
+
+def test_a_lock_that_expired_is_the_first_waiters_too() -> None:
+    masters = Masters(3)
+    masters.taken(ttl=1.0)
+    waiting = Waiting(masters, A)
+    masters.now += 1.1
+    with pytest.raises(ResourceLocked):
+        masters.run(masters.acquire())
+    assert masters.called == on_all(masters, A), "who is sent away calls the one whose turn it is"
+    waiting.won()
+
+
+def test_who_came_first_need_not_be_called() -> None:
+    masters = Masters(3)
+    masters.taken(ttl=1.0)
+    first, second = Waiting(masters, A), Waiting(masters, B)
+    masters.now += 1.1
+    for memory in masters.memories[:2]:
+        memory.sets.clear()  # restarted: there only B has asked again since
+    second.ask()
+    assert isinstance(second.step, Round)
+    masters.hear(second.step, silent=(0, 1))
+    masters.called.clear()
+    first.won()
+    assert masters.called == []
+
+
+def test_the_dead_are_skipped_at_once() -> None:
+    masters = Masters(3)
+    lease = masters.taken()
+    for name in (A, B):
+        Waiting(masters, name)
+    third = Waiting(masters, C)
+    masters.gone = {"P:wake:a", "P:wake:b"}
+    free(masters, lease)
+    assert masters.called == on_all(masters, C)
+    third.won()
+    assert masters.queues() == [[], [], []]
+
+
+def test_a_name_that_is_none_is_skipped() -> None:
+    masters = Masters(1)
+    lease = masters.taken()
+    Waiting(masters, "nonsense")
+    waiting = Waiting(masters, A)
+    free(masters, lease)
+    waiting.won()
+
+
+def test_more_dead_than_one_script_may_bury_bar_nobody() -> None:
+    masters = Masters(1)
+    lease = masters.taken()
+    Waiting(masters, A)
+    queue = masters.memories[0].queue(masters.terms.queue("r"))
+    queue.update({b"P:wake:a %d" % number: 1e15 for number in range(2, 1002)})
+    masters.gone = {"P:wake:a"}
+    free(masters, lease)
+    assert masters.queues() == [[A]]
+    masters.taken()
+
+
+def test_a_turn_that_passes_unused_is_over_and_the_next_one_has_it() -> None:
+    masters = Masters(3)
+    lease = masters.taken()
+    slow, next_one = Waiting(masters, A), Waiting(masters, B)
+    free(masters, lease)
+    masters.now += TURN / 1e6 - 0.002
+    next_one.ask()
+    next_one.refused()
+    masters.now += 0.003
+    lease = next_one.won()
+    slow.ask()
+    slow.refused()
+    Waiting(masters, C)
+    assert masters.queues() == [[A, C]] * 3, "it keeps its ticket"
+    free(masters, lease)
+    assert masters.called == on_all(masters, A)
+
+
+def test_a_clock_that_is_wrong_gains_no_place_and_loses_none() -> None:
+    masters = Masters(3)
+    lease = masters.taken()
+    Waiting(masters, A, wall=-3600.0)
+    masters.now += 1.1
+    Waiting(masters, B)
+    masters.now += 1.1
+    Waiting(masters, C, wall=-3600.0)
+    masters.now += 1.1
+    assert masters.queues() == [[A, B, C]] * 3
+    free(masters, lease)
+    assert masters.called == on_all(masters, A)
+
+
+def test_a_master_that_forgot_its_queue_gets_the_same_order_again() -> None:
+    masters = Masters(3)
+    masters.taken()
+    first, second = Waiting(masters, A), Waiting(masters, B)
+    masters.memories[0].sets.clear()
+    for waiting in (second, first):
+        masters.now += 0.7
+        waiting.ask()
+        waiting.refused()
+    assert masters.queues() == [[A, B]] * 3
+
+
+def test_an_undo_on_the_way_to_the_next_round_calls_nobody() -> None:
+    masters = Masters(3)
+    masters.taken()
+    first = Waiting(masters, A)
+    Waiting(masters, B)
+    masters.memories[2].strings.pop(masters.terms.lock("r"))
+    first.ask()
+    first.refused()
+    assert masters.tokens()[2] == ""
+    assert masters.called == []
+    assert masters.queues() == [[A, B], [A, B], [B]]
+
+
+def test_a_queue_lives_a_little_longer_than_the_lock() -> None:
+    masters = Masters(1)
+    masters.taken(ttl=2.0)
+    Waiting(masters, A)
+    masters.now += 2.0 + LINGER / 1000 - 0.01
+    assert masters.queues() == [[A]]
+    masters.now += 0.02
+    assert masters.queues() == [[]]
+
+
+def test_a_lock_for_ever_is_queued_for_as_well() -> None:
+    masters = Masters(1, max_ttl=5.0)
+    masters.memories[0].set(masters.terms.lock("r"), b"foreign")
+    Waiting(masters, A)
+    masters.now += 5.0
+    assert masters.queues() == [[A]]
+
+
+def test_a_queue_that_is_no_queue_costs_no_lock() -> None:
+    masters = Masters(1)
+    masters.memories[0].set(masters.terms.queue("r"), b"something else")
+    lease = masters.taken()
+    Waiting(masters, A)
+    free(masters, lease)
+    masters.taken()
+
+
+# Several resources.
+
+
+def test_several_resources_are_waited_for_in_the_queue_of_the_one_in_the_way() -> None:
+    masters = Masters(3)
+    lease = masters.taken("s")
+    waiting = Waiting(masters, A, "r", "s")
+    assert masters.queues("r") == [[], [], []]
+    assert masters.queues("s") == [[A]] * 3
+    masters.taken("r")
+    free(masters, lease)
+    waiting.ask()
+    waiting.refused()
+    assert masters.queues("r") == [[A]] * 3
+
+
+def test_who_cannot_take_everything_lets_the_next_one_have_its_turn() -> None:
+    masters = Masters(3)
+    lease = masters.taken("s")
+    both = Waiting(masters, A, "r", "s")
+    one = Waiting(masters, B, "s")
+    masters.taken("r")
+    free(masters, lease)
+    assert masters.called == on_all(masters, A)
+    masters.called.clear()
+    both.ask()
+    both.refused()
+    assert masters.called == on_all(masters, B)
+    one.won()
+
+
+def test_a_turn_that_came_too_late_is_not_passed_on() -> None:
+    masters = Masters(1)
+    lease = masters.taken("s")
+    both = Waiting(masters, A, "r", "s")
+    Waiting(masters, B, "s")
+    masters.taken("r")
+    free(masters, lease)
+    # Somebody who knows of no queue.
+    masters.memories[0].set(masters.terms.lock("s"), b"foreign", 1000)
+    masters.called.clear()
+    both.ask()
+    both.refused()
+    assert masters.called == []
+
+
+def test_the_queues_of_all_are_left_when_it_is_held() -> None:
+    masters = Masters(3)
+    s = masters.taken("s")
+    both = Waiting(masters, A, "r", "s")
+    r = masters.taken("r")
+    free(masters, s)
+    both.ask()
+    both.refused()
+    free(masters, r)
+    both.won()
+    assert masters.queues("r") == masters.queues("s") == [[], [], []]
+
+
+# Leaving.
+
+
+def test_giving_up_leaves_no_trace_and_lets_the_next_one_go() -> None:
+    masters = Masters(3)
+    lease = masters.taken()
+    protocol = masters.acquire(wait=0.05, waiter=A)
+    other = Waiting(masters, B)
+    with pytest.raises(ResourceLocked):
+        masters.run(protocol)
+    assert masters.queues() == [[B]] * 3
+    free(masters, lease)
+    other.won()
+
+
+@pytest.mark.parametrize("kind", [Cancelled, KeyboardInterrupt])
+@pytest.mark.parametrize("called", [False, True])
+def test_an_interrupted_pause_leaves_every_queue(kind: type[BaseException], called: bool) -> None:
+    masters = Masters(3)
+    lease = masters.taken()
+    waiting, other = Waiting(masters, A), Waiting(masters, B)
+    if called:
+        free(masters, lease)
+    masters.called.clear()
+    leave = waiting.protocol.throw(kind())
+    assert isinstance(leave, Round)
+    assert not leave.awaited
+    masters.hear(leave)
+    assert masters.queues() == [[B]] * 3
+    with pytest.raises(kind):
+        waiting.protocol.send(masters.now)
+    if called:
+        assert masters.called == on_all(masters, B), "whose turn it would have been"
+        other.won()
+
+
+def test_an_interrupted_round_leaves_the_queues_of_rounds_before() -> None:
+    masters = Masters(3)
+    masters.taken()
+    waiting = Waiting(masters, A)
+    waiting.ask()
+    assert isinstance(waiting.step, Round)
+    masters.hear(waiting.step, down=(0,))
+    leave = waiting.protocol.throw(Cancelled())
+    assert isinstance(leave, Round)
+    assert all(isinstance(command, Release) for command in leave.commands)
+    masters.hear(leave)
+    assert masters.queues() == [[], [], []]
+
+
+def test_a_lease_takes_its_waiter_out_of_the_queues_that_refused_it() -> None:
+    masters = Masters(3)
+    lease = masters.taken()
+    waiting = Waiting(masters, A)
+    free(masters, lease, deaf=(2,))
+    lease = waiting.won()
+    assert masters.queues() == [[], [], [A]]
+    assert lease.waiter == A
+    assert lease.reached == {0, 1, 2}
+    free(masters, lease)
+    assert masters.queues() == [[], [], []]
+
+
+def test_where_it_was_never_asked_nothing_is_left() -> None:
+    masters = Masters(3)
+    lease = masters.run(masters.acquire(wait=1.0, waiter=A), down=(2,))
+    assert lease.reached == {0, 1}
+
+
+def test_a_driver_that_is_gone_says_nothing_from_its_pause() -> None:
+    masters = Masters(3)
+    masters.taken()
+    Waiting(masters, A).protocol.close()
+
+
+def test_what_is_said_of_a_waiter() -> None:
+    masters = Masters(3)
+    protocol = masters.acquire(wait=1.0, waiter=A)
+    first = next(protocol)
+    assert isinstance(first, Round)
+    ask = first.commands[0]
+    assert isinstance(ask, Acquire)
+    assert (ask.waiter, ask.ticket) == (A, ask.proposal)
+
+
+# How long a pause is.
+
+
+def _refused(*votes: tuple[int, int]) -> Tally:
+    """A tally of refusals: how long each lock still lives (ms), and how many wait before us."""
+    tally = Tally(len(votes), rivals=True)
+    for place, (left, ahead) in enumerate(votes):
+        vote = Vote(Ballot.REFUSED, "held", 0, (5,), left, b"A", ahead=ahead)
+        tally.cast(place, vote)
+    return tally
+
+
+def test_whoever_nobody_calls_asks_again_after_a_while() -> None:
+    def long(ahead: int, delay: float) -> float:
+        return patience(_refused(*[(60_000, ahead)] * 3), delay, queueing=True)
+
+    assert long(0, 0.0) == FALLBACK
+    assert FALLBACK < long(0, 0.1) < 0.151
+    assert long(0, 0.0) < long(1, 0.0) < long(100, 0.0) < long(100_000, 0.0) == LONGEST
+    assert LONGEST < LINGER / 1000
+
+
+def test_the_first_asks_as_soon_as_the_lock_expires_and_the_others_after_it() -> None:
+    assert patience(_refused(*[(20, 0)] * 3), 0.1, queueing=True) == pytest.approx(0.021)
+    assert patience(_refused(*[(20, 3)] * 3), 0.1, queueing=True) == pytest.approx(0.036)
+    assert patience(_refused((20, 3), (20, 0), (20, -1)), 0.1, queueing=True) < 0.022
+
+
+def test_without_a_queue_chance_decides() -> None:
+    assert patience(_refused(*[(60_000, -1)] * 3), 0.03, queueing=False) == 0.03
+    down = Tally(3)
+    down.cast(0, failed("down"))
+    down.cast(1, failed("down"))
+    assert patience(down, 0.03, queueing=False) == 0.03
+    free_already = Tally(3)
+    for place in range(3):
+        free_already.cast(place, granted())
+    assert patience(free_already, 0.03, queueing=True) == 0.001
+
+
+def test_a_waiter_without_a_majority_asks_as_if_it_stood_in_no_queue() -> None:
+    masters = Masters(3)
+    masters.taken()
+    waiting = Waiting(masters, A, wait=0.2)
+    waiting.ask()
+    waiting.refused(deaf=(0, 1))
+    assert isinstance(waiting.step, Pause)
+    assert waiting.step.seconds == pytest.approx(0.01)
+    masters.now = START + 1
+    waiting.ask()
+    with pytest.raises(QuorumUnreachable):
+        masters.carry(waiting.protocol, waiting.step, deaf=(0, 1))
+    assert masters.queues()[2] == []

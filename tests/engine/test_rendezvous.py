@@ -1,0 +1,92 @@
+"""Which group a resource belongs to: the same everywhere, and moved by no other group."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from redlock_django.engine.rendezvous import chosen, identity
+
+masters = st.text("abcdef.:0123456789/", min_size=1, max_size=20)
+groups = st.lists(
+    st.lists(masters, min_size=1, max_size=5, unique=True).map(identity),
+    min_size=1,
+    max_size=8,
+    unique=True,
+)
+resources = st.text(min_size=1, max_size=60).filter(lambda name: name.isprintable())
+
+FOUR = [identity(f"10.0.{group}.{n}/6379/0" for n in range(3)) for group in range(4)]
+EXPECTED = [3, 3, 0, 2, 1, 2, 1, 2, 2, 1, 0, 3]
+IDENTITY_OF_ABC = "2009f21fb4b895f8d23c0ed69c220361"
+
+
+@given(st.lists(masters, min_size=1, max_size=5, unique=True), st.randoms())
+def test_a_group_is_the_same_in_whatever_order_its_masters_are_named(
+    names: list[str], luck: Random
+) -> None:
+    shuffled = list(names)
+    luck.shuffle(shuffled)
+    assert identity(shuffled) == identity(names)
+    assert identity([*names, "one more"]) != identity(names)
+
+
+@given(groups, resources, st.randoms())
+def test_the_order_of_the_groups_moves_nothing(
+    identities: list[str], resource: str, luck: Random
+) -> None:
+    shuffled = list(identities)
+    luck.shuffle(shuffled)
+    assert shuffled[chosen(shuffled, resource)] == identities[chosen(identities, resource)]
+
+
+@given(groups.filter(lambda every: len(every) > 1), resources)
+def test_a_group_that_leaves_moves_its_own_resources_only(
+    identities: list[str], resource: str
+) -> None:
+    before = identities[chosen(identities, resource)]
+    for gone in identities:
+        rest = [one for one in identities if one != gone]
+        after = rest[chosen(rest, resource)]
+        assert after == before or gone == before
+
+
+@given(groups, resources)
+def test_a_group_that_comes_takes_resources_and_hands_none_about(
+    identities: list[str], resource: str
+) -> None:
+    new = identity(["the new one"])
+    after = [new, *identities]
+    assert after[chosen(after, resource)] in (new, identities[chosen(identities, resource)])
+
+
+def test_every_group_has_its_share() -> None:
+    many = 40_000
+    shares = Counter(chosen(FOUR, f"order:{n}") for n in range(many))
+    # The deviation of a share is 87; five times that happens once in a million tries.
+    assert all(abs(shares[group] - many / 4) < 5 * 87 for group in range(4)), shares
+
+
+def test_it_is_the_same_in_every_process_and_python() -> None:
+    # Written down: a change here sends every resource of every site to another group.
+    assert [chosen(FOUR, f"order:{n}") for n in range(12)] == EXPECTED
+    assert identity(["a", "b", "c"]) == IDENTITY_OF_ABC
+    code = (
+        "from tests.engine.test_rendezvous import FOUR, chosen\n"
+        "print([chosen(FOUR, f'order:{n}') for n in range(12)])"
+    )
+    for seed in ("0", "1"):
+        said = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert said.stdout.strip() == str(EXPECTED)

@@ -1,0 +1,73 @@
+"""Many seeds: the same stories on every hash seed, and nothing that is done is done again."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.engine import sweep
+from tests.engine.simulator import Simulation
+from tests.engine.world import Violation
+
+ROOT = Path(__file__).resolve().parents[2]
+TELL = (
+    "from hashlib import sha256; from tests.engine.simulator import replay;"
+    "print(sha256(''.join(map(replay, range(4))).encode()).hexdigest())"
+)
+
+
+def test_the_same_stories_on_every_hash_seed() -> None:
+    told = [
+        subprocess.run(
+            [sys.executable, "-c", TELL],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            cwd=ROOT,
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for seed in ("0", "1", "77")
+    ]
+    assert len(set(told)) == 1
+    assert len(told[0].strip()) == 64
+
+
+def test_what_is_done_is_not_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = tmp_path / "done"
+    monkeypatch.setattr(sweep, "CHUNK", 2)
+    arguments = ["--jobs", "1", "--done", str(done)]
+    assert sweep.main([*arguments, "--seeds", "2"]) == 0
+    first = capsys.readouterr().out
+    assert "2 seeds from 0, 0 failing\ndigest " in first
+    with done.open("a") as kept:
+        kept.write('\n[2, 2, "cut off in the mid')
+    assert sweep.finished(done).keys() == {(0, 2)}
+
+    def not_again(*_: object) -> None:
+        raise AssertionError("run again")
+
+    monkeypatch.setattr(sweep, "run", not_again)
+    assert sweep.main([*arguments, "--seeds", "2"]) == 0
+    assert capsys.readouterr().out == first
+
+
+def test_a_failing_seed_is_told_with_its_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(self: Simulation) -> None:
+        raise Violation("two hold it")
+
+    monkeypatch.setattr(Simulation, "run", fail)
+    chunk = sweep.run(7, 1)
+    assert chunk.failing == {"7": "Violation: two hold it"}
+    monkeypatch.setattr(sweep, "sweep", lambda *_: iter([chunk]))
+    assert sweep.main(["--first", "7", "--seeds", "1"]) == 1
+    out = capsys.readouterr().out
+    assert "seed 7: Violation: two hold it\n" in out
+    assert "python -m tests.engine.simulator --seed 7" in out
