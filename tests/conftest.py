@@ -2,23 +2,75 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import pwd
 import shutil
 import signal
 import subprocess
+import sys
 import time
-from pathlib import Path
+from contextlib import ExitStack
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from redlock_django.testing.masters import LocalMaster, local_masters
 from redlock_django.testing.nursery import Nursery
+from tests.looking import looking_at
 from tests.ports import free_port
+from tests.postgres import local_postgres
+from tests.restricted import restrict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+# Sites and commands are processes of their own, some hundred of them. Where bytecode may not be
+# kept, each compiles all of Django for itself, and takes four times as long to start.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+# A shell's background job is born with SIGINT ignored, and what it starts inherits that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# redis-py reads its own version anew, from disk, for every connection that is made.
+with contextlib.suppress(ImportError, AttributeError):  # older ones do not
+    from redis import driver_info
+    from redis.utils import get_lib_version
+
+    vars(driver_info)["get_lib_version"] = cache(get_lib_version)
+
+
+if os.environ.get("REDLOCK_LEAST_ACL"):
+    restrict()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Say which tests share a worker.
+
+    Those of one file share one, for their fixtures. Those that pay at a site share it with all
+    that pay at the sites of the same database, which start once.
+    """
+    from xdist.scheduler import LoadFileScheduling
+
+    class BySite(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file: str = super()._split_scope(nodeid)
+            if file.startswith("tests/live/test_idempotency"):
+                return "postgres" if "postgres" in nodeid else "sqlite"
+            if file.startswith(("tests/browser/", "tests/live/test_partitions")):
+                # A browser gives up what it loads when a network interface comes or goes.
+                return "network"
+            return file
+
+    return BySite(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with those that take long."""
+    items.sort(key=lambda item: not item.nodeid.startswith(("tests/live", "tests/browser")))
 
 
 @pytest.fixture(scope="session")
@@ -40,11 +92,10 @@ def masters(five_masters: list[LocalMaster]) -> list[LocalMaster]:
     for master in dead:
         master.wait_ready()
     for master in five_masters:
-        with master.client() as client, client.pipeline(transaction=False) as pipe:
+        with looking_at(master).pipeline(transaction=False) as pipe:
             pipe.execute_command("CLIENT", "UNPAUSE")
             pipe.execute_command("REPLICAOF", "NO", "ONE")
-            pipe.config_set("maxmemory", "0")
-            pipe.config_set("maxmemory-policy", "noeviction")
+            pipe.config_set("maxmemory", "0", "maxmemory-policy", "noeviction")
             pipe.script_flush()
             pipe.flushall()
             pipe.execute()
@@ -54,89 +105,64 @@ def masters(five_masters: list[LocalMaster]) -> list[LocalMaster]:
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[dict[str, Any]]:
     """A PostgreSQL cluster of our own, as one entry of Django's DATABASES; skips where missing."""
-    programs = _postgres_programs()
-    if programs is None:
-        pytest.skip("PostgreSQL is not installed (apt-get install postgresql)")
-    with Nursery("redlock-postgres-") as nursery:
-        options: dict[str, Any] = {"cwd": nursery.directory}
-        if os.geteuid() == 0:
-            # PostgreSQL refuses to run as root.
-            account = _plain_user()
-            os.chown(nursery.directory, account.pw_uid, account.pw_gid)
-            options |= {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
-        data = nursery.directory / "data"
-        initdb = [str(programs / "initdb"), "-D", str(data), "-U", "postgres", "-A", "trust"]
-        initdb += ["-E", "UTF8", "--locale=C", "--no-sync"]
-        subprocess.run(initdb, check=True, capture_output=True, **options)
+    with ExitStack() as running:
+        try:
+            entry = running.enter_context(local_postgres())
+        except FileNotFoundError as missing:
+            pytest.skip(str(missing))
+        yield entry
+
+
+@pytest.fixture(scope="session")
+def mysql() -> Iterator[dict[str, Any]]:
+    """A MariaDB server of our own, as one entry of Django's DATABASES; skips where missing."""
+    pymysql = pytest.importorskip("pymysql")
+    install, server = shutil.which("mariadb-install-db"), shutil.which("mariadbd")
+    if install is None or server is None:
+        pytest.skip("MariaDB is not installed (apt-get install mariadb-server)")
+    pymysql.install_as_MySQLdb()
+    with Nursery("redlock-mysql-") as nursery:
         port = free_port()
-        settings = {
-            "listen_addresses": "127.0.0.1",
-            "port": str(port),
-            "unix_socket_directories": str(nursery.directory),
-            "fsync": "off",
-            "synchronous_commit": "off",
-            "full_page_writes": "off",
-            "max_connections": "200",
-        }
-        flags = [flag for name, value in settings.items() for flag in ("-c", f"{name}={value}")]
-        log = (nursery.directory / "log").open("wb")
-        with log:
-            process = nursery.spawn(
-                [str(programs / "postgres"), "-D", str(data), *flags], stderr=log, **options
+        data = nursery.directory / "data"
+        where = ["--no-defaults", f"--datadir={data}"]
+        if os.geteuid() == 0:
+            where.append("--user=root")
+        subprocess.run(
+            [install, *where, "--auth-root-authentication-method=normal", "--skip-test-db"],
+            check=True,
+            stdin=subprocess.DEVNULL,
+            timeout=60,
+            capture_output=True,
+        )
+        with (nursery.directory / "log").open("wb") as log:
+            nursery.spawn(
+                [
+                    server,
+                    *where,
+                    f"--port={port}",
+                    "--bind-address=127.0.0.1",
+                    f"--socket={nursery.directory}/mysql.sock",
+                    f"--pid-file={nursery.directory}/mysql.pid",
+                    "--innodb-flush-log-at-trx-commit=0",
+                ],
+                stderr=log,
             )
-        _wait_for_postgres(port, process, nursery.directory / "log")
+        # A time-out for reading too: whatever answers there may be no MariaDB.
+        access = {"host": "127.0.0.1", "port": port, "user": "root", "read_timeout": 10}
+        deadline = time.monotonic() + 30
+        while True:
+            with contextlib.suppress(pymysql.err.OperationalError):
+                first = pymysql.connect(**access)
+                break
+            assert time.monotonic() < deadline, (nursery.directory / "log").read_text()
+            time.sleep(0.05)
+        with first, first.cursor() as cursor:
+            cursor.execute("CREATE DATABASE shop")
         yield {
-            "ENGINE": "django.db.backends.postgresql",
-            "NAME": "postgres",
-            "USER": "postgres",
+            "ENGINE": "django.db.backends.mysql",
+            "NAME": "shop",
+            "USER": "root",
             "PASSWORD": "",
             "HOST": "127.0.0.1",
             "PORT": str(port),
         }
-        # Fast shutdown: lets it remove its shared memory, which outlives a killed postmaster.
-        process.send_signal(signal.SIGINT)
-        try:
-            process.wait(10)
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGQUIT)
-            process.wait(10)
-
-
-def _postgres_programs() -> Path | None:
-    def version(folder: Path) -> tuple[int, ...]:
-        return tuple(int(part) for part in folder.parent.name.split(".") if part.isdigit())
-
-    # Debian keeps the server programs out of PATH.
-    folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=version, reverse=True)
-    if found := shutil.which("initdb"):
-        folders.append(Path(found).resolve().parent)
-    for folder in folders:
-        if (folder / "initdb").exists() and (folder / "postgres").exists():
-            return folder
-    return None
-
-
-def _plain_user() -> pwd.struct_passwd:
-    for name in ("postgres", "nobody"):
-        try:
-            return pwd.getpwnam(name)
-        except KeyError:
-            continue
-    pytest.skip("PostgreSQL does not run as root, and there is no user 'postgres' or 'nobody'")
-
-
-def _wait_for_postgres(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    import psycopg
-
-    deadline = time.monotonic() + 30
-    while True:
-        try:
-            psycopg.connect(
-                host="127.0.0.1", port=port, user="postgres", dbname="postgres", connect_timeout=10
-            ).close()
-        except psycopg.OperationalError:
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"PostgreSQL did not start: {log.read_text()}") from None
-            time.sleep(0.02)
-        else:
-            return

@@ -9,6 +9,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -58,6 +59,12 @@ def manage(where: Path, *arguments: str) -> str:
 
 @pytest.fixture
 def address(site: Path) -> Iterator[str]:
+    with serving(site) as url:
+        yield url
+
+
+@contextmanager
+def serving(site: Path) -> Iterator[str]:
     assert manage(site, "manage.py", "redlock_init").count("trusted now") == 3
     port = free_port()
     server = subprocess.Popen(
@@ -97,16 +104,37 @@ def test_of_two_at_once_one_is_paid_and_the_other_locked_out(address: str) -> No
     assert get(f"{address}/orders/7/pay/")[0] == 200
 
 
+def post(url: str, key: str, api_key: str = "me") -> tuple[int, bytes, str | None]:
+    headers = {"X-Api-Key": api_key, "Idempotency-Key": key}
+    request = urllib.request.Request(url, method="POST", headers=headers)
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return answer.status, answer.read(), answer.headers["Idempotent-Replayed"]
+
+
+def test_a_post_that_is_sent_again_is_answered_again(site: Path) -> None:
+    (site / "site1" / "urls.py").write_text(snippet("## Retry any POST"))
+    manage(site, "manage.py", "migrate", "-v0")
+    with serving(site) as address:
+        answers = [post(f"{address}/orders/7/pay/", "k-1") for _ in range(3)]
+        other = post(f"{address}/orders/7/pay/", "k-2")
+        somebody = post(f"{address}/orders/7/pay/", "k-1", "you")
+    body = b'{"paid": 7, "payments": 1}'
+    assert answers == [(201, body, "false"), (201, body, "true"), (201, body, "true")]
+    assert other == (201, b'{"paid": 7, "payments": 2}', "false")
+    assert somebody == (201, b'{"paid": 7, "payments": 3}', "false")
+
+
 def test_every_setting_is_in_the_table() -> None:
     from redlock_django.conf import DEFAULTS
+    from redlock_django.idempotency.options import DEFAULTS as IDEMPOTENCY
 
     table = README[README.index("## Settings") : README.index("## What is promised")]
-    missing = {key for key in DEFAULTS if f"`{key}`" not in table}
-    assert missing <= {"RULES", "IDEMPOTENCY"}  # what they do is not built yet
+    assert not {key for key in (*DEFAULTS, *IDEMPOTENCY) if f"`{key}`" not in table}
 
 
 def test_the_files_it_points_to_are_there() -> None:
     table = README[README.index("## Where is what") :]
     for name in re.findall(r"`([\w/.]+(?:\.py|/))`", table):
-        places = [ROOT / name, ROOT / "redlock_django" / name, ROOT / "redlock_django/wire" / name]
+        rooms = (".", "redlock_django", "redlock_django/wire", "redlock_django/idempotency")
+        places = [ROOT / room / name for room in rooms]
         assert any(place.exists() for place in places), name

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import functools
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any
 
@@ -15,10 +14,10 @@ from django.db import connection
 from django.urls import clear_url_caches
 from pytest_django import Settings
 
-from redlock_django import transactions
+from redlock_django import testing, transactions
 from redlock_django.backends.memory import MemoryBackend
 from redlock_django.handler import locks
-from redlock_django.locking import Lock, lock
+from redlock_django.locking import Lock
 
 MEMORY = "redlock_django.backends.memory.MemoryBackend"
 LOCK_MIDDLEWARE = "redlock_django.middleware.LockMiddleware"
@@ -75,7 +74,7 @@ def happened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.fixture
 def sees_commits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let SQLite pass for PostgreSQL at READ COMMITTED."""
-    for module in (transactions, sys.modules.get("redlock_django.checks")):
+    for module in (transactions, sys.modules.get("redlock_django.checks.views")):
         if module is not None:
             monkeypatch.setattr(module, "sees_commits", lambda connection: True)
 
@@ -95,23 +94,8 @@ def lose_locks() -> Callable[[], None]:
 
 @pytest.fixture
 def held_elsewhere() -> Callable[[str], AbstractContextManager[None]]:
-    """Hold a lock as another thread would: the same thread may not take it twice."""
-
-    def in_a_thread(work: Callable[[], object]) -> None:
-        thread = threading.Thread(target=work)
-        thread.start()
-        thread.join(20)
-
-    @contextmanager
-    def hold(name: str) -> Iterator[None]:
-        other = lock(name)
-        in_a_thread(other.acquire)
-        try:
-            yield
-        finally:
-            in_a_thread(other.release)
-
-    return hold
+    """Let somebody else hold a lock."""
+    return testing.held_elsewhere
 
 
 @pytest.fixture

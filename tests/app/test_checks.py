@@ -1,4 +1,4 @@
-"""System checks: what settings and URLs already show to be wrong."""
+"""System checks: what settings and URLs already show to be wrong about views."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from django.core.checks import run_checks
 from django.db import connections
 from django.http import HttpRequest, HttpResponse
 from django.urls import include, path
@@ -16,6 +15,7 @@ from pytest_django import Settings
 
 from redlock_django import LockResourceMixin, lock_resource
 from redlock_django.transactions import sees_commits as really_sees_commits
+from tests.app.checking import found
 from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
 
 Urls = Callable[..., None]
@@ -25,14 +25,6 @@ locked = lock_resource("order:<int:pk>")
 @pytest.fixture(autouse=True)
 def _site(settings: Settings, memory: None) -> None:
     settings.MIDDLEWARE = [LOCK_MIDDLEWARE]
-
-
-def found() -> dict[str, str]:
-    """The messages of our checks, by number."""
-    return {
-        str(message.id).removeprefix("redlock_django."): f"{message.msg} {message.hint or ''}"
-        for message in run_checks(tags=["redlock"])
-    }
 
 
 @locked
@@ -175,19 +167,3 @@ def test_a_setting_that_holds_nothing(settings: Settings, redlock: object) -> No
 def test_a_rule_with_a_key_of_a_wrong_type(settings: Settings) -> None:
     settings.REDLOCK = {"default": {"BACKEND": MEMORY, "RULES": [{"view": "x", "key": 5}]}}
     assert "'key' must be a template" in found()["E002"]
-
-
-def test_a_password_in_a_url_is_told_of_before_a_deployment(settings: Settings) -> None:
-    urls = ["redis://:canary@h1", "redis://h2", "unix:///run/redis.sock"]
-    settings.REDLOCK = {"default": {"MASTERS": urls}}
-    assert "W001" not in found()
-    told = [
-        message
-        for message in run_checks(tags=["redlock"], include_deployment_checks=True)
-        if message.id == "redlock_django.W001"
-    ]
-    assert len(told) == 1
-    assert "master 1" in str(told[0].msg)
-    assert "canary" not in f"{told[0].msg} {told[0].hint}"
-    settings.REDLOCK = {"default": {"MASTERS": "redis://h1,redis://u:p@h2"}}
-    assert "master 2" in str(run_checks(tags=["redlock"], include_deployment_checks=True)[-1].msg)

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from asgiref.sync import iscoroutinefunction
+from django.contrib.auth.decorators import login_required
+from django.contrib.auth.models import AnonymousUser
 from django.core.exceptions import PermissionDenied, SynchronousOnlyOperation
 from django.core.handlers.base import BaseHandler
 from django.db import connection, connections, transaction
@@ -746,3 +748,37 @@ def test_it_can_be_imported_before_there_are_settings() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+# What stands above it.
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_check_that_stands_above_comes_before_the_lock(is_async: bool) -> None:
+    if is_async:
+
+        @login_required
+        @lock_resource("order:<pk>")
+        async def view(request: HttpRequest, pk: int) -> HttpResponse:
+            raise AssertionError("nobody gets here")
+    else:
+
+        @login_required
+        @lock_resource("order:<pk>")
+        def view(request: HttpRequest, pk: int) -> HttpResponse:  # type: ignore[misc]
+            raise AssertionError("nobody gets here")
+
+    def answer() -> int:
+        request = factory.post("/orders/1/")
+        request.user = AnonymousUser()
+        request.auser = functools.partial(_nobody)
+        response: Any = view(request, pk=1)
+        return int((asyncio.run(response) if is_async else response).status_code)
+
+    assert answer() == 302
+    with lock("order:1"):  # nor does it tell a stranger that an order is being worked on
+        assert answer() == 302
+
+
+async def _nobody() -> AnonymousUser:
+    return AnonymousUser()

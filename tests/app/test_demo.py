@@ -12,12 +12,16 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import urllib.request
+import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+
+from testproject.shop.management.commands.demo import ended_between_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -96,6 +100,10 @@ def test_every_line_comes_out_as_promised(place: Place) -> None:
         "ok 20 payments of one order at the same moment: 1 × 200, 19 × 423",
         "ok each refusal says when to try again: Retry-After",
         "ok the ledger is exact: 1 payment, the order is paid",
+        "ok a double click: 200, 200, replayed",
+        "ok sent again later: 200, replayed, in",
+        "ok the same key for another order is refused: 422",
+        "ok the paid order's form, sent once more, is answered all the same: 200, replayed",
         "ok the next order is paid all the same: 200 in",
         "ok a payment is refused, not guessed: 503 in",
         "ok the error names the three masters",
@@ -105,7 +113,7 @@ def test_every_line_comes_out_as_promised(place: Place) -> None:
         "ok it answers, but its vote does not count yet: 503 in",
         "ok the other four go on, and the order is paid: 200 in",
         "ok locks left on the five masters: 0",
-        "ok payments in the ledger: 5, orders paid: 5",
+        "ok payments in the ledger: 6, orders paid: 6",
     ):
         assert promised in text
     place.assert_nothing_left()
@@ -144,6 +152,16 @@ def test_ended_in_the_middle_of_the_show_it_leaves_nothing(place: Place) -> None
     assert demo.returncode == 130, out
     assert "Traceback" not in out
     place.assert_nothing_left(within=5.0)
+
+
+def test_a_ctrl_c_where_python_drops_exceptions_still_ends_the_show() -> None:
+    with ended_between_lines() as go_on:
+        go_on()
+        passing = threading.Event()
+        weakref.finalize(passing, signal.raise_signal, signal.SIGINT)
+        del passing
+        with pytest.raises(KeyboardInterrupt):
+            go_on()
 
 
 def test_a_taken_port_is_one_clear_line(place: Place) -> None:

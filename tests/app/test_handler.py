@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
+import textwrap
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -189,7 +192,7 @@ def test_a_fork_while_another_thread_makes_a_service() -> None:
 def test_a_fork_while_another_thread_asks_the_memory_masters() -> None:
     backend = locks["default"].backend
     assert isinstance(backend, MemoryBackend)
-    with backend._turn:
+    with backend.masters[0].alone:
         pid = os.fork()
         if not pid:
             try:
@@ -197,3 +200,25 @@ def test_a_fork_while_another_thread_asks_the_memory_masters() -> None:
             finally:
                 os._exit(2)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_a_process_that_ends_closes_its_links() -> None:
+    script = """
+        from django.conf import settings
+        from redlock_django.backends.memory import MemoryBackend
+        class Backend(MemoryBackend):
+            def close(self):
+                print("closed")
+        settings.configure(REDLOCK={"default": {"BACKEND": "__main__.Backend"}})
+        from redlock_django import lock
+        with lock("order:1"):
+            print("held")
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("held\nclosed\n", "")

@@ -17,7 +17,8 @@ from redlock_django.exceptions import LockLost
 from redlock_django.handler import locks
 from redlock_django.keeper import Keeper, keeper
 from redlock_django.locking import Lock, lock
-from redlock_django.signals import lock_lost
+from redlock_django.signals import lock_acquired, lock_lost
+from redlock_django.wire.clock import clock
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -68,7 +69,7 @@ class World:
                 due = [
                     entry
                     for entry in keeper._due
-                    if (hold := entry[2]()) is not None
+                    if (hold := entry.hold()) is not None
                     and hold.backend is self.backend
                     and not (hold.over or hold.lost)
                 ]
@@ -95,12 +96,20 @@ def make(settings: Settings) -> Iterator[Callable[..., World]]:
         worlds.append(World(backend))
         return worlds[-1]
 
-    def receive(**said: Any) -> None:
-        worlds[-1].lost.append(said["reason"])
+    taken: set[str] = set()  # other tests have left locks that are still being lost
 
+    def note(**said: Any) -> None:
+        taken.add(said["fingerprint"])
+
+    def receive(**said: Any) -> None:
+        if said["fingerprint"] in taken:
+            worlds[-1].lost.append(said["reason"])
+
+    lock_acquired.connect(note)
     lock_lost.connect(receive)
     yield set_up
     lock_lost.disconnect(receive)
+    lock_acquired.disconnect(note)
 
 
 @pytest.fixture
@@ -374,6 +383,27 @@ def test_a_late_renewal_stays_within_max_hold(make: Callable[..., World]) -> Non
         world.until(lambda: world.extensions == [8])
         world.idle()
         assert max(world.pttls()) <= 4_000
+
+
+def test_a_lock_on_another_clock_is_renewed_in_time(
+    world: World, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.now = 5.0  # long before what any other clock shows
+    with lock(R, ttl=60):
+        # The thread sleeps for it now, and goes on sleeping when it is over.
+        world.until(lambda: 15 < keeper._until - clock() <= 20)
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "TTL": 1.5}}
+    backend, extended = locks["default"].backend, threading.Event()
+    extend = backend.extend
+
+    def noted(lease: Any, ttl: float) -> Any:
+        extended.set()
+        return extend(lease, ttl)
+
+    monkeypatch.setattr(backend, "extend", noted)
+    with lock(R) as held:
+        assert extended.wait(5)
+        held.ensure_held()
 
 
 def test_renews_many(world: World) -> None:

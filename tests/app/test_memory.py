@@ -5,14 +5,22 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from redlock_django.backends.memory import MemoryBackend, MemoryMaster
+from redlock_django.engine import waiting
+from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import QuorumUnreachable, ResourceLocked
 from redlock_django.handler import locks
+from redlock_django.health import master_status
 from redlock_django.locking import lock
+from redlock_django.signals import master_down, master_up
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -117,6 +125,86 @@ async def test_tasks_wait_for_each_other(backend: MemoryBackend) -> None:
     assert holders(backend) == [None] * 5
 
 
+@pytest.fixture
+def no_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody asks again who was not called."""
+    monkeypatch.setattr(waiting, "FALLBACK", 30.0)
+    monkeypatch.setattr(waiting, "LONGEST", 30.0)
+
+
+def waiters(backend: MemoryBackend) -> int:
+    """How many wait, on every master."""
+    return min(len(master.queue(backend.terms.queue(R))) for master in backend.masters)
+
+
+def _waiting(backend: MemoryBackend, number: int) -> bool:
+    return waiters(backend) == number
+
+
+@pytest.mark.usefixtures("no_fallback")
+def test_threads_are_called_in_the_order_of_coming(backend: MemoryBackend) -> None:
+    held, order = lock(R).acquire(), []
+
+    def work(number: int) -> None:
+        with lock(R, wait=20):
+            order.append(number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for number, thread in enumerate(threads, 1):
+        thread.start()
+        until(partial(_waiting, backend, number), "it waits")
+    held.release()
+    for thread in threads:
+        thread.join(10)
+    assert order == [0, 1, 2, 3]
+    assert waiters(backend) == 0
+
+
+@pytest.mark.usefixtures("no_fallback")
+async def test_tasks_are_called_and_one_that_was_cancelled_is_not(backend: MemoryBackend) -> None:
+    held, order = await lock(R).aacquire(), []
+
+    async def work(number: int) -> None:
+        async with lock(R, wait=20):
+            order.append(number)
+
+    tasks = []
+    for number in range(4):
+        tasks.append(asyncio.create_task(work(number)))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert waiters(backend) == number + 1
+    tasks[0].cancel()
+    tasks[2].cancel()
+    await asyncio.wait(tasks[:1], timeout=10)
+    assert waiters(backend) == 2
+    await held.arelease()
+    await asyncio.wait(tasks, timeout=10)
+    assert order == [1, 3]
+
+
+@pytest.mark.usefixtures("no_fallback")
+def test_a_thread_calls_a_task(backend: MemoryBackend) -> None:
+    held = lock(R).acquire()
+
+    async def work() -> None:
+        async with lock(R, wait=20):
+            pass
+
+    loop = threading.Thread(target=asyncio.run, args=(work(),))
+    loop.start()
+    until(lambda: waiters(backend) == 1, "it waits")
+    held.release()
+    loop.join(10)
+    assert not loop.is_alive()
+
+
+def test_a_wait_that_ran_out_leaves_no_trace(backend: MemoryBackend) -> None:
+    with lock(R), pytest.raises(ResourceLocked):
+        backend.acquire((R,), 5.0, 0.05, "{}")
+    assert waiters(backend) == 0
+
+
 def test_clear_forgets_everything_and_brings_every_master_up(backend: MemoryBackend) -> None:
     lock(R).acquire()
     backend.down = [True] * 5
@@ -176,3 +264,151 @@ def test_the_index_shows_what_is_held(backend: MemoryBackend) -> None:
     with lock("a", "b"):
         assert [set(m.sets[backend.terms.held]) for m in backend.masters] == [{b"a", b"b"}] * 5
     assert [m.sets[backend.terms.held] for m in backend.masters] == [{}] * 5
+
+
+# What may happen to time and to masters.
+
+
+def test_a_release_that_comes_late_takes_its_lock_off_the_index(backend: MemoryBackend) -> None:
+    held = lock(R).acquire()
+    lease = held._hold.lease  # type: ignore[union-attr]
+    backend.advance(60)
+    backend.release(lease)
+    assert [master.sets.get(backend.terms.held) for master in backend.masters] == [{}] * 5
+
+
+def test_time_that_passes_ends_a_lock_here_and_on_the_masters(backend: MemoryBackend) -> None:
+    held = lock(R, ttl=5).acquire()
+    backend.advance(4)
+    assert 0 < held.remaining() < 1
+    backend.advance(1.01)
+    assert not held.locked
+    assert holders(backend) == [None] * 5
+    with lock(R) as next_one:
+        assert next_one.locked
+
+
+def test_a_fence_grows_over_time_that_passed(backend: MemoryBackend) -> None:
+    with lock(R) as held:
+        first = held.fence
+    backend.advance(10_000)  # longer than FENCE_TTL
+    with lock(R) as held:
+        assert held.fence > first
+
+
+@pytest.fixture
+def told() -> Iterator[list[tuple[str, str, str]]]:
+    heard: list[tuple[str, str, str]] = []
+
+    def went(master: str, reason: str, **_: Any) -> None:
+        heard.append(("down", master, reason))
+
+    def came(master: str, reason: str, **_: Any) -> None:
+        heard.append(("up", master, reason))
+
+    master_down.connect(went)
+    master_up.connect(came)
+    yield heard
+    master_down.disconnect(went)
+    master_up.disconnect(came)
+
+
+def test_masters_that_refuse_and_hang_are_told_of(
+    backend: MemoryBackend, told: list[tuple[str, str, str]]
+) -> None:
+    backend.refuse(0)
+    backend.refuse(0)
+    backend.hang(1)
+    backend.hang(2)
+    with pytest.raises(QuorumUnreachable, match=r"10.0.0.2:6379: did not answer within 0.05 s"):
+        lock(R).acquire()
+    backend.restore(1)
+    with lock(R):
+        assert holders(backend).count(None) == 2
+    assert told == [
+        ("down", "10.0.0.1:6379", "refused the connection"),
+        ("down", "10.0.0.2:6379", "did not answer within 0.05 s"),
+        ("down", "10.0.0.3:6379", "did not answer within 0.05 s"),
+        ("up", "10.0.0.2:6379", ""),
+    ]
+    assert [one.reason for one in master_status()][:2] == ["refused the connection", ""]
+
+
+def test_a_master_that_failed_still_knows_what_it_knew(backend: MemoryBackend) -> None:
+    backend.acquire((R,), 10, 0, "{}")
+    for place in (0, 1, 2):
+        backend.hang(place)
+    for place in (0, 1, 2):
+        backend.restore(place)
+    with pytest.raises(ResourceLocked):
+        lock(R).acquire()
+
+
+def test_masters_that_restarted_are_not_counted_until_they_may_be(
+    backend: MemoryBackend, told: list[tuple[str, str, str]]
+) -> None:
+    for place in (0, 1):
+        backend.restart(place)
+    with lock(R):
+        assert holders(backend)[:2] == [None, None]
+    before = backend.masters[2].run_id
+    backend.restart(2)
+    assert backend.masters[2].run_id != before
+    with pytest.raises(QuorumUnreachable, match="fresh or flushed: trusted in 64 s"):
+        lock(R).acquire()
+    assert [code for one in master_status() for code, _ in one.faults] == ["untrusted"] * 3
+    backend.advance(backend.terms.restart_delay)
+    with lock(R):
+        assert None not in holders(backend)
+    assert told == []  # they were never down
+
+
+def test_a_restart_ends_an_outage(backend: MemoryBackend, told: list[tuple[str, str, str]]) -> None:
+    backend.hang(4)
+    backend.restart(4)
+    assert [what for what, _, _ in told] == ["down", "up"]
+    assert "trusted in 64 s" in told[1][2]
+
+
+def test_a_master_that_was_flushed_is_not_counted(backend: MemoryBackend) -> None:
+    before = backend.masters[0].run_id
+    for place in range(3):
+        backend.forget(place)
+    assert backend.masters[0].run_id == before
+    with pytest.raises(QuorumUnreachable, match="flushed"):
+        lock(R).acquire()
+    backend.clear()
+    with lock(R):
+        pass
+
+
+def test_a_master_whose_clock_was_set_is_not_counted(backend: MemoryBackend) -> None:
+    backend.step_clock(0, 2)
+    backend.step_clock(1, -2)
+    assert [dict(one.faults).get("clock", "") for one in master_status()[:3]] == [
+        "its clock is +2.0 s off the other masters'",
+        "its clock is -2.0 s off the other masters'",
+        "",
+    ]
+    with lock(R):
+        pass
+    backend.step_clock(2, 2)
+    with pytest.raises(QuorumUnreachable):
+        lock(R).acquire()
+
+
+def test_a_refusal_names_what_is_in_the_way(backend: MemoryBackend) -> None:
+    backend.acquire(("order:2",), 10, 0, "{}")
+    with pytest.raises(ResourceLocked) as caught:
+        backend.acquire(("order:1", "order:2", "order:3"), 10, 0, "{}")
+    assert caught.value.resource == "order:2"
+    assert "order:1" not in str(caught.value)
+
+
+async def test_an_extension_that_begins_too_late_is_a_loss(backend: MemoryBackend) -> None:
+    """The deadline may pass between the caller's look at the clock and the engine's."""
+    lease = backend.acquire(("order:1",), 10.0, 0.0, "{}")
+    late = replace(lease, until=lease.started)
+    assert backend.extend(late, 10.0)[0] is LeaseState.LOST
+    assert (await backend.aextend(late, 10.0))[0] is LeaseState.LOST
+    assert backend.release(lease) is True

@@ -100,8 +100,9 @@ def test_force_asks_a_person_and_names_the_risk(site: list[LocalMaster]) -> None
     site[2].restart()
     assert "no terminal" in refused("--force", "3")
     with mock.patch("sys.stdin.isatty", return_value=True):
-        with mock.patch("builtins.input", return_value="no"):
+        with mock.patch("builtins.input", return_value="no") as asked:
             assert "Nothing was changed" in refused("--force", "3")
+        asked.assert_called_once_with()  # a prompt of its own would go to stdout
         assert markers(site)[2] is None
         with mock.patch("builtins.input", return_value="yes"):
             assert "trusted now" in init("--force", f"127.0.0.1:{site[2].port}")
@@ -124,6 +125,20 @@ def test_other_numbers_need_a_reconfiguration(site: list[LocalMaster]) -> None:
         lock("order:1").acquire()
 
 
+def test_more_masters_are_not_trusted_before_the_old_locks_have_run_out(
+    masters: list[LocalMaster],
+) -> None:
+    with override_settings(REDLOCK=redlock(masters[:3])):
+        init()
+        before = markers(masters)
+    # By clients with this delay the new masters would be counted after a second.
+    with override_settings(REDLOCK=redlock(masters, RESTART_DELAY=1)):
+        assert "at least 63.75 s" in refused("--reconfigure")
+    assert markers(masters) == before
+    with override_settings(REDLOCK=redlock(masters)):
+        assert init("--reconfigure").count("trusted in 63.") == 5
+
+
 def test_one_server_under_two_names_stops_it(masters: list[LocalMaster]) -> None:
     urls = [masters[0].url, masters[0].unix_url, masters[1].url]
     with override_settings(REDLOCK={"default": {"MASTERS": urls}}):
@@ -135,3 +150,6 @@ def test_it_says_what_is_wrong_with_the_alias() -> None:
     memory = {"default": {"BACKEND": "redlock_django.backends.memory.MemoryBackend"}}
     with override_settings(REDLOCK=memory), pytest.raises(CommandError, match="no masters"):
         init()
+    with pytest.raises(CommandError, match="no alias 'nope'") as caught:
+        init("--using", "nope")
+    assert caught.value.returncode == 2

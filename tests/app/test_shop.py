@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 import pytest
+from django.test import Client
 from django.urls import reverse
 
 from testproject.shop.models import Order, Payment
-
-if TYPE_CHECKING:
-    from django.test import Client
 
 pytestmark = pytest.mark.django_db
 
@@ -25,6 +22,7 @@ def test_the_page_has_no_inline_script_or_style(client: Client) -> None:
     page = client.get("/").content.decode()
     assert "€ 12.34" in page
     assert "Pay twice at once" in page
+    assert re.search(r'name="idempotency_key" value="[0-9a-f-]{36}"', page)
     assert not re.search(r"<style|\sstyle=|\son[a-z]+=|javascript:", page)
     assert not re.search(r"<script(?![^>]*\ssrc=)", page)
 
@@ -42,6 +40,21 @@ def test_the_facts_of_an_order(client: Client) -> None:
     Payment.objects.create(order=order, amount=1234)
     facts = client.get(reverse("shop:order", args=[order.pk])).json()
     assert facts == {"order": "A-1", "state": "paid", "payments": 1}
+
+
+def test_a_form_that_is_sent_twice_pays_once(client: Client, redlock_memory: object) -> None:
+    order = Order.objects.create(number="A-1", total=1234)
+    page = client.get("/").content.decode()
+    [key] = re.findall(r'name="idempotency_key" value="([^"]+)"', page)
+    answers = [
+        client.post(reverse("shop:pay", args=[order.pk]), {"idempotency_key": key})
+        for _ in range(2)
+    ]
+    assert [answer.json() for answer in answers] == [{"order": "A-1", "paid": 1234}] * 2
+    assert [answer["Idempotent-Replayed"] for answer in answers] == ["false", "true"]
+    assert order.payments.count() == 1
+    unknown = Client().post(reverse("shop:pay", args=[order.pk]), {"idempotency_key": key})
+    assert unknown.status_code == 409, "the key of somebody else says nothing"
 
 
 def test_reading_does_not_pay(client: Client) -> None:

@@ -9,102 +9,23 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 import pytest
 
-from redlock_django.engine.errors import NotAcquired, QuorumUnreachable
-from redlock_django.engine.validity import LeaseState
-from redlock_django.wire.clock import clock
-from tests.wire.colours import COLOURS, Colour, coloured, joined, make_backend, trust
+from redlock_django.engine.errors import QuorumUnreachable
+from tests.live.traffic import Traffic, all_freed, left
+from tests.waiting import until
+from tests.wire.colours import COLOURS, coloured, joined, make_backend, trust
 from tests.wire.proxy import FaultProxy
-from tests.wire.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from redlock_django.testing.masters import LocalMaster
 
 pytestmark = pytest.mark.live
 
 ROOT = Path(__file__).parents[2]
 both = pytest.mark.parametrize("name", COLOURS)
-
-
-def left(masters: Sequence[LocalMaster]) -> list[str]:
-    """The locks, and members of the index, that stand on any of these masters."""
-    found = []
-    for master in masters:
-        with master.client() as client:
-            found += [key.decode() for key in client.scan_iter(match="redlock:lock:*")]
-            found += [member.decode() for member in client.zrange("redlock:held", 0, -1)]
-    return found
-
-
-class Traffic:
-    """Threads of both colours that want the same few locks, and watch each other.
-
-    `wins` counts; `trouble` lists whatever must not happen.
-    """
-
-    def __init__(self, colours: Sequence[Colour], workers: int, resources: int) -> None:
-        self.wins = 0
-        self.trouble: list[str] = []
-        self._inside: dict[str, str] = {}
-        self._fences: dict[str, int] = {}
-        self._guard = threading.Lock()
-        self._stop = threading.Event()
-        self._threads = [
-            threading.Thread(
-                target=self._work, args=(colours[n % len(colours)], f"{n}", resources), daemon=True
-            )
-            for n in range(workers)
-        ]
-
-    def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        for thread in self._threads:
-            thread.join(10)
-
-    def wait_for_wins(self, more: int, when: str) -> None:
-        enough = self.wins + more
-        until(lambda: self.wins >= enough or self.trouble, f"{more} more locks while {when}")
-        assert self.trouble == [], when
-
-    def _work(self, colour: Colour, who: str, resources: int) -> None:
-        turn = 0
-        while not self._stop.is_set():
-            turn += 1
-            resource = f"order:{(turn + int(who)) % resources}"
-            try:
-                lease = colour.acquire(resource, ttl=1.0, wait=0.5)
-            except NotAcquired:
-                continue
-            except BaseException as error:
-                self.trouble.append(f"{who}: {error!r}")
-                raise
-            with self._guard:
-                other = self._inside.get(resource)
-                if other is not None and clock() < lease.until:
-                    self.trouble.append(f"{who} beside {other} in {resource}")
-                if lease.fences[0] <= self._fences.get(resource, 0):
-                    self.trouble.append(f"{who} has an old fence for {resource}")
-                self._fences[resource] = lease.fences[0]
-                self._inside[resource] = who
-            if turn % 3 == 0:
-                state, lease = colour.extend(lease, ttl=1.0)
-                if state is LeaseState.LOST and clock() < lease.until:
-                    self.trouble.append(f"{who} lost {resource}")
-            with self._guard:
-                if self._inside.get(resource) == who:
-                    del self._inside[resource]
-                self.wins += 1
-            colour.release(lease)
 
 
 def test_locks_go_on_while_two_of_five_are_hurt_in_every_way(masters: list[LocalMaster]) -> None:
@@ -144,10 +65,7 @@ def test_locks_go_on_while_two_of_five_are_hurt_in_every_way(masters: list[Local
             masters[1].resume()
             traffic.wait_for_wins(20, "all are back")
         assert traffic.trouble == []
-        for colour in colours:
-            colour.wait_usable(5)
-            colour.settle()
-        until(lambda: not left(masters), f"nothing is left: {left(masters)}", 3)
+        all_freed(colours, masters)
 
 
 @both

@@ -24,7 +24,9 @@ from redlock_django.keeper import keeper
 from redlock_django.locking import lock
 from redlock_django.testing.masters import LocalMaster
 from redlock_django.wire.sync import SyncLinks
-from tests.live.left_over import locked, nothing_left, until
+from tests.live.left_over import locked, nothing_left
+from tests.patience import patience
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -41,7 +43,12 @@ KEY = f"redlock:lock:{R}"
 @pytest.fixture(autouse=True)
 def _on_real_masters(masters: list[LocalMaster], settings: Settings) -> None:
     settings.REDLOCK = {
-        "default": {"MASTERS": [m.url for m in masters], "RESTART_DELAY": 0, "TTL": 3}
+        "default": {
+            "MASTERS": [m.url for m in masters],
+            "RESTART_DELAY": 0,
+            "TTL": 3,
+            **patience(0.6),
+        }
     }
     with lock("first"):
         until(lambda: links().usable() == len(masters), what="a link to every master")
@@ -133,8 +140,9 @@ HOLDER = """
     import sys, time
     import django
     from django.conf import settings
+    from tests.patience import patience
     settings.configure(REDLOCK={"default": {
-        "MASTERS": sys.argv[1].split(","), "RESTART_DELAY": 0, "TTL": 1.5}})
+        "MASTERS": sys.argv[1].split(","), "RESTART_DELAY": 0, "TTL": 1.5, **patience(1.5)}})
     django.setup()
     from redlock_django import lock
     with lock("order:1"):
@@ -193,7 +201,7 @@ def test_interrupted_at_any_moment_and_gone(masters: list[LocalMaster]) -> None:
 
     for _ in range(100):
         Child(child).check(10)
-        until(lambda: len(values(masters)) == 3, 2, "the undo")
+        until(lambda: len(values(masters)) == 3, "the undo", seconds=2)
 
 
 # Forked inside a block.
@@ -313,7 +321,7 @@ def test_a_child_does_not_renew_the_parents_lock(masters: list[LocalMaster]) -> 
     child = Child(lambda: time.sleep(3))
     held._hold.end()  # type: ignore[union-attr]  # the parent stops; the child must not go on
     try:
-        until(lambda: not values(masters), 2, "the end of its TTL")
+        until(lambda: not values(masters), "the end of its TTL", seconds=2)
     finally:
         os.kill(child.pid, signal.SIGKILL)
         child.result()
@@ -452,8 +460,9 @@ def test_a_child_that_exits_normally_ends_promptly(masters: list[LocalMaster]) -
         import os, sys, time
         import django
         from django.conf import settings
+        from tests.patience import patience
         settings.configure(REDLOCK={"default": {
-            "MASTERS": sys.argv[1].split(","), "RESTART_DELAY": 0}})
+            "MASTERS": sys.argv[1].split(","), "RESTART_DELAY": 0, **patience()}})
         django.setup()
         from redlock_django import lock
         held = lock("order:1").acquire()

@@ -40,18 +40,23 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from redlock_django.backends.redis import RedisBackend
+from redlock_django.engine import waiting
 from redlock_django.exceptions import LockLost, QuorumUnreachable, ResourceLocked
 from redlock_django.handler import locks
 from redlock_django.locking import Lock, lock
 from redlock_django.signals import lock_lost
 from redlock_django.testing.masters import LocalMaster
-from tests.live.left_over import locked, nothing_left, until
+from tests.live.left_over import locked, nothing_left
+from tests.live.linked import linked
+from tests.patience import patience
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -64,14 +69,14 @@ KEY = f"redlock:lock:{R}"
 @pytest.fixture(autouse=True)
 def _on_real_masters(masters: list[LocalMaster], settings: Settings) -> None:
     settings.REDLOCK = {
-        "default": {"MASTERS": [m.url for m in masters], "RESTART_DELAY": 0, "TTL": 5}
+        "default": {
+            "MASTERS": [m.url for m in masters],
+            "RESTART_DELAY": 0,
+            "TTL": 5,
+            **patience(0.3),
+        }
     }
-    # A first lock stands on the first masters that are connected: have all of them.
-    with lock("first"):
-        backend = locks["default"].backend
-        assert isinstance(backend, RedisBackend)
-        links = backend.sync_links()
-        until(lambda: links.usable() == len(masters), what="a link to every master")
+    linked()
 
 
 def values(masters: Sequence[LocalMaster]) -> list[bytes]:
@@ -85,7 +90,7 @@ def values(masters: Sequence[LocalMaster]) -> list[bytes]:
 
 def everywhere(masters: Sequence[LocalMaster]) -> None:
     """Wait until a lock that is held stands on every master: a majority was enough to hold it."""
-    until(lambda: len(values(masters)) == len(masters), 2)
+    until(lambda: len(values(masters)) == len(masters), seconds=2)
 
 
 # Mutual exclusion.
@@ -103,8 +108,9 @@ PROCESS = """
     from pathlib import Path
     import django
     from django.conf import settings
+    from tests.patience import patience
     settings.configure(REDLOCK={"default": {
-        "MASTERS": sys.argv[2].split(","), "RESTART_DELAY": 0, "TTL": 5}})
+        "MASTERS": sys.argv[2].split(","), "RESTART_DELAY": 0, "TTL": 5, **patience()}})
     django.setup()
     from redlock_django import lock
     from tests.live.test_locking_races import add_one
@@ -185,6 +191,38 @@ def _quietly(path: Path) -> None:
         path.write_text("0")  # read while somebody else wrote
 
 
+def test_two_resources_go_to_who_came_first_in_whatever_order_they_are_named(
+    masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Out of reach: nobody asks again who was not called.
+    monkeypatch.setattr(waiting, "FALLBACK", 30.0)
+    monkeypatch.setattr(waiting, "LONGEST", 30.0)
+    two = (R, "order:2")
+    served: list[int] = []
+
+    def take(place: int, resources: Sequence[str]) -> None:
+        with lock(*resources, wait=20, ttl=8):
+            served.append(place)
+
+    def waits(many: int) -> bool:
+        found = 0
+        for master in masters:
+            with master.client() as client:
+                found += sum(int(client.zcard(f"redlock:queue:{name}")) for name in two)
+        return found == many * len(masters)
+
+    held = lock(*two, ttl=20).acquire()
+    with ThreadPoolExecutor(6) as pool:
+        takers = []
+        for place in range(6):
+            takers.append(pool.submit(take, place, two[:: 1 if place % 2 else -1]))
+            until(partial(waits, place + 1), what=f"{place + 1} who wait")
+        held.release()
+        for taker in takers:
+            taker.result(20)
+    assert served == [0, 1, 2, 3, 4, 5]
+
+
 def test_the_first_use_of_all_by_many_at_once() -> None:
     for _ in range(5):
         locks.close()
@@ -201,7 +239,7 @@ def test_the_first_use_of_all_by_many_at_once() -> None:
 
 def test_of_twenty_at_once_exactly_one_wins(masters: list[LocalMaster], settings: Settings) -> None:
     """Over four sets of links, so that they reach the masters in different orders."""
-    common = {"MASTERS": [m.url for m in masters], "RESTART_DELAY": 0}
+    common = {"MASTERS": [m.url for m in masters], "RESTART_DELAY": 0, **patience(0.5)}
     aliases = ["default", "second", "third"]
     settings.REDLOCK = dict.fromkeys(aliases, common)
     for alias in aliases:
@@ -263,8 +301,8 @@ def test_contenders_on_many_resources_at_once() -> None:
 
 def test_two_locks_of_one_process_do_not_disturb_each_other(masters: list[LocalMaster]) -> None:
     first = lock(R, ttl=0.3).acquire()
-    until(lambda: not first.locked, 3)
-    with lock(R) as second:
+    until(lambda: not first.locked, seconds=3)
+    with lock(R, wait=3) as second:  # the masters keep it a little longer
         everywhere(masters)
         before = values(masters)
         with pytest.raises(LockLost):
@@ -319,14 +357,14 @@ def test_a_late_release_never_frees_another_holders_lock(masters: list[LocalMast
 
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(a)
-        until(lambda: values(masters), 5)
+        until(lambda: values(masters), seconds=5)
         for future in (first, pool.submit(b)):
             future.result(20)
 
 
 def test_extend_of_what_expired(masters: list[LocalMaster]) -> None:
     held = lock(R, ttl=0.3).acquire()
-    until(lambda: not values(masters), 3)
+    until(lambda: not values(masters), seconds=3)
     with lock(R):
         pass
     with pytest.raises(LockLost):
@@ -480,14 +518,14 @@ def test_renewal_survives_a_short_outage(masters: list[LocalMaster], colour: str
     def with_threads() -> None:
         with lock(R, ttl=2) as held:
             outage()
-            until(lambda: held.remaining() > 1.5, 5, "a renewal")
+            until(lambda: held.remaining() > 1.5, "a renewal", seconds=5)
             time.sleep(0.5)
             held.ensure_held()
 
     async def with_tasks() -> None:
         async with lock(R, ttl=2) as held:
             await asyncio.to_thread(outage)
-            await asyncio.to_thread(until, lambda: held.remaining() > 1.5, 5, "a renewal")
+            await asyncio.to_thread(until, lambda: held.remaining() > 1.5, "a renewal")
             held.ensure_held()
 
     if colour == "threads":
@@ -509,7 +547,7 @@ def test_a_long_outage_is_told(masters: list[LocalMaster]) -> None:
             began = time.monotonic()
             for master in masters:
                 master.kill()
-            until(lambda: told, 3, "the signal")
+            until(lambda: told, "the signal", seconds=3)
             assert told[0] - began < 0.7
             assert not held.locked
     finally:
@@ -525,7 +563,7 @@ def test_a_long_outage_is_told(masters: list[LocalMaster]) -> None:
         except QuorumUnreachable:
             return False
 
-    until(taken, 5, "the masters")
+    until(taken, "the masters", seconds=5)
 
 
 # Others on the same masters.
@@ -586,3 +624,13 @@ def test_nothing_else_is_left_in_this_process() -> None:
     assert not links._waiting
     assert not links._queue
     assert links._reader is None
+
+
+def test_a_lock_given_back_by_a_finalizer_inside_of_the_wire(masters: list[LocalMaster]) -> None:
+    """Garbage may be collected while this very thread sends for others."""
+    held = lock(R, ttl=5).acquire()
+    backend = locks["default"].backend
+    assert isinstance(backend, RedisBackend)
+    with backend.sync_links()._mutex:
+        assert held.release() is False  # nobody may wait in here
+    nothing_left(masters)

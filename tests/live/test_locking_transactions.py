@@ -18,6 +18,7 @@ import pytest
 
 from redlock_django.testing.masters import LocalMaster
 from tests.live.left_over import locked, nothing_left
+from tests.patience import patience
 
 pytestmark = pytest.mark.live
 MANY = 60
@@ -46,7 +47,7 @@ def sites(
     masters: list[LocalMaster], database: dict[str, Any], *, processes: int = 1, look: bool = False
 ) -> Iterator[list[str]]:
     """The addresses of that many processes that serve one counter."""
-    common = {"MASTERS": [m.url for m in masters], "RESTART_DELAY": 0}
+    common = {"MASTERS": [m.url for m in masters], "RESTART_DELAY": 0, **patience(0.3)}
     redlock = {
         "default": {**common, "TTL": 1.5},
         "unrenewed": {**common, "TTL": 0.3, "RENEW": False},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -12,9 +13,9 @@ from redlock_django.engine.errors import NotAcquired, QuorumUnreachable
 from redlock_django.engine.validity import LeaseState
 from redlock_django.testing.masters import local_masters
 from redlock_django.wire.clock import clock
+from tests.waiting import until
 from tests.wire.colours import COLOURS, Colour, coloured, joined, make_backend, trust
 from tests.wire.proxy import FaultProxy
-from tests.wire.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -405,7 +406,8 @@ def test_the_clock_of_a_minority_steps(
         assert colour.release(colour.acquire("order:3")) is True
         colour.wait_usable(5)
         assert colour.release(lease) is True
-    assert "its clock stepped by 60.0 s" in caplog.text
+    # What is proved of the step, less what the answers took.
+    assert re.search(r"its clock stepped by (59\.[5-9]|60\.0) s", caplog.text)
 
 
 @both

@@ -15,17 +15,19 @@ from pytest_django import Settings
 from redlock_django import lock_resource
 from redlock_django.handler import locks
 from redlock_django.testing.masters import LocalMaster
+from tests.live.left_over import nothing_left
+from tests.patience import patience
 
 pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.django_db]
 
-TTL = 0.6
+TTL = 1.5
 
 
 @pytest.fixture(autouse=True)
 def _masters(settings: Settings, masters: list[LocalMaster]) -> None:
     urls = [master.url for master in masters]
     settings.REDLOCK = {
-        "default": {"MASTERS": urls, "RESTART_DELAY": 0, "TTL": TTL, "MASTER_TIMEOUT": 0.25}
+        "default": {"MASTERS": urls, "RESTART_DELAY": 0, "TTL": TTL, **patience(TTL)}
     }
 
 
@@ -53,8 +55,7 @@ def test_after_the_loop_of_its_view(masters: list[LocalMaster]) -> None:
     assert holders(masters) >= 3
     assert b"".join(response) == b"ab"
     response.close()
-    time.sleep(0.1)
-    assert holders(masters) == 0
+    nothing_left(masters, 1)
 
 
 async def test_while_the_loop_runs(masters: list[LocalMaster]) -> None:
@@ -63,6 +64,5 @@ async def test_while_the_loop_runs(masters: list[LocalMaster]) -> None:
     assert holders(masters) >= 3
     assert [chunk async for chunk in response] == [b"a", b"b"]
     await sync_to_async(response.close)()
-    await asyncio.sleep(0.1)
-    assert holders(masters) == 0
+    await asyncio.to_thread(nothing_left, masters, 1)
     await locks.aclose()

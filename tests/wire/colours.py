@@ -12,7 +12,7 @@ from redlock_django.backends.redis import RedisBackend
 from redlock_django.engine.commands import Terms, script
 from redlock_django.wire.address import Address
 from redlock_django.wire.join import join_arguments
-from tests.wire.waiting import until
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
@@ -115,7 +115,7 @@ class Colour(ABC):
         until(
             lambda: self.usable() == masters,
             f"{masters} usable masters: {[self.fault(m) for m in self.links.masters]}",
-            seconds,
+            seconds=seconds,
         )
 
     def wait_joined(self) -> None:

@@ -9,13 +9,15 @@ import asyncio
 import socket
 import struct
 import threading
-from contextlib import suppress
-from typing import TYPE_CHECKING, Self
+from contextlib import ExitStack, contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Coroutine
+    from collections.abc import Coroutine, Iterator, Sequence
     from types import TracebackType
+
+    from redlock_django.testing.masters import LocalMaster
 
 _AT_ONCE = struct.pack("ii", 1, 0)
 
@@ -41,7 +43,7 @@ class FaultProxy:
         self._tls = tls
         self._loop = asyncio.new_event_loop()
         self._writers: set[asyncio.StreamWriter] = set()
-        self._pumps: set[asyncio.Task[None]] = set()
+        self._pumps: set[asyncio.Task[Any]] = set()
         self._server: asyncio.Server | None = None
         self._open = asyncio.Event()
         self._open.set()
@@ -82,6 +84,11 @@ class FaultProxy:
         """Reset every connection, on both sides."""
         self._do(self._cut())
 
+    def lead_to(self, target: int) -> None:
+        """Stand before another server from now on, as an address does after a failover."""
+        self._target = target
+        self.cut()
+
     def refuse(self) -> None:
         """Refuse new connections and reset the old ones."""
         self._do(self._refuse())
@@ -105,6 +112,11 @@ class FaultProxy:
 
     async def _refuse(self) -> None:
         if self._server is not None:
+            # What is being taken needs a server to belong to, or nobody ever closes it.
+            for listener in self._server.sockets:
+                self._loop.remove_reader(listener.fileno())
+            for _ in range(5):
+                await asyncio.sleep(0)
             self._server.close()
             self._server = None
         await self._cut()
@@ -117,7 +129,9 @@ class FaultProxy:
         for pump in self._pumps:
             pump.cancel()
         await asyncio.gather(*self._pumps, return_exceptions=True)
-        await asyncio.sleep(0)
+        for _ in range(5):  # what was accepted last has its handler begin, and is reset
+            await asyncio.sleep(0)
+            await self._cut()
 
     def _reset(self, writer: asyncio.StreamWriter) -> None:
         raw: socket.socket | None = writer.get_extra_info("socket")
@@ -130,12 +144,17 @@ class FaultProxy:
     async def _connected(
         self, from_client: asyncio.StreamReader, to_client: asyncio.StreamWriter
     ) -> None:
+        self._writers.add(to_client)
+        opening = asyncio.create_task(asyncio.open_connection("127.0.0.1", self._target))
+        self._pumps.add(opening)  # the end may come while it is under way
         try:
-            from_master, to_master = await asyncio.open_connection("127.0.0.1", self._target)
-        except OSError:
+            from_master, to_master = await opening
+        except (OSError, asyncio.CancelledError):
             self._reset(to_client)
             return
-        self._writers |= {to_client, to_master}
+        finally:
+            self._pumps.discard(opening)
+        self._writers.add(to_master)
         up = asyncio.create_task(self._up(from_client, to_master))
         down = asyncio.create_task(self._down(from_master, to_client))
         self._pumps |= {up, down}
@@ -173,3 +192,10 @@ class FaultProxy:
                     writer.write(piece)
                     if self.slices:
                         await asyncio.sleep(0)
+
+
+@contextmanager
+def behind(masters: Sequence[LocalMaster]) -> Iterator[list[FaultProxy]]:
+    """A proxy before each of these masters."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(FaultProxy(master.port)) for master in masters]

@@ -26,7 +26,10 @@ MARKER = b"0123 456 scripted"
 
 @dataclass(frozen=True)
 class Said:
-    """One EVALSHA as the master hears it; `arguments` without the round's number."""
+    """One EVALSHA as the master hears it; `arguments` without the round's number.
+
+    A SUBSCRIBE has its channel for a key.
+    """
 
     name: str
     number: int
@@ -36,7 +39,9 @@ class Said:
     @property
     def resources(self) -> int:
         """How many resources the command is about."""
-        return {"acquire": len(self.keys) - 3, "heal": len(self.keys) - 3}.get(self.name, 0) // 2
+        return {"acquire": (len(self.keys) - 3) // 3, "heal": (len(self.keys) - 3) // 2}.get(
+            self.name, 0
+        )
 
 
 def resp(value: object) -> bytes:
@@ -49,8 +54,15 @@ def resp(value: object) -> bytes:
     return b"*%d\r\n%s" % (len(value), b"".join(resp(part) for part in value))
 
 
+def push(*parts: bytes | int) -> bytes:
+    """What a master says without being asked."""
+    return b">" + resp(list(parts))[1:]
+
+
 def honest(said: Said) -> bytes:
     """What a master answers that grants everything; each fence is the round's number."""
+    if said.name == "subscribe":
+        return push(b"subscribe", said.keys[0], 1)
     now = time.time_ns() // 1000
     if said.name == "join":
         return resp([said.number, 1, now, now, MARKER, b""])
@@ -63,8 +75,11 @@ class ScriptedMaster:
     It runs in a thread until the link is closed, which sets `ended`.
     """
 
-    def __init__(self, answer: Callable[[Said], bytes | None] = honest) -> None:
+    def __init__(
+        self, answer: Callable[[Said], bytes | None] = honest, *, pushes: bool = True
+    ) -> None:
         self.answer = answer
+        self.pushes = pushes
         self.heard: list[Said] = []
         self.ended = threading.Event()
         self.slices = False
@@ -76,7 +91,7 @@ class ScriptedMaster:
         """What a dial thread would bring for this master."""
         offset = time.time() - clock()
         trust = Trust(MARKER, 0, clock(), "waits to be trusted", (offset - 0.1, offset + 0.1))
-        return Joined(self._theirs, run_id, trust, ())
+        return Joined(self._theirs, run_id, trust, (), self.pushes)
 
     def send(self, data: bytes) -> None:
         """Send at once, asked or not."""
@@ -106,10 +121,14 @@ class ScriptedMaster:
                     self.heard.append(said)
                     if (answer := self.answer(said)) is not None:
                         self.send(answer)
+        with suppress(OSError):
+            self.ours.shutdown(socket.SHUT_RDWR)
         self.ended.set()
 
 
 def _read(command: list[bytes]) -> Said:
+    if command[0] == b"SUBSCRIBE":
+        return Said("subscribe", 0, command[1:], [])
     verb, sha, keys = command[0], command[1], int(command[2])
     assert verb == b"EVALSHA"
     number = int(command[3 + keys])

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from redlock_django.engine.errors import NotAcquired, QuorumUnreachable
-from tests.wire.colours import COLOURS, Colour, coloured, make_backend
+from redlock_django.engine.validity import LeaseState
+from tests.waiting import until
+from tests.wire.colours import COLOURS, Colour, coloured, joined, make_backend
 from tests.wire.proxy import FaultProxy
-from tests.wire.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -172,6 +174,15 @@ def test_several_resources_are_all_or_nothing(name: str, masters: list[LocalMast
         "B releases: True",
         "nothing",
     ]
+
+
+def test_an_extension_that_begins_too_late_is_a_loss(name: str, masters: list[LocalMaster]) -> None:
+    """The deadline may pass between the caller's look at the clock and the engine's."""
+    with joined(name, masters[:1]) as colour:
+        lease = colour.acquire("order:1")
+        state, _ = colour.extend(replace(lease, until=lease.started))
+        assert state is LeaseState.LOST
+        assert colour.release(lease) is True
 
 
 MINORITIES = [(1, 3), (2, 5)]

@@ -25,13 +25,16 @@ ROOT = Path(__file__).resolve().parents[3]
 
 def commands(port: int, workers: int) -> dict[str, list[str]]:
     """Give the command line of each server, by its name."""
-    here = "tests.live.increments.serving"
     python = [sys.executable, "-m"]
-    gunicorn = [*python, "gunicorn", "--bind", f"127.0.0.1:{port}", "--workers", str(workers)]
-    uvicorn = [*python, "uvicorn", "--port", str(port), "--workers", str(workers)]
+    # Loaded once and forked, also anew for a worker that was killed.
+    gunicorn = [
+        *(*python, "gunicorn", "--bind", f"127.0.0.1:{port}", "--workers", str(workers)),
+        *("--preload", "--no-control-socket"),
+    ]
+    asgi = ["--worker-class", "tests.live.increments.serving.AsgiWorker"]
     return {
-        "wsgi": [*gunicorn, "--threads", "4", "--no-control-socket", f"{here}:wsgi"],
-        "asgi": [*uvicorn, "--lifespan", "off", f"{here}:asgi"],
+        "wsgi": [*gunicorn, "--threads", "4", f"{__name__}:wsgi"],
+        "asgi": [*gunicorn, *asgi, f"{__name__}:asgi"],
         "runserver": [*python, "django", "runserver", "--noreload", f"127.0.0.1:{port}"],
     }
 
@@ -46,13 +49,18 @@ def __getattr__(name: str) -> Any:
         from django.core.asgi import get_asgi_application
 
         return get_asgi_application()
+    if name == "AsgiWorker":
+        from uvicorn_worker import UvicornWorker
+
+        return type(name, (UvicornWorker,), {"CONFIG_KWARGS": {"lifespan": "off"}})
     raise AttributeError(name)
 
 
 @dataclass
 class Site:
-    """One running server; its `log` is what it has written so far."""
+    """One running server of a kind; its `log` is what it has written so far."""
 
+    server: str
     port: int
     log_path: Path
     last_words: str = ""
@@ -104,7 +112,7 @@ def serving(
     """Run one kind of server with the site; gone when the block is left."""
     port = free_port()
     with Nursery("redlock-site-") as nursery:
-        site = Site(port, nursery.directory / "log")
+        site = Site(server, port, nursery.directory / "log")
         with site.log_path.open("wb") as log:
             process = nursery.spawn(
                 commands(port, workers)[server],
@@ -122,7 +130,7 @@ def serving(
                     **env,
                 },
             )
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 90  # beside others that start
         while True:
             try:
                 site.request("GET", "/")

@@ -141,9 +141,10 @@ async def slow_async(request: HttpRequest, pk: int) -> HttpResponse:
 
 @locked
 async def slow_thread(request: HttpRequest, pk: int) -> HttpResponse:
-    """An async view whose work is done by a thread."""
+    """An async view whose work is done by a thread, which tells by the twin that it has begun."""
 
     def work() -> HttpResponse:
+        Counter.objects.filter(pk=-pk).update(value=1)
         with transaction.atomic():
             increment(pk)
             time.sleep(1)

@@ -1,0 +1,189 @@
+"""System checks of settings alone: what works, but hardly as it was meant."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from tests.app.checking import found
+from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
+
+AUTHENTICATION = "django.contrib.auth.middleware.AuthenticationMiddleware"
+THREE = ["redis://a", "redis://b", "redis://c"]
+REDIS_CACHES = ["django_redis.cache.RedisCache", "django.core.cache.backends.redis.RedisCache"]
+
+
+@pytest.fixture(autouse=True)
+def _no_network(monkeypatch: pytest.MonkeyPatch, settings: Settings) -> None:
+    def refuse(*_: Any) -> None:
+        raise AssertionError("a check has asked the network")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    settings.MIDDLEWARE = []
+    settings.ROOT_URLCONF = ""
+
+
+def of(settings: Settings, masters: Any = THREE, **keys: Any) -> dict[str, str]:
+    """The messages about these settings of the default alias."""
+    settings.REDLOCK = {"default": {"MASTERS": masters, **keys}}
+    return found()
+
+
+def test_settings_in_order(settings: Settings) -> None:
+    assert of(settings) == {}
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY}}
+    assert found() == {}
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [(1, {"W002"}), (2, {"W002"}), (3, set()), (4, {"W003"}), (5, set()), (6, {"W003"})],
+)
+def test_how_many_masters(settings: Settings, number: int, expected: set[str]) -> None:
+    assert set(of(settings, [f"redis://h{n}" for n in range(number)])) == expected
+
+
+def test_two_masters_on_one_machine(settings: Settings) -> None:
+    said = of(settings, ["redis://h1:6379", "rediss://H1:6380", "redis://h2"])
+    assert set(said) == {"W004"}
+    assert "h1:6379, h1:6380 are on one machine" in said["W004"]
+    local = ["redis://127.0.0.1:1", "redis://localhost:2", "unix:///run/redis.sock"]
+    assert of(settings, local) == {}  # a developer's
+    told = found(deploy=True)["W004"]
+    assert "127.0.0.1:1, localhost:2, /run/redis.sock are on one machine" in told
+
+
+@pytest.mark.parametrize("backend", REDIS_CACHES)
+@pytest.mark.parametrize(
+    ("location", "shared"),
+    [
+        ("redis://:canary@B:6379/0", True),
+        ("redis://b", True),
+        ("redis://b/1", False),
+        ("redis://b:6380", False),
+        (["redis://primary", "redis://b?db=0"], True),
+        ("redis://x,redis://b", True),
+        ("no address", False),
+        ("", False),
+    ],
+)
+def test_a_database_shared_with_a_cache(
+    settings: Settings, backend: str, location: Any, shared: bool
+) -> None:
+    settings.CACHES = {
+        "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
+        "sessions": {"BACKEND": backend, "LOCATION": location},
+        "broken": {"BACKEND": "not.there"},
+    }
+    said = of(settings)
+    assert set(said) == ({"W005"} if shared else set())
+    if shared:
+        assert "b:6379 is the database of the cache 'sessions'" in said["W005"]
+        assert "canary" not in said["W005"]
+
+
+def test_a_master_that_is_named_by_its_cache(settings: Settings) -> None:
+    settings.CACHES = {
+        "default": {"BACKEND": REDIS_CACHES[0], "LOCATION": "redis://a/3", "OPTIONS": {"db": 3}}
+    }
+    assert (
+        "a:6379/3 is the database of the cache 'default'"
+        in of(settings, ["cache:default", "redis://b", "redis://c"])["W005"]
+    )
+
+
+def test_times_that_do_not_fit(settings: Settings) -> None:
+    assert "up to CONNECT_TIMEOUT + 2 x MASTER_TIMEOUT = 1.1 s" in of(settings, TTL=1.1)["W008"]
+    assert set(of(settings, TTL=1.2)) == set()
+    assert "MAX_HOLD (12 s) ends a lock of TTL (10 s)" in of(settings, MAX_HOLD=12)["W009"]
+    assert of(settings, MAX_HOLD=12, RENEW=False) == {}
+    assert of(settings, MAX_HOLD=14) == {}
+
+
+def test_no_default(settings: Settings) -> None:
+    settings.REDLOCK = {"payments": {"MASTERS": THREE}}
+    assert "no alias 'default'" in found()["W010"]
+
+
+@pytest.mark.parametrize(
+    ("middleware", "expected"),
+    [
+        ([AUTHENTICATION, LOCK_MIDDLEWARE], set()),
+        ([LOCK_MIDDLEWARE], set()),
+        ([AUTHENTICATION], set()),
+        ([LOCK_MIDDLEWARE, AUTHENTICATION], {"W006"}),
+        ([AUTHENTICATION, LOCK_MIDDLEWARE, LOCK_MIDDLEWARE], {"W007"}),
+        ([LOCK_MIDDLEWARE, AUTHENTICATION, LOCK_MIDDLEWARE], {"W006", "W007"}),
+    ],
+)
+def test_the_place_of_the_middleware(
+    settings: Settings, middleware: list[str], expected: set[str]
+) -> None:
+    settings.MIDDLEWARE = middleware
+    assert set(of(settings)) == expected
+
+
+def test_wrong_settings_are_errors_and_nothing_else(settings: Settings) -> None:
+    settings.REDLOCK = {"default": {"MASTERS": ["redis://a"], "TLL": 3}, "other": {"MASTERS": 5}}
+    assert set(found(deploy=True)) == {"E001"}
+
+
+def test_everything_can_be_silenced(settings: Settings) -> None:
+    settings.REDLOCK = {"default": {"MASTERS": ["redis://a"]}}
+    with pytest.raises(CommandError, match="W002"):
+        call_command("check", "--tag", "redlock", "--fail-level", "WARNING")
+    settings.SILENCED_SYSTEM_CHECKS = ["redlock_django.W002"]
+    call_command("check", "--tag", "redlock", "--fail-level", "WARNING")
+
+
+# Before a deployment.
+
+
+def deployed(settings: Settings, masters: Any, **keys: Any) -> dict[str, str]:
+    of(settings, masters, **keys)
+    return found(deploy=True)
+
+
+def test_a_deployment_in_order(settings: Settings) -> None:
+    login = {"username": "shop", "password": "canary"}
+    assert deployed(settings, [f"rediss://h{n}" for n in "abc"], OPTIONS=login) == {}
+    with_certificates = [f"rediss://h{n}?ssl_certfile=/c&ssl_keyfile=/k" for n in "abc"]
+    assert deployed(settings, with_certificates) == {}
+
+
+def test_locks_in_memory(settings: Settings) -> None:
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY}}
+    assert set(found(deploy=True)) == {"E020"}
+    assert found() == {}
+
+
+def test_a_password_in_a_url(settings: Settings) -> None:
+    said = deployed(settings, ["redis://:canary@h1", "redis://h2", "unix:///run/redis.sock"])
+    assert "master 1 has a password in its URL" in said["W001"]
+    assert "master 2" not in said["W001"]
+    assert "W001" not in found()
+    assert "master 2" in deployed(settings, "redis://h1,redis://u:canary@h2")["W001"]
+    assert "canary" not in str(said)
+
+
+def test_open_doors(settings: Settings) -> None:
+    masters = [
+        "redis://u:p@h1",
+        "rediss://h2",
+        "rediss://:p@h3",
+        "rediss://u:p@h4?ssl_cert_reqs=none",
+    ]
+    said = deployed(settings, masters)
+    assert "MASTERS: h1:6379 are asked without TLS" in said["W021"]
+    assert "MASTERS: h2:6379 let everybody in" in said["W022"]
+    assert "MASTERS: h3:6379 are asked as the user 'default'" in said["W023"]
+    assert "+evalsha" in said["W023"]
+    assert "MASTERS: h4:6379 may be anybody" in said["W024"]
+    local = ["redis://127.0.0.1:1", "redis://[::1]:2", "unix:///run/redis.sock"]
+    assert set(deployed(settings, local)) == {"W004"}

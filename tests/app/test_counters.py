@@ -1,0 +1,285 @@
+"""What a process counts, and what its log says: once for each thing that happened."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from redlock_django.backends.memory import MemoryBackend
+from redlock_django.counters import DESCRIPTIONS, Counts, MasterCounts, counters
+from redlock_django.exceptions import (
+    InvalidRedlock,
+    LockLost,
+    QuorumUnreachable,
+    ResourceLocked,
+)
+from redlock_django.freeing import force_release
+from redlock_django.handler import locks
+from redlock_django.locking import lock
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
+
+MEMORY = "redlock_django.backends.memory.MemoryBackend"
+THREE = [f"redis://10.0.0.{number}:6379/0" for number in range(1, 4)]
+R = "order:1"
+Elsewhere = Callable[[str], AbstractContextManager[None]]
+
+
+@pytest.fixture(autouse=True)
+def backend(settings: Settings) -> MemoryBackend:
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "MASTERS": THREE}}
+    counters._forget()
+    backend = locks["default"].backend
+    assert isinstance(backend, MemoryBackend)
+    return backend
+
+
+@pytest.fixture
+def still(backend: MemoryBackend) -> Callable[[float], None]:
+    """Let the backend's clock stand still, and give what moves it."""
+    now = [1000.0]
+
+    def advance(seconds: float) -> None:
+        now[0] += seconds
+
+    backend.now = lambda: now[0]
+    backend.time = lambda: round(now[0] * 1_000_000)
+    backend.sleep = advance
+    return advance
+
+
+def counted() -> dict[str, float]:
+    """The numbers that are not 0."""
+    counts = counters["default"]
+    numbers = {name: getattr(counts, name) for name in DESCRIPTIONS}
+    return {name: number for name, number in numbers.items() if number}
+
+
+def test_every_number_is_described() -> None:
+    assert {*DESCRIPTIONS, "masters"} == {*Counts.__dataclass_fields__}
+
+
+def test_a_lock_taken_and_given_back(still: Callable[[float], None]) -> None:
+    for _ in range(3):
+        with lock(R, "order:2"):
+            still(2)
+    assert counted() == {"acquired": 3, "released": 3, "held_seconds": 6}
+
+
+def test_coroutines_count_too() -> None:
+    async def work() -> None:
+        async with lock(R):
+            with suppress(ResourceLocked):
+                await asyncio.create_task(lock(R).aacquire())
+
+    asyncio.run(work())
+    assert {**counted(), "held_seconds": 0} == {
+        "acquired": 1,
+        "refused": 1,
+        "released": 1,
+        "held_seconds": 0,
+    }
+
+
+def test_nesting_is_not_taking() -> None:
+    with lock(R), lock(R, reentrant=True):
+        pass
+    assert counters["default"].acquired == counters["default"].released == 1
+
+
+def test_refused_and_unavailable_are_told_apart(
+    backend: MemoryBackend, held_elsewhere: Elsewhere
+) -> None:
+    with held_elsewhere(R):
+        before = counted()
+        for _ in range(2):
+            with pytest.raises(ResourceLocked):
+                lock(R).acquire()
+        assert counted() == {**before, "refused": 2}
+        backend.down[:] = [True] * 3
+        with pytest.raises(QuorumUnreachable):
+            lock("order:2").acquire()
+        assert counted() == {**before, "refused": 2, "unavailable": 1}
+
+
+def test_going_on_without_a_lock_is_unavailable(settings: Settings) -> None:
+    settings.REDLOCK = {
+        "default": {"BACKEND": MEMORY, "MASTERS": THREE, "ON_UNAVAILABLE": "proceed"}
+    }
+    backend = locks["default"].backend
+    assert isinstance(backend, MemoryBackend)
+    backend.down[:] = [True] * 3
+    with lock(R):
+        pass
+    assert counted() == {"unavailable": 1}
+
+
+def test_who_waited_and_how_long(
+    backend: MemoryBackend, still: Callable[[float], None], held_elsewhere: Elsewhere
+) -> None:
+    backend.acquire((R,), 5, 0, "{}")
+    with lock(R, wait=20):
+        pass
+    counts = counters["default"]
+    assert (counts.acquired, counts.waited) == (1, 1)
+    assert counts.waited_seconds == pytest.approx(5, abs=0.2)
+    backend.acquire((R,), 60, 0, "{}")
+    with pytest.raises(ResourceLocked) as caught:
+        lock(R, wait=3).acquire()
+    assert counters["default"].waited == 2
+    assert counters["default"].waited_seconds == counts.waited_seconds + caught.value.waited
+    assert caught.value.waited == pytest.approx(3, abs=0.2)
+
+
+def test_lost_and_given_back_too_late(still: Callable[[float], None]) -> None:
+    with lock(R, ttl=5) as held:
+        still(6)
+        with pytest.raises(LockLost):
+            held.ensure_held()
+        assert counted() == {"acquired": 1, "lost": 1, "held_seconds": 6}
+    assert counted() == {"acquired": 1, "lost": 1, "held_seconds": 6, "released_late": 1}
+
+
+def test_given_back_after_somebody_else_freed_it(backend: MemoryBackend) -> None:
+    held = lock(R).acquire()
+    for master in backend.masters:
+        master.strings.pop(backend.terms.lock(R))
+    assert held.release() is False
+    counts = counters["default"]
+    assert (counts.lost, counts.released_late, counts.released) == (1, 1, 0)
+
+
+@pytest.mark.django_db
+def test_what_is_freed_by_force() -> None:
+    held = lock(R).acquire()
+    force_release(R, by="ann", fingerprint="00000000")
+    assert counters["default"].forced == 0
+    force_release(R, by="ann")
+    force_release(R, by="ann")
+    assert counters["default"].forced == 1
+    assert held.release() is False
+
+
+def test_threads_count_every_one() -> None:
+    def work() -> None:
+        for _ in range(200):
+            counters.count("default", acquired=1, waited_seconds=0.5)
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert counted() == {"acquired": 1600, "waited_seconds": 800}
+
+
+def test_a_snapshot_stays_as_it_is() -> None:
+    before = counters["default"]
+    with lock(R):
+        pass
+    assert before.acquired == 0
+    with pytest.raises(AttributeError):
+        before.acquired = 3  # type: ignore[misc]
+
+
+def test_an_alias_that_is_none_is_an_error_that_names_the_nearest(settings: Settings) -> None:
+    settings.REDLOCK = {"payments": {"BACKEND": MEMORY}}
+    assert counters["payments"] == Counts()
+    with pytest.raises(InvalidRedlock, match="payments"):
+        counters["payment"]
+
+
+def test_the_masters_are_those_of_the_settings(settings: Settings) -> None:
+    assert list(counters["default"].masters) == [f"10.0.0.{n}:6379" for n in (1, 2, 3)]
+    counters.master("default", "10.0.0.2:6379", up=False)
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "MASTERS": [*THREE[1:], "redis://new"]}}
+    _ = locks["default"]
+    assert counters["default"].masters == {
+        "10.0.0.2:6379": MasterCounts(errors=1, down=True),
+        "10.0.0.3:6379": MasterCounts(),
+        "new:6379": MasterCounts(),
+    }
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_forked_child_begins_at_zero() -> None:
+    with lock(R):
+        pass
+    assert counters["default"].acquired == 1
+    with counters._mutex:  # as another thread of the parent may have it
+        child = os.fork()
+        if child == 0:
+            code = 1
+            with suppress(BaseException):
+                with lock("order:2"):
+                    pass
+                code = 0 if counters["default"].acquired == 1 else 2
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert counters["default"].acquired == 1
+
+
+# The log.
+
+
+def fields(record: logging.LogRecord) -> dict[str, Any]:
+    return {key: value for key, value in record.__dict__.items() if key in FIELDS}
+
+
+FIELDS = {"resource", "using", "fingerprint", "waited", "held", "reason", "master"}
+
+
+def test_taking_and_giving_back_are_there_for_who_debugs(
+    still: Callable[[float], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG, "redlock_django"), lock("a", "b") as held:
+        fingerprint, token = held.fingerprint, held._taken().lease.token
+        still(2)
+    took, gave = caplog.records
+    common = {"resource": "a, b", "using": "default", "fingerprint": fingerprint}
+    assert (took.levelno, fields(took)) == (logging.DEBUG, {**common, "waited": 0.0})
+    assert (gave.levelno, fields(gave)) == (logging.DEBUG, {**common, "held": 2.0})
+    assert took.getMessage() == f"redlock a, b: acquired by {fingerprint} after 0.000 s"
+    assert gave.getMessage() == f"redlock a, b: released by {fingerprint} after 2.000 s"
+    assert token not in caplog.text + repr([record.__dict__ for record in caplog.records])
+
+
+def test_a_held_lock_is_no_news_and_a_missing_quorum_is(
+    backend: MemoryBackend, held_elsewhere: Elsewhere, caplog: pytest.LogCaptureFixture
+) -> None:
+    with held_elsewhere(R), pytest.raises(ResourceLocked):
+        lock(R).acquire()
+    assert not [r for r in caplog.records if r.levelno > logging.DEBUG]
+    backend.down[:] = [True] * 3
+    with pytest.raises(QuorumUnreachable):
+        lock(R).acquire()
+    [record] = [r for r in caplog.records if r.levelno > logging.DEBUG]
+    assert record.levelno == logging.ERROR
+    assert "10.0.0.1:6379: down" in record.getMessage()
+    assert fields(record) == {"resource": R, "using": "default", "waited": 0.0}
+
+
+def test_a_lost_lock_is_a_warning(
+    still: Callable[[float], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    held = lock(R).acquire()
+    fingerprint = held.fingerprint
+    still(11)
+    assert not held.locked
+    [record] = [r for r in caplog.records if r.levelno > logging.DEBUG]
+    assert record.levelno == logging.WARNING
+    assert fields(record) == {
+        "resource": R,
+        "using": "default",
+        "fingerprint": fingerprint,
+        "held": 11.0,
+        "reason": "its time ran out",
+    }

@@ -1,0 +1,95 @@
+"""Signals: receivers of any kind are told, may fail, and never stand in a lock's way."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.dispatch import Signal
+
+from redlock_django import signals
+from redlock_django.exceptions import QuorumUnreachable, ResourceLocked
+from redlock_django.handler import locks
+from redlock_django.locking import lock
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
+
+pytestmark = pytest.mark.usefixtures("memory")
+R = "order:1"
+
+
+@contextmanager
+def heard(signal: Signal) -> Iterator[list[dict[str, Any]]]:
+    seen: list[dict[str, Any]] = []
+
+    def receive(*, signal: Signal, **said: Any) -> None:
+        seen.append(said)
+
+    signal.connect(receive)
+    yield seen
+    signal.disconnect(receive)
+
+
+def test_every_signal_is_documented() -> None:
+    names = [name for name, value in vars(signals).items() if isinstance(value, Signal)]
+    assert len(names) == 8
+    assert all(f"`{name}`" in (signals.__doc__ or "") for name in names)
+
+
+def test_a_refusal_brings_the_error_and_what_a_request_said(settings: Settings) -> None:
+    with heard(signals.lock_refused) as seen:
+        backend: Any = locks["default"].backend
+        backend.acquire((R,), 10, 0, "{}")
+        with pytest.raises(ResourceLocked) as locked:
+            lock(R, holder={"path": "/pay/"}).acquire()
+        backend.down[:] = [True]
+        with pytest.raises(QuorumUnreachable) as missing:
+            lock(R).acquire()
+    assert [said["error"] for said in seen] == [locked.value, missing.value]
+    assert seen[0]["holder"] == {"path": "/pay/"}
+    assert seen[1]["reason"] == str(missing.value)
+
+
+def test_a_failing_receiver_is_logged_and_breaks_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(**_: Any) -> None:
+        raise ValueError("in the receiver")
+
+    every = (signals.lock_acquired, signals.lock_released, signals.lock_lost)
+    for signal in every:
+        signal.connect(fail)
+    try:
+        with caplog.at_level(logging.ERROR), lock(R) as held:
+            assert held.locked
+        other = lock(R).acquire()
+        assert other._hold is not None
+        other._hold.lose("a test")
+        assert not other.locked
+    finally:
+        for signal in every:
+            signal.disconnect(fail)
+    ours = [r for r in caplog.records if r.name == "redlock_django" and r.levelno == logging.ERROR]
+    assert len(ours) == 4
+    assert "in the receiver" in caplog.text
+
+
+def test_a_receiver_may_take_locks_itself() -> None:
+    taken = []
+
+    def audit(resources: tuple[str, ...], **_: Any) -> None:
+        if not resources[0].startswith("audit:"):
+            with lock(f"audit:{resources[0]}") as held:
+                taken.append(held.locked)
+
+    signals.lock_acquired.connect(audit)
+    signals.lock_released.connect(audit)
+    try:
+        with lock(R):
+            pass
+    finally:
+        signals.lock_acquired.disconnect(audit)
+        signals.lock_released.disconnect(audit)
+    assert taken == [True, True]

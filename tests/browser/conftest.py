@@ -1,0 +1,177 @@
+"""A real browser, and sites over five real masters for it to look at."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from redlock_django.testing.nursery import Nursery
+from tests.browser.site import PASSWORD
+from tests.ports import free_port
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page
+
+    from redlock_django.testing.masters import LocalMaster
+
+ROOT = Path(__file__).resolve().parents[2]
+SCREENSHOTS = ROOT / "screenshots"
+PATIENCE = 30_000  # ms that anything in a page may take on a machine with much to do
+HELD = "/admin/redlock_django/heldlock/"
+
+
+@contextlib.contextmanager
+def serving(masters: list[LocalMaster], **env: str) -> Iterator[str]:
+    """Run the site; give its address; gone when the block is left."""
+    port = free_port()
+    with Nursery("redlock-browser-") as nursery:
+        log = nursery.directory / "log"
+        with log.open("wb") as out:
+            process = nursery.spawn(
+                [sys.executable, "-m", "tests.browser.site", str(port)],
+                cwd=ROOT,
+                stdout=out,
+                stderr=out,
+                env={
+                    **os.environ,
+                    "PYTHONPATH": str(ROOT),
+                    "DJANGO_SETTINGS_MODULE": "tests.browser.site",
+                    "REDLOCK_MASTERS": ",".join(master.url for master in masters),
+                    "SHOP_DATABASE": str(nursery.directory / "site.sqlite3"),
+                    **env,
+                },
+            )
+        address = f"http://127.0.0.1:{port}"
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                urllib.request.urlopen(f"{address}/favicon.ico", timeout=10).close()
+                break
+            except OSError:
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise RuntimeError(f"the site did not start: {log.read_text()}") from None
+                time.sleep(0.05)
+        yield address
+        process.terminate()
+        process.wait(20)
+
+
+@pytest.fixture(scope="module")
+def site(five_masters: list[LocalMaster]) -> Iterator[str]:
+    """The site with Django's own admin, under a strict Content-Security-Policy."""
+    with serving(five_masters) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    """A headless browser. Not for the whole session: its loop would be in other tests' way."""
+    from playwright.sync_api import sync_playwright
+
+    names = ("chromium", "chromium-browser", "google-chrome")
+    program = next(filter(None, map(shutil.which, names)), None)
+    if program is None:
+        pytest.skip("Chromium is not installed (apt-get install chromium)")
+    with sync_playwright() as playwright:
+        # Its sandbox does not work for root, nor in many containers.
+        browser = playwright.chromium.launch(
+            executable_path=program,
+            args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"],
+        )
+        yield browser
+        browser.close()
+
+
+class Visitor:
+    """Opens pages of a site as one of its users; `complaints` is what their consoles said."""
+
+    def __init__(self, browser: Browser, site: str) -> None:
+        self._browser = browser
+        self._site = site
+        self._logins: dict[tuple[str, str], Any] = {}
+        self._contexts: list[BrowserContext] = []
+        self.complaints: list[str] = []
+
+    def open(self, path: str = HELD, *, user: str = "operator", on: str = "", **look: Any) -> Page:
+        """Open a page; `look` are options of a browser context."""
+        from playwright.sync_api import expect
+
+        expect.set_options(timeout=PATIENCE)
+        site = on or self._site
+        context = self._browser.new_context(
+            base_url=site,
+            storage_state=self._logins.get((site, user)),
+            **{"viewport": {"width": 1280, "height": 900}, **look},
+        )
+        self._contexts.append(context)
+        context.set_default_timeout(PATIENCE)
+        page = context.new_page()
+        page.on("console", self._said)
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("dialog", lambda dialog: self.complaints.append(f"dialog: {dialog.message}"))
+        if (site, user) not in self._logins:
+            page.goto("/admin/login/?next=/admin/")
+            page.fill("[name=username]", user)
+            page.fill("[name=password]", PASSWORD)
+            page.click("[type=submit]")
+            page.wait_for_url(f"{site}/admin/")
+            self._logins[site, user] = context.storage_state()
+        page.goto(path)
+        return page
+
+    def _said(self, message: ConsoleMessage) -> None:
+        if message.type == "error":
+            self.complaints.append(message.text)
+
+    def leave(self) -> None:
+        """Close what was opened."""
+        for context in self._contexts:
+            context.close()
+        self._contexts.clear()
+
+
+@pytest.fixture(scope="module")
+def _visitor(chromium: Browser, site: str) -> Visitor:
+    return Visitor(chromium, site)
+
+
+@pytest.fixture
+def visitor(_visitor: Visitor) -> Iterator[Visitor]:
+    """Somebody with a browser; nothing may be complained of in its consoles."""
+    _visitor.complaints.clear()
+    yield _visitor
+    _visitor.leave()
+    assert _visitor.complaints == []
+
+
+def shoot(page: Page, name: str) -> None:
+    """Keep what the page looks like, for people."""
+    SCREENSHOTS.mkdir(exist_ok=True)
+    page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True)
+
+
+def overflowing(page: Page) -> list[str]:
+    """What of the content stands out of the window, or is cut off at its side."""
+    found: list[str] = page.evaluate(
+        """() => {
+            const wide = document.documentElement.clientWidth + 1;
+            const out = Array.from(document.querySelectorAll("#content *")).filter((element) => {
+                const box = element.getBoundingClientRect();
+                const hidden = getComputedStyle(element).clipPath !== "none"
+                    || element.closest("thead");
+                return box.width > 1 && !hidden && (box.right > wide || box.left < -1);
+            }).map((element) => `${element.tagName}.${element.className} ${element.textContent}`);
+            if (document.documentElement.scrollWidth > wide) out.push("the page scrolls sideways");
+            return out;
+        }"""
+    )
+    return found

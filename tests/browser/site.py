@@ -1,0 +1,80 @@
+"""The site that the browser looks at: settings and URLs over the shop's, and how it is begun.
+
+Run by itself it makes its database and its users, and serves until it is killed.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from django.http import HttpRequest, HttpResponse
+from django.urls import path
+
+from testproject.settings import *  # noqa: F403
+from testproject.settings import INSTALLED_APPS, MIDDLEWARE
+
+DEBUG = True  # so that runserver serves static files
+ROOT_URLCONF = "tests.browser.site"
+MASTERS = os.environ.get("REDLOCK_MASTERS", "")
+REDLOCK = {
+    "default": {"MASTERS": MASTERS, "RESTART_DELAY": 0},
+    "payments": {"MASTERS": MASTERS, "RESTART_DELAY": 0, "KEY_PREFIX": "payments"},
+}
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # takes no time
+LANGUAGE_CODE = os.environ.get("SITE_LANGUAGE", "en-us")
+if os.environ.get("SITE_THEME"):
+    INSTALLED_APPS = [os.environ["SITE_THEME"], *INSTALLED_APPS]
+else:
+    # Another theme's scripts and styles are its own affair.
+    MIDDLEWARE = [*MIDDLEWARE, "tests.browser.site.strict"]
+
+USERS = {
+    "operator": ["view_heldlock", "release_heldlock", "view_forcedrelease"],
+    "viewer": ["view_heldlock"],
+    "clerk": [],
+}
+PASSWORD = "of the tests only"
+
+
+def strict(get_response: Callable[[HttpRequest], HttpResponse]) -> Any:
+    """Send a policy under which nothing inline runs or is styled."""
+
+    def middleware(request: HttpRequest) -> HttpResponse:
+        response = get_response(request)
+        policy = "default-src 'self'; script-src 'self'; style-src 'self'"
+        response["Content-Security-Policy"] = policy
+        return response
+
+    return middleware
+
+
+def __getattr__(name: str) -> Any:
+    # The admin can be imported only when the settings stand.
+    if name == "urlpatterns":
+        from django.contrib import admin
+
+        nothing = path("favicon.ico", lambda request: HttpResponse(status=204))
+        return [nothing, path("admin/", admin.site.urls)]
+    raise AttributeError(name)
+
+
+def main(port: str) -> None:
+    """Make database and users, then serve."""
+    import django
+    from django.core.management import call_command
+
+    django.setup()
+    call_command("migrate", verbosity=0)
+    from django.contrib.auth.models import Permission, User
+
+    for name, codenames in USERS.items():
+        user = User.objects.create_user(name, password=PASSWORD, is_staff=True)
+        user.user_permissions.set(Permission.objects.filter(codename__in=codenames))
+    call_command("runserver", f"127.0.0.1:{port}", "--noreload", "--skip-checks", verbosity=0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,249 @@
+"""Held locks in a real browser: seen, found and released; on a phone, by keyboard, in the dark."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.conftest import HELD, overflowing, serving, shoot
+from tests.operate.planted import free, on, plant
+from tests.waiting import until
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Locator, Page
+
+    from redlock_django.testing.masters import LocalMaster
+    from tests.browser.conftest import Visitor
+
+pytestmark = [pytest.mark.live, pytest.mark.slow]
+
+PHONE: dict[str, Any] = {"viewport": {"width": 375, "height": 800}}
+LONG = "tenant:" + "7f3a9c:" * 30 + "end"
+
+
+def everyday(masters: list[LocalMaster]) -> None:
+    """Plant what an on-call evening may look like."""
+    for number in range(8):
+        plant(masters, f"order:{1000 + number}", token=f"{number:x}", ttl=600 + 7 * number)
+    plant(masters[:3], "invoice:2026-11", token="c", ttl=500, host="web2", user="")
+    plant(masters[:2], "user:17", token="d", ttl=510)
+    plant(masters, LONG, token="e", ttl=9000, host="a-host-with-a-very-long-name.example.org")
+    plant(masters[:2], "stock:42", token="1", ttl=420)
+    plant(masters[2:4], "stock:42", token="2", ttl=300, host="web2")
+    plant(masters[4:], "stock:42", token="3", ttl=120, host="worker-9")
+
+
+def row(page: Page, resource: str) -> Locator:
+    return page.locator("#result_list tr", has=page.get_by_role("link", name=resource, exact=True))
+
+
+def select(page: Page, *resources: str) -> None:
+    for resource in resources:
+        row(page, resource).locator("input.action-select").check()
+    page.select_option("select[name=action]", "release_selected")
+    page.click("button[name=index]")
+    expect(page.locator(".redlock-confirm")).to_be_visible()
+
+
+def yes(page: Page) -> None:
+    page.get_by_role("button", name=re.compile("^Yes")).click()
+    page.wait_for_url(re.compile(re.escape(HELD) + r"(\?.*)?$"))
+
+
+def tour(page: Page, name: str, *, width: int | None = None) -> None:
+    """List, detail and confirm page, kept for people to look at."""
+    followed = {
+        "detail": page.get_by_role("link", name="stock:42", exact=True),
+        "confirm": page.get_by_role("button", name="Release by force…"),
+    }
+    for what in ("list", "detail", "confirm"):
+        if what in followed:
+            followed[what].click()
+            expect(page.locator(f".redlock-{what}")).to_be_visible()
+        shoot(page, f"{name}-{what}")
+        if width is not None:
+            assert overflowing(page) == [], what
+
+
+def test_seeing_searching_filtering(visitor: Visitor, masters: list[LocalMaster]) -> None:
+    everyday(masters)
+    plant(masters, "refund:9", prefix="payments")
+    page = visitor.open()
+    expect(page.locator("#redlock-count")).to_have_text("12 locks are held.")
+    expect(page.locator("#redlock-masters tbody tr")).to_have_count(5)
+    expect(row(page, "order:1003")).to_contain_text("web1 · pid 7 · shop")
+    expect(row(page, "stock:42")).to_contain_text("disagreeing")
+    assert page.locator("#redlock-masters caption, #redlock-masters th[scope]").count() == 14
+    page.fill("#searchbar", "order:")
+    page.press("#searchbar", "Enter")
+    expect(page.locator("#redlock-count")).to_have_text("8 locks fit.")
+    page.goto(HELD)
+    page.locator("#changelist-filter").get_by_text("partial", exact=True).click()
+    expect(page.locator("#redlock-count")).to_have_text("1 lock fits.")
+    expect(row(page, "user:17")).to_be_visible()
+    page.locator("#changelist-filter").get_by_text("payments", exact=True).click()
+    page.locator("#changelist-filter").get_by_text("All", exact=True).click()
+    expect(row(page, "refund:9")).to_be_visible()
+    expect(page.locator("#result_list tbody tr")).to_have_count(1)
+
+
+def test_light_dark_and_phone(visitor: Visitor, masters: list[LocalMaster]) -> None:
+    everyday(masters)
+    page = visitor.open()
+    cut_off = "results => results.scrollWidth - results.clientWidth"
+    assert page.eval_on_selector("#changelist .results", cut_off) <= 1
+    tour(page, "light")
+    page = visitor.open(color_scheme="dark")
+    for what in ("#redlock-masters td", "#redlock-count", "#result_list td"):
+        shade = page.eval_on_selector(what, "element => getComputedStyle(element).color")
+        assert min(map(int, re.findall(r"\d+", shade)[:3])) > 170, (what, shade)
+    tour(page, "dark")
+    tour(visitor.open(**PHONE), "phone", width=375)
+
+
+def test_troubled_masters(visitor: Visitor, masters: list[LocalMaster]) -> None:
+    plant(masters, "order:1")
+    with masters[1].client() as client:
+        client.config_set("maxmemory-policy", "allkeys-lru")
+        client.config_set("maxmemory", "100mb")
+    masters[3].kill()
+    masters[4].pause()
+    page = visitor.open()
+    rows = page.locator("#redlock-masters tbody tr")
+
+    def looked() -> bool:  # a look has half a second, and a busy machine may take longer
+        if "up" in rows.nth(0).inner_text() and "may evict" in rows.nth(1).inner_text():
+            return True
+        page.reload()
+        return False
+
+    until(looked, "the first two answer in time", seconds=60)
+    expect(rows.nth(0)).to_contain_text("up")
+    expect(rows.nth(1)).to_contain_text("may evict locks")
+    expect(rows.nth(3)).to_contain_text("refused the connection")
+    expect(rows.nth(4)).to_contain_text("did not answer within")
+    expect(row(page, "order:1")).to_contain_text("3/5")
+    shoot(page, "troubled-list")
+    page.set_viewport_size(PHONE["viewport"])
+    shoot(page, "troubled-phone")
+    assert overflowing(page) == []
+
+
+def test_releasing_one_and_many(visitor: Visitor, masters: list[LocalMaster]) -> None:
+    everyday(masters)
+    page = visitor.open()
+    page.get_by_role("link", name="order:1000", exact=True).click()
+    expect(page.locator("#redlock-picture .redlock-has-own")).to_have_count(5)
+    page.get_by_role("button", name="Release by force…").click()
+    expect(page.locator(".redlock-confirm")).to_contain_text("It does not stop the holder")
+    assert on(masters, "order:1000") == 5
+    yes(page)
+    expect(page.locator(".messagelist")).to_contain_text("Released: order:1000.")
+    assert on(masters, "order:1000") == 0
+    select(page, "order:1001", "order:1002", "user:17")
+    shoot(page, "confirm-many")
+    yes(page)
+    expect(page.locator(".messagelist")).to_contain_text("order:1001")
+    shoot(page, "released")
+    assert [on(masters, f"order:{n}") for n in (1001, 1002, 1003)] == [0, 0, 5]
+    assert on(masters, "user:17") == 0
+    page.goto("/admin/redlock_django/forcedrelease/")
+    expect(page.locator("#result_list tbody tr")).to_have_count(4)
+    shoot(page, "record-list")
+    page.locator("th.field-at a").first.click()
+    expect(page.locator(".field-each_master")).to_contain_text("released")
+    shoot(page, "record-one")
+
+
+def test_a_lock_taken_anew_meanwhile_is_not_released(
+    visitor: Visitor, masters: list[LocalMaster]
+) -> None:
+    plant(masters, "order:1")
+    page = visitor.open()
+    select(page, "order:1")
+    free(masters, "order:1")
+    plant(masters, "order:1", token="b", host="web2")
+    yes(page)
+    told = page.locator(".messagelist .warning")
+    expect(told).to_contain_text("Not released: order:1. It has been taken anew")
+    shoot(page, "refused")
+    assert on(masters, "order:1") == 5
+
+
+def test_a_viewer_can_release_nothing(visitor: Visitor, masters: list[LocalMaster]) -> None:
+    plant(masters, "order:1")
+    page = visitor.open(user="viewer")
+    expect(row(page, "order:1")).to_be_visible()
+    expect(page.locator("input.action-select, select[name=action]")).to_have_count(0)
+    page.get_by_role("link", name="order:1", exact=True).click()
+    expect(page.locator("#redlock-picture")).to_be_visible()
+    expect(page.get_by_role("button", name="Release")).to_have_count(0)
+
+
+def test_by_keyboard_only(visitor: Visitor, masters: list[LocalMaster]) -> None:
+    plant(masters, "order:1")
+    page = visitor.open()
+
+    def tab_to(what: str) -> None:
+        for _ in range(80):
+            page.keyboard.press("Tab")
+            if page.evaluate("what => document.activeElement.matches(what)", what):
+                return
+        raise AssertionError(f"the keyboard does not reach {what}")
+
+    tab_to("th.field-name a")
+    page.keyboard.press("Enter")
+    expect(page.locator("#redlock-picture")).to_be_visible()
+    tab_to(".redlock-danger")
+    outline = "getComputedStyle(document.activeElement).outlineStyle"
+    assert page.evaluate(outline) == "solid"
+    page.keyboard.press("Enter")
+    expect(page.locator(".redlock-confirm")).to_be_visible()
+    tab_to(".redlock-danger")
+    page.keyboard.press("Enter")
+    expect(page.locator(".messagelist")).to_contain_text("Released: order:1.")
+    assert on(masters, "order:1") == 0
+
+
+def test_what_a_holder_says_runs_nowhere(visitor: Visitor, masters: list[LocalMaster]) -> None:
+    evil = "<script>alert(1)</script><img src=x onerror=alert(2)>"
+    plant(masters, "odd:'&%3C;/é~ü", path=evil, host=evil, user=evil, app=evil)
+    page = visitor.open()
+    expect(page.locator("#result_list")).to_contain_text("<script>alert(1)")
+    page.get_by_role("link", name="odd:").click()
+    expect(page.locator("#redlock-facts")).to_contain_text("<script>alert(1)")
+    page.get_by_role("button", name="Release by force…").click()
+    expect(page.locator(".redlock-asked")).to_contain_text("<script>alert(1)")
+    yes(page)
+    expect(page.locator(".messagelist")).to_contain_text("Released: odd:'&%3C;/é~ü.")
+
+
+def test_right_to_left(visitor: Visitor, masters: list[LocalMaster]) -> None:
+    everyday(masters)
+    with serving(masters, SITE_LANGUAGE="ar") as site:
+        page = visitor.open(on=site, **PHONE)
+        expect(page.locator("html")).to_have_attribute("dir", "rtl")
+        tour(page, "rtl-phone", width=375)
+        tour(visitor.open(on=site), "rtl")
+        visitor.leave()
+
+
+def test_in_another_theme(visitor: Visitor, masters: list[LocalMaster]) -> None:
+    everyday(masters)
+    with serving(masters, SITE_THEME="unfold") as site:
+        tour(visitor.open(on=site, color_scheme="dark"), "unfold-dark")
+        tour(visitor.open(on=site, **PHONE), "unfold-phone")
+        page = visitor.open(on=site)
+        tour(page, "unfold")
+        yes(page)
+        expect(page.get_by_text("Released: stock:42.")).to_be_visible()
+        select(page, "order:1000", "order:1001")
+        yes(page)
+        assert on(masters, "order:1000") == 0
+        plant(masters, "new:1")
+        page.get_by_role("button", name="Start live refresh").click()
+        expect(row(page, "new:1")).to_be_visible()
+        visitor.leave()

@@ -1,0 +1,80 @@
+"""django-health-check, with its real view: enough masters, a minority missing, too few."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.test import RequestFactory
+from health_check.views import HealthCheckView
+
+from redlock_django.testing import memory_masters
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
+
+CHECK = "redlock_django.contrib.health_check.Redlock"
+Ask = Callable[..., Any]
+
+
+@pytest.fixture(autouse=True)
+def _three(settings: Settings) -> None:
+    settings.REDLOCK = {
+        "default": {
+            "MASTERS": ["redis://a", "redis://b", "redis://c"],
+            "OPTIONS": {"password": "secret"},
+        }
+    }
+
+
+async def ask(**options: Any) -> tuple[int, str]:
+    """The view's answer: its status, and what it says of the masters."""
+    view = HealthCheckView.as_view(checks=[(CHECK, options)])
+    request = RequestFactory().get("/", {"format": "json"})
+    answer = await view(request)
+    said = json.loads(answer.content)
+    assert "secret" not in answer.content.decode()
+    [text] = said.values()
+    return answer.status_code, text
+
+
+async def test_all_is_well() -> None:
+    with memory_masters():
+        assert await ask() == (200, "OK")
+
+
+async def test_a_minority_that_is_missing_harms_nobody() -> None:
+    with memory_masters() as backend:
+        backend.hang(1)
+        assert await ask() == (200, "OK")
+
+
+async def test_a_minority_that_is_missing_is_told_to_who_asks() -> None:
+    with memory_masters() as backend:
+        backend.refuse(1)
+        status, text = await ask(warn=True)
+        assert status == 500
+        assert text == (
+            "Warning: 2 of 3 masters are counted, which is enough: b:6379 refused the connection"
+        )
+
+
+@pytest.mark.parametrize("warn", [True, False])
+async def test_too_few_are_unavailable(warn: bool) -> None:
+    with memory_masters() as backend:
+        backend.refuse(1)
+        backend.restart(2)
+        status, text = await ask(warn=warn)
+    assert status == 500
+    assert text.startswith("Unavailable: 1 of 3 masters are counted, and 2 must agree: b:6379 ")
+    assert "c:6379 has restarted: trusted in 64 s" in text
+
+
+async def test_another_alias(settings: Settings) -> None:
+    settings.REDLOCK = {"default": {"MASTERS": ["redis://a"]}, "jobs": {"MASTERS": ["redis://b"]}}
+    with memory_masters(using="jobs") as backend:
+        backend.refuse(0)
+        assert (await ask())[0] == 200
+        assert (await ask(using="jobs"))[0] == 500

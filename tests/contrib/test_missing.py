@@ -1,0 +1,28 @@
+"""A bridge whose package is not there says what to install."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "extra"),
+    [
+        ("prometheus", "prometheus_client", "prometheus"),
+        ("opentelemetry", "opentelemetry", "opentelemetry"),
+        ("health_check", "health_check", "health-check"),
+    ],
+)
+def test_what_to_install(
+    name: str, package: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = f"redlock_django.contrib.{name}"
+    for loaded in list(sys.modules):
+        if loaded == module or loaded.partition(".")[0] == package:
+            monkeypatch.delitem(sys.modules, loaded)
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(ImportError, match=rf"pip install 'redlock-django\[{extra}\]'"):
+        importlib.import_module(module)

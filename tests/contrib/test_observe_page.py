@@ -1,0 +1,91 @@
+"""What docs/howto/observe.md shows works as it stands."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.dispatch import Signal
+from django.test import AsyncRequestFactory
+from prometheus_client import REGISTRY
+
+from redlock_django import signals
+from redlock_django.contrib.prometheus import RedlockCollector
+from redlock_django.counters import DESCRIPTIONS
+from redlock_django.locking import lock
+from redlock_django.testing import lose_lock
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs/howto/observe.md").read_text()
+
+pytestmark = pytest.mark.usefixtures("redlock_memory", "_as_before")
+
+
+@pytest.fixture
+def _as_before() -> Iterator[None]:
+    """No receiver and no collector stays behind."""
+    every = [value for value in vars(signals).values() if isinstance(value, Signal)]
+    before = [(signal, signal.receivers) for signal in every]
+    for signal in every:
+        signal.receivers = []
+        signal.sender_receivers_cache.clear()
+    yield
+    for signal, receivers in before:
+        signal.receivers = receivers
+        signal.sender_receivers_cache.clear()
+    for collector in list(REGISTRY._collector_to_names):
+        if isinstance(collector, RedlockCollector):
+            REGISTRY.unregister(collector)
+
+
+def run(heading: str) -> dict[str, Any]:
+    """Run the section's snippet, and give its names."""
+    found = re.search(rf"^## {heading}\n.*?```python\n(.*?)```", PAGE, re.DOTALL | re.MULTILINE)
+    assert found
+    names: dict[str, Any] = {}
+    exec(found[1], names)
+    return names
+
+
+def test_signals(capsys: pytest.CaptureFixture[str]) -> None:
+    names = run("Signals")
+    with lock("order:1", holder={"path": "/pay/"}):
+        lose_lock("order:1")
+    assert capsys.readouterr().out.startswith("lost ('order:1',) of /pay/ after 0.")
+    assert names
+
+
+def test_the_table_of_signals_is_complete() -> None:
+    for name, value in vars(signals).items():
+        if isinstance(value, Signal):
+            assert f"`{name}`" in PAGE
+
+
+def test_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+    with lock("order:1"):
+        pass
+    counts = run("Numbers")["counts"]
+    assert counts.acquired >= 1
+    assert "127.0.0.1:6379 0 False" in capsys.readouterr().out
+    for name in DESCRIPTIONS:
+        assert f"counts.{name}" in PAGE
+
+
+def test_prometheus() -> None:
+    run("Prometheus")
+    with lock("order:1"):
+        pass
+    assert REGISTRY.get_sample_value("redlock_acquired_total", {"using": "default"})
+
+
+def test_opentelemetry() -> None:
+    assert inspect.isfunction(run("OpenTelemetry")["observe"])
+
+
+async def test_health_checks() -> None:
+    for pattern in run("Health checks")["urlpatterns"]:
+        answer = await pattern.callback(AsyncRequestFactory().get("/", {"format": "text"}))
+        assert answer.status_code == 200

@@ -1,0 +1,70 @@
+"""Prometheus, with its real package: what a scrape of this process says."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from redlock_django.contrib.prometheus import RedlockCollector
+from redlock_django.counters import DESCRIPTIONS, counters
+from redlock_django.exceptions import ResourceLocked
+from redlock_django.locking import lock
+from redlock_django.testing import held_elsewhere, memory_masters
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
+
+TWO = {
+    "default": {"MASTERS": ["redis://u:secret@a", "redis://b", "redis://c"]},
+    "payments": {"MASTERS": ["redis://d"]},
+}
+
+
+@pytest.fixture(autouse=True)
+def _from_zero(settings: Settings) -> None:
+    settings.REDLOCK = TWO
+    counters._forget()
+
+
+def scraped(registry: CollectorRegistry) -> dict[tuple[str, str, str], float]:
+    text = generate_latest(registry).decode()
+    assert "secret" not in text
+    assert "order" not in text, "a resource is no label"
+    return {
+        (sample.name, sample.labels["using"], sample.labels.get("master", "")): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_a_scrape_shows_what_happened() -> None:
+    registry = CollectorRegistry(auto_describe=True)
+    registry.register(RedlockCollector())
+    with memory_masters() as backend:
+        with lock("order:1"):
+            pass
+        with held_elsewhere("order:2"), pytest.raises(ResourceLocked):
+            lock("order:2").acquire()
+        backend.refuse(1)
+        seen = scraped(registry)
+    assert seen["redlock_acquired_total", "default", ""] == 1
+    assert seen["redlock_released_total", "default", ""] == 1
+    assert seen["redlock_refused_total", "default", ""] == 1
+    assert seen["redlock_lost_total", "default", ""] == 0
+    assert seen["redlock_acquired_total", "payments", ""] == 0
+    assert seen["redlock_held_seconds_total", "default", ""] > 0
+    assert seen["redlock_master_errors_total", "default", "b:6379"] == 1
+    assert len([name for name, using, _ in seen if using == "payments"]) == len(DESCRIPTIONS) + 2
+    assert seen["redlock_master_up", "default", "b:6379"] == 0
+    assert seen["redlock_master_up", "default", "c:6379"] == 1
+
+
+def test_registering_reads_no_settings(settings: Settings) -> None:
+    settings.REDLOCK = {"default": {"MASTER": "wrong"}}
+    registry = CollectorRegistry(auto_describe=True)
+    registry.register(RedlockCollector())
+    with pytest.raises(ValueError, match="Duplicated timeseries"):
+        registry.register(RedlockCollector())

@@ -1,0 +1,153 @@
+"""What the tests of idempotent views share: a user, a site of one view, and requests to it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_django
+from django.contrib.auth.models import User
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.http import HttpRequest, JsonResponse
+from django.test import Client
+from django.urls import path
+from pytest_django import Settings
+
+from redlock_django.backends.memory import MemoryBackend
+from redlock_django.handler import locks
+from redlock_django.models import IdempotencyRecord
+from testproject.shop.models import Order
+from tests.app.conftest import (
+    MEMORY,
+    happened,
+    held_elsewhere,
+    is_free,
+    lose_locks,
+    memory,
+    sees_commits,
+    urls,
+)
+
+__all__ = ["happened", "held_elsewhere", "is_free", "lose_locks", "memory", "sees_commits", "urls"]
+
+KEY = "8e03978e-40d5-43e8-bc93-6894a57f9324"
+
+
+def make_order(request: HttpRequest, **_: Any) -> JsonResponse:
+    """Do what must happen once."""
+    order = Order.objects.create(number=f"A-{Order.objects.count() + 1}", total=1)
+    return JsonResponse({"order": order.number}, status=201)
+
+
+@dataclass
+class Site:
+    """A site of one view, and a user of it."""
+
+    put: Callable[..., None]
+    client: Client
+    settings: Settings
+
+    def serve(self, view: Any, *, configured: dict[str, Any] | None = None) -> None:
+        """Make the view the site's only one, at any path."""
+        if configured is not None:
+            self.configure(**configured)
+        self.put(path("<path:rest>", view), path("", view))
+
+    def configure(self, **idempotency: Any) -> None:
+        """Set IDEMPOTENCY."""
+        self.settings.REDLOCK = {"default": {"BACKEND": MEMORY, "IDEMPOTENCY": idempotency}}
+
+    def post(
+        self, key: str | None = KEY, data: Any = None, url: str = "/orders/", **options: Any
+    ) -> Any:
+        """Send JSON, with a key."""
+        headers = {
+            **({} if key is None else {"Idempotency-Key": key}),
+            **options.pop("headers", {}),
+        }
+        options.setdefault("content_type", "application/json")
+        return self.client.post(url, data or {"total": 1}, headers=headers, **options)
+
+    def other_client(self, name: str = "bob") -> Client:
+        """Give the client of another user."""
+        client = Client(raise_request_exception=False)
+        client.force_login(User.objects.create_user(name))
+        return client
+
+
+@pytest.fixture
+def site(memory: None, urls: Callable[..., None], settings: Settings, db: None) -> Site:
+    """A site with idempotent views; its client is logged in as "ann"."""
+    client = Client(raise_request_exception=False)
+    client.force_login(User.objects.create_user("ann"))
+    return Site(urls, client, settings)
+
+
+@pytest.fixture
+def records_in_a_file(
+    site: Site, tmp_path: Path, django_db_blocker: pytest_django.DjangoDbBlocker
+) -> Iterator[None]:
+    """Keep records where one request can read while another one writes, as in a real database.
+
+    The database of the tests is in memory, and there it cannot.
+    """
+    database = {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": str(tmp_path / "records.sqlite3"),
+        "OPTIONS": {"timeout": 20, "init_command": "PRAGMA journal_mode=WAL;"},
+    }
+    every = connections.configure_settings({"default": {}, "records": database})
+    connections.settings["records"] = every["records"]
+    with django_db_blocker.unblock():
+        with connections["records"].schema_editor() as editor:
+            editor.create_model(IdempotencyRecord)
+        site.configure(DATABASE="records")
+        yield
+        connections["records"].close()
+    del connections["records"]
+    del connections.settings["records"]
+
+
+def masters_forget() -> None:
+    """Let every master forget every lock, as no master should."""
+    backend = locks["default"].backend
+    assert isinstance(backend, MemoryBackend)
+    for master in backend.masters:
+        for name in [name for name in master.strings if ":lock:" in name]:
+            del master.strings[name]
+
+
+class Aside:
+    """Something done in a thread of its own; `result` waits for it."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        self._said: list[Any] = []
+        self._thread = threading.Thread(target=self._run, args=[work])
+        self._thread.start()
+
+    def _run(self, work: Callable[[], Any]) -> None:
+        self._said.append(work())
+        for connection in connections.all(initialized_only=True):
+            # Django leaves a database in memory open, for fear of emptying it.
+            BaseDatabaseWrapper.close(connection)
+
+    @property
+    def result(self) -> Any:
+        """What came out."""
+        self._thread.join(30)
+        return self._said[0]
+
+
+def orders() -> int:
+    """Count what has happened."""
+    return Order.objects.count()
+
+
+def record() -> IdempotencyRecord:
+    """Give the one record there is."""
+    return IdempotencyRecord.objects.get()

@@ -1,0 +1,346 @@
+"""Async views: no transaction of ours, so the record stands around the view, or is made by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from asgiref.sync import iscoroutinefunction, sync_to_async
+from django.core.cache import caches
+from django.db import connection, transaction
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
+from django.template import engines
+from django.template.response import SimpleTemplateResponse
+from django.test import AsyncClient
+from django.utils.decorators import method_decorator
+from django.views.generic import View
+
+from redlock_django import IdempotentMixin, LockResourceMixin, idempotent, lock_resource
+from redlock_django.exceptions import InvalidRedlock
+from redlock_django.models import IdempotencyRecord
+from testproject.shop.models import Order
+from tests.idempotency.conftest import KEY, Site, make_order
+
+pytestmark = pytest.mark.django_db(transaction=True)
+STORES = pytest.mark.parametrize("store", ["database", "cache"])
+
+
+@pytest.fixture(autouse=True)
+def _plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
+    caches["default"].clear()
+
+
+@pytest.fixture
+def client(site: Site) -> AsyncClient:
+    client = AsyncClient(raise_request_exception=False)
+    client.cookies = site.client.cookies
+    return client
+
+
+async def post(client: AsyncClient, key: str | None = KEY, body: str = "{}") -> Any:
+    headers = {} if key is None else {"Idempotency-Key": key}
+    return await client.post("/", body, content_type="application/json", headers=headers)
+
+
+async def amake_order(request: HttpRequest, **_: Any) -> HttpResponse:
+    count = await Order.objects.acount()
+    await Order.objects.acreate(number=f"A-{count + 1}", total=1)
+    return JsonResponse({"order": f"A-{count + 1}"}, status=201)
+
+
+class Plain(View):
+    async def post(self, request: HttpRequest, **_: Any) -> HttpResponse:
+        return await amake_order(request)
+
+
+@method_decorator(idempotent, name="dispatch")
+class Dispatch(Plain):
+    pass
+
+
+class Mixed(IdempotentMixin, LockResourceMixin, Plain):
+    lock_key = "order:7"
+
+
+class MixedTheOtherWay(LockResourceMixin, IdempotentMixin, Plain):
+    lock_key = "order:7"
+
+
+class Handler(Plain):
+    @idempotent
+    async def post(self, request: HttpRequest, **kwargs: Any) -> HttpResponse:
+        return await amake_order(request)
+
+
+locked = lock_resource("order:7")
+VIEWS: dict[str, Any] = {
+    "function": idempotent(amake_order),
+    "cache": idempotent(store="cache")(amake_order),
+    "above a lock": idempotent(locked(amake_order)),
+    "below a lock": locked(idempotent(amake_order)),
+    "class": idempotent(Plain.as_view()),
+    "dispatch": Dispatch.as_view(),
+    "mixins": Mixed.as_view(),
+    "mixins, turned": MixedTheOtherWay.as_view(),
+    "handler": Handler.as_view(),
+}
+
+
+async def test_a_sync_view_under_asgi(site: Site, client: AsyncClient, happened: list[str]) -> None:
+    site.serve(idempotent(locked(make_order)))
+    happened.clear()
+    assert [(await post(client)).status_code for _ in range(2)] == [201, 201]
+    # Its transaction is in a thread that nobody listens to here.
+    assert happened == ["lock", "lock", "guard", "release", "release"]
+    assert await Order.objects.acount() == 1
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_an_async_view_under_wsgi(site: Site, name: str) -> None:
+    site.serve(VIEWS[name])
+    first, second = site.post(), site.post()
+    assert (first.status_code, second.content) == (201, first.content)
+    assert second["Idempotent-Replayed"] == "true"
+
+
+@pytest.mark.parametrize("name", VIEWS)
+async def test_a_retry_is_answered_the_same(site: Site, client: AsyncClient, name: str) -> None:
+    site.serve(VIEWS[name])
+    first, second = await post(client), await post(client)
+    assert (first.status_code, first.json()) == (201, {"order": "A-1"})
+    assert (second.status_code, second.content) == (201, first.content)
+    assert (first["Idempotent-Replayed"], second["Idempotent-Replayed"]) == ("false", "true")
+    assert (await post(client, body="[]")).status_code == 422
+    assert await Order.objects.acount() == 1
+    assert (await post(client, None)).status_code == 201
+
+
+def test_it_stays_a_coroutine_function() -> None:
+    assert iscoroutinefunction(idempotent(amake_order))
+    assert not hasattr(idempotent(amake_order), "_non_atomic_requests")
+
+
+async def test_djangos_own_error_about_atomic_requests_stays(
+    site: Site, client: AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
+    for view in (VIEWS["function"], VIEWS["dispatch"], VIEWS["handler"]):
+        site.serve(view)
+        assert (await post(client)).status_code == 500
+    assert await Order.objects.acount() == 0
+
+
+@STORES
+async def test_several_at_once_are_one(site: Site, client: AsyncClient, store: str) -> None:
+    going = asyncio.Event()
+    running = asyncio.Event()
+
+    async def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        running.set()
+        await going.wait()
+        return await amake_order(request)
+
+    site.serve(idempotent(store=store)(view))
+    first = asyncio.create_task(post(client))
+    await running.wait()
+    busy = [await post(client), await post(client, body="[]")]
+    going.set()
+    assert (await first).status_code == 201
+    assert [answer.status_code for answer in busy] == [409, 422]
+    assert busy[0].json()["code"] == "idempotency-key-in-flight"
+    assert (await post(client))["Idempotent-Replayed"] == "true"
+
+
+@STORES
+async def test_one_that_waits_is_given_the_same_answer(
+    site: Site, client: AsyncClient, store: str
+) -> None:
+    running = asyncio.Event()
+
+    async def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        running.set()
+        await asyncio.sleep(0.05)
+        return await amake_order(request)
+
+    site.serve(idempotent(store=store, in_flight="wait", wait=20)(view))
+    first = asyncio.create_task(post(client))
+    await running.wait()
+    assert (await post(client)).content == (await first).content
+    assert await Order.objects.acount() == 1
+
+
+@STORES
+async def test_an_exception_is_uncertain(site: Site, client: AsyncClient, store: str) -> None:
+    async def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        await amake_order(request)
+        raise RuntimeError
+
+    site.serve(idempotent(store=store)(view))
+    assert (await post(client)).status_code == 500
+    again = await post(client)
+    assert (again.status_code, again.json()["code"]) == (409, "idempotency-outcome-uncertain")
+    assert await Order.objects.acount() == 1
+
+
+@STORES
+async def test_an_exception_for_the_client_runs_again(
+    site: Site, client: AsyncClient, store: str
+) -> None:
+    ran: list[int] = []
+
+    async def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        ran.append(1)
+        raise Http404
+
+    site.serve(idempotent(store=store)(view))
+    assert [(await post(client)).status_code for _ in range(2)] == [404, 404]
+    assert len(ran) == 2
+
+
+@STORES
+async def test_a_busy_resource_is_not_recorded(site: Site, client: AsyncClient, store: str) -> None:
+    from redlock_django import lock
+
+    site.serve(idempotent(store=store)(locked(amake_order)))
+    async with lock("order:7"):
+        busy = await asyncio.create_task(post(client))
+        assert (busy.status_code, busy.json()["code"]) == (423, "resource-locked")
+    assert (await post(client))["Idempotent-Replayed"] == "false"
+
+
+@STORES
+async def test_a_client_that_has_gone_leaves_no_phantom(
+    site: Site, client: AsyncClient, store: str
+) -> None:
+    running = asyncio.Event()
+
+    async def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        await amake_order(request)
+        running.set()
+        await asyncio.sleep(60)
+        return HttpResponse()
+
+    site.serve(idempotent(store=store)(view))
+    gone = asyncio.create_task(post(client))
+    await running.wait()
+    gone.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+    assert (await post(client)).json()["code"] == "idempotency-outcome-uncertain"
+    assert await Order.objects.acount() == 1
+
+
+async def test_streams_and_templates(site: Site, client: AsyncClient) -> None:
+    async def template(request: HttpRequest, **_: Any) -> Any:
+        return SimpleTemplateResponse(engines["django"].from_string("shown"))
+
+    async def stream(request: HttpRequest, **_: Any) -> Any:
+        async def chunks() -> AsyncIterator[bytes]:
+            yield b"x"
+
+        return StreamingHttpResponse(chunks())
+
+    site.serve(idempotent(template))
+    assert [(await post(client)).content for _ in range(2)] == [b"shown", b"shown"]
+    site.serve(idempotent(stream))
+    assert (await post(client, "s")).status_code == 200
+    assert (await post(client, "s")).json()["code"] == "idempotency-result-unavailable"
+
+
+async def test_callables_of_the_site_may_be_coroutines(site: Site, client: AsyncClient) -> None:
+    async def scope(request: HttpRequest, **_: Any) -> str:
+        return "everybody"
+
+    def tenant(request: HttpRequest, **_: Any) -> str:
+        return "here"
+
+    async def check(request: HttpRequest, **_: Any) -> bool:
+        return "X-Refused" not in request.headers
+
+    site.serve(idempotent(anonymous_scope=scope, tenant=tenant, replay_check=check)(amake_order))
+    client.cookies.clear()
+    await post(client)
+    assert (await post(client))["Idempotent-Replayed"] == "true"
+    headers = {"Idempotency-Key": KEY, "X-Refused": "1"}
+    refused = await client.post("/", "{}", content_type="application/json", headers=headers)
+    assert refused.status_code == 403
+
+
+# By hand, in the view's own transaction.
+
+
+def work(request: Any, *, fail_after: bool = False, inside: bool = True) -> HttpResponse:
+    """Do it all in one transaction, as an async view does in a thread."""
+    with transaction.atomic() if inside else _no_block():
+        response = make_order(request)
+        request.idempotency.complete(response)
+        if fail_after:
+            raise RuntimeError
+        return response
+
+
+class _no_block:  # noqa: N801 - stands where atomic() does
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+
+async def test_what_is_completed_by_hand_is_committed_with_its_effects(
+    site: Site, client: AsyncClient
+) -> None:
+    async def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        await sync_to_async(work)(request)
+        raise RuntimeError  # or the process dies here
+
+    site.serve(idempotent(view))
+    assert (await post(client)).status_code == 500
+    again = await post(client)
+    assert (again.status_code, again.json()) == (201, {"order": "A-1"})
+    assert await Order.objects.acount() == 1
+
+
+async def test_what_was_completed_by_hand_and_rolled_back_runs_again(
+    site: Site, client: AsyncClient
+) -> None:
+    fails = iter([True, False])
+
+    async def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        return await sync_to_async(work)(request, fail_after=next(fails))
+
+    site.serve(idempotent(view))
+    assert [(await post(client)).status_code for _ in range(3)] == [500, 201, 201]
+    assert await Order.objects.acount() == 1
+    assert await IdempotencyRecord.objects.acount() == 1
+
+
+async def test_completing_by_hand_where_it_means_nothing_is_an_error(
+    site: Site, client: AsyncClient
+) -> None:
+    errors: list[Exception] = []
+
+    async def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        try:
+            await sync_to_async(work)(request, inside=False)
+        except InvalidRedlock as error:
+            errors.append(error)
+        return HttpResponse()
+
+    def sync(request: HttpRequest, **_: Any) -> HttpResponse:
+        try:
+            work(request)
+        except InvalidRedlock as error:
+            errors.append(error)
+        return HttpResponse()
+
+    for key, decorated in enumerate(
+        [idempotent(view), idempotent(store="cache")(view), idempotent(sync)]
+    ):
+        site.serve(decorated)
+        assert (await post(client, str(key))).status_code == 200
+    assert ["atomic" in str(error) for error in errors] == [True, True, False]
+    assert "async views" in str(errors[2])

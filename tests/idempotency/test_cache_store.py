@@ -1,0 +1,386 @@
+"""Records in a cache: what is known is replayed, and what is not known is said to be uncertain."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+import pytest
+from django.core.cache import caches
+from django.core.cache.backends.locmem import LocMemCache
+from django.db import IntegrityError, OperationalError, connection, transaction
+from django.http import Http404, HttpRequest, HttpResponse
+
+from redlock_django import idempotent
+from redlock_django.exceptions import ResourceLocked
+from redlock_django.idempotency.cache_records import CacheStore
+from redlock_django.idempotency.key import Seal
+from redlock_django.idempotency.options import options_of
+from redlock_django.idempotency.protocol import Fate
+from redlock_django.idempotency.recorders import AroundTheView
+from redlock_django.idempotency.records import Claim
+from redlock_django.idempotency.terms import store_of
+from redlock_django.models import IdempotencyRecord
+from tests.idempotency.conftest import Aside, Site, make_order, masters_forget, orders
+
+pytestmark = pytest.mark.django_db(transaction=True)
+AUTOCOMMIT, ATOMIC = False, True
+
+
+@pytest.fixture(autouse=True)
+def _cached(site: Site) -> None:
+    caches["default"].clear()
+    site.configure(STORE="cache")
+
+
+@pytest.fixture
+def autocommit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
+
+
+def states() -> list[str]:
+    """What the cache says about the keys."""
+    cache: Any = caches["default"]
+    texts = [cache.get(name.split(":", 2)[2]) for name in list(cache._cache) if "state" in name]
+    return [json.loads(text)["state"] for text in texts]
+
+
+def code(answer: Any) -> str:
+    return str(answer.json()["code"])
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+def test_a_retry_is_answered_the_same(
+    site: Site, monkeypatch: pytest.MonkeyPatch, atomic: bool
+) -> None:
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", atomic)
+
+    def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        make_order(request)
+        return HttpResponse(bytes(range(256)), headers={"ETag": '"1"'}, status=201)
+
+    site.serve(idempotent(view))
+    first, second = site.post(), site.post()
+    assert (second.status_code, second.content, second["ETag"]) == (201, first.content, '"1"')
+    assert (first["Idempotent-Replayed"], second["Idempotent-Replayed"]) == ("false", "true")
+    assert site.post(data={"total": 2}).status_code == 422
+    assert orders() == 1
+    assert not IdempotencyRecord.objects.exists()
+
+
+def test_it_is_recorded_only_after_commit(site: Site, happened: list[str]) -> None:
+    def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        happened.append(f"view: {states()}")
+        transaction.on_commit(lambda: happened.append(f"hook: {states()}"))
+        return make_order(request)
+
+    site.serve(idempotent(view))
+    happened.clear()
+    site.post()
+    assert happened == [
+        "lock", "BEGIN", "view: ['running']", "COMMIT", "hook: ['running']", "release",
+    ]  # fmt: skip
+    assert states() == ["completed"]
+
+
+def test_without_a_transaction_of_django_none_is_opened(
+    site: Site, happened: list[str], autocommit: None
+) -> None:
+    site.serve(idempotent(lambda request, **_: HttpResponse()))
+    happened.clear()
+    site.post()
+    assert happened == ["lock", "release"]
+
+
+def test_a_view_that_raises_in_its_transaction_runs_again(site: Site) -> None:
+    fails = iter([True, False])
+
+    def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        response = make_order(request)
+        if next(fails):
+            raise RuntimeError
+        return response
+
+    site.serve(idempotent(view))
+    assert [site.post().status_code for _ in range(3)] == [500, 201, 201]
+    assert orders() == 1
+
+
+def test_a_view_that_raises_without_a_transaction_is_uncertain(
+    site: Site, autocommit: None
+) -> None:
+    def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        make_order(request)
+        raise RuntimeError
+
+    site.serve(idempotent(view))
+    assert site.post().status_code == 500
+    assert code(site.post()) == "idempotency-outcome-uncertain"
+    assert orders() == 1
+
+
+@pytest.mark.parametrize(
+    ("status", "again"), [(500, 409), (503, 409), (429, 429), (423, 423), (404, 404)]
+)
+def test_a_failure_without_a_transaction(
+    site: Site, autocommit: None, status: int, again: int
+) -> None:
+    ran: list[int] = []
+
+    def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        ran.append(1)
+        return HttpResponse(status=status)
+
+    site.serve(idempotent(view))
+    assert [site.post().status_code for _ in range(2)] == [status, again]
+    assert len(ran) == (2 if status in (429, 423) else 1)
+
+
+def test_an_exception_for_the_client_is_no_doubt(site: Site, autocommit: None) -> None:
+    def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        raise Http404
+
+    site.serve(idempotent(view))
+    assert [site.post().status_code for _ in range(2)] == [404, 404]
+    assert states() == []
+
+
+@pytest.mark.parametrize("status", [500, 429])
+def test_a_failure_in_a_transaction_is_rolled_back(site: Site, status: int) -> None:
+    answers = iter([status, 201])
+
+    def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        make_order(request)
+        return HttpResponse(status=next(answers))
+
+    site.serve(idempotent(view))
+    assert [site.post().status_code for _ in range(2)] == [status, 201]
+    assert orders() == 1
+
+
+def test_a_view_that_takes_everything_back_is_not_recorded(site: Site) -> None:
+    def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        make_order(request)
+        transaction.set_rollback(True)
+        return HttpResponse(status=400)
+
+    site.serve(idempotent(view))
+    assert [site.post().status_code for _ in range(2)] == [400, 400]
+    assert (orders(), states()) == (0, [])
+
+
+@pytest.mark.parametrize("error", [IntegrityError, OperationalError])
+def test_a_commit_that_fails_is_uncertain(
+    site: Site, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    site.serve(idempotent(make_order))
+
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(connection, "_commit", fail)
+    assert site.post().status_code == 500
+    monkeypatch.undo()
+    assert code(site.post()) == "idempotency-outcome-uncertain"
+    assert orders() == 0
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("a hook"), ResourceLocked("busy"), IntegrityError("late")]
+)
+def test_a_hook_that_fails_after_commit_leaves_a_response_to_replay(
+    site: Site, error: Exception
+) -> None:
+    def fail() -> None:
+        raise error
+
+    def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        transaction.on_commit(fail)
+        return make_order(request)
+
+    site.serve(idempotent(view))
+    assert site.post().status_code in (423, 500)
+    assert site.post()["Idempotent-Replayed"] == "true"
+    assert orders() == 1
+
+
+def test_one_of_two_commits_is_uncertain(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = AroundTheView(
+        store_of(options_of("default")),
+        Claim(seals=(Seal("k", "f"),)),
+        lambda response, **_: (Fate.KEEP, None),
+        None,
+    )
+    hooks: list[Callable[[], None]] = []
+    monkeypatch.setattr(transaction, "on_commit", lambda hook, using: hooks.append(hook))
+    monkeypatch.setattr(transaction, "get_rollback", lambda using: False)
+    recorder.begin(["one", "other"])
+    recorder.finish(HttpResponse())
+    hooks[0]()
+    recorder.failed(IntegrityError())
+    assert states() == ["uncertain"]
+
+
+def test_a_process_that_died_in_the_view_is_uncertain(site: Site) -> None:
+    def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        make_order(request)
+        raise KeyboardInterrupt
+
+    site.serve(idempotent(view))
+    with pytest.raises(KeyboardInterrupt):
+        site.post()
+    assert states() == ["running"]
+    assert [code(site.post()) for _ in range(2)] == ["idempotency-outcome-uncertain"] * 2
+    assert states() == ["uncertain"]
+
+
+def test_while_it_runs_others_are_told(site: Site, autocommit: None) -> None:
+    answers: list[Any] = []
+
+    def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        if not answers:
+            answers.append(Aside(site.post).result)
+            answers.append(Aside(lambda: site.post(data={"total": 2})).result)
+        return HttpResponse()
+
+    site.serve(idempotent(view))
+    assert site.post().status_code == 200
+    assert [answer.status_code for answer in answers] == [409, 422]
+    assert code(answers[0]) == "idempotency-key-in-flight"
+
+
+def test_a_late_view_that_was_doubted_still_knows_what_it_did(site: Site, autocommit: None) -> None:
+    answers: list[Any] = []
+
+    def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        masters_forget()
+        answers.append(Aside(site.post).result)
+        return HttpResponse("late")
+
+    site.serve(idempotent(view))
+    assert site.post().content == b"late"
+    assert code(answers[0]) == "idempotency-outcome-uncertain"
+    assert site.post().content == b"late"
+
+
+def test_a_lost_resource_lock_takes_all_back(site: Site, lose_locks: Callable[[], None]) -> None:
+    from redlock_django import lock_resource
+
+    def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        lose_locks()
+        return make_order(request)
+
+    site.serve(idempotent(lock_resource("order:7")(view)))
+    assert [site.post().status_code for _ in range(2)] == [503, 503]
+    assert (orders(), states()) == (0, [])
+
+
+# A cache that forgets, or fails.
+
+
+def test_an_evicted_response_is_no_reason_to_run_again(site: Site) -> None:
+    site.serve(idempotent(make_order))
+    site.post()
+    cache: Any = caches["default"]
+    (body,) = [name for name in cache._cache if name.endswith("response")]
+    cache.delete(body.split(":", 2)[2])
+    assert code(site.post()) == "idempotency-result-unavailable"
+    assert orders() == 1
+
+
+def test_an_evicted_record_of_a_running_view_is_written_anew(site: Site) -> None:
+    def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        caches["default"].clear()
+        return make_order(request)
+
+    site.serve(idempotent(view))
+    assert site.post().status_code == 201
+    assert site.post()["Idempotent-Replayed"] == "true"
+    assert orders() == 1
+
+
+class Failing(LocMemCache):
+    """A cache that fails, loudly or not, in the methods named in `fails`."""
+
+    fails: ClassVar[set[str]] = set()
+    loudly = True
+
+    def __init__(self, name: str, params: dict[str, Any]) -> None:
+        super().__init__(name, params)
+
+    def _fail(self, method: str) -> bool:
+        if method in self.fails and self.loudly:
+            raise ConnectionError("secret")
+        return method in self.fails
+
+    def add(self, *args: Any, **kwargs: Any) -> bool:
+        return False if self._fail("add") else super().add(*args, **kwargs)
+
+    def get_many(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
+        return {} if self._fail("get_many") else super().get_many(*args, **kwargs)
+
+    def set(self, *args: Any, **kwargs: Any) -> None:
+        if not self._fail("set"):
+            super().set(*args, **kwargs)
+
+
+@pytest.fixture
+def failing(site: Site) -> type[Failing]:
+    site.settings.CACHES = {"default": {"BACKEND": f"{__name__}.Failing"}}
+    Failing.fails, Failing.loudly = set(), True
+    return Failing
+
+
+@pytest.mark.parametrize("method", ["add", "get_many"])
+@pytest.mark.parametrize("loudly", [True, False])
+def test_a_cache_that_fails_before_the_view(
+    site: Site,
+    failing: type[Failing],
+    caplog: pytest.LogCaptureFixture,
+    method: str,
+    loudly: bool,
+) -> None:
+    if method == "get_many" and not loudly:
+        failing.fails = {"add"}
+    site.serve(idempotent(make_order))
+    failing.fails, failing.loudly = failing.fails | {method}, loudly
+    answer = site.post()
+    assert (answer.status_code, code(answer)) == (503, "idempotency-unavailable")
+    assert answer["Retry-After"] == "1"
+    assert orders() == 0
+    assert "secret" not in caplog.text
+
+
+@pytest.mark.parametrize("loudly", [True, False])
+def test_a_cache_that_fails_after_the_view(
+    site: Site, failing: type[Failing], loudly: bool
+) -> None:
+    site.serve(idempotent(make_order))
+    failing.fails, failing.loudly = {"set"}, loudly
+    assert site.post().status_code == 201
+    failing.fails = set()
+    assert code(site.post()) == "idempotency-outcome-uncertain"
+    assert orders() == 1
+
+
+# Resolving.
+
+
+@pytest.mark.parametrize(("applied", "then"), [(True, 409), (False, 201)])
+def test_an_uncertain_one_is_resolved(site: Site, applied: bool, then: int) -> None:
+    def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        raise KeyboardInterrupt
+
+    site.serve(idempotent(view))
+    with pytest.raises(KeyboardInterrupt):
+        site.post()
+    site.post()
+    store = store_of(options_of("default"))
+    assert isinstance(store, CacheStore)
+    cache: Any = caches["default"]
+    key_hash = next(name.split(":")[3] for name in cache._cache if "state" in name)
+    assert store.resolve(key_hash, applied=applied)
+    assert not store.resolve(key_hash, applied=applied)
+    site.serve(idempotent(make_order))
+    assert site.post().status_code == then

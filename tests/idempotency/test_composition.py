@@ -1,0 +1,348 @@
+"""@idempotent beside @lock_resource and in classes: dedupe, then lock, then transaction."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import pytest
+from django.contrib.auth.decorators import login_required, permission_required
+from django.contrib.auth.mixins import LoginRequiredMixin, PermissionRequiredMixin
+from django.contrib.auth.models import Permission, User
+from django.core.checks import run_checks
+from django.db import connection, connections, transaction
+from django.http import HttpRequest, HttpResponse
+from django.test import Client, RequestFactory
+from django.utils.decorators import method_decorator
+from django.views.generic import View
+from pytest_django import Settings
+
+from redlock_django import IdempotentMixin, LockResourceMixin, idempotent, lock_resource
+from redlock_django.exceptions import InvalidRedlock
+from redlock_django.models import IdempotencyRecord
+from redlock_django.transactions import TakenOver, transactions_of
+from tests.app.conftest import MEMORY
+from tests.idempotency.conftest import KEY, Site, make_order, orders, record
+
+pytestmark = pytest.mark.django_db(transaction=True)
+locked = lock_resource("order:7")
+seen: list[str] = []
+in_the_view: list[Callable[[], None]] = []
+ORDER = ["lock", "lock", "BEGIN", "view", "guard", "COMMIT", "release", "release"]
+
+
+@pytest.fixture(autouse=True)
+def _nothing_in_the_view() -> None:
+    in_the_view.clear()
+
+
+def wrapping(view: Callable[..., Any]) -> Callable[..., Any]:
+    """Stand between the two, as decorators of a site do."""
+
+    @functools.wraps(view)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return view(*args, **kwargs)
+
+    return wrapper
+
+
+def function(request: HttpRequest, **_: Any) -> HttpResponse:
+    seen.append("view")
+    response = make_order(request)
+    for work in in_the_view:
+        work()
+    return response
+
+
+class Plain(View):
+    def post(self, request: HttpRequest, **_: Any) -> HttpResponse:
+        return function(request)
+
+
+@method_decorator([idempotent, locked], name="dispatch")
+class IdempotentThenLocked(Plain):
+    pass
+
+
+@method_decorator([locked, idempotent], name="dispatch")
+class LockedThenIdempotent(Plain):
+    pass
+
+
+class MixinsOneWay(IdempotentMixin, LockResourceMixin, Plain):
+    lock_key = "order:7"
+
+
+class MixinsTheOtherWay(LockResourceMixin, IdempotentMixin, Plain):
+    lock_key = "order:7"
+
+
+@method_decorator(idempotent, name="dispatch")
+class AroundTheLockMixin(LockResourceMixin, Plain):
+    lock_key = "order:7"
+
+
+class Handler(LockResourceMixin, Plain):
+    """Deduplicated further in than it is locked."""
+
+    lock_key = "order:7"
+
+    @method_decorator(idempotent)
+    def post(self, request: HttpRequest, **kwargs: Any) -> HttpResponse:
+        return super().post(request, **kwargs)
+
+
+class OnlyLocked(LockResourceMixin, Plain):
+    lock_key = "order:7"
+
+
+class OnlyIdempotent(IdempotentMixin, Plain):
+    pass
+
+
+VIEWS: dict[str, Any] = {
+    "idempotent above": idempotent(locked(function)),
+    "idempotent below": locked(idempotent(function)),
+    "with another between": idempotent(wrapping(locked(function))),
+    "with another between, below": locked(wrapping(idempotent(function))),
+    "class": idempotent(locked(Plain.as_view())),
+    "class, below": locked(idempotent(Plain.as_view())),
+    "dispatch": IdempotentThenLocked.as_view(),
+    "dispatch, below": LockedThenIdempotent.as_view(),
+    "mixins": MixinsOneWay.as_view(),
+    "mixins, below": MixinsTheOtherWay.as_view(),
+    "around the mixin": AroundTheLockMixin.as_view(),
+    "around a class with the mixin": idempotent(OnlyLocked.as_view()),
+    "around a class with the other": locked(OnlyIdempotent.as_view()),
+    "handler in the mixin": Handler.as_view(),
+}
+
+
+@pytest.mark.parametrize("atomic", [True, False])
+@pytest.mark.parametrize("name", VIEWS)
+def test_dedupe_then_lock_then_transaction(
+    site: Site,
+    happened: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    held_elsewhere: Callable[[str], AbstractContextManager[None]],
+    name: str,
+    atomic: bool,
+) -> None:
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", atomic)
+    monkeypatch.setitem(globals(), "seen", happened)
+    site.serve(VIEWS[name])
+    happened.clear()
+    first = site.post()
+    assert first.status_code == 201
+    assert happened == ORDER
+    assert record().state == "completed"
+    happened.clear()
+    # A replay waits for no resource.
+    with held_elsewhere("order:7"):
+        happened.clear()
+        again = site.post()
+        assert (again.content, again["Idempotent-Replayed"]) == (first.content, "true")
+        assert happened == []
+        busy = site.post("another")
+        assert (busy.status_code, busy.json()["code"]) == (423, "resource-locked")
+    assert IdempotencyRecord.objects.count() == orders() == 1
+    assert site.post("another").status_code == 201
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_without_a_key_the_lock_is_taken_all_the_same(
+    site: Site, happened: list[str], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setitem(globals(), "seen", happened)
+    site.serve(VIEWS[name])
+    happened.clear()
+    assert site.post(None).status_code == 201
+    assert happened == ["lock", "BEGIN", "view", "guard", "COMMIT", "release"]
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_lost_resource_takes_the_record_back_too(
+    site: Site, lose_locks: Callable[[], None], name: str
+) -> None:
+    site.serve(VIEWS[name])
+    in_the_view[:] = [lose_locks]
+    answer = site.post()
+    assert (answer.status_code, answer.json()["code"]) == (503, "lock-lost")
+    assert (orders(), IdempotencyRecord.objects.count()) == (0, 0)
+
+
+def test_only_the_key_is_lost_and_the_work_stands(
+    site: Site, lose_locks: Callable[[], None]
+) -> None:
+    """The unique row is what keeps others away then."""
+
+    def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        lose_locks()
+        return make_order(request)
+
+    site.serve(idempotent(view))
+    assert site.post().status_code == 201
+    assert site.post()["Idempotent-Replayed"] == "true"
+    assert orders() == 1
+
+
+def test_a_rule_is_the_decorator(site: Site, settings: Settings, happened: list[str]) -> None:
+    site.serve(idempotent(make_order))
+    rule = {"path": "<path:rest>", "key": "order:7"}
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "RULES": [rule]}}
+    happened.clear()
+    assert site.post().status_code == 201
+    assert happened == ["lock", "lock", "BEGIN", "guard", "COMMIT", "release", "release"]
+    assert site.post()["Idempotent-Replayed"] == "true"
+
+
+def test_the_database_of_the_records_is_committed_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+    default = connections.settings["default"]
+    monkeypatch.setitem(connections.settings, "other", {**default, "ATOMIC_REQUESTS": True})
+    real = transaction.atomic
+
+    def atomic(using: str, durable: bool) -> Any:
+        opened.append(using)
+        return real()
+
+    monkeypatch.setattr(transaction, "atomic", atomic)
+    with transactions_of(TakenOver(), durable=True, record="default") as aliases:
+        assert sorted(aliases) == ["default", "other"]
+    assert opened == ["default", "other"]
+
+
+# Rights come before a replay.
+
+
+@pytest.fixture
+def allowed(site: Site) -> User:
+    user = User.objects.get(username="ann")
+    user.user_permissions.add(Permission.objects.get(codename="add_order"))
+    return user
+
+
+class Permitted(PermissionRequiredMixin, IdempotentMixin, Plain):
+    permission_required = "shop.add_order"
+
+
+class PermittedHandler(PermissionRequiredMixin, Plain):
+    permission_required = "shop.add_order"
+
+    @method_decorator(idempotent)
+    def post(self, request: HttpRequest, **kwargs: Any) -> HttpResponse:
+        return super().post(request, **kwargs)
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        permission_required("shop.add_order", raise_exception=True)(idempotent(function)),
+        Permitted.as_view(),
+        PermittedHandler.as_view(),
+        idempotent(replay_check=lambda request, **_: request.user.has_perm("shop.add_order"))(
+            function
+        ),
+    ],
+    ids=["decorator", "mixin", "handler", "replay_check"],
+)
+def test_a_right_that_was_lost_is_no_replay(
+    site: Site, allowed: User, view: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
+    site.serve(view)
+    assert site.post().status_code == 201
+    assert site.post()["Idempotent-Replayed"] == "true"
+    allowed.user_permissions.clear()
+    refused = site.post()
+    assert refused.status_code == 403
+    assert b"A-1" not in refused.content
+
+
+def test_a_decorator_that_a_replay_would_slip_past_is_found_out() -> None:
+    with pytest.raises(InvalidRedlock, match="below login and permission"):
+        idempotent(login_required(make_order))
+    idempotent(replay_check=lambda request: True)(login_required(make_order))
+
+
+def test_a_mixin_that_a_replay_would_slip_past_is_found_out(site: Site) -> None:
+    @method_decorator(idempotent, name="dispatch")
+    class Decorated(LoginRequiredMixin, Plain):
+        pass
+
+    class LoggedIn(LoginRequiredMixin, Plain):
+        pass
+
+    class WrongWay(IdempotentMixin, LoginRequiredMixin, Plain):
+        pass
+
+    with pytest.raises(InvalidRedlock, match="LoginRequiredMixin stands inside"):
+        idempotent(LoggedIn.as_view())
+    client = Client()
+    client.cookies = site.client.cookies
+    for view in (Decorated, WrongWay):
+        site.serve(view.as_view())
+        with pytest.raises(InvalidRedlock, match="LoginRequiredMixin stands inside"):
+            client.post("/orders/", headers={"Idempotency-Key": KEY})
+        (error,) = run_checks(tags=["redlock"])[:1]
+        assert error.id == "redlock_django.E011"
+        assert "LoginRequiredMixin" in error.msg
+
+
+def test_a_handler_inside_a_transaction_of_django_is_found_out(site: Site) -> None:
+    site.serve(PermittedHandler.as_view())
+    client = Client()
+    user = User.objects.create_superuser("root")
+    client.force_login(user)
+    with pytest.raises(InvalidRedlock, match="inside an atomic block"):
+        client.post("/orders/", headers={"Idempotency-Key": KEY})
+    assert [error.id for error in run_checks(tags=["redlock"])][:1] == ["redlock_django.E009"]
+    assert client.post("/orders/").status_code == 201
+
+
+def test_a_view_that_wants_no_transaction_is_told(site: Site) -> None:
+    view = transaction.non_atomic_requests(idempotent(make_order))
+    request = RequestFactory().post("/", headers={"Idempotency-Key": "k"})
+    request.user = User.objects.get()
+    with pytest.raises(InvalidRedlock, match="non_atomic_requests"):
+        view(request)
+
+
+def test_two_of_them_are_refused() -> None:
+    with pytest.raises(InvalidRedlock, match="two @idempotent"):
+        idempotent(idempotent(make_order))
+    with pytest.raises(InvalidRedlock, match="two lock decorators"):
+        locked(idempotent(locked(make_order)))
+
+
+@pytest.mark.parametrize("wrong", [Plain, 7, "view"])
+def test_what_is_no_view_is_refused(wrong: Any) -> None:
+    with pytest.raises(InvalidRedlock, match="needs a view function"):
+        idempotent()(wrong)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"store": "databse"}, "did you mean 'database'"),
+        ({"in_flight": "reject"}, "in_flight must be one of"),
+        ({"on_expired": "x"}, "on_expired must be one of"),
+        ({"on_5xx": "x"}, "on_5xx must be one of"),
+        ({"wait": -1}, "wait must be at least 0"),
+        ({"retention": 0}, "retention must be at least 1"),
+        ({"methods": ["GET"]}, "got 'GET'"),
+        ({"methods": "POST"}, "methods must be a list"),
+        ({"required": 1}, "required must be True or False"),
+        ({"tenant": "x"}, "tenant must be a callable"),
+        ({"anonymous_scope": "x"}, "anonymous_scope must be a callable"),
+        ({"ignore": ["at"]}, "JSON pointers"),
+        ({"ignore": "/at"}, "JSON pointers"),
+    ],
+)
+def test_arguments_that_cannot_work_are_refused_at_import(
+    arguments: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidRedlock, match=message):
+        idempotent(**arguments)

@@ -1,0 +1,202 @@
+"""One row for one key in real databases, whatever becomes of the lock."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import pytest_django
+from django.contrib.auth.models import User
+from django.db import connections, models
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.test import RequestFactory
+from pytest_django import Settings
+
+from redlock_django import idempotent
+from redlock_django.idempotency.database_records import DatabaseStore
+from redlock_django.models import IdempotencyRecord
+from testproject.shop.models import Order
+from tests.app.conftest import MEMORY
+from tests.idempotency.conftest import Aside, masters_forget
+
+ALIAS = "records"
+TABLES: tuple[type[models.Model], ...] = (IdempotencyRecord, Order)
+pytestmark = [pytest.mark.live, pytest.mark.postgres]
+factory = RequestFactory()
+
+
+@pytest.fixture(params=["postgres", "postgres at REPEATABLE READ", "mysql"])
+def database(
+    request: pytest.FixtureRequest,
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    django_db_blocker: pytest_django.DjangoDbBlocker,
+) -> Iterator[None]:
+    """Keep records and orders in a server of each kind."""
+    kind, _, level = request.param.partition(" at ")
+    entry: dict[str, Any] = dict(request.getfixturevalue(kind))
+    if level:
+        entry["OPTIONS"] = {"options": "-c default_transaction_isolation=repeatable\\ read"}
+    every = connections.configure_settings({"default": {}, ALIAS: entry})
+    connections.settings[ALIAS] = every[ALIAS]
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", False)
+    settings.REDLOCK = {
+        "default": {"BACKEND": MEMORY, "IDEMPOTENCY": {"DATABASE": ALIAS}, "MAX_HOLD": 60}
+    }
+    with django_db_blocker.unblock():
+        for model in TABLES:
+            with connections[ALIAS].schema_editor() as editor:
+                editor.create_model(model)
+        yield
+        for model in TABLES:
+            with connections[ALIAS].schema_editor() as editor:
+                editor.delete_model(model)
+        connections[ALIAS].close()
+    del connections[ALIAS]
+    del connections.settings[ALIAS]
+
+
+def orders() -> int:
+    return Order.objects.using(ALIAS).count()
+
+
+def make_order(request: HttpRequest) -> HttpResponse:
+    order = Order.objects.using(ALIAS).create(number=f"A-{orders() + 1}", total=1)
+    return JsonResponse({"order": order.number}, status=201)
+
+
+def ask(view: Callable[..., Any], user: int = 1) -> Any:
+    request = factory.post("/", b"{}", "application/json", headers={"Idempotency-Key": "k"})
+    request.user = User(pk=user)
+    return view(request)
+
+
+@pytest.mark.parametrize("in_flight", ["conflict", "wait"])
+def test_many_at_once_are_one(database: None, in_flight: str) -> None:
+    start = threading.Barrier(12)
+
+    def asked() -> Any:
+        start.wait(20)
+        return ask(view)
+
+    view = idempotent(in_flight=in_flight, wait=20)(make_order)
+    answers = [one.result for one in [Aside(asked) for _ in range(12)]]
+    assert {answer.status_code for answer in answers} <= {201, 409}
+    done = [answer for answer in answers if answer.status_code == 201]
+    assert {answer.content for answer in done} == {b'{"order": "A-1"}'}
+    assert [answer["Idempotent-Replayed"] for answer in done].count("false") == 1
+    assert in_flight == "conflict" or len(done) == 12
+    assert orders() == 1
+
+
+@pytest.fixture
+def second_insert(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Set when the second request is about to insert its record."""
+    event = threading.Event()
+    begin = DatabaseStore.begin
+    calls = iter([False])
+
+    def spied(self: DatabaseStore, *args: Any, **kwargs: Any) -> None:
+        if next(calls, True):
+            event.set()
+        begin(self, *args, **kwargs)
+
+    monkeypatch.setattr(DatabaseStore, "begin", spied)
+    return event
+
+
+def test_if_the_lock_fails_the_row_decides(database: None, second_insert: threading.Event) -> None:
+    """The second one waits for the first one's COMMIT, at the row, and is given its answer."""
+    second: list[Aside] = []
+
+    def view(request: HttpRequest) -> HttpResponse:
+        if not second:
+            masters_forget()
+            second.append(Aside(lambda: ask(decorated)))
+            assert second_insert.wait(20)
+        return make_order(request)
+
+    decorated = idempotent(view)
+    first = ask(decorated)
+    answer = second[0].result
+    assert (first.status_code, answer.status_code) == (201, 201)
+    assert answer.content == first.content
+    assert answer["Idempotent-Replayed"] == "true"
+    assert orders() == 1
+
+
+def test_if_the_lock_fails_and_the_first_one_too_the_second_one_runs(
+    database: None, second_insert: threading.Event
+) -> None:
+    second: list[Aside] = []
+
+    def view(request: HttpRequest) -> HttpResponse:
+        response = make_order(request)
+        if not second:
+            masters_forget()
+            second.append(Aside(lambda: ask(decorated)))
+            assert second_insert.wait(20)
+            raise RuntimeError
+        return response
+
+    decorated = idempotent(view)
+    with pytest.raises(RuntimeError):
+        ask(decorated)
+    answer = second[0].result
+    assert (answer.status_code, answer["Idempotent-Replayed"]) == (201, "false")
+    assert orders() == 1
+
+
+def test_a_response_comes_back_byte_for_byte(database: None) -> None:
+    def view(request: HttpRequest) -> HttpResponse:
+        headers = {"ETag": '"ü\'"'.encode().decode("latin-1"), "Location": "/é/"}
+        return HttpResponse(bytes(range(256)), headers=headers, content_type='a/b; x="1\'"')
+
+    first, second = (ask(idempotent(view)) for _ in range(2))
+    assert second.content == first.content == bytes(range(256))
+    for name in ("ETag", "Location", "Content-Type"):
+        assert second[name] == first[name]
+    assert second["Idempotent-Replayed"] == "true"
+
+
+def test_a_commit_that_fails_records_nothing(database: None) -> None:
+    connection = connections[ALIAS]
+    if connection.vendor != "postgresql":
+        return _a_lost_connection_records_nothing()
+    with connection.cursor() as cursor:
+        cursor.execute("CREATE TABLE strict (a int, UNIQUE (a) DEFERRABLE INITIALLY DEFERRED)")
+    fails = iter([True])
+
+    def view(request: HttpRequest) -> HttpResponse:
+        with connection.cursor() as cursor:
+            cursor.execute("INSERT INTO strict VALUES (1)" + ", (1)" * next(fails, False))
+        return make_order(request)
+
+    try:
+        with pytest.raises(Exception, match="strict"):
+            ask(idempotent(view))
+        assert (orders(), IdempotencyRecord.objects.using(ALIAS).count()) == (0, 0)
+        assert [ask(idempotent(view)).status_code for _ in range(2)] == [201, 201]
+        assert orders() == 1
+    finally:
+        with connection.cursor() as cursor:
+            cursor.execute("DROP TABLE strict")
+    return None
+
+
+def _a_lost_connection_records_nothing() -> None:
+    def view(request: HttpRequest) -> HttpResponse:
+        response = make_order(request)
+        if orders() and next(fails, False):
+            connections[ALIAS].connection.close()
+        return response
+
+    fails = iter([True])
+    with pytest.raises(Exception):  # noqa: B017, PT011 - whatever the driver says
+        ask(idempotent(view))
+    connections[ALIAS].close()
+    assert (orders(), IdempotencyRecord.objects.using(ALIAS).count()) == (0, 0)
+    assert [ask(idempotent(view)).status_code for _ in range(2)] == [201, 201]
+    assert orders() == 1

@@ -1,0 +1,249 @@
+"""What makes two requests the same, and what an upload or a body suffers from being compared."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.middleware.csrf import get_token
+from django.test import Client, RequestFactory
+from django.test.client import BOUNDARY, encode_multipart
+from hypothesis import given
+from hypothesis import strategies as st
+from pytest_django import Settings
+
+from redlock_django import idempotent
+from redlock_django.exceptions import InvalidRedlock, RequestTooLarge
+from redlock_django.idempotency.fingerprint import fingerprint
+from tests.idempotency.conftest import KEY, Site, make_order, orders
+
+writes = pytest.mark.django_db(transaction=True)
+factory = RequestFactory()
+
+
+def of(request: HttpRequest, **options: Any) -> bytes:
+    options.setdefault("canonical_json", False)
+    return fingerprint(request, key_field="idempotency_key", **options)
+
+
+def post(body: Any = b"{}", path: str = "/a/", content_type: str = "application/json") -> Any:
+    return factory.post(path, body, content_type=content_type)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        factory.put("/a/", b"{}", content_type="application/json"),
+        post(path="/b/"),
+        post(path="/a/?x=1"),
+        post(b"[]"),
+        post(b"{} "),
+        post(content_type="text/plain"),
+        post(b""),
+        factory.post("/a/"),
+    ],
+)
+def test_another_request(other: Any) -> None:
+    assert of(post()) == of(post())
+    assert of(post()) != of(other)
+
+
+@given(st.lists(st.text("ab/?", max_size=3), min_size=3, max_size=3, unique=True))
+def test_nothing_moves_from_one_part_to_the_next(parts: list[str]) -> None:
+    path, query, body = parts
+    one = post(body.encode(), f"/{path}?q={query}")
+    two = post((query + body).encode(), f"/{path}?q=")
+    assert (of(one) == of(two)) == (query == "")
+
+
+def test_a_charset_or_a_header_is_no_other_request() -> None:
+    assert of(post(content_type="application/json; charset=utf-8")) == of(post())
+
+
+# JSON.
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "same"),
+    [
+        ('{"a":1,"b":[1,2]}', '{ "b": [1, 2], "a": 1 }', True),
+        ('{"a":"é"}', '{"a":"\\u00e9"}', True),
+        ('{"a":[1,2]}', '{"a":[2,1]}', False),
+        ('{"a":1}', '{"a":"1"}', False),
+        ('{"a":1}', '{"a":true}', False),
+        ('{"a":null}', "{}", False),
+        ("{", "{ ", False),
+        ("{", "{", True),
+        ("[" * 10**5, "[" * 10**5, True),
+    ],
+)
+def test_canonical_json(one: str, two: str, same: bool) -> None:
+    prints = [of(post(text.encode()), canonical_json=True) for text in (one, two)]
+    assert (prints[0] == prints[1]) is same
+
+
+def test_parts_of_json_that_do_not_count() -> None:
+    bodies: list[Any] = [
+        {"at": 1, "items": [{"id": 1, "t": 5}], "x~/y": 1, "total": 3},
+        {"items": [{"id": 1, "t": 6}], "x~/y": 2, "total": 3},
+    ]
+    ignore = ["/at", "/items/0/t", "/x~0~1y", "/not/there", "/items/9/t", "/total/deep"]
+    prints = [
+        of(post(json.dumps(body).encode()), canonical_json=True, ignore=ignore) for body in bodies
+    ]
+    assert prints[0] == prints[1]
+    bodies[1]["total"] = 4
+    other = of(post(json.dumps(bodies[1]).encode()), canonical_json=True, ignore=ignore)
+    assert other != prints[0]
+
+
+@writes
+def test_the_decorator_has_it_as_an_option(site: Site) -> None:
+    def send(body: str) -> Any:
+        headers = {"Idempotency-Key": KEY}
+        return site.client.post("/", body, content_type="application/json", headers=headers)
+
+    site.serve(idempotent(ignore=["/at"])(make_order))
+    answers = [send(body) for body in ('{"a":1,"at":1}', '{"at": 2, "a": 1}', '{"a":2,"at":1}')]
+    assert [answer.status_code for answer in answers] == [201, 201, 422]
+
+
+# Forms.
+
+
+def multipart(boundary: str = BOUNDARY, **parts: Any) -> Any:
+    body = encode_multipart(boundary, parts)
+    return factory.post("/a/", body, content_type=f"multipart/form-data; boundary={boundary}")
+
+
+def upload(content: bytes = b"one", name: str = "a.txt", kind: str = "text/plain") -> Any:
+    return SimpleUploadedFile(name, content, kind)
+
+
+def test_a_boundary_does_not_count() -> None:
+    one, two = (multipart(boundary, a="1", f=upload()) for boundary in ("one", "two"))
+    assert one.body != two.body
+    one, two = (multipart(boundary, a="1", f=upload()) for boundary in ("one", "two"))
+    assert of(one) == of(two)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"a": "2", "f": upload()},
+        {"a": "1", "f": upload(b"two")},
+        {"a": "1", "f": upload(name="b.txt")},
+        {"a": "1", "f": upload(kind="text/html")},
+        {"a": "1", "g": upload()},
+        {"a": ["1", "1"], "f": upload()},
+        {"a": "1"},
+        {"a": "1", "f": "one"},
+    ],
+)
+def test_every_part_counts(other: dict[str, Any]) -> None:
+    assert of(multipart(a="1", f=upload())) != of(multipart(**other))
+
+
+def test_neither_the_csrf_token_nor_the_key_counts() -> None:
+    def form(token: str, key: str) -> Any:
+        return factory.post("/", {"a": 1, "csrfmiddlewaretoken": token, "idempotency_key": key})
+
+    def encoded(token: str) -> Any:
+        return post(f"csrfmiddlewaretoken={token}&a=1".encode(), content_type=FORM)
+
+    assert of(form("x", "1")) == of(form("y", "2"))
+    assert of(encoded("x")) == of(encoded("y"))
+
+
+FORM = "application/x-www-form-urlencoded"
+
+
+def test_a_form_that_django_does_not_parse_by_itself() -> None:
+    def patch(body: bytes, content_type: str) -> Any:
+        return factory.patch("/", body, content_type=content_type)
+
+    def parts(boundary: str, content: bytes = b"one") -> Any:
+        body = encode_multipart(boundary, {"a": "1", "f": upload(content)})
+        return patch(body, f"multipart/form-data; boundary={boundary}")
+
+    one = parts("one")
+    assert of(one) == of(parts("two")) != of(parts("two", b"two"))
+    assert b"one" in one.body  # and it is still there for the view
+    assert of(patch(b"a=1&b=2", FORM)) == of(patch(b"b=2&a=1", FORM)) != of(patch(b"a=1", FORM))
+
+
+def test_an_upload_is_there_for_the_view_afterwards() -> None:
+    request = multipart(a="1", f=upload(b"x" * 100_000))
+    of(request)
+    assert request.POST["a"] == "1"
+    assert request.FILES["f"].read() == b"x" * 100_000
+
+
+def test_a_body_is_there_for_the_view_afterwards() -> None:
+    request = post(b'{"a": 1}')
+    of(request)
+    assert request.body == b'{"a": 1}'
+    assert request.read() == b'{"a": 1}'
+
+
+def test_a_body_that_somebody_has_read_is_an_error() -> None:
+    request = post(b'{"a": 1}')
+    request.read()
+    with pytest.raises(InvalidRedlock, match=r"request\.body"):
+        of(request)
+
+
+def test_a_body_that_is_too_large() -> None:
+    with pytest.raises(RequestTooLarge):
+        of(post(b"x" * 11), largest=10)
+    assert of(post(b"x" * 10), largest=10)
+
+
+@writes
+@pytest.mark.parametrize("size", [10, 3_000_000], ids=["in memory", "in a file"])
+def test_uploads_behind_csrf_middleware(site: Site, settings: Settings, size: int) -> None:
+    def view(request: Any, **_: Any) -> HttpResponse:
+        if request.method == "GET":
+            return HttpResponse(get_token(request))
+        make_order(request)
+        return JsonResponse({"read": len(request.FILES["f"].read()), "a": request.POST["a"]})
+
+    site.serve(idempotent(view))
+    client = Client(enforce_csrf_checks=True)
+    client.cookies = site.client.cookies
+
+    def send(content: bytes) -> Any:
+        # A page shown anew has a token that is written differently.
+        token = client.get("/").content.decode()
+        data = {"csrfmiddlewaretoken": token, "a": "1", "f": upload(content)}
+        return client.post("/", data, headers={"Idempotency-Key": KEY})
+
+    first = send(b"x" * size)
+    assert first.json() == {"read": size, "a": "1"}
+    assert send(b"x" * size).content == first.content
+    assert send(b"y" * size).status_code == 422
+    assert orders() == 1
+
+
+@writes
+def test_without_the_token_it_is_refused_before_anything(site: Site) -> None:
+    site.serve(idempotent(make_order))
+    client = Client(enforce_csrf_checks=True)
+    client.cookies = site.client.cookies
+    answer = client.post("/", {"f": upload()}, headers={"Idempotency-Key": KEY})
+    assert (answer.status_code, orders()) == (403, 0)
+
+
+@writes
+def test_a_broken_upload_is_the_clients_fault(site: Site) -> None:
+    site.serve(idempotent(make_order))
+    headers = {"Idempotency-Key": KEY}
+    kinds = ["multipart/form-data", "multipart/form-data; boundary=x"]
+    for method in (site.client.post, site.client.patch):
+        for kind in kinds:
+            answer = method("/", b"--x\r\nbroken", content_type=kind, headers=headers)
+            assert answer.status_code in (400, 201, 422), (method, kind)
+    assert orders() <= 1

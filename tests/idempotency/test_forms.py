@@ -1,0 +1,163 @@
+"""Plain HTML forms: a double click is one submission, and both tabs end on the success page."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from django import forms
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
+from django.template import engines
+from django.test import Client
+from django.views.generic import FormView
+
+from redlock_django import IdempotentFormMixin, IdempotentMixin, idempotent
+from redlock_django.models import IdempotencyRecord
+from testproject.shop.models import Order
+from tests.app.conftest import MEMORY
+from tests.idempotency.conftest import KEY, Aside, Site, make_order, orders
+
+pytestmark = pytest.mark.django_db(transaction=True)
+BROWSER = {"Accept": "text/html"}
+
+
+class OrderForm(IdempotentFormMixin, forms.ModelForm):  # type: ignore[type-arg]
+    class Meta:
+        model = Order
+        fields = ("number", "total")
+
+
+def by_hand(request: HttpRequest, **_: Any) -> HttpResponse:
+    """A page without a form class."""
+    if request.method == "POST":
+        Order.objects.create(number=request.POST["number"], total=1)
+        return redirect("/thanks/")
+    page = '{% csrf_token %}{{ request.idempotency_field }}<input name="number">'
+    return HttpResponse(engines["django"].from_string(page).render({}, request))
+
+
+class ByClass(IdempotentMixin, FormView):  # type: ignore[type-arg]
+    form_class = OrderForm
+    success_url = "/thanks/"
+
+    def render_to_response(self, context: dict[str, Any], **_: Any) -> HttpResponse:
+        page = engines["django"].from_string("{% csrf_token %}{{ form }}")
+        return HttpResponse(page.render(context, self.request))
+
+    def form_valid(self, form: Any) -> HttpResponse:
+        assert set(form.cleaned_data) == {"number", "total"}
+        form.save()
+        return super().form_valid(form)
+
+
+VIEWS = {"by hand": idempotent(by_hand), "by class": ByClass.as_view()}
+everywhere = pytest.mark.parametrize("name", VIEWS)
+
+
+def fields_of(page: Any) -> dict[str, str]:
+    """The hidden fields of the page, as a browser sends them."""
+    html = page.content.decode()
+    inputs = re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]+)"', html)
+    assert len(inputs) == len(dict(inputs))
+    return dict(inputs)
+
+
+@pytest.fixture
+def browser(site: Site) -> Client:
+    client = Client(enforce_csrf_checks=True, headers=BROWSER)
+    client.cookies = site.client.cookies
+    return client
+
+
+@everywhere
+def test_a_double_click_is_one_submission(site: Site, browser: Client, name: str) -> None:
+    site.serve(VIEWS[name])
+    sent = {**fields_of(browser.get("/")), "number": "A-1", "total": "5"}
+    answers = [browser.post("/", sent) for _ in range(2)]
+    assert [(answer.status_code, answer["Location"]) for answer in answers] == [
+        (302, "/thanks/")
+    ] * 2
+    assert orders() == IdempotencyRecord.objects.count() == 1
+
+
+@pytest.mark.usefixtures("records_in_a_file")
+def test_the_second_click_waits_for_the_first(site: Site, browser: Client) -> None:
+    second: list[Aside] = []
+
+    def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        if request.method == "POST":
+            second.append(Aside(lambda: browser.post("/", sent)))
+            return redirect(f"/thanks/{len(second)}/")
+        return by_hand(request)
+
+    site.serve(idempotent(view))
+    sent = fields_of(browser.get("/"))
+    first = browser.post("/", sent)
+    assert first["Location"] == second[0].result["Location"] == "/thanks/1/"
+
+
+@everywhere
+def test_every_form_has_a_key_of_its_own(site: Site, browser: Client, name: str) -> None:
+    site.serve(VIEWS[name])
+    keys = {fields_of(browser.get("/"))["idempotency_key"] for _ in range(3)}
+    assert len(keys) == 3
+
+
+def test_a_form_that_is_corrected_is_another_submission(site: Site, browser: Client) -> None:
+    site.serve(ByClass.as_view())
+    sent = {**fields_of(browser.get("/")), "number": "A-1", "total": "many"}
+    again = browser.post("/", sent)
+    assert (again.status_code, orders()) == (200, 0)
+    assert b"whole number" in again.content
+    corrected = {**fields_of(again), "number": "A-1", "total": "5"}
+    assert corrected["idempotency_key"] != sent["idempotency_key"]
+    assert browser.post("/", corrected).status_code == 302
+    assert orders() == 1
+
+
+def test_a_page_that_was_changed_after_it_was_sent_is_refused(site: Site, browser: Client) -> None:
+    site.serve(ByClass.as_view())
+    sent = {**fields_of(browser.get("/")), "number": "A-1", "total": "5"}
+    browser.post("/", sent)
+    refused = browser.post("/", {**sent, "total": "6"})
+    assert refused.status_code == 422
+    assert refused["Content-Type"].startswith("text/html")
+
+
+def test_a_form_may_have_a_prefix_and_another_field(site: Site) -> None:
+    site.settings.REDLOCK = {"default": {"BACKEND": MEMORY, "IDEMPOTENCY": {"FIELD": "once"}}}
+    form = OrderForm(prefix="order")
+    assert 'name="once"' in str(form)
+    assert 'name="order-number"' in str(form)
+    bound = OrderForm({"order-number": "A-1", "order-total": "5", "once": "k"}, prefix="order")
+    assert bound.is_valid()
+    assert bound.changed_data == ["number", "total"]
+    assert "k" not in bound.cleaned_data.values()
+
+
+@pytest.mark.parametrize(
+    ("state", "data", "status", "words"),
+    [
+        ("completed", "2", 422, "was sent before"),
+        ("uncertain", "1", 409, "not known whether"),
+        ("tombstone", "1", 409, "was not done again"),
+    ],
+)
+def test_a_reader_is_told_in_words_of_forms(
+    site: Site, state: str, data: str, status: int, words: str
+) -> None:
+    site.serve(idempotent(make_order))
+
+    def send(total: str) -> Any:
+        form = {"idempotency_key": KEY, "total": total}
+        return site.client.post("/orders/", form, headers=BROWSER)
+
+    assert send("1").status_code == 201
+    IdempotencyRecord.objects.update(state=state)
+    answer = send(data)
+    page = answer.content.decode()
+    assert answer.status_code == status
+    assert words in page
+    assert "dempotency" not in page

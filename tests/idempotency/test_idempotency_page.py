@@ -1,0 +1,53 @@
+"""What docs/howto/idempotency.md says is so."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+from django.contrib.auth.models import Permission
+
+from redlock_django import idempotent
+from redlock_django.exceptions import IdempotencyRefused
+from redlock_django.responses import problem_of
+
+PAGE = (Path(__file__).resolve().parents[2] / "docs/howto/idempotency.md").read_text()
+
+
+def section(heading: str) -> str:
+    found = re.search(rf"^## {heading}\n(.*?)(?=^## |\Z)", PAGE, re.DOTALL | re.MULTILINE)
+    assert found
+    return found[1]
+
+
+def test_every_argument_is_in_the_table() -> None:
+    first_cells = " ".join(re.findall(r"^\|([^|]+)\|", section("Arguments"), re.MULTILINE))
+    named = set(re.findall(r"`(\w+)`", first_cells))
+    assert named == set(inspect.signature(idempotent).parameters) - {"view"}
+
+
+def test_every_refusal_is_in_the_table_as_it_is_answered() -> None:
+    rows = re.findall(r"^\|[^|]+\| (\d+) \| `(\S+)` \| (\w+) \| (\w+) \|$", PAGE, re.MULTILINE)
+    said = {
+        (int(status), code, retryable == "yes", new_key == "yes")
+        for status, code, retryable, new_key in rows
+    }
+    problems = [problem_of(kind()) for kind in IdempotencyRefused.__subclasses__()]
+    names = ("status", "code", "retryable", "safe_new_key")
+    assert said == {tuple(problem[name] for name in names) for problem in problems}
+
+
+@pytest.mark.django_db
+def test_the_permissions_it_names_are_there() -> None:
+    for name in ("view_idempotency_body", "resolve_idempotencyrecord"):
+        assert f"`{name}`" in section("Operating")
+        assert Permission.objects.filter(codename=name).exists()
+
+
+@pytest.mark.parametrize("command", re.findall(r"manage\.py (\w+)", section("Operating")))
+def test_the_commands_it_names_are_there(command: str) -> None:
+    from django.core.management import get_commands
+
+    assert get_commands()[command] == "redlock_django"

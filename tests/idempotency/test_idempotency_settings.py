@@ -1,0 +1,138 @@
+"""IDEMPOTENCY in the settings: what it may hold, and how a mistake is told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.core.checks import run_checks
+from django.http import HttpRequest, HttpResponse
+
+from redlock_django import idempotent
+from redlock_django.exceptions import InvalidRedlock
+from redlock_django.idempotency.options import DEFAULTS, IdempotencyOptions, options_of
+from tests.app.conftest import MEMORY
+from tests.idempotency.conftest import Site, make_order
+
+Configure = Callable[..., IdempotencyOptions]
+
+
+@pytest.fixture
+def configure(settings: Any, memory: None) -> Configure:
+    def read(**idempotency: Any) -> IdempotencyOptions:
+        settings.REDLOCK = {"default": {"BACKEND": MEMORY, "IDEMPOTENCY": idempotency}}
+        return options_of("default")
+
+    return read
+
+
+def test_every_key_is_an_option(configure: Configure) -> None:
+    options = configure()
+    assert {key.lower() for key in DEFAULTS} == set(vars(options))
+    assert (options.store, options.retention, options.required) == ("database", 86400, False)
+    assert options.methods == {"POST", "PATCH"}
+
+
+def test_they_are_read_anew_when_settings_change(configure: Configure) -> None:
+    assert configure(RETENTION=timedelta(hours=1)).retention == 3600
+    assert configure(RETENTION=5).retention == 5
+    assert options_of("default") is options_of("default")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"RETENTON": 1}, "unknown key 'RETENTON'.*RETENTION"),
+        ({"STORE": "redis"}, "STORE must be one of 'database', 'cache'"),
+        ({"STORE": 7}, "STORE must be one of"),
+        ({"DATABASE": "other"}, "DATABASE 'other' is no alias of DATABASES"),
+        ({"STORE": "cache", "CACHE": "other"}, "CACHE 'other' is no alias of CACHES"),
+        ({"RETENTION": "1d"}, "RETENTION must be a number of seconds"),
+        ({"RETENTION": 0}, "RETENTION must be at least 1"),
+        ({"TOMBSTONE_RETENTION": -1}, "TOMBSTONE_RETENTION must be at least 0"),
+        ({"HEADER": ""}, "HEADER must be a text"),
+        ({"FIELD": None}, "FIELD must be a text"),
+        ({"METHODS": "POST"}, "METHODS must be a list"),
+        ({"METHODS": ["GET"]}, "METHODS may hold"),
+        ({"REQUIRED": "yes"}, "REQUIRED must be True or False"),
+        ({"IN_FLIGHT": "refuse"}, "IN_FLIGHT must be one of"),
+        ({"WAIT": -1}, "WAIT must be at least 0"),
+        ({"MAX_RESPONSE_BYTES": "1M"}, "MAX_RESPONSE_BYTES must be a number of bytes"),
+        ({"MAX_REQUEST_BYTES": True}, "MAX_REQUEST_BYTES must be a number of bytes"),
+        ({"KEY_PATTERN": "("}, "KEY_PATTERN is no regular expression"),
+        ({"KEY_PATTERN": 7}, "KEY_PATTERN is no regular expression"),
+        ({"KEEP_HEADERS": "X"}, "KEEP_HEADERS must be a list"),
+        ({"KEEP_HEADERS": ["Set-Cookie"]}, "KEEP_HEADERS must not hold 'set-cookie'"),
+        ({"ON_EXPIRED": "x"}, "ON_EXPIRED must be one of"),
+        ({"ON_5XX": "x"}, "ON_5XX must be one of"),
+        ({"TENANT": "no.such.thing"}, "TENANT 'no.such.thing' cannot be imported"),
+        ({"TENANT": 7}, "TENANT must be a callable"),
+        ({"PROBLEM_BASE": ""}, "PROBLEM_BASE must be a text"),
+    ],
+)
+def test_a_mistake_names_the_alias_and_the_key(
+    configure: Configure, wrong: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidRedlock, match=message) as caught:
+        configure(**wrong)
+    assert str(caught.value).startswith("REDLOCK['default']: IDEMPOTENCY: ")
+    assert [error.id for error in run_checks(tags=["redlock"])] == ["redlock_django.E001"]
+
+
+@pytest.mark.parametrize("backend", ["locmem.LocMemCache", "dummy.DummyCache"])
+def test_a_cache_of_one_process_is_warned_of(
+    configure: Configure, settings: Any, backend: str
+) -> None:
+    settings.CACHES = {"default": {"BACKEND": f"django.core.cache.backends.{backend}"}}
+    configure(STORE="cache")
+    (warning,) = run_checks(tags=["redlock"])
+    assert warning.id == "redlock_django.W011"
+    assert "'default'" in warning.msg
+    configure(STORE="database")
+    assert run_checks(tags=["redlock"]) == []
+
+
+def test_an_alias_that_is_not_there(configure: Configure) -> None:
+    configure()
+    with pytest.raises(InvalidRedlock, match="no alias 'payments'"):
+        options_of("payments")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_header_field_and_methods_can_be_others(site: Site) -> None:
+    site.serve(
+        idempotent(make_order),
+        configured={"HEADER": "X-Once", "FIELD": "once", "METHODS": ["DELETE", "POST"]},
+    )
+    first, second = (site.client.delete("/", headers={"X-Once": "k"}) for _ in range(2))
+    assert (first["X-Once"], second["Idempotent-Replayed"]) == ("k", "true")
+    first, second = (site.client.post("/", {"once": "f"}) for _ in range(2))
+    assert second.content == first.content
+    assert "X-Once" not in second
+    assert site.post()["Content-Type"]  # another header is none
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_field_of_a_form_is_a_key(site: Site) -> None:
+    def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        return make_order(request)
+
+    site.serve(idempotent(required=True)(view))
+    answers = [site.client.post("/", {"idempotency_key": key}) for key in ("a", "a", "b")]
+    assert [answer["Idempotent-Replayed"] for answer in answers] == ["false", "true", "false"]
+    twice = site.client.post("/", {"idempotency_key": ["a", "a"]})
+    assert twice.json()["code"] == "idempotency-key-invalid"
+    assert site.client.post("/", {"idempotency_key": ""}).status_code == 400
+    assert site.client.post("/", {"a": 1}).json()["code"] == "idempotency-key-missing"
+    # A header stands before it.
+    both = site.client.post("/", {"idempotency_key": "a"}, headers={"Idempotency-Key": "new"})
+    assert both["Idempotent-Replayed"] == "false"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_problem_may_point_to_the_sites_own_pages(site: Site) -> None:
+    base = "https://docs.example.com/problems/"
+    site.serve(idempotent(required=True)(make_order), configured={"PROBLEM_BASE": base})
+    assert site.post(None).json()["type"] == f"{base}idempotency-key-missing"

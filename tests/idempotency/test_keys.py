@@ -1,0 +1,269 @@
+"""What a key may look like, whose it is, and what it is known by."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import AnonymousUser, User
+from django.http import HttpRequest, HttpResponse
+from django.test import Client
+from hypothesis import given
+from hypothesis import strategies as st
+from pytest_django import Settings
+
+from redlock_django import idempotent
+from redlock_django.exceptions import InvalidRedlock, KeyInvalid
+from redlock_django.idempotency.current import Idempotency
+from redlock_django.idempotency.key import parse_key, seal
+from redlock_django.idempotency.scope import UserId, scope_of, user_of
+from tests.idempotency.conftest import KEY, Aside, Site, make_order, orders, record
+
+writes = pytest.mark.django_db(transaction=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("abc", "abc"),
+        ('"abc"', "abc"),
+        ('  "abc"\t', "abc"),
+        ('"abc";a=1;b', "abc"),
+        ('"a\\"b\\\\c"', 'a"b\\c'),
+        ('"a b,c"', "a b,c"),
+        (KEY, KEY),
+        ("Zm9v+/=", "Zm9v+/="),
+        ("urn:uuid:1", "urn:uuid:1"),
+        ("k" * 255, "k" * 255),
+    ],
+)
+def test_what_a_key_may_look_like(text: str, key: str) -> None:
+    assert parse_key(text) == key
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "  ",
+        '""',
+        '"  "',
+        "k" * 256,
+        '"' + "k" * 256 + '"',
+        "a b",
+        "a,b",
+        "a;b=1",
+        '"a", "a"',
+        '"a"x',
+        '"a',
+        'a"',
+        '"a\nb"',
+        "a\nb",
+        '"ä"',
+        "ä",
+        "a\x00",
+        '"a\\x"',
+        "(1 2)",
+    ],
+)
+def test_what_is_no_key(text: str) -> None:
+    with pytest.raises(KeyInvalid):
+        parse_key(text)
+
+
+@given(st.text(max_size=300))
+def test_whatever_is_sent_there_is_a_key_or_an_error(text: str) -> None:
+    try:
+        key = parse_key(text)
+    except KeyInvalid:
+        return
+    assert 1 <= len(key) <= 255
+    assert key.isascii()
+    assert key.isprintable()
+
+
+@given(st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), min_size=1, max_size=255))
+def test_every_structured_string_is_read_as_it_was_meant(key: str) -> None:
+    if key.strip():
+        quoted = '"' + key.replace("\\", "\\\\").replace('"', '\\"') + '"'
+        assert parse_key(quoted) == key
+
+
+def test_a_message_never_quotes_the_key() -> None:
+    with pytest.raises(KeyInvalid) as caught:
+        parse_key('"secret" and more')
+    assert "secret" not in str(caught.value)
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
+
+
+# Whose it is.
+
+
+@writes
+def test_two_users_never_meet(site: Site) -> None:
+    site.serve(idempotent(make_order))
+    other = site.other_client()
+    assert site.post().json() == {"order": "A-1"}
+    body = {"total": 1}
+    answer = other.post("/orders/", body, "application/json", headers={"Idempotency-Key": KEY})
+    assert (answer.json(), answer["Idempotent-Replayed"]) == ({"order": "A-2"}, "false")
+
+
+@writes
+def test_a_new_session_is_the_same_user(site: Site) -> None:
+    site.serve(idempotent(make_order))
+    site.post()
+    site.client.logout()
+    site.client.force_login(User.objects.get(username="ann"))
+    assert site.post()["Idempotent-Replayed"] == "true"
+
+
+@writes
+def test_somebody_anonymous_is_run_unprotected_and_told(site: Site) -> None:
+    site.serve(idempotent(make_order))
+    site.client.logout()
+    answers = [site.post() for _ in range(2)]
+    assert [answer["Idempotency-Status"] for answer in answers] == ["ignored"] * 2
+    assert orders() == 2
+
+
+@writes
+def test_somebody_anonymous_is_refused_where_a_key_is_required(site: Site) -> None:
+    site.serve(idempotent(required=True)(make_order))
+    site.client.logout()
+    answer = site.post()
+    assert (answer.status_code, answer.json()["code"]) == (403, "idempotency-key-unscoped")
+    assert orders() == 0
+
+
+@writes
+def test_a_scope_for_anonymous_requests(site: Site) -> None:
+    site.serve(
+        idempotent(required=True, anonymous_scope=lambda request, **_: request.headers["X-Device"])(
+            make_order
+        )
+    )
+    site.post()
+    site.client.logout()
+    answers = [site.post(headers={"X-Device": device}) for device in ("1", "1", "2")]
+    assert [answer["Idempotent-Replayed"] for answer in answers] == ["false", "true", "false"]
+    assert orders() == 3
+
+
+@writes
+@pytest.mark.parametrize("empty", [None, "", 0, False, b"x"])
+def test_an_empty_scope_is_an_error_and_nothing_runs(site: Site, empty: Any) -> None:
+    site.serve(idempotent(anonymous_scope=lambda request, **_: empty)(make_order))
+    site.client.logout()
+    assert site.post().status_code == 500
+    assert orders() == 0
+
+
+@writes
+@pytest.mark.parametrize("where", ["decorator", "settings"])
+def test_a_tenant_of_its_own(site: Site, where: str) -> None:
+    if where == "decorator":
+        site.serve(idempotent(tenant=tenant)(make_order))
+    else:
+        site.serve(idempotent(make_order), configured={"TENANT": f"{__name__}.tenant"})
+    answers = [site.post(headers={"X-Tenant": name}) for name in ("a", "a", "b")]
+    assert [answer["Idempotent-Replayed"] for answer in answers] == ["false", "true", "false"]
+    assert site.post().status_code == 500
+
+
+def tenant(request: HttpRequest, **_: Any) -> str | None:
+    return request.headers.get("X-Tenant")
+
+
+def test_a_user_without_a_pk_is_an_error() -> None:
+    class Strange:
+        is_authenticated = True
+        pk = None
+
+    with pytest.raises(InvalidRedlock, match="Strange"):
+        user_of(Strange())
+    assert user_of(AnonymousUser()) is None
+    assert user_of(None) is None
+
+
+def test_scopes_cannot_be_mistaken_for_each_other() -> None:
+    seven = user_of(User(pk=7))
+    every = [
+        scope_of(seven, None, None),
+        scope_of(UserId("7", "shop.customer"), None, None),
+        scope_of(None, "7", None),
+        scope_of(None, 'user", "7', None),
+        scope_of(seven, None, "7"),
+    ]
+    assert None not in every
+    assert len(set(every)) == len(every)
+    assert scope_of(None, None, "7") is None
+
+
+@writes
+def test_a_sync_view_cannot_ask_a_coroutine_function(site: Site) -> None:
+    async def check(request: HttpRequest, **_: Any) -> bool:
+        return False
+
+    site.serve(idempotent(replay_check=check)(make_order))
+    assert [site.post().status_code for _ in range(2)] == [201, 500]
+
+
+# What it is known by.
+
+
+@writes
+def test_a_new_secret_key_forgets_nothing(site: Site, settings: Settings) -> None:
+    site.serve(idempotent(anonymous_scope=lambda request, **_: "all")(make_order))
+    client = Client(raise_request_exception=False)
+    site.client = client
+    site.post()
+    old, settings.SECRET_KEY = settings.SECRET_KEY, "a new one"
+    settings.SECRET_KEY_FALLBACKS = [old]
+    assert site.post()["Idempotent-Replayed"] == "true"
+    assert site.post(data={"total": 2}).status_code == 422
+    assert orders() == 1
+
+
+@writes
+@pytest.mark.usefixtures("records_in_a_file")
+def test_a_process_that_has_the_old_secret_key_still_is_in_the_way(
+    site: Site, settings: Settings
+) -> None:
+    answers: list[Any] = []
+
+    def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        if not answers:
+            old, settings.SECRET_KEY = settings.SECRET_KEY, "a new one"
+            settings.SECRET_KEY_FALLBACKS = [old]
+            answers.extend(
+                Aside(lambda total=total: site.post(data={"total": total})).result  # type: ignore[misc]
+                for total in (1, 2)
+            )
+        return HttpResponse()
+
+    site.serve(idempotent(anonymous_scope=lambda request, **_: "all")(view))
+    site.client = Client(raise_request_exception=False)
+    site.post()
+    assert [answer.status_code for answer in answers] == [409, 422]
+
+
+@writes
+def test_a_record_holds_hashes_only(site: Site, settings: Settings) -> None:
+    site.serve(idempotent(make_order))
+    site.post("k")
+    assert len(record().key_hash) == len(record().fingerprint) == 64
+    (first,) = seal("scope", "k", b"x")
+    settings.SECRET_KEY = "another"
+    (second,) = seal("scope", "k", b"x")
+    assert first.key_hash != second.key_hash
+    assert first.fingerprint != second.fingerprint
+
+
+def test_an_idempotency_without_a_key() -> None:
+    one, other = Idempotency(), Idempotency()
+    assert not one.active
+    assert one.derived_key("charge") == one.derived_key("charge") != other.derived_key("charge")
+    one.complete(None)
+    assert repr(one) == "<Idempotency without a key>"

@@ -1,0 +1,126 @@
+"""What is decided: every combination of what is recorded and what the lock says."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+
+from redlock_django.exceptions import (
+    IdempotencyUnavailable,
+    KeyExpired,
+    KeyInFlight,
+    KeyReused,
+    OutcomeUncertain,
+    ResultUnavailable,
+)
+from redlock_django.idempotency.protocol import (
+    BUSY_STATUSES,
+    Fate,
+    KeyLock,
+    Known,
+    State,
+    Step,
+    decide,
+    settle,
+)
+from redlock_django.models import IdempotencyRecord
+
+EVERY = [
+    None,
+    *(Known(*known) for known in product(State, (True, False), (True, False))),
+]
+CASES = list(product(EVERY, KeyLock, (True, False)))
+FINISHED = {State.COMPLETED, State.TOMBSTONE}
+
+
+def is_new(known: Known | None, rerun: bool) -> bool:
+    return known is None or (known.expired and rerun and known.state in FINISHED)
+
+
+def test_a_view_runs_only_under_its_lock_and_only_where_nothing_is_known() -> None:
+    for known, lock, rerun in CASES:
+        runs = decide(known, lock, rerun_expired=rerun) is Step.RUN
+        assert runs == (lock is KeyLock.HELD and is_new(known, rerun))
+
+
+def test_only_the_same_request_is_given_a_response_that_is_there() -> None:
+    for known, lock, rerun in CASES:
+        replays = decide(known, lock, rerun_expired=rerun) is Step.REPLAY
+        assert replays == (known == Known(State.COMPLETED))
+
+
+def test_once_the_lock_was_tried_it_is_not_asked_for_again() -> None:
+    for known, lock, rerun in CASES:
+        asks = decide(known, lock, rerun_expired=rerun) is Step.LOCK
+        running = known is not None and known.same and known.state is State.RUNNING
+        unknown = is_new(known, rerun) or running
+        assert asks == (lock is KeyLock.NOT_TRIED and unknown)
+
+
+def test_another_request_is_told_so_first_of_all() -> None:
+    for known, lock, rerun in CASES:
+        if known is not None and not known.same and not is_new(known, rerun):
+            assert decide(known, lock, rerun_expired=rerun) is KeyReused
+
+
+def test_a_request_that_runs_without_its_lock_is_doubted() -> None:
+    for known, lock, rerun in CASES:
+        doubts = decide(known, lock, rerun_expired=rerun) is Step.DOUBT
+        running = known is not None and known.same and known.state is State.RUNNING
+        assert doubts == (running and lock is KeyLock.HELD)
+
+
+@pytest.mark.parametrize(
+    ("known", "lock", "refusal"),
+    [
+        (None, KeyLock.BUSY, KeyInFlight),
+        (None, KeyLock.BUSY_OTHERWISE, KeyReused),
+        (None, KeyLock.DOWN, IdempotencyUnavailable),
+        (Known(State.RUNNING), KeyLock.BUSY, KeyInFlight),
+        (Known(State.RUNNING), KeyLock.DOWN, IdempotencyUnavailable),
+        (Known(State.UNCERTAIN), KeyLock.HELD, OutcomeUncertain),
+        (Known(State.UNCERTAIN), KeyLock.NOT_TRIED, OutcomeUncertain),
+        (Known(State.TOMBSTONE), KeyLock.NOT_TRIED, ResultUnavailable),
+        (Known(State.TOMBSTONE, expired=True), KeyLock.NOT_TRIED, KeyExpired),
+        (Known(State.COMPLETED, expired=True), KeyLock.NOT_TRIED, KeyExpired),
+        (Known(State.COMPLETED, expired=True), KeyLock.DOWN, KeyExpired),
+    ],
+)
+def test_refusals(known: Known | None, lock: KeyLock, refusal: type[Exception]) -> None:
+    assert decide(known, lock) is refusal
+
+
+VIEWS: list[Any] = list(
+    product(
+        [None, 200, 201, 302, 400, 404, 408, 409, 422, 423, 425, 429, 500, 503],
+        *[(True, False)] * 4,
+    )
+)
+
+
+def test_what_may_have_had_an_effect_never_runs_again() -> None:
+    for status, undone, refused, storable, keep_5xx in VIEWS:
+        fate = settle(status, undone=undone, refused=refused, storable=storable, keep_5xx=keep_5xx)
+        if fate is Fate.FORGET:
+            assert undone or (refused and status is None) or status in BUSY_STATUSES
+        if fate in (Fate.KEEP, Fate.TOMBSTONE):
+            assert status is not None
+            assert (fate is Fate.KEEP) == storable
+            assert status < 500 or keep_5xx
+        if fate is Fate.DOUBT:
+            assert not undone
+
+
+def test_a_final_answer_is_kept_whatever_else_is_true() -> None:
+    for status, undone, refused, storable, keep_5xx in VIEWS:
+        if status is not None and status < 500 and status not in BUSY_STATUSES:
+            fate = settle(
+                status, undone=undone, refused=refused, storable=storable, keep_5xx=keep_5xx
+            )
+            assert fate in (Fate.KEEP, Fate.TOMBSTONE)
+
+
+def test_the_table_knows_the_same_states() -> None:
+    assert {state.value for state in State} == set(IdempotencyRecord.State.values)

@@ -1,0 +1,269 @@
+"""`purge_idempotency_records` and `resolve_idempotency`: data, words, statuses, and effects."""
+
+from __future__ import annotations
+
+import builtins
+import logging
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.core.cache import caches
+from django.db import OperationalError
+from django.utils import timezone
+
+from redlock_django import idempotent
+from redlock_django.exceptions import IdempotencyUnavailable
+from redlock_django.handler import locks
+from redlock_django.idempotency.database_records import DatabaseStore
+from redlock_django.idempotency.key import lock_name
+from redlock_django.models import IdempotencyRecord
+from redlock_django.testing import held_elsewhere
+from tests.idempotency.conftest import KEY, Site, make_order, orders, record
+from tests.operate.commands import run
+
+pytestmark = pytest.mark.django_db(transaction=True)
+PURGE, RESOLVE = "purge_idempotency_records", "resolve_idempotency"
+
+
+def make(state: str, days: float | None = None, key_hash: str = "") -> IdempotencyRecord:
+    """Make a record that has expired so many days ago."""
+    return IdempotencyRecord.objects.create(
+        key_hash=key_hash or f"{IdempotencyRecord.objects.count() + 1:064x}",
+        attempt="a" * 32,
+        state=state,
+        method="POST",
+        path="/orders/",
+        expires_at=None if days is None else timezone.now() - timedelta(days=days),
+        body=b"secret",
+    )
+
+
+def make_old_ones() -> None:
+    for days in (-1, 1, 2, 31, 32, 33):
+        make("completed", days)
+    make("tombstone", 3)
+    make("running")
+    make("uncertain")
+
+
+def test_old_records_are_purged_batch_by_batch(site: Site) -> None:
+    make_old_ones()
+    counted = run(PURGE, "--dry-run", "--format=json")
+    assert (counted.status, counted.said) == (0, "")
+    assert (counted.json["deleted"], counted.json["emptied"]) == (3, 2)
+    assert IdempotencyRecord.objects.count() == 9
+    ran = run(PURGE, "--batch", "2", "--format=json")
+    assert ran.status == 0
+    assert {**ran.json, "at": counted.json["at"]} == {**counted.json, "dry_run": False}
+    assert ran.said.splitlines() == ["deleted 2", "deleted 3", "emptied 2"]
+    states = IdempotencyRecord.objects.order_by("pk").values_list("state", flat=True)
+    assert list(states) == ["completed", *["tombstone"] * 3, "running", "uncertain"]
+    left = IdempotencyRecord.objects.filter(state="tombstone", path="/orders/")
+    assert [bytes(row.body) for row in left][:2] == [b"", b""]
+    again = run(PURGE)
+    assert again.said == ""
+    assert [line.split() for line in again.out.splitlines()] == [
+        ["WHAT", "RECORDS"],
+        ["deleted", "0"],
+        ["emptied", "0"],
+    ]
+
+
+def test_a_purge_that_is_interrupted_says_how_far_it_came(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_old_ones()
+    real = DatabaseStore.purge
+
+    def interrupted(*args: Any, **kwargs: Any) -> Any:
+        yield next(real(*args, **kwargs))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(DatabaseStore, "purge", interrupted)
+    ran = run(PURGE, "--batch", "2", "--format=json")
+    assert (ran.status, ran.json["deleted"], ran.json["emptied"]) == (130, 2, 0)
+    assert "Interrupted" in ran.said
+    assert IdempotencyRecord.objects.count() == 7
+
+
+@pytest.mark.parametrize("arguments", [["--batch", "0"], ["--batch", "x"], ["--using", "nope"]])
+def test_what_cannot_be_purged(site: Site, arguments: list[str]) -> None:
+    make_old_ones()
+    assert run(PURGE, *arguments).status != 0
+    assert IdempotencyRecord.objects.count() == 9
+
+
+@pytest.fixture
+def person(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Somebody at a terminal, who does something and gives an answer."""
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+
+    def answers(answer: str, meanwhile: Callable[[], object] = lambda: None) -> None:
+        def read(prompt: str = "") -> str:
+            assert prompt == ""  # it would go to stdout
+            meanwhile()
+            return answer
+
+        monkeypatch.setattr(builtins, "input", read)
+
+    return answers
+
+
+def interrupt(site: Site) -> str:
+    """Make the record of a request whose outcome nobody knows, and give its hash."""
+    site.serve(idempotent(make_order))
+    site.post()
+    IdempotencyRecord.objects.update(state="uncertain", status=None, expires_at=None)
+    return record().key_hash
+
+
+def test_without_a_verdict_it_shows_what_is_unsettled_and_changes_nothing(site: Site) -> None:
+    key_hash = interrupt(site)
+    running, dead = make("running"), make("running")
+    make("completed")
+    with held_elsewhere(lock_name(running.key_hash)):
+        ran = run(RESOLVE, "--format=json")
+    assert ran.status == 0
+    assert {one["key_hash"]: one["outcome"] for one in ran.json["records"]} == {
+        key_hash: "uncertain",
+        running.key_hash: "in flight",
+        dead.key_hash: "interrupted",
+    }
+    assert KEY not in ran.out
+    one = run(RESOLVE, key_hash[:8]).out.splitlines()
+    assert one[0].split() == ["KEY", "STATE", "METHOD", "PATH", "USER", "SINCE"]
+    assert one[1].split()[:4] == [key_hash, "uncertain", "POST", "/orders/"]
+    assert run(RESOLVE, "0123456789").status == 1
+
+
+@pytest.mark.parametrize(
+    ("verdict", "then", "happened"), [("--applied", 409, 1), ("--not-applied", 201, 2)]
+)
+def test_a_person_is_shown_the_request_and_asked(
+    site: Site,
+    person: Callable[..., None],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    verdict: str,
+    then: int,
+    happened: int,
+) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "web1")
+    key_hash = interrupt(site)
+    person("no")
+    declined = run(RESOLVE, verdict, key_hash[:8], "--format=json")
+    assert (declined.status, declined.json["records"][0]["outcome"]) == (1, "declined")
+    assert "POST /orders/, user " in declined.said
+    assert record().state == "uncertain"
+    person("yes")
+    with caplog.at_level(logging.WARNING, "redlock_django"):
+        ran = run(RESOLVE, verdict, key_hash[:8], "--by", "alice\nroot", "--format=json")
+    assert (ran.status, ran.json["records"][0]["outcome"]) == (0, "resolved")
+    [line] = [text for text in caplog.messages if "was resolved by" in text]
+    assert r"alice\nroot (" in line
+    assert "@web1" in line
+    assert site.post().status_code == then
+    assert orders() == happened
+    assert run(RESOLVE, verdict, key_hash, "--noinput").status == 1
+
+
+def test_a_retry_that_ran_while_the_person_thought_is_left_alone(
+    site: Site, person: Callable[..., None]
+) -> None:
+    key_hash = interrupt(site)
+
+    def free_and_interrupt_again() -> None:
+        IdempotencyRecord.objects.all().delete()
+        interrupt(site)
+
+    person("yes", meanwhile=free_and_interrupt_again)
+    ran = run(RESOLVE, "--not-applied", key_hash, "--format=json")
+    assert (ran.status, ran.json["records"][0]["outcome"]) == (1, "settled")
+    assert record().state == "uncertain"
+
+
+def test_one_that_says_running_is_resolved_only_if_it_is_not(site: Site) -> None:
+    row = make("running")
+    command = (RESOLVE, "--not-applied", row.key_hash, "--noinput")
+    with held_elsewhere(lock_name(row.key_hash)):
+        assert run(*command).status == 1
+    backend: Any = locks["default"].backend
+    backend.down = [True] * len(backend.masters)
+    assert run(*command).status == 3
+    assert "or interrupted" in run(RESOLVE).out
+    backend.down = [False] * len(backend.masters)
+    assert record().state == "running"
+    assert run(*command).status == 0
+    assert not IdempotencyRecord.objects.exists()
+
+
+def test_of_two_that_begin_alike_nothing_is_done(site: Site) -> None:
+    for end in "ab":
+        make("uncertain", key_hash="12345678" * 7 + "0000000" + end)
+    make("uncertain", key_hash="9" * 64)
+    ran = run(RESOLVE, "--applied", "99999999", "12345678", "--noinput")
+    assert (ran.status, ran.out) == (2, "")
+    assert "2 records begin with 12345678" in ran.said
+    assert IdempotencyRecord.objects.filter(state="uncertain").count() == 3
+    several = run(RESOLVE, "--applied", "99999999", "ffffffff", "--noinput", "--format=json")
+    assert several.status == 1
+    assert [one["outcome"] for one in several.json["records"]] == ["resolved", "not found"]
+
+
+def test_wrong_arguments(site: Site) -> None:
+    key_hash = interrupt(site)
+    for arguments in (
+        ["--applied", key_hash],  # there is no terminal to ask on
+        ["--applied", "--noinput"],
+        ["--applied", "--not-applied", key_hash, "--noinput"],
+        ["--applied", "--noinput", "1234567"],
+        ["--applied", "--noinput", "_" * 8],
+        ["--using", "nope"],
+    ):
+        assert run(RESOLVE, *arguments).status != 0
+    assert record().state == "uncertain"
+
+
+def test_a_record_in_a_cache_is_resolved_by_the_whole_hash_in_the_log(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    caches["default"].clear()
+    site.configure(STORE="cache")
+
+    def dies(request: object, **_: object) -> None:
+        raise KeyboardInterrupt
+
+    site.serve(idempotent(dies))
+    with pytest.raises(KeyboardInterrupt):
+        site.post()
+    assert site.post().status_code == 409
+    [line] = [text for text in caplog.messages if "is uncertain" in text]
+    key_hash = next(word for word in line.split() if len(word) == 64)
+    assert run(RESOLVE, "--not-applied", key_hash[:8], "--noinput").status == 1
+    assert run(RESOLVE, key_hash, "--store=database").status == 1
+    assert run(RESOLVE, "--not-applied", key_hash, "--noinput").status == 0
+    site.serve(idempotent(make_order))
+    assert site.post().status_code == 201
+
+
+def test_a_database_that_fails_is_a_status_and_no_traceback(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: Any, **kwargs: Any) -> Any:
+        raise OperationalError("no such table\x1b[2J")
+
+    monkeypatch.setattr(DatabaseStore, "purge", fail)
+    ran = run(PURGE, "--format=json")
+    assert (ran.status, ran.json["deleted"]) == (1, 0)
+    assert ran.said == r"no such table\x1b[2J"
+
+
+def test_so_is_one_that_is_away(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*args: Any) -> Any:
+        raise IdempotencyUnavailable
+
+    monkeypatch.setattr(DatabaseStore, "unsettled", away)
+    assert run(RESOLVE).status == 1
+    assert run(RESOLVE, "--applied", "12345678", "--noinput").status == 1

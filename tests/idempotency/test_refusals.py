@@ -1,0 +1,234 @@
+"""What is answered instead of running: every row of the table, as problem+json."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import OperationalError, connection
+from django.http import HttpRequest, HttpResponse
+from pytest_django import Settings
+
+from redlock_django import idempotent, locks
+from redlock_django.backends.memory import MemoryBackend
+from redlock_django.idempotency.database_records import DatabaseStore
+from redlock_django.models import IdempotencyRecord
+from tests.app.conftest import MEMORY
+from tests.idempotency.conftest import Aside, Site, make_order, orders, record
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def problem(response: Any, status: int, code: str, *, retryable: bool, safe_new_key: bool) -> None:
+    """Check that this is the refusal, whole."""
+    body = json.loads(response.content)
+    assert (response.status_code, body["code"]) == (status, code)
+    assert response["Content-Type"] == "application/problem+json"
+    assert response["Cache-Control"] == "no-store"
+    assert (body["status"], body["type"]) == (status, f"urn:redlock-django:{code}")
+    assert (body["retryable"], body["safe_new_key"]) == (retryable, safe_new_key)
+    assert ("Retry-After" in response) is retryable
+    assert "Idempotent-Replayed" not in response
+
+
+def test_a_key_that_is_missing(site: Site) -> None:
+    site.serve(idempotent(required=True)(make_order))
+    problem(site.post(None), 400, "idempotency-key-missing", retryable=False, safe_new_key=True)
+    assert orders() == 0
+
+
+@pytest.mark.parametrize(
+    "key", ["", " ", "a,b", '"a","b"', '"open', "k" * 256, '"' + "k" * 256 + '"', "a b", "ü", '""']
+)
+def test_a_key_that_is_malformed(site: Site, key: str) -> None:
+    site.serve(idempotent(make_order))
+    problem(site.post(key), 400, "idempotency-key-invalid", retryable=False, safe_new_key=True)
+    assert orders() == 0
+
+
+def test_a_key_that_the_site_does_not_like(site: Site) -> None:
+    site.serve(idempotent(make_order), configured={"KEY_PATTERN": "[0-9a-f-]{36}"})
+    problem(site.post("short"), 400, "idempotency-key-invalid", retryable=False, safe_new_key=True)
+    assert site.post().status_code == 201
+
+
+def test_a_key_used_for_another_request(site: Site) -> None:
+    site.serve(idempotent(make_order))
+    site.post(data={"total": 1})
+    answer = site.post(data={"total": 2})
+    problem(answer, 422, "idempotency-key-reused", retryable=False, safe_new_key=False)
+    assert orders() == 1
+
+
+def ask_while_it_runs(site: Site, ask: Callable[[], Any], **options: Any) -> Any:
+    """Give the answer to a request that comes while the first one is running."""
+    answers: list[Any] = []
+
+    def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        answers.append(Aside(ask).result)
+        return HttpResponse(status=201)
+
+    site.serve(idempotent(**options)(view))
+    assert site.post().status_code == 201
+    assert len(answers) == 1
+    return answers[0]
+
+
+@pytest.mark.usefixtures("records_in_a_file")
+def test_a_key_in_flight(site: Site) -> None:
+    answer = ask_while_it_runs(site, site.post)
+    problem(answer, 409, "idempotency-key-in-flight", retryable=True, safe_new_key=False)
+    assert answer["Retry-After"] == "1"
+
+
+@pytest.mark.usefixtures("records_in_a_file")
+def test_a_key_in_flight_for_another_request(site: Site) -> None:
+    answer = ask_while_it_runs(site, lambda: site.post(data={"total": 2}))
+    problem(answer, 422, "idempotency-key-reused", retryable=False, safe_new_key=False)
+
+
+@pytest.mark.usefixtures("records_in_a_file")
+def test_a_request_that_waits_no_longer(site: Site) -> None:
+    answer = ask_while_it_runs(site, site.post, in_flight="wait", wait=0.05)
+    problem(answer, 409, "idempotency-key-in-flight", retryable=True, safe_new_key=False)
+
+
+@pytest.mark.usefixtures("records_in_a_file")
+def test_a_request_that_waits_is_given_the_same_answer(site: Site) -> None:
+    waiting = threading.Event()
+    asked: list[Aside] = []
+
+    def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        backend = locks["default"].backend
+        assert isinstance(backend, MemoryBackend)
+        sleep = backend.sleep
+
+        def patient(seconds: float) -> None:
+            waiting.set()
+            sleep(seconds)
+
+        backend.sleep = patient
+        asked.append(Aside(site.post))
+        assert waiting.wait(20)
+        return HttpResponse(f"only once: {len(asked)}")
+
+    site.serve(idempotent(in_flight="wait", wait=20)(view))
+    first = site.post()
+    assert asked[0].result.content == first.content == b"only once: 1"
+    assert asked[0].result["Idempotent-Replayed"] == "true"
+
+
+def test_an_outcome_nobody_knows(site: Site) -> None:
+    site.serve(idempotent(make_order))
+    site.post()
+    # What is left of an async view whose process was killed.
+    IdempotencyRecord.objects.update(state="running", body=b"", expires_at=None)
+    for _ in range(2):
+        answer = site.post()
+        problem(answer, 409, "idempotency-outcome-uncertain", retryable=False, safe_new_key=False)
+    assert record().state == "uncertain"
+    assert orders() == 1
+
+
+def test_who_would_wait_is_told_at_once_that_masters_are_down(site: Site) -> None:
+    site.serve(idempotent(in_flight="wait", wait=60)(make_order))
+    backend = locks["default"].backend
+    assert isinstance(backend, MemoryBackend)
+    for place in range(len(backend.masters)):
+        backend.refuse(place)
+    slept: list[float] = []
+    backend.sleep = slept.append
+    problem(site.post(), 503, "idempotency-unavailable", retryable=True, safe_new_key=False)
+    assert slept == []
+
+
+def test_masters_that_are_down(site: Site) -> None:
+    site.serve(idempotent(make_order))
+    assert site.post("done before").status_code == 400
+    assert site.post("done-before").status_code == 201
+    backend = locks["default"].backend
+    assert isinstance(backend, MemoryBackend)
+    backend.down = [True] * len(backend.down)
+    answer = site.post()
+    problem(answer, 503, "idempotency-unavailable", retryable=True, safe_new_key=False)
+    assert orders() == 1
+    # What is known needs no lock.
+    assert site.post("done-before")["Idempotent-Replayed"] == "true"
+    # Nor does what no key protects.
+    assert site.post(None).status_code == 201
+
+
+def test_going_on_without_a_lock_is_not_for_keys(site: Site, settings: Settings) -> None:
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "ON_UNAVAILABLE": "proceed"}}
+    site.serve(idempotent(make_order))
+    backend = locks["default"].backend
+    assert isinstance(backend, MemoryBackend)
+    backend.down = [True] * len(backend.down)
+    problem(site.post(), 503, "idempotency-unavailable", retryable=True, safe_new_key=False)
+    assert orders() == 0
+
+
+def test_a_database_that_is_down(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.serve(idempotent(make_order))
+
+    def down(*_: Any, **__: Any) -> None:
+        raise OperationalError("database is locked")
+
+    monkeypatch.setattr(IdempotencyRecord.objects, "using", down)
+    problem(site.post(), 503, "idempotency-unavailable", retryable=True, safe_new_key=False)
+    assert orders() == 0
+
+
+def test_a_database_that_begins_no_transaction(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.serve(idempotent(make_order))
+
+    def busy() -> None:
+        raise OperationalError("database is locked")
+
+    monkeypatch.setattr(connection, "_start_transaction_under_autocommit", busy)
+    problem(site.post(), 503, "idempotency-unavailable", retryable=True, safe_new_key=False)
+    monkeypatch.undo()
+    assert site.post().status_code == 201
+
+
+def test_a_request_that_is_too_large(site: Site) -> None:
+    site.serve(idempotent(make_order), configured={"MAX_REQUEST_BYTES": 50})
+    answer = site.post(data={"text": "x" * 60})
+    problem(answer, 413, "idempotency-body-too-large", retryable=False, safe_new_key=True)
+    assert orders() == 0
+    assert site.post(None, data={"text": "x" * 60}).status_code == 201
+
+
+def test_a_request_that_is_too_large_for_django(site: Site, settings: Settings) -> None:
+    settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 50
+    site.serve(idempotent(make_order))
+    answer = site.post(data={"text": "x" * 60})
+    problem(answer, 413, "idempotency-body-too-large", retryable=False, safe_new_key=True)
+
+
+def test_a_browser_is_told_in_html(site: Site) -> None:
+    site.serve(idempotent(required=True)(make_order))
+    answer = site.post(None, headers={"Accept": "text/html"})
+    assert answer.status_code == 400
+    assert b"needs an idempotency key" in answer.content
+
+
+def test_a_record_that_comes_from_nowhere_stops_the_view(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the lock ever fails, the unique row decides."""
+    find = DatabaseStore.find
+    site.serve(idempotent(make_order))
+    site.post()
+    seen = iter([False])
+
+    def late(self: Any, claim: Any) -> Any:
+        return find(self, claim) if next(seen, True) else None
+
+    monkeypatch.setattr(DatabaseStore, "find", late)
+    answer = site.post()
+    assert (answer.status_code, answer["Idempotent-Replayed"]) == (201, "true")
+    assert orders() == 1

@@ -1,0 +1,388 @@
+"""The first request runs, every other is given the same answer."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from traceback import walk_tb
+from typing import Any
+
+import pytest
+from django.db import IntegrityError, connection, transaction
+from django.http import (
+    Http404,
+    HttpRequest,
+    HttpResponse,
+    HttpResponseRedirect,
+    JsonResponse,
+    StreamingHttpResponse,
+)
+from django.template import engines
+from django.template.response import SimpleTemplateResponse
+from django.test import RequestFactory
+
+from redlock_django import idempotent, locks
+from redlock_django.idempotency.current import Idempotency
+from redlock_django.models import IdempotencyRecord
+from redlock_django.signals import request_replayed
+from testproject.shop.models import Order
+from tests.idempotency.conftest import KEY, Site, make_order, orders, record
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(params=[True, False], ids=["atomic-requests", "plain"])
+def atomic_requests(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", request.param)
+
+
+@pytest.mark.usefixtures("atomic_requests")
+def test_a_retry_is_answered_the_same_and_changes_nothing(site: Site) -> None:
+    site.serve(idempotent(make_order))
+    first, second = site.post(), site.post()
+    assert (first.status_code, first.json()) == (201, {"order": "A-1"})
+    assert (second.status_code, second.content) == (201, first.content)
+    assert (first["Idempotent-Replayed"], second["Idempotent-Replayed"]) == ("false", "true")
+    assert first["Idempotency-Key"] == second["Idempotency-Key"] == KEY
+    assert second["Cache-Control"] == "no-store"
+    assert second["Content-Type"] == "application/json"
+    assert orders() == 1
+
+
+def test_another_key_is_another_request(site: Site) -> None:
+    site.serve(idempotent(make_order))
+    assert [site.post(key).json() for key in ("a", "b")] == [{"order": "A-1"}, {"order": "A-2"}]
+
+
+def test_without_a_key_every_request_runs(site: Site) -> None:
+    site.serve(idempotent(make_order))
+    assert [site.post(None).status_code for _ in range(2)] == [201, 201]
+    assert orders() == 2
+    assert not IdempotencyRecord.objects.exists()
+
+
+def test_quoted_and_bare_are_one_key(site: Site) -> None:
+    site.serve(idempotent(make_order))
+    assert [site.post(key).json() for key in ('"k"', "k", '"k";v=1')] == [{"order": "A-1"}] * 3
+
+
+def test_a_method_that_needs_no_key_is_left_alone(site: Site) -> None:
+    site.serve(idempotent(make_order))
+    answers = [site.client.get("/", headers={"Idempotency-Key": "k"}) for _ in range(2)]
+    assert orders() == 2
+    assert {answer["Idempotency-Status"] for answer in answers} == {"ignored"}
+
+
+def test_dedupe_then_transaction_then_commit_then_release(site: Site, happened: list[str]) -> None:
+    def view(request: HttpRequest) -> HttpResponse:
+        happened.append("view")
+        return make_order(request)
+
+    site.serve(idempotent(lambda request, **_: view(request)))
+    happened.clear()
+    site.post()
+    assert happened == ["lock", "BEGIN", "view", "COMMIT", "release"]
+
+
+def test_the_record_is_committed_with_the_effects(site: Site) -> None:
+    seen: list[Any] = []
+
+    def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        assert connection.in_atomic_block
+        seen.append(IdempotencyRecord.objects.get().state)
+        return make_order(request)
+
+    site.serve(idempotent(view))
+    site.post()
+    assert seen == ["running"]
+    assert record().state == "completed"
+    assert record().status == 201
+
+
+# What is not recorded.
+
+
+def test_a_view_that_raises_leaves_nothing_and_runs_again(site: Site) -> None:
+    fails = iter([True, False])
+
+    def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        response = make_order(request)
+        if next(fails):
+            raise RuntimeError
+        return response
+
+    site.serve(idempotent(view))
+    assert site.post().status_code == 500
+    assert (orders(), IdempotencyRecord.objects.count()) == (0, 0)
+    assert site.post().status_code == 201
+    assert orders() == 1
+
+
+@pytest.mark.parametrize("status", [500, 503, 429, 408, 425, 423])
+def test_a_failure_that_is_returned_is_rolled_back_and_runs_again(site: Site, status: int) -> None:
+    answers = iter([status, 201])
+
+    def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        make_order(request)
+        return HttpResponse(status=next(answers))
+
+    site.serve(idempotent(view))
+    assert site.post().status_code == status
+    assert (orders(), IdempotencyRecord.objects.count()) == (0, 0)
+    assert site.post().status_code == 201
+    assert orders() == 1
+
+
+def test_a_5xx_may_be_recorded(site: Site) -> None:
+    def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        make_order(request)
+        return HttpResponse(status=502)
+
+    site.serve(idempotent(on_5xx="record")(view))
+    assert [site.post().status_code for _ in range(2)] == [502, 502]
+    assert orders() == 1
+
+
+@pytest.mark.parametrize("status", [200, 204, 302, 400, 404, 409, 422])
+def test_any_other_answer_is_final(site: Site, status: int) -> None:
+    def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        make_order(request)
+        return HttpResponse(status=status)
+
+    site.serve(idempotent(view))
+    assert [site.post().status_code for _ in range(2)] == [status, status]
+    assert orders() == 1
+
+
+def test_an_exception_for_the_client_is_not_recorded(site: Site) -> None:
+    ran: list[int] = []
+
+    def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        ran.append(1)
+        raise Http404
+
+    site.serve(idempotent(view))
+    assert [site.post().status_code for _ in range(2)] == [404, 404]
+    assert len(ran) == 2
+
+
+def test_a_view_that_takes_everything_back_is_not_recorded(site: Site) -> None:
+    def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        make_order(request)
+        transaction.set_rollback(True)
+        return HttpResponse(status=400)
+
+    site.serve(idempotent(view))
+    assert [site.post().status_code for _ in range(2)] == [400, 400]
+    assert (orders(), IdempotencyRecord.objects.count()) == (0, 0)
+
+
+def test_a_commit_that_fails_is_not_recorded(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    site.serve(idempotent(make_order))
+    commit, fails = connection._commit, [True]  # type: ignore[attr-defined]
+
+    def fail_once() -> None:
+        if fails.pop() if fails else False:
+            raise IntegrityError
+        commit()
+
+    monkeypatch.setattr(connection, "_commit", fail_once)
+    assert site.post().status_code == 500
+    assert (orders(), IdempotencyRecord.objects.count()) == (0, 0)
+    assert site.post()["Idempotent-Replayed"] == "false"
+    assert orders() == 1
+
+
+def test_a_hook_that_fails_after_commit_leaves_a_response_to_replay(site: Site) -> None:
+    def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        transaction.on_commit(lambda: 1 / 0)
+        return make_order(request)
+
+    site.serve(idempotent(view))
+    assert site.post().status_code == 500
+    again = site.post()
+    assert (again.status_code, again["Idempotent-Replayed"]) == (201, "true")
+    assert orders() == 1
+
+
+# What a replay holds.
+
+
+def test_only_headers_that_are_not_the_users_own_are_replayed(site: Site) -> None:
+    def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        response = HttpResponseRedirect("/thanks/")
+        response["ETag"] = '"1"'
+        response["X-Request-Id"] = "7"
+        response["X-Shop"] = "9"
+        response["WWW-Authenticate"] = "Basic"
+        response["Content-Language"] = "de"
+        response.set_cookie("session", "secret")
+        return response
+
+    site.serve(idempotent(view), configured={"KEEP_HEADERS": ["x-shop"]})
+    first, second = site.post(), site.post()
+    assert first.cookies["session"].value == "secret"
+    assert second["Location"] == "/thanks/"
+    assert (second["ETag"], second["Content-Language"], second["X-Shop"]) == ('"1"', "de", "9")
+    assert not {"X-Request-Id", "WWW-Authenticate", "Set-Cookie"} & set(second.headers)
+    assert not second.cookies
+
+
+def test_a_body_is_replayed_byte_for_byte(site: Site) -> None:
+    body = bytes(range(256))
+
+    def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        return HttpResponse(body, content_type="application/octet-stream")
+
+    site.serve(idempotent(view))
+    assert [site.post().content for _ in range(2)] == [body, body]
+
+
+def test_a_response_without_a_content_type_stays_without(site: Site) -> None:
+    def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        response = HttpResponse(status=204)
+        del response["Content-Type"]
+        return response
+
+    site.serve(idempotent(view))
+    assert ["Content-Type" in site.post() for _ in range(2)] == [False, False]
+
+
+def test_a_template_is_rendered_before_commit(site: Site) -> None:
+    def number() -> str:
+        assert connection.in_atomic_block
+        return str(Order.objects.create(number="R", total=1).pk)
+
+    def view(request: HttpRequest, **_: Any) -> SimpleTemplateResponse:
+        return SimpleTemplateResponse(engines["django"].from_string("{{ n }}"), {"n": number})
+
+    site.serve(idempotent(view))
+    first, second = site.post(), site.post()
+    assert first.content == second.content != b""
+    assert orders() == 1
+
+
+@pytest.mark.parametrize("kind", ["streaming", "too large"])
+def test_what_cannot_be_kept_leaves_a_tombstone(site: Site, kind: str) -> None:
+    def view(request: HttpRequest, **_: Any) -> Any:
+        make_order(request)
+        return (
+            StreamingHttpResponse(iter([b"x"])) if kind == "streaming" else HttpResponse(b"x" * 11)
+        )
+
+    site.serve(idempotent(view), configured={"MAX_RESPONSE_BYTES": 10})
+    assert site.post().status_code == 200
+    again = site.post()
+    assert (again.status_code, again.json()["code"]) == (409, "idempotency-result-unavailable")
+    assert orders() == 1
+    assert (record().state, bytes(record().body)) == ("tombstone", b"")
+
+
+def test_a_signal_tells_of_a_replay(site: Site) -> None:
+    told: list[dict[str, Any]] = []
+
+    def receiver(**said: Any) -> None:
+        told.append(said)
+
+    site.serve(idempotent(make_order))
+    request_replayed.connect(receiver)
+    try:
+        site.post()
+        assert told == []
+        site.post()
+    finally:
+        request_replayed.disconnect(receiver)
+    (said,) = told
+    assert (said["sender"], said["using"]) == (Idempotency, "default")
+    assert said["key_hash"] == record().key_hash
+    assert (said["request"].path, said["response"].status_code) == ("/orders/", 201)
+
+
+# What a view may know.
+
+
+def test_a_derived_key_is_the_same_whenever_the_request_is_tried_again(site: Site) -> None:
+    seen: list[tuple[str, str]] = []
+
+    def view(request: Any, **_: Any) -> HttpResponse:
+        seen.append(tuple(request.idempotency.derived_key(name) for name in ("charge", "mail")))
+        raise RuntimeError
+
+    site.serve(idempotent(view))
+    site.post("a")
+    site.post('"a"')
+    site.post("b")
+    site.post(None)
+    site.post(None)
+    assert seen[0] == seen[1]
+    every = [key for pair in seen[1:] for key in pair]
+    assert len(set(every)) == len(every) == 8
+
+
+def test_nothing_that_is_shown_or_logged_or_kept_holds_the_key_or_the_body(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    shown: list[str] = []
+
+    def view(request: Any, **_: Any) -> HttpResponse:
+        kept = {name: value for name, value in vars(request).items() if "redlock" in name}
+        shown.append(repr(request.idempotency) + repr(kept))
+        backend: Any = locks["default"].backend
+        shown.extend(str(vars(master)) for master in backend.masters)
+        return HttpResponse("done")
+
+    site.serve(idempotent(view))
+    secret_body = {"card": "4111-1111"}
+    for _ in range(2):
+        site.post("my-secret-key", secret_body)
+    site.post("my-secret-key", {"card": "other"})
+    row = IdempotencyRecord.objects.values().get()
+    everything = " ".join([*shown, str(row), caplog.text, repr(record()), str(record())])
+    assert "idempotency~" in everything
+    assert "my-secret-key" not in everything
+    assert "4111-1111" not in everything
+
+
+def test_no_frame_that_an_error_report_would_show_holds_the_key(site: Site) -> None:
+    def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        raise RuntimeError
+
+    site.serve(idempotent(view))
+    site.client.raise_request_exception = True
+    with pytest.raises(RuntimeError) as caught:
+        site.post("my-secret-key")
+    frames = [frame for frame, _ in walk_tb(caught.value.__traceback__)]
+    ours = [frame for frame in frames if "redlock_django" in frame.f_code.co_filename]
+    assert any(frame.f_code.co_name == "way" for frame in ours)
+    for frame in ours:
+        assert "my-secret-key" not in repr(frame.f_locals)
+
+
+def test_a_view_that_calls_another_one_is_one_request(site: Site) -> None:
+    inner = idempotent(make_order)
+
+    def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        inner(request)
+        return inner(request)
+
+    site.serve(idempotent(view))
+    assert [site.post().json() for _ in range(2)] == [{"order": "A-2"}] * 2
+    assert orders() == 2
+
+
+def test_a_request_without_urls_works_too(site: Site) -> None:
+    view = idempotent(anonymous_scope=lambda request: "everybody")(make_order)
+    request = RequestFactory().post("/", headers={"Idempotency-Key": "k"})
+    assert [view(request).status_code for _ in range(2)] == [201, 201]
+    assert orders() == 1
+
+
+def test_inside_a_test_case_nothing_is_different(
+    site: Site, django_assert_num_queries: Callable[..., Any]
+) -> None:
+    site.serve(idempotent(lambda request, **_: JsonResponse({})))
+    with transaction.atomic():
+        connection.atomic_blocks[-1]._from_testcase = True  # type: ignore[attr-defined]
+        assert [site.post().status_code for _ in range(2)] == [200, 200]
+        assert record().state == "completed"

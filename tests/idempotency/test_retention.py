@@ -1,0 +1,138 @@
+"""How long a response is replayed, and what becomes of its record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.core.cache import caches
+from django.utils import timezone
+
+from redlock_django import idempotent
+from redlock_django.idempotency.database_records import DatabaseStore
+from redlock_django.idempotency.options import options_of
+from redlock_django.idempotency.terms import store_of
+from redlock_django.models import IdempotencyRecord
+from tests.idempotency.conftest import Site, make_order, orders, record
+
+pytestmark = pytest.mark.django_db(transaction=True)
+Later = Callable[[timedelta], None]
+
+
+@pytest.fixture(params=["database", "cache"])
+def store(request: pytest.FixtureRequest, site: Site) -> str:
+    caches["default"].clear()
+    site.configure(STORE=request.param, TOMBSTONE_RETENTION=timedelta(days=2))
+    return str(request.param)
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> Later:
+    """Let time go by, for records."""
+    now = timezone.now
+
+    def pass_by(time: timedelta) -> None:
+        monkeypatch.setattr(timezone, "now", lambda: now() + time)
+
+    return pass_by
+
+
+def code(answer: Any) -> str:
+    return str(answer.json()["code"])
+
+
+def test_after_its_retention_a_key_is_refused_and_not_run_again(
+    site: Site, store: str, later: Later
+) -> None:
+    site.serve(idempotent(make_order))
+    site.post()
+    later(timedelta(hours=23))
+    assert site.post()["Idempotent-Replayed"] == "true"
+    later(timedelta(hours=25))
+    answer = site.post()
+    assert (answer.status_code, code(answer)) == (409, "idempotency-key-expired")
+    assert site.post(data={"total": 2}).status_code == 422
+    assert orders() == 1
+
+
+def test_or_runs_again_where_the_site_says_so(site: Site, store: str, later: Later) -> None:
+    site.serve(idempotent(on_expired="run", retention=60)(make_order))
+    site.post()
+    later(timedelta(seconds=61))
+    again = site.post(data={"total": 2})
+    assert (again.status_code, again["Idempotent-Replayed"]) == (201, "false")
+    assert site.post(data={"total": 2})["Idempotent-Replayed"] == "true"
+    assert orders() == 2
+
+
+def test_what_is_rolled_back_leaves_the_expired_record(site: Site, later: Later) -> None:
+    site.serve(idempotent(make_order))
+    site.post()
+    later(timedelta(days=2))
+
+    def fail(request: Any, **_: Any) -> None:
+        raise RuntimeError
+
+    site.serve(idempotent(on_expired="run")(fail))
+    assert site.post().status_code == 500
+    assert record().state == "completed"
+
+
+def test_an_uncertain_record_does_not_expire(site: Site, store: str, later: Later) -> None:
+    def killed(request: Any, **_: Any) -> None:
+        raise KeyboardInterrupt
+
+    site.serve(idempotent(store="cache", on_expired="run")(killed))
+    with pytest.raises(KeyboardInterrupt):
+        site.post()
+    site.post()
+    later(timedelta(days=10))
+    assert code(site.post()) == "idempotency-outcome-uncertain"
+
+
+def purge(batch: int = 1000) -> list[int]:
+    options = options_of("default")
+    store = store_of(options)
+    assert isinstance(store, DatabaseStore)
+    kept = timedelta(seconds=options.tombstone_retention)
+    return [rows for _, rows in store.purge(tombstone_retention=kept, batch=batch)]
+
+
+def test_purging_empties_first_and_deletes_later(site: Site, later: Later) -> None:
+    site.serve(idempotent(make_order))
+    for key in range(5):
+        site.post(str(key))
+    IdempotencyRecord.objects.filter(pk=record_of(0)).update(state="uncertain", expires_at=None)
+    assert purge() == []
+    later(timedelta(days=2))
+    assert purge(batch=3) == [3, 1]
+    assert purge() == []
+    emptied = IdempotencyRecord.objects.filter(state="tombstone")
+    assert {(bytes(row.body), row.status) for row in emptied} == {(b"", 201)}
+    assert code(site.post("1")) == "idempotency-key-expired"
+    later(timedelta(days=32))
+    assert purge(batch=3) == [3, 1]
+    assert record().state == "uncertain"
+
+
+def record_of(place: int) -> int:
+    return IdempotencyRecord.objects.order_by("pk").values_list("pk", flat=True)[place]
+
+
+@pytest.mark.parametrize(("applied", "then"), [(True, 409), (False, 201)])
+def test_an_uncertain_one_is_resolved(site: Site, applied: bool, then: int) -> None:
+    site.serve(idempotent(make_order))
+    site.post()
+    store = store_of(options_of("default"))
+    key_hash = record().key_hash
+    assert not store.resolve(key_hash, applied=applied)
+    IdempotencyRecord.objects.update(state="uncertain", expires_at=None)
+    assert IdempotencyRecord.objects.uncertain().count() == 1
+    assert store.resolve(key_hash, applied=applied)
+    assert not store.resolve(key_hash, applied=applied)
+    answer = site.post()
+    assert answer.status_code == then
+    if applied:
+        assert code(answer) == "idempotency-result-unavailable"

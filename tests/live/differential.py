@@ -1,0 +1,337 @@
+"""A real server and the model that the simulator trusts, side by side: the same answers?
+
+What a user runs is the Lua; the simulator and the memory backend trust the model. Random
+commands go to both, and between them the keys are set to what nobody would expect there.
+
+`uv run python -m tests.live.differential --commands 100000 [--server redis-server] [--seed 1]`
+goes on for so many commands, and prints the story of the first that is answered otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from random import Random
+from typing import Any
+
+from redlock_django.backends.memory import MemoryMaster
+from redlock_django.engine.commands import (
+    COMMANDS,
+    PROMISED,
+    REFUSED,
+    Acquire,
+    Command,
+    Confirm,
+    Extend,
+    Heal,
+    Release,
+    Terms,
+    script,
+)
+from redlock_django.testing.masters import local_masters
+
+TERMS = Terms(names=("a", "b", "c"), max_ttl=30, max_clock_skew=0.5, fence_ttl=100)
+RESOURCES = ("r", "s", "t")
+TOKENS = ("a" * 32, "b" * 32, "C0" * 16)
+OTHERS = ("plain", "", "a" * 32, f"{'d' * 32} {{}}", f"{'d' * 31} {{}}", f"{'g' * 32} {{}}")
+FENCES = ("abc", "", "0x10", " 12 ", "nan", "-5", "1e3", "0", "7", "9" * 16, "9" * 17, "12\n")
+WAITERS = ("redlock:wake:here 1", "redlock:wake:here 2", "redlock:wake:gone 3", "odd")
+RUN_IDS = ("1" * 40, "2" * 40)
+ASKED = ("held", "find", "look", "scan")  # what people ask
+NAMES = (b"order:1", b"order:12", b"Order:1", b"user:7", b"a*b", b"[x]", b"a?b", b"a\\b", b"\xff\n")
+GLOBS = ("*", "*order*", "*:1", "*\\**", "*\\[x\\]*", "*\\?*", "*\\\\*", "o????:1", "nobody*")
+# What two readings of one remaining time may differ by: Redis 7 reads its clock when a script
+# begins and again for TIME, and may be stopped in between.
+MILLISECONDS = 50
+
+
+def _pairs(flat: list[Any]) -> dict[bytes, int]:
+    return dict(zip(flat[::2], flat[1::2], strict=True))
+
+
+class Pair:
+    """One real server and one model, which is given the time that the real one answered."""
+
+    def __init__(self, client: Any, luck: Random) -> None:
+        self.client = client
+        self.luck = luck
+        self.now = 0
+        self.model = MemoryMaster(lambda: self.now)
+        self.model.publish = lambda channel, name: int(channel == "redlock:wake:here")
+        self.ear = client.pubsub()
+        self.ear.subscribe("redlock:wake:here")
+        assert self.ear.get_message(timeout=5)["type"] == "subscribe"
+        self.story: list[str] = []
+        for name in (*(command.name for command in COMMANDS), "join", *ASKED):
+            client.script_load(script(name)[0])
+
+    def clear(self) -> None:
+        """Both empty, and trusted."""
+        self.client.flushall()
+        self.model.strings.clear()
+        self.model.sets.clear()
+        self.model.ends.clear()
+        self.story.clear()
+        self.put(TERMS.marker, "marker", None)
+
+    def tick(self) -> int:
+        """The server's clock, in ms."""
+        seconds, micros = self.client.time()
+        self.now = seconds * 1_000_000 + micros
+        return self.now // 1000
+
+    def put(self, key: str, value: str, left: int | None) -> None:
+        """A string, for so many ms or for ever, whatever was there."""
+        self.story.append(f"SET {key} {value!r} {left}")
+        until = self.tick() + left if left is not None else None
+        self.client.delete(key)
+        self.client.set(key, value, pxat=until)
+        self.model.sets.pop(key, None)
+        self.model.ends.pop(key, None)
+        self.model.strings[key] = (value.encode(), float("inf") if until is None else until)
+
+    def put_set(self, key: str) -> None:
+        """A key of another type."""
+        self.story.append(f"ZADD {key}")
+        self.client.delete(key)
+        self.client.zadd(key, {"x": 9e15})
+        self.model.strings.pop(key, None)
+        self.model.ends.pop(key, None)
+        self.model.sets[key] = {b"x": 9e15}
+
+    def put_queue(self, key: str, queue: dict[str, float], left: int) -> None:
+        """Waiters, for so many ms."""
+        self.story.append(f"ZADD {key} {queue} {left}")
+        until = self.tick() + left
+        self.client.delete(key)
+        self.client.zadd(key, queue)
+        self.client.pexpireat(key, until)
+        self.model.strings.pop(key, None)
+        self.model.sets[key] = {name.encode(): score for name, score in queue.items()}
+        self.model.ends[key] = until
+
+    def drop(self, key: str) -> None:
+        """No such key."""
+        self.story.append(f"DEL {key}")
+        self.client.delete(key)
+        self.model.strings.pop(key, None)
+        self.model.sets.pop(key, None)
+        self.model.ends.pop(key, None)
+
+    def eval(self, name: str, keys: list[str], argv: list[Any]) -> None:
+        """Ask both; the answers must be the same, but for a few ms of a remaining time."""
+        real = self.client.evalsha(script(name)[1], len(keys), *keys, *argv)
+        self.now = real[2]
+        model = self.model.eval(name, keys, argv)
+        self.story.append(f"{name} {keys} {argv}\n  real  {real}\n  model {model}")
+        assert len(real) == len(model), self.told()
+        for place, (truth, said) in enumerate(zip(real, model, strict=True)):
+            left = name != "join" and real[1] in (REFUSED, PROMISED) and place == 4
+            near = left and abs(truth - said) <= MILLISECONDS
+            assert truth == said or near, self.told()
+
+    def index(self, member: bytes, score: float) -> None:
+        """An entry of the index, to expire at that moment of the server's clock, in ms."""
+        self.story.append(f"ZADD {member!r} {score}")
+        self.client.zadd(TERMS.held, {member: score})
+        self.model.sets.setdefault(TERMS.held, {})[member] = score
+
+    def ask(self, name: str, keys: list[str], argv: list[Any]) -> list[Any]:
+        """What both say to what people ask; it must begin the same, and be as long."""
+        real = self.client.evalsha(script(name)[1], len(keys), *keys, 7, *argv)
+        self.now = real[2]
+        model = self.model.eval(name, keys, [7, *argv])
+        self.story.append(f"{name} {keys} {argv}\n  real  {real}\n  model {model}")
+        assert real[:3] == model[:3] == [7, 1, self.now], self.told()
+        return [real[3:], model[3:]]
+
+    def walk(self, name: str, keys: list[str], pattern: str, step: int) -> None:
+        """Both find the same, in however many steps; the model takes one."""
+        every, cursor = set(), b"0"
+        while True:
+            (real, model) = self.ask(name, keys, [cursor.decode(), pattern, step])
+            cursor, *found = real
+            end, *known = model
+            if name == "find":
+                assert _pairs(found).items() <= _pairs(known).items(), self.told()
+                found, known = found[::2], known[::2]
+            every |= {*found}
+            assert end == b"0"
+            if cursor == b"0":
+                assert every == {*known}, self.told()
+                return
+
+    def compare(self) -> None:
+        """What stands on both afterwards is the same too."""
+        self.tick()
+        found = {key.decode() for key in self.client.scan_iter()}
+        kept = {key for key in list(self.model.strings) if self.model.get(key) is not None}
+        sets = {key for key in list(self.model.sets) if self.model.queue(key)}
+        assert found == kept | sets, self.told()
+        for key in kept:
+            assert self.client.get(key) == self.model.get(key), self.told()
+            until = self.client.execute_command("PEXPIRETIME", key)
+            expected = self.model.strings[key][1]
+            never = until == -1 and expected == float("inf")
+            near = abs(until - expected) <= MILLISECONDS
+            assert never or near, f"{self.told()}\n{key} until {until}, model {expected}"
+        for key in sets:
+            real = dict(self.client.zrange(key, 0, -1, withscores=True))
+            model = self.model.sets[key]
+            assert real.keys() == model.keys(), self.told()
+            until = self.client.execute_command("PEXPIRETIME", key)
+            expected = self.model.ends.get(key, -1)
+            near = abs(until - expected) <= MILLISECONDS
+            assert near, f"{self.told()}\n{key} until {until}, model {expected}"
+            for member, score in real.items():
+                same = score == model[member] or abs(score - model[member]) <= MILLISECONDS
+                assert same, self.told()
+
+    def told(self) -> str:
+        """Everything that was done, for a failure's message."""
+        return "\n".join(self.story)
+
+
+def _said(luck: Random, now: int) -> Command:
+    resources = tuple(luck.sample(RESOURCES, luck.choice((1, 1, 2, 3))))
+    value = f"{luck.choice(TOKENS)} {{}}"
+    common: dict[str, Any] = {"terms": TERMS, "resources": resources, "value": value}
+    ttl = luck.choice((5.0, 20.0, 30.0))
+    fences = tuple(now + luck.choice((-3_000_000, 0, 400_000, 2_000_000)) for _ in resources)
+    kind = luck.choice((Acquire, Acquire, Confirm, Extend, Heal, Release))
+    waiter = luck.choice(("", *WAITERS))
+    if kind is Acquire:
+        ticket = max(fences) - luck.choice((0, 1000, 5_000_000))
+        return Acquire(**common, ttl=ttl, proposal=max(fences), waiter=waiter, ticket=ticket)
+    if kind is Confirm:
+        return Confirm(**common, fences=fences)
+    if kind is Extend:
+        return Extend(**common, ttl=ttl)
+    if kind is Heal:
+        return Heal(**common, ttl=ttl, fences=fences)
+    bury, calls = luck.random() < 0.2, luck.random() < 0.8
+    return Release(**common, bury=bury, waiter=waiter, calls=calls)
+
+
+def _disturb(pair: Pair) -> None:
+    luck = pair.luck
+    lock, fence = TERMS.lock(luck.choice(RESOURCES)), TERMS.fence(luck.choice(RESOURCES))
+    queue = TERMS.queue(luck.choice(RESOURCES))
+    what = luck.randrange(15)
+    if what == 0:
+        pair.put(lock, luck.choice(OTHERS), luck.choice((4000, 400_000, None)))
+    elif what == 1:
+        pair.put(lock, f"{luck.choice(TOKENS)} {{}}", luck.choice((1, 4000, 400_000, None)))
+        time.sleep(0.003)
+    elif what == 2:
+        pair.put(fence, luck.choice(FENCES), None)
+    elif what == 3:
+        ahead = luck.choice((900_000, 5_000_000))
+        pair.put(fence, str(pair.tick() * 1000 + ahead), 50_000)
+    elif what == 4:
+        pair.put_set(luck.choice((lock, fence)))
+    elif what == 5:
+        pair.put(TERMS.held, "not a set", None)
+    elif what == 6:
+        pair.put(TERMS.tomb(luck.choice(TOKENS)), "1", luck.choice((1, 5000)))
+        time.sleep(0.003)
+    elif what == 7:
+        pair.put(TERMS.marker, luck.choice(("marker", "marker", "another")), None)
+    elif what == 8:
+        pair.put(queue, "not a set", luck.choice((None, 5000)))
+    elif what in (9, 10, 11):
+        now = pair.tick() * 1000
+        scores = (now, now - 1000, now - 3_000_000, -now + 50_000, -now - 50_000, -now - 5_000_000)
+        names = luck.sample(WAITERS, luck.randint(1, len(WAITERS)))
+        pair.put_queue(queue, {name: luck.choice(scores) for name in names}, luck.choice((1, 4000)))
+        time.sleep(0.003)
+    else:
+        pair.drop(luck.choice((lock, fence, lock, fence, TERMS.held, queue)))
+
+
+def some_commands(pair: Pair, many: int = 24) -> None:
+    """From nothing, so many commands to both, and what stands there in the end."""
+    luck = pair.luck
+    pair.clear()
+    for number in range(many):
+        if luck.random() < 0.3:
+            _disturb(pair)
+        command = _said(luck, pair.now)
+        argv: list[Any] = [number, *command.arguments()]
+        if command.trusted:
+            late = luck.choice((0, 0, 0, 0, 0, 60_000_000))
+            argv += ["marker", pair.now + late if late else 0]
+        pair.eval(command.name, list(command.keys()), argv)
+    pair.compare()
+
+
+def some_joins(pair: Pair, many: int = 12) -> None:
+    """The same for joins, and markers of every kind."""
+    luck = pair.luck
+    pair.clear()
+    for number in range(many):
+        if luck.random() < 0.4:
+            now = pair.tick() * 1000
+            odd = ("", "marker", f"{RUN_IDS[0]} 12 {TERMS.fingerprint} x", f"zz {now} p")
+            ready = now + luck.choice((-5, 1_000_000, 10_000_000_000))
+            known = f"{luck.choice(RUN_IDS)} {ready} {luck.choice((TERMS.fingerprint, 'p'))}"
+            pair.put(TERMS.marker, luck.choice((*odd, known, known, known)), None)
+        if luck.random() < 0.1:
+            pair.drop(TERMS.marker)
+        how = luck.choice(("join", "join", "distrust", "trust", "reconfigure"))
+        delay = round(TERMS.restart_delay * 1_000_000)
+        argv = [number, luck.choice(RUN_IDS), TERMS.fingerprint, delay, how]
+        pair.eval("join", [TERMS.marker], argv)
+    pair.compare()
+
+
+def crowd(pair: Pair, many: int) -> None:
+    """An index and locks as they may stand after a while, with what nobody would expect."""
+    luck = pair.luck
+    now = pair.tick()
+    others = [b"n:%d" % number for number in range(many)]
+    for member in luck.sample([*NAMES, *others], luck.randrange(len(NAMES) + many + 1)):
+        left = luck.choice((-100_000, -1, 30_000, 30_000, 60_000 + luck.randrange(1000)))
+        pair.index(member, float("inf") if luck.random() < 0.1 else float(now + left))
+    for resource in luck.sample(RESOURCES, 2):
+        value = luck.choice((*OTHERS, f"{TOKENS[0]} {{}}"))
+        pair.put(TERMS.lock(resource), value, luck.choice((1, 20_000, None)))
+    time.sleep(0.003)
+    if luck.random() < 0.3:
+        pair.put_set(TERMS.lock(luck.choice(RESOURCES)))
+
+
+def main(argv: list[str]) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="python -m tests.live.differential")
+    parser.add_argument("--commands", type=int, default=100_000, help="so many (100 000)")
+    parser.add_argument("--seed", type=int, default=1, help="of the luck (1)")
+    parser.add_argument("--server", help="its program (default: that of the test kit)")
+    options = parser.parse_args(argv)
+    with local_masters(1, binary=options.server) as (master,), master.client() as client:
+        pair, done = Pair(client, Random(options.seed)), 0
+        about = client.info("server")
+        version = about.get("valkey_version") or about["redis_version"]
+        began = time.perf_counter()
+        while done < options.commands:
+            try:
+                some_commands(pair)
+                some_joins(pair)
+            except AssertionError as story:
+                sys.stdout.write(f"{story}\n\nanswered otherwise after {done:,} commands\n")
+                return 1
+            done += 36
+            sys.stderr.write(f"\r{done:,} of {options.commands:,}")
+        took = time.perf_counter() - began
+    server = about.get("server_name", "redis")
+    sys.stderr.write("\n")
+    sys.stdout.write(
+        f"{done:,} commands to {server} {version} and to the model, in {took:.0f} s, "
+        f"seed {options.seed}: the same answers\n"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,164 @@
+"""Hosts of our own: a network namespace for each master, whose way here can be cut."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+from redis.retry import Retry
+
+from redlock_django.testing.masters import find_server
+from redlock_django.testing.nursery import Nursery
+
+
+def why_not() -> str:
+    """Why there can be no namespaces here; "" where there can."""
+    if os.geteuid() != 0:
+        return "network namespaces are root's to make"
+    if shutil.which("ip") is None:
+        return "iproute2 is not installed (apt-get install iproute2)"
+    name = f"rl{os.getpid()}-probe"
+    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)
+    if made.returncode:
+        return f"no network namespace can be made here: {made.stderr.strip()}"
+    _ip("netns", "del", name)
+    return ""
+
+
+def _ip(*words: str) -> str:
+    done = subprocess.run(["ip", *words], check=True, capture_output=True, text=True, timeout=20)
+    return done.stdout
+
+
+def _clear_up() -> None:
+    """Take away the machines of processes that were killed."""
+    for pid, place in re.findall(r"^rl(\d+)-(\d+)", _ip("netns", "list"), re.MULTILINE):
+        if not Path(f"/proc/{pid}").exists():
+            _ip("netns", "del", f"rl{pid}-{place}")
+
+
+class NotHere(Exception):
+    """This machine cannot spoil a way like that; the text says why."""
+
+
+class Host:
+    """A machine with one master on it, at the other end of a cable."""
+
+    def __init__(self, nursery: Nursery, place: int, subnet: str) -> None:
+        self.name = f"rl{os.getpid()}-{place}"
+        self._here, self.address = f"{subnet}.{4 * place + 1}", f"{subnet}.{4 * place + 2}"
+        _ip("netns", "add", self.name)
+        peer = ("peer", "name", "cable", "netns", self.name)
+        _ip("link", "add", self.name, "type", "veth", *peer)
+        _ip("addr", "add", f"{self._here}/30", "dev", self.name)
+        _ip("link", "set", self.name, "up")
+        self._inside("addr", "add", f"{self.address}/30", "dev", "cable")
+        self.join()
+        self.directory = nursery.directory / self.name
+        self.directory.mkdir()
+        program = [find_server(), "--bind", self.address, "--dir", str(self.directory)]
+        program += ["--save", "", "--protected-mode", "no"]
+        nursery.spawn(["ip", "netns", "exec", self.name, *program])
+
+    @property
+    def url(self) -> str:
+        """The master's address."""
+        return f"redis://{self.address}:6379/0"
+
+    def client(self) -> Redis:
+        """A new plain client, without retries."""
+        return Redis(
+            host=self.address,
+            socket_timeout=1.0,
+            socket_connect_timeout=1.0,
+            retry=Retry(NoBackoff(), 0),
+        )
+
+    def wait_ready(self) -> None:
+        """Wait until the master answers."""
+        deadline = time.monotonic() + 10
+        while True:
+            with suppress(RedisError), self.client() as client:
+                client.ping()
+                return
+            assert time.monotonic() < deadline, f"{self.url} does not answer"
+            time.sleep(0.01)
+
+    def _inside(self, *words: str) -> None:
+        _ip("-n", self.name, *words)
+
+    def cut(self) -> None:
+        """Pull the cable: nothing gets there or back, and nobody is told."""
+        self._inside("link", "set", "cable", "down")
+
+    def join(self) -> None:
+        """Put the cable back."""
+        self._inside("link", "set", "cable", "up")
+
+    def mute(self) -> None:
+        """Let what we say get there, and nothing back."""
+        self._inside("route", "add", "blackhole", f"{self._here}/32")
+
+    def unmute(self) -> None:
+        """Let its answers get back again."""
+        self._inside("route", "del", "blackhole", f"{self._here}/32")
+
+    def drop(self, percent: int) -> None:
+        """Lose so many of a hundred packets, both ways, from now on; raises NotHere."""
+        for way in ("INPUT", "OUTPUT"):
+            self._spoil("iptables", "--flush", way)
+            if percent:
+                chance = ("--mode", "random", "--probability", str(percent / 100))
+                self._spoil("iptables", "-A", way, "-m", "statistic", *chance, "-j", "DROP")
+
+    def narrow(self, kbit: int) -> None:
+        """Let its answers out at so many kbit a second, 0: at any rate; raises NotHere."""
+        rate = ["tbf", "rate", f"{kbit}kbit", "burst", "1600", "latency", "5s"]
+        kind = rate if kbit else ["pfifo"]
+        self._spoil("tc", "qdisc", "replace", "dev", "cable", "root", *kind)
+
+    def delayed(self) -> int:
+        """How many packets had to wait since the way is narrow."""
+        said = self._spoil("tc", "-statistics", "qdisc", "show", "dev", "cable", "root")
+        return sum(map(int, re.findall(r"overlimits (\d+)", said)))
+
+    def _spoil(self, *words: str) -> str:
+        if shutil.which(words[0]) is None:
+            raise NotHere(f"no {words[0]} (apt-get install iptables iproute2)")
+        said = subprocess.run(
+            ["ip", "netns", "exec", self.name, *words], capture_output=True, text=True, check=False
+        )
+        if said.returncode:
+            raise NotHere(f"{' '.join(words)}: {said.stderr.strip()}")
+        return said.stdout
+
+    def close(self) -> None:
+        """Take the machine away; its cable goes with it."""
+        _ip("netns", "del", self.name)
+
+
+@contextmanager
+def hosts(number: int) -> Iterator[list[Host]]:
+    """So many machines with a master each; gone when the block is left."""
+    _clear_up()
+    subnet = f"10.{random.randrange(100, 250)}.{random.randrange(250)}"
+    with ExitStack() as stack:
+        made = []
+        nursery = Nursery("redlock-hosts-")
+        for place in range(number):
+            made.append(Host(nursery, place, subnet))
+            stack.callback(made[-1].close)
+        stack.enter_context(nursery)  # the servers go before their machines
+        for host in made:
+            host.wait_ready()
+        yield made

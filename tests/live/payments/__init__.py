@@ -1,0 +1,1 @@
+"""A small site that takes payments, each of them once; for servers in processes."""

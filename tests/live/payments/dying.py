@@ -1,0 +1,78 @@
+"""Processes that are killed at the moment a client names, with the header `X-Die`."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any
+
+from asgiref.sync import iscoroutinefunction
+from django.db import connection
+from django.http import HttpRequest, HttpResponse
+from django.utils.decorators import sync_and_async_middleware
+from django_redis.cache import RedisCache
+
+_moment = ContextVar("moment", default="")
+
+
+def die(moment: str) -> None:
+    """Be killed, as by the kernel, if this is the moment."""
+    if _moment.get() == moment:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def die_before_commit() -> None:
+    """Be killed when the record is completed, and nothing is committed yet, if that is it."""
+    if _moment.get() != "before the commit":
+        return
+
+    def watched(execute: Any, sql: str, *args: Any) -> Any:
+        said = execute(sql, *args)
+        if sql.startswith("UPDATE") and "idempotencyrecord" in sql:
+            die("before the commit")
+        return said
+
+    connection.execute_wrappers.append(watched)  # for the rest of a short life
+
+
+@sync_and_async_middleware
+def dying_middleware(get_response: Callable[[HttpRequest], Any]) -> Callable[..., Any]:
+    """Let a client say when; the last moment is before the answer goes out."""
+    if iscoroutinefunction(get_response):
+
+        async def answer(request: HttpRequest) -> HttpResponse:
+            _moment.set(request.headers.get("X-Die", ""))
+            response: HttpResponse = await get_response(request)
+            die("before the answer")
+            return response
+
+        return answer
+
+    def sync_answer(request: HttpRequest) -> HttpResponse:
+        _moment.set(request.headers.get("X-Die", ""))
+        response: HttpResponse = get_response(request)
+        die("before the answer")
+        return response
+
+    return sync_answer
+
+
+class DyingCache(RedisCache):
+    """A Redis cache with a moment before and after everything that is written."""
+
+    def add(self, *args: Any, **kwargs: Any) -> Any:
+        """Begin a record."""
+        die("before the record")
+        added = super().add(*args, **kwargs)
+        die("before the view")
+        return added
+
+    def set(self, key: str, *args: Any, **kwargs: Any) -> Any:
+        """Keep a response, then complete its record."""
+        kind = key.rpartition(":")[2]
+        die(f"before the {kind} is kept")
+        done = super().set(key, *args, **kwargs)
+        die(f"after the {kind} is kept")
+        return done

@@ -1,0 +1,75 @@
+"""What differs from server to server comes from the environment, as for the increments."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any
+
+SECRET_KEY = "insecure: for tests only"
+ALLOWED_HOSTS = ["127.0.0.1"]
+ROOT_URLCONF = "tests.live.payments.urls"
+INSTALLED_APPS = [
+    "django.contrib.contenttypes",
+    "django.contrib.auth",
+    "django.contrib.sessions",
+    "rest_framework",
+    "rest_framework.authtoken",
+    "redlock_django",
+    "tests.live.payments",
+]
+MIDDLEWARE = [
+    "tests.live.payments.dying.dying_middleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "redlock_django.middleware.LockMiddleware",
+]
+WSGI_APPLICATION = "tests.live.increments.serving.wsgi"
+USE_TZ = True
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+DATABASES: dict[str, dict[str, Any]] = {
+    "default": {
+        **json.loads(os.environ["INCREMENTS_DATABASE"]),
+        # Threads that live on may keep their connections; under ASGI each request has its own.
+        "CONN_MAX_AGE": (
+            60 if os.environ["INCREMENTS_SERVER"] == "wsgi" and not sys.flags.dev_mode else 0
+        ),
+        "ATOMIC_REQUESTS": os.environ["INCREMENTS_ATOMIC"] == "1",
+    },
+}
+CACHES = {
+    "default": {
+        "BACKEND": "tests.live.payments.dying.DyingCache",
+        "LOCATION": os.environ["PAYMENTS_CACHE"],
+    },
+}
+_MASTERS: dict[str, Any] = {
+    "MASTERS": os.environ["INCREMENTS_MASTERS"],
+    "RESTART_DELAY": 0,
+    # A shared machine with two cores may let a master wait.
+    "MASTER_TIMEOUT": 0.5,
+}
+REDLOCK: dict[str, dict[str, Any]] = {
+    "default": _MASTERS,
+    # For those that die with a lock in their hands.
+    "short": {**_MASTERS, "KEY_PREFIX": "short", "TTL": 1.5},
+    "forgotten": {**_MASTERS, "KEY_PREFIX": "forgotten", "TTL": 1.5, "RENEW": False},
+    "small": {
+        **_MASTERS,
+        "KEY_PREFIX": "small",
+        "IDEMPOTENCY": {"MAX_REQUEST_BYTES": 1000, "KEY_PATTERN": "[0-9a-f-]+"},
+    },
+}
+# Everything that anybody says while there are requests.
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "handlers": {"stderr": {"class": "logging.StreamHandler"}},
+    "loggers": {
+        "django": {"handlers": ["stderr"], "level": "DEBUG", "propagate": False},
+        "django.db.backends.schema": {"level": "INFO"},
+        "redlock_django": {"handlers": ["stderr"], "level": "DEBUG", "propagate": False},
+    },
+}

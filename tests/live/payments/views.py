@@ -1,0 +1,246 @@
+"""The same payment in every kind of view; what else a view does, its client says in `X-Do`."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.contrib.auth import login
+from django.contrib.auth.decorators import permission_required
+from django.contrib.auth.models import Permission, User
+from django.db import transaction
+from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
+from django.middleware.csrf import get_token
+from django.utils.decorators import method_decorator
+from django.views.decorators.csrf import csrf_exempt
+from django.views.generic import View
+from rest_framework.authentication import TokenAuthentication
+from rest_framework.authtoken.models import Token
+from rest_framework.permissions import BasePermission
+from rest_framework.request import Request
+from rest_framework.views import APIView
+
+from redlock_django import idempotent, lock_resource
+from redlock_django.contrib.drf import LockAPIMixin
+from redlock_django.idempotency.views import IdempotentMixin
+from tests.live.payments.dying import die, die_before_commit
+from tests.live.payments.models import Payment
+
+GATES = Path(os.environ["PAYMENTS_GATES"])
+PATIENCE = 60  # seconds that a view waits for its gate
+
+
+def charge(request: Any, order: int) -> HttpResponse:
+    """Pay; whoever does so twice has two rows."""
+    doing = request.headers.get("X-Do", "")
+    nobody = -1 if doing == "fail at commit" else None
+    payment = Payment.objects.create(order=order, user_id=nobody or request.user.pk)
+    die("in the view")
+    die_before_commit()
+    transaction.on_commit(lambda: die("after the commit"))
+    if doing == "wait":
+        entered, opened = gate(order)
+        entered.touch()
+        deadline = time.monotonic() + PATIENCE
+        while not opened.exists() and time.monotonic() < deadline:
+            time.sleep(0.005)
+    return paid(payment, doing)
+
+
+async def acharge(request: HttpRequest, order: int) -> HttpResponse:
+    """As `charge`."""
+    doing = request.headers.get("X-Do", "")
+    payment = await Payment.objects.acreate(order=order, user_id=(await request.auser()).pk)
+    die("in the view")
+    if doing == "wait":
+        entered, opened = gate(order)
+        entered.touch()
+        deadline = time.monotonic() + PATIENCE
+        while not opened.exists() and time.monotonic() < deadline:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+    return paid(payment, doing)
+
+
+def gate(order: int) -> tuple[Path, Path]:
+    """Give the file that says that somebody is there, and the one that lets them go on."""
+    return GATES / f"{order}.entered", GATES / f"{order}.open"
+
+
+def paid(payment: Payment, doing: str) -> HttpResponse:
+    """Say that it is paid, unless something else was asked for."""
+    if doing == "raise":
+        raise RuntimeError("asked for")
+    response = JsonResponse({"payment": payment.pk}, status=int(doing) if doing.isdigit() else 201)
+    response["Location"] = f"/payments/{payment.pk}/"
+    response.set_cookie("seen", str(payment.pk))
+    return response
+
+
+@idempotent
+async def async_function(request: HttpRequest, order: int) -> HttpResponse:
+    """An async view, whose record is around it."""
+    return await acharge(request, order)
+
+
+@idempotent(using="short")
+async def async_short(request: HttpRequest, order: int) -> HttpResponse:
+    """As before, with a lease that is soon over."""
+    return await acharge(request, order)
+
+
+@idempotent(using="short")
+async def async_complete(request: HttpRequest, order: int) -> HttpResponse:
+    """An async view with a transaction of its own, which its record is part of."""
+    user = await request.auser()
+
+    def work() -> HttpResponse:
+        with transaction.atomic():
+            response = paid(Payment.objects.create(order=order, user_id=user.pk), "")
+            die("in the view")
+            request.idempotency.complete(response)  # type: ignore[attr-defined]
+            die("before the commit")
+        die("after the commit")
+        return response
+
+    return await sync_to_async(work)()
+
+
+class Plain(View):
+    """A class to be decorated."""
+
+    def post(self, request: HttpRequest, order: int) -> HttpResponse:
+        """Pay."""
+        return charge(request, order)
+
+
+@method_decorator(idempotent, name="dispatch")
+class Dispatch(Plain):
+    """Decorated before its transaction begins."""
+
+
+class Mixin(IdempotentMixin, Plain):
+    """Idempotent by inheritance."""
+
+
+class MayPay(BasePermission):
+    """Nobody else."""
+
+    def has_permission(self, request: Request, view: Any) -> bool:
+        """Say who."""
+        return bool(request.user.has_perm("payments.add_payment"))
+
+
+class Api(LockAPIMixin, APIView):
+    """The same with tokens."""
+
+    authentication_classes = (TokenAuthentication,)
+    permission_classes = (MayPay,)
+
+    @idempotent
+    def post(self, request: Request, order: int) -> HttpResponse:
+        """Pay."""
+        return charge(request, order)
+
+
+def stream(request: HttpRequest, order: int) -> StreamingHttpResponse:
+    """A response that cannot be kept."""
+    number = str(Payment.objects.create(order=order).pk)
+
+    def chunks() -> Iterator[bytes]:
+        yield b"paid "
+        yield number.encode()
+
+    return StreamingHttpResponse(chunks(), status=201)
+
+
+def large(request: HttpRequest, order: int) -> HttpResponse:
+    """Two megabytes."""
+    Payment.objects.create(order=order)
+    return HttpResponse(b"x" * 2 * 1024 * 1024, status=201)
+
+
+def upload(request: HttpRequest, order: int) -> HttpResponse:
+    """Say what has arrived."""
+    Payment.objects.create(order=order)
+    said = {name: value for name, value in request.POST.items() if name != "csrfmiddlewaretoken"}
+    for name, file in request.FILES.items():
+        content = hashlib.sha256(file.read()).hexdigest()  # type: ignore[union-attr]
+        said[name] = f"{file.name} {content}"  # type: ignore[union-attr]
+    return JsonResponse(said, status=201)
+
+
+def body(request: HttpRequest, order: int) -> HttpResponse:
+    """Say how much has arrived."""
+    Payment.objects.create(order=order)
+    return JsonResponse({"bytes": len(request.body)}, status=201)
+
+
+may_pay = permission_required("payments.add_payment", raise_exception=True)
+locked = lock_resource("order:<int:order>")
+cached = idempotent(store="cache")
+cached_short = idempotent(store="cache", using="short")
+
+KINDS: dict[str, Any] = {
+    "function": idempotent(charge),
+    "dispatch": Dispatch.as_view(),
+    "mixin": Mixin.as_view(),
+    "api": Api.as_view(),
+    "wait": idempotent(in_flight="wait", wait=60)(charge),
+    "required": idempotent(required=True)(charge),
+    "permitted": may_pay(idempotent(charge)),
+    "by-address": idempotent(anonymous_scope=lambda request, **_: "127.0.0.1")(charge),
+    "brief": idempotent(retention=1)(charge),
+    "short": idempotent(using="short")(charge),
+    "forgotten": idempotent(using="forgotten")(charge),
+    "small": idempotent(using="small")(body),
+    "locked": idempotent(locked(charge)),
+    "lock-first": locked(idempotent(charge)),
+    "locked-short": idempotent(using="short")(
+        lock_resource("order:<int:order>", using="short")(charge)
+    ),
+    "only-locked": locked(charge),
+    "stream": idempotent(stream),
+    "large": idempotent(large),
+    "upload": idempotent(upload),
+    "async": async_function,
+    "async-short": async_short,
+    "async-complete": async_complete,
+    "cached": cached(charge),
+    "cached-short": cached_short(charge),
+    "cached-async": cached(acharge),
+    "cached-async-short": cached_short(acharge),
+    "cached-forgotten": idempotent(store="cache", using="forgotten")(charge),
+    "cached-stream": cached(stream),
+}
+"""Every view by the first part of its path."""
+
+
+# Who is who.
+
+
+@csrf_exempt
+def log_in(request: HttpRequest, name: str) -> HttpResponse:
+    """Log in as whoever they say they are; a token is a new one each time."""
+    user, _ = User.objects.get_or_create(username=name)
+    login(request, user)
+    Token.objects.filter(user=user).delete()
+    token = Token.objects.create(user=user).key
+    return JsonResponse({"csrf": get_token(request), "token": token})
+
+
+@csrf_exempt
+def permit(request: HttpRequest, name: str, whether: str) -> HttpResponse:
+    """Give somebody the right to pay, or take it."""
+    user = User.objects.get(username=name)
+    permission = Permission.objects.get(codename="add_payment")
+    if whether == "yes":
+        user.user_permissions.add(permission)
+    else:
+        user.user_permissions.remove(permission)
+    return HttpResponse()

@@ -1,0 +1,205 @@
+"""The checker of histories lets right ones through and no wrong one, as a full search does."""
+
+from __future__ import annotations
+
+import math
+import random
+from itertools import permutations
+
+import pytest
+
+from tests.live.soak.history import (
+    Event,
+    Hold,
+    Write,
+    broken_fences,
+    broken_order,
+    holds,
+    lost_updates,
+    overslept,
+)
+
+A_STAYS = "a acquire 0 | a granted 1 fence=5 until=11"
+A_HOLDS = f"{A_STAYS} | a release 4 | a released 5"
+C_HOLDS = "c acquire 2 | c granted 5 fence=7 until=13"
+
+
+def history(text: str) -> list[Event]:
+    """Read "worker what at name=value ... | ..."; the resource is r where none is named."""
+    events = []
+    for line in text.split("|"):
+        worker, what, at, *rest = line.split()
+        said = dict(one.split("=") for one in rest)
+        events.append(
+            Event(
+                worker,
+                what,
+                float(at),
+                said.get("resource", "r"),
+                int(said.get("fence", 0)),
+                float(said.get("until", 0)),
+                said.get("entry", ""),
+            )
+        )
+    return events
+
+
+def broken(text: str) -> list[str]:
+    found, wrong = holds(history(text))
+    return wrong + broken_order(found)
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "b acquire 5 | b granted 6 fence=6 until=16",
+        # Asked long before, granted between the release's question and its answer.
+        "b acquire 0 | b granted 4 fence=6 until=14",
+        # Held at the same time, of something else.
+        "b acquire 1 resource=s | b granted 2 fence=5 until=12 resource=s",
+        # Of two that asked at once either may be first.
+        "b acquire 0 | b granted 0.5 fence=4 until=0.75",
+        # Nobody knows whether it was granted, and nobody saw its fence.
+        "b acquire 2",
+        "b acquire 2 | b refused 3",
+    ],
+)
+def test_right_histories(rest: str) -> None:
+    assert broken(f"{A_HOLDS} | {rest}") == []
+
+
+def test_a_lease_that_ran_out_is_not_held_although_its_worker_comes_back() -> None:
+    text = f"{A_STAYS} | b acquire 2 | b granted 12 fence=6 until=22"
+    assert broken(text) == []
+    assert broken(f"{text} | a release 30 | a released 31") == []
+
+
+def test_a_renewed_lease_is_held_longer() -> None:
+    text = f"{A_STAYS} | a renew 8 | a renewed 12 until=18"
+    b_holds = "b acquire 2 | b granted {} fence=6 until=40"
+    assert broken(f"{text} | {b_holds.format(19)}") == []
+    assert broken(f"{text} | {b_holds.format(17)}") != []
+    # One that is not answered promises nothing beyond the deadline before.
+    unknown = f"{A_STAYS} | a renew 8"
+    assert broken(f"{unknown} | {b_holds.format(12)}") == []
+
+
+def test_a_lost_lease_is_held_until_its_worker_was_told() -> None:
+    text = f"{A_STAYS} | a renew 6 | a lost 7"
+    assert broken(f"{text} | b acquire 2 | b granted 8 fence=6 until=18") == []
+    assert broken(f"{text} | b acquire 2 | b granted 6.5 fence=6 until=18") != []
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (f"{A_HOLDS} | b acquire 5 | b granted 6 fence=5 until=16", "was granted before"),
+        (f"{A_HOLDS} | b acquire 5 | b granted 6 fence=4 until=16", "before fence 4 was asked for"),
+        (f"{A_HOLDS} | b acquire 2 | b granted 3 fence=6 until=13", "1.000000 s before the lease"),
+        # Before the deadline of one that was killed, too.
+        (
+            f"{A_STAYS} | b acquire 2 | b granted 9 fence=6 until=19",
+            "2.000000 s before the lease",
+        ),
+        # The lower fence begins to hold while the higher one does.
+        (
+            f"a acquire 0 | a granted 9 fence=5 until=20 | {C_HOLDS}",
+            "before the lease",
+        ),
+        # Not only against the grant just before.
+        (
+            f"{A_STAYS} | b acquire 2 | b granted 3 fence=6 until=4 | {C_HOLDS}",
+            "fence 7, worker c: granted 6.000000 s before the lease of r, fence 5, worker a ended",
+        ),
+        (f"b acquire 9 | b granted 10 fence=4 until=20 | {A_HOLDS}", "was asked for"),
+        ("a granted 1 fence=5 until=11", "without having asked"),
+        ("a acquire 0 resource=s | a granted 1 fence=5 until=11", "without having asked"),
+        ("a renewed 1 until=11", "renewed what was not held"),
+        (f"{A_HOLDS} | a renew 6 | a renewed 7 until=17", "renewed what was not held"),
+        (
+            f"{A_STAYS} | a renew 12 | a renewed 13 until=22",
+            "after the deadline",
+        ),
+        (
+            f"{A_STAYS} | a renew 2 | a renewed 3 until=10",
+            "shortened",
+        ),
+        ("a acquire 2 | a granted 1 fence=5 until=11", "before the event in front of it"),
+    ],
+)
+def test_wrong_histories(text: str, why: str) -> None:
+    assert why in "\n".join(broken(text))
+
+
+def searched(found: list[Hold]) -> bool:
+    """Wing and Gong's way: try every order of the grants, and every whole moment for each."""
+
+    def fits(order: tuple[Hold, ...], fence: int, free: float) -> bool:
+        if not order:
+            return True
+        first, *rest = order
+        return first.fence > fence and any(
+            fits(tuple(rest), first.fence, max(at, first.ended))
+            for at in range(int(first.asked), int(first.granted) + 1)
+            if at >= free
+        )
+
+    return any(fits(order, 0, -math.inf) for order in permutations(found))
+
+
+def test_it_says_what_a_search_would_say() -> None:
+    chance = random.Random(7)
+    said = []
+    for _ in range(3000):
+        found = []
+        for number in range(chance.randint(2, 4)):
+            asked = chance.randint(0, 12)
+            granted = asked + chance.randint(0, 4)
+            # Mostly in order, else hardly any history would be right.
+            fence = asked + granted + 1 if chance.random() < 0.6 else chance.randint(1, 20)
+            # Who is stopped may be answered when its lease is over. No deadline is trusted.
+            until = asked + chance.randint(-4, 8)
+            found.append(Hold(str(number), "r", fence, asked, granted, until))
+            if chance.random() < 0.5:
+                found[-1].released = granted + chance.randint(0, 6)
+        right = searched(found)
+        assert (not broken_order(found)) is right, found
+        said.append(right)
+    assert 300 < sum(said) < 2700
+
+
+def test_a_register_that_let_a_late_holder_in() -> None:
+    found, _ = holds(
+        history(f"{A_HOLDS} | b acquire 5 | b granted 6 fence=7 until=16"),
+    )
+    five, seven = (Write("r", f"e{fence}", "", "", fence) for fence in (5, 7))
+    claim = Write("r", "", "", "", 7)
+    assert broken_fences([five, claim, seven, seven], found) == []
+    late = broken_fences([five, claim, five, five], found)
+    assert ["accepted after fence 7" in why for why in late] == [True, True]
+    [why] = broken_fences([five._replace(fence=6)], found)
+    assert "nobody was granted that fence" in why
+    assert broken_fences([seven, five._replace(resource="s")], found) != []
+
+
+def test_lost_updates() -> None:
+    right = [Write("r", "1", "", "", 5), Write("r", "", "", "1", 6), Write("r", "2", "1", "1", 6)]
+    assert lost_updates(right) == []
+    # The third was computed from what the first one left.
+    assert lost_updates([*right, Write("r", "3", "1", "2", 5)]) == ["2"]
+    assert lost_updates([*right, Write("s", "3", "", "", 5)]) == []
+    wrote = history("a write 1 entry=2 | a wrote 2 entry=2 | b write 3 entry=9")
+    assert lost_updates(right, wrote) == []
+    assert lost_updates(right[:2], wrote) == ["2"]
+
+
+def test_who_overslept_and_who_met_somebody() -> None:
+    text = (
+        f"{A_STAYS} | b acquire 2 | b granted 12 fence=6 until=22"
+        " | b release 13 | c acquire 0 resource=s | c granted 1 fence=5 until=11 resource=s"
+        " | d acquire 14 | d granted 15 fence=7 until=25"
+    )
+    assert overslept(holds(history(text))[0]) == (0, 0)
+    late = " | a release 30 | c release 30 resource=s | e acquire 31 resource=s"
+    late += " | e granted 32 fence=6 until=42 resource=s"
+    assert overslept(holds(history(text + late))[0]) == (2, 1)

@@ -1,0 +1,243 @@
+"""Our own process: stopped, suspended, starved, or with a wrong wall clock, before real masters."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import math
+import os
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from redlock_django import lock, locks
+from redlock_django.engine.errors import QuorumUnreachable
+from redlock_django.engine.validity import LeaseState
+from redlock_django.exceptions import LockLost
+from redlock_django.wire.clock import clock, wall_ns
+from tests.live.bent import bend, guards
+from tests.live.clocks import Clock
+from tests.live.left_over import granted, locked
+from tests.live.traffic import left
+from tests.patience import patience
+from tests.waiting import until
+from tests.wire.colours import COLOURS, joined
+from tests.wire.proxy import behind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pytest_django import Settings
+
+    from redlock_django.testing.masters import LocalMaster
+
+pytestmark = pytest.mark.live
+
+ROOT = Path(__file__).parents[2]
+both = pytest.mark.parametrize("name", COLOURS)
+MINUTE = 60.0
+WALL = "redlock_django.backends.base.wall_ns"  # what fences are proposed by
+
+
+@contextmanager
+def started(program: str, *words: str, **env: str) -> Iterator[subprocess.Popen[str]]:
+    """A Python of its own, which has said that it is ready."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, *words],
+        cwd=ROOT,
+        env={**os.environ, **env},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            yield process
+        finally:
+            process.kill()
+
+
+LATECOMER = """
+import sys
+from redlock_django.engine import rounds
+from redlock_django.engine.errors import NotAcquired
+from tests.wire.colours import coloured, make_backend
+if sys.argv[1] == "unguarded":
+    rounds.valid_until = lambda ttl, started: float("inf")
+with coloured(sys.argv[2], make_backend(sys.argv[3:], master_timeout=8.0)) as colour:
+    colour.start()
+    colour.wait_usable(3)
+    colour.settle()
+    print("ready", flush=True)
+    sys.stdin.readline()
+    try:
+        colour.acquire("order:1", ttl=0.4)
+        print("held")
+    except NotAcquired:
+        print("not held")
+"""
+
+
+@both
+@guards
+def test_a_client_that_is_stopped_before_it_reads_the_replies(
+    name: str, guarded: bool, masters: list[LocalMaster]
+) -> None:
+    """It wakes when its lock is over, and reads that it was granted everywhere."""
+    how, ending = ("guarded", "not held\n") if guarded else ("unguarded", "held\n")
+    with ExitStack() as stack:
+        proxies = stack.enter_context(behind(masters[:3]))
+        urls = [proxy.url for proxy in proxies]
+        client = stack.enter_context(started(LATECOMER, how, name, *urls))
+        for proxy in proxies:
+            proxy.hold()
+        assert client.stdin is not None
+        client.stdin.write("go\n")
+        client.stdin.flush()
+        until(lambda: granted(masters[:3], "order:1"), "all have granted")
+        client.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, client.pid, os.WSTOPPED | os.WNOWAIT)
+        for proxy in proxies:
+            proxy.let_go()
+        until(lambda: not locked(masters[:3]), "all locks are over")
+        client.send_signal(signal.SIGCONT)
+        out, _ = client.communicate(timeout=20)
+        assert out == ending
+
+
+@both
+@guards
+def test_an_extension_that_is_answered_after_the_old_deadline(
+    name: str, guarded: bool, masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The masters have it still, but for a while nobody knew: it must not rise again."""
+    with behind(masters[:3]) as proxies, ThreadPoolExecutor(1) as pool:
+        urls = [proxy.url for proxy in proxies]
+        with joined(name, masters[:3], urls=urls, master_timeout=8.0) as colour:
+            lease = colour.acquire("order:1", ttl=5.0)
+            colour.settle()
+            for proxy in proxies:
+                proxy.hold()
+            deadline = clock() + 0.4
+            until_then = replace(lease, until=deadline if guarded else math.inf)
+            extended = pool.submit(colour.extend, until_then, 8.0)
+            until(lambda: all(lives(m) > 5_000 for m in masters[:3]), "all have extended it")
+            until(lambda: clock() >= deadline, "the old deadline")
+            for proxy in proxies:
+                proxy.let_go()
+            state, _ = extended.result(10)
+            assert state is (LeaseState.LOST if guarded else LeaseState.RENEWED)
+            colour.release(lease)
+            until(lambda: not left(masters[:3]), "nothing is left")
+
+
+def lives(master: LocalMaster) -> int:
+    with master.client() as client:
+        return int(client.pttl("redlock:lock:order:1"))
+
+
+def seize(seconds: float) -> None:
+    """Let no other thread of this process run: one long call of C that keeps the GIL."""
+    ctypes.PyDLL(None).usleep(round(seconds * 1e6))
+
+
+@both
+def test_a_renewal_that_never_gets_to_run(
+    name: str, masters: list[LocalMaster], settings: Settings
+) -> None:
+    """The holder knows by its own clock, before any master has said anything."""
+    settings.REDLOCK = {
+        "default": {
+            "MASTERS": [master.url for master in masters[:3]],
+            "RESTART_DELAY": 0,
+            "TTL": 0.5,
+            **patience(0.5),
+        }
+    }
+
+    def with_threads() -> None:
+        with lock("order:1", wait=5) as held:
+            seize(0.6)
+            held.ensure_held()
+
+    async def with_a_loop() -> None:
+        async with lock("order:1", wait=5) as held:
+            seize(0.6)
+            held.ensure_held()
+
+    with pytest.raises(LockLost):
+        with_threads() if name == "threads" else asyncio.run(with_a_loop())
+    locks.close()
+
+
+@both
+@pytest.mark.parametrize("wrong", [-3600, 3600])
+def test_a_client_whose_wall_clock_is_wrong_harms_nobody(
+    name: str, wrong: int, masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it proposes as a fence is cut to the masters' clocks, and it measures by another."""
+    with joined(name, masters[:3]) as colour:
+        with monkeypatch.context() as patch:
+            patch.setattr(WALL, lambda: wall_ns() + wrong * 1_000_000_000)
+            lease = colour.acquire("order:1")
+            colour.settle()
+            assert abs(lease.fences[0] - wall_ns() // 1000) < 60_000_000
+            assert colour.extend(lease)[0] is LeaseState.RENEWED
+            assert colour.release(lease) is True
+        after = colour.acquire("order:1")
+        assert after.fences > lease.fences
+        assert colour.release(after) is True
+
+
+@both
+def test_without_the_cut_a_client_an_hour_ahead_is_refused(
+    name: str, masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bend(monkeypatch, "acquire", "math.min(math.max(tonumber(ARGV[4]), now - skew), now + skew)",
+         "tonumber(ARGV[4])")  # fmt: skip
+    with joined(name, masters[:3]) as colour:
+        monkeypatch.setattr(WALL, lambda: wall_ns() + 3600 * 1_000_000_000)
+        with pytest.raises(QuorumUnreachable, match="its fence is ahead of its clock"):
+            colour.acquire("order:1")
+
+
+SLEEPER = """
+import sys, time
+if sys.argv[1] == "monotonic":
+    del time.CLOCK_BOOTTIME
+from redlock_django.wire.clock import clock, wall_ns
+from redlock_django.wire.master import Master
+from tests.wire.colours import coloured, make_backend
+with coloured(sys.argv[2], make_backend(sys.argv[3:])) as colour:
+    lease = colour.acquire("order:1", wait=5.0)
+    print("ready", flush=True)
+    sys.stdin.readline()
+    print(clock() < lease.until, colour.extend(lease)[0].value)
+"""
+
+
+@both
+@pytest.mark.parametrize(
+    ("by", "ending"), [("boottime", "False lost\n"), ("monotonic", "True renewed\n")]
+)
+def test_a_machine_that_was_suspended(
+    name: str, by: str, ending: str, shim: Path, tmp_path: Path, masters: list[LocalMaster]
+) -> None:
+    """What CLOCK_BOOTTIME is for: CLOCK_MONOTONIC does not count the time it slept."""
+    its = Clock(tmp_path / "clock")
+    its.set()
+    env = {"LD_PRELOAD": str(shim), "CLOCK_SHIFT": str(its.path)}
+    urls = [master.url for master in masters[:3]]
+    with started(SLEEPER, by, name, *urls, **env) as sleeper:
+        its.set(boot=MINUTE)
+        out, _ = sleeper.communicate("wake\n", timeout=20)
+    assert out == ending

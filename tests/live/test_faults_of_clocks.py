@@ -1,0 +1,272 @@
+"""Clocks of real masters that stand off, step, go back or run at another rate, and our own."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from redlock_django.engine.errors import NotAcquired, QuorumUnreachable, ResourceLocked
+from redlock_django.engine.quorum import Tally
+from redlock_django.engine.validity import LeaseState
+from redlock_django.wire.clock import clock
+from redlock_django.wire.master import Master
+from redlock_django.wire.steps import StepWatch
+from tests.live.bent import bend, guards
+from tests.live.clocks import ClockedMaster, NoShim, clocked_masters
+from tests.ports import free_port
+from tests.waiting import until
+from tests.wire.colours import COLOURS, Colour, coloured, joined, make_backend, trust
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from redlock_django.testing.masters import LocalMaster
+
+pytestmark = pytest.mark.live
+
+ROOT = Path(__file__).parents[2]
+both = pytest.mark.parametrize("name", COLOURS)
+MINUTE = 60.0
+Clocked = list[ClockedMaster]
+
+
+@pytest.fixture(scope="module")
+def three_clocked(shim: Path) -> Iterator[Clocked]:
+    with ExitStack() as stack:
+        try:
+            made = stack.enter_context(clocked_masters(shim, 3))
+        except NoShim as why:
+            pytest.skip(str(why))
+        yield made
+
+
+@pytest.fixture
+def clocked(three_clocked: Clocked) -> Clocked:
+    """Three masters, empty, whose clocks are right as yet."""
+    for each in three_clocked:
+        each.set(0)
+        with each.master.client() as client:
+            client.flushall()
+            client.script_flush()
+    return three_clocked
+
+
+def masters_of(clocked: Clocked) -> list[LocalMaster]:
+    return [each.master for each in clocked]
+
+
+def urls(clocked: Clocked) -> list[str]:
+    return [each.master.url for each in clocked]
+
+
+# A master's clock.
+
+
+@both
+@guards
+@pytest.mark.parametrize("known", [True, False], ids=["seen", "unseen"])
+def test_a_clock_a_minute_ahead_makes_no_second_holder(
+    name: str, known: bool, guarded: bool, clocked: Clocked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A holds masters 1 and 2; the clock of 2 is set, and what A has there expires at once.
+
+    B can reach all three, and was there before (it sees the step) or comes later.
+    """
+    if not guarded:
+        monkeypatch.setattr(Tally, "_near", lambda self, vote, middle: True)
+        monkeypatch.setattr(StepWatch, "note", lambda self, master, low, high: True)
+        # The last guard: nobody else lets a fence stand that is a minute ahead.
+        bend(monkeypatch, "confirm", "> now + 2 *", "> 9e99 + now + 2 *")
+    away = f"redis://127.0.0.1:{free_port()}/0"
+    with ExitStack() as stack:
+        b = stack.enter_context(coloured(name, make_backend(urls(clocked))))
+        if known:
+            b.start()
+            b.wait_usable(3)
+        a = stack.enter_context(coloured(name, make_backend([*urls(clocked)[:2], away])))
+        a.start()
+        held = a.acquire("order:1")
+        a.settle()
+        clocked[1].set(MINUTE)
+        if not known:
+            b.start()
+            b.wait_usable(3)
+        if guarded:
+            with pytest.raises(NotAcquired):
+                b.acquire("order:1")
+        else:
+            b.acquire("order:1")
+        assert clock() < held.until
+
+
+@both
+def test_a_clock_that_stays_a_minute_ahead_is_left_out(name: str, clocked: Clocked) -> None:
+    with joined(name, masters_of(clocked), restart_delay=0.0) as colour:
+        clocked[1].set(MINUTE)
+        lease = colour.acquire("order:1")
+        colour.settle()
+        colour.release(lease)
+        colour.wait_usable(3)  # the step is over and marked; it is off all the same
+        lease = colour.acquire("order:1")
+        colour.settle()
+        assert lease.tally.reasons()[1] == "its clock is +60.0 s off the other masters'"
+        assert lease.fences[0] < time.time_ns() // 1000 + 1_000_000
+        assert colour.release(lease) is True
+
+
+@both
+@guards
+def test_a_lock_from_before_the_clocks_went_back_is_cut(
+    name: str, guarded: bool, clocked: Clocked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A dead holder's lock of a second would keep everybody out for a minute."""
+    if not guarded:
+        bend(monkeypatch, "acquire", "left > max_ttl and", "false and")
+    backend = make_backend(urls(clocked), max_ttl=1.0)
+    with coloured(name, backend) as dead:
+        dead.start()
+        dead.wait_usable(3)
+        dead.acquire("order:1", ttl=1.0)
+        dead.settle()
+        for each in clocked:
+            each.set(-MINUTE)
+            trust(each.master, backend.terms)
+    with coloured(name, make_backend(urls(clocked), max_ttl=1.0)) as colour:
+        until(lambda: usable_again(colour), "links to all")
+        with pytest.raises(ResourceLocked):
+            colour.acquire("order:1")
+        colour.settle()
+        for each in clocked:
+            with each.master.client() as client:
+                assert (client.pttl("redlock:lock:order:1") <= 1_000) is guarded
+                client.delete("redlock:lock:order:1")
+        # What has a fence from before has to wait all the same, until the clocks are there again.
+        with pytest.raises(QuorumUnreachable, match="its fence is ahead of its clock"):
+            colour.acquire("order:1")
+
+
+def usable_again(colour: Colour) -> bool:
+    try:
+        colour.release(colour.acquire("order:2"))
+    except QuorumUnreachable:
+        return False
+    return colour.usable() == 3
+
+
+@both
+@guards
+def test_masters_are_trusted_in_time_although_their_clocks_went_back(
+    name: str, guarded: bool, clocked: Clocked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The moment from which on they are trusted is a minute away, by their clocks."""
+    if not guarded:
+        bend(monkeypatch, "join", " and tonumber(at) <= now + delay", "")
+    backend = make_backend(urls(clocked), restart_delay=0.5)
+    for each in clocked:
+        trust(each.master, backend.terms)
+        each.set(-MINUTE)
+    with coloured(name, backend) as colour:
+        with pytest.raises(QuorumUnreachable):
+            colour.acquire("order:1")
+        colour.wait_joined()
+        if guarded:
+            colour.wait_usable(3)
+            assert colour.release(colour.acquire("order:1")) is True
+        else:
+            until(lambda: all(far_away(m) for m in colour.links.masters), "not for a minute")
+
+
+def far_away(master: Master) -> bool:
+    return master.trust is not None and master.trust.ready > clock() + 30
+
+
+@both
+@pytest.mark.parametrize("asked", [True, False], ids=["asked meanwhile", "not asked"])
+def test_a_clock_that_steps_and_comes_back(name: str, asked: bool, clocked: Clocked) -> None:
+    """Seen by whoever asks in between. By nobody else: then one master has forgotten."""
+    backend = make_backend(urls(clocked), restart_delay=0.5)
+    for each in clocked:
+        trust(each.master, backend.terms)
+    with coloured(name, backend) as colour:
+        colour.start()
+        colour.wait_usable(3)
+        lease = colour.acquire("order:1")
+        colour.settle()
+        clocked[1].set(MINUTE)
+        assert not clocked[1].has("order:1"), "it has expired there"
+        if asked:
+            assert colour.release(colour.acquire("order:2")) is True
+            place = colour.links.masters[1]
+            until(lambda: "clock stepped: trusted in" in colour.fault(place), "it is marked")
+        clocked[1].set(0)
+        state, lease = colour.extend(lease)
+        assert state is LeaseState.RENEWED, "the other two have it"
+        colour.settle()
+        vote = lease.tally.votes[1]
+        assert vote is not None
+        assert vote.absent is not asked
+        colour.wait_usable(3)  # not after a minute
+        assert colour.release(lease) is True
+
+
+@both
+def test_small_steps_are_borne_and_the_fence_only_grows(name: str, clocked: Clocked) -> None:
+    luck = random.Random(36)
+    with joined(name, masters_of(clocked)) as colour:
+        before = 0
+        for _ in range(10):
+            luck.choice(clocked).set(luck.uniform(-0.2, 0.2))
+            lease = colour.acquire("order:1")
+            assert lease.fences[0] > before
+            before = lease.fences[0]
+            assert colour.release(lease) is True
+        colour.settle()
+        assert colour.usable() == 3
+        for each in clocked:
+            each.set(0)
+        for way in (0.4, 0.8):  # too small for a step, until it stands too far off
+            clocked[1].set(way)
+            lease = colour.acquire("order:1")
+            colour.settle()
+            assert colour.release(lease) is True
+        assert lease.tally.reasons()[1] == "its clock is +0.8 s off the other masters'"
+
+
+@both
+def test_a_step_too_small_to_be_noticed_lets_two_in_whom_the_fence_tells_apart(
+    name: str, clocked: Clocked
+) -> None:
+    """Steps up to MAX_CLOCK_SKEW are assumed not to happen while a lock is held."""
+    masters, skew = masters_of(clocked), {"max_clock_skew": 30.0}
+    away = f"redis://127.0.0.1:{free_port()}/0"
+    with joined(name, masters, **skew) as b, ExitStack() as stack:
+        backend = make_backend([*urls(clocked)[:2], away], max_clock_skew=30.0)
+        a = stack.enter_context(coloured(name, backend))
+        a.start()
+        held = a.acquire("order:1")
+        a.settle()
+        clocked[1].set(20.0)
+        taken = b.acquire("order:1")
+        assert clock() < held.until
+        assert taken.fences > held.fences
+
+
+@both
+@pytest.mark.parametrize(("rate", "bounded"), [(1.005, True), (200.0, False)])
+def test_a_master_whose_clock_runs_faster(
+    name: str, rate: float, bounded: bool, clocked: Clocked
+) -> None:
+    """Up to 1 % the lease is over before its keys are. At 200 times it is not."""
+    with joined(name, masters_of(clocked)) as colour:
+        lease = colour.acquire("order:1", ttl=0.6 if bounded else 8.0)
+        colour.settle()
+        for each in clocked:
+            each.clock.set(rate=rate)
+        until(lambda: not any(each.has("order:1") for each in clocked), "the keys have expired")
+        assert (clock() >= lease.until) is bounded

@@ -1,0 +1,264 @@
+"""Real masters that answer with an error: full, loading, read-only, unable to save, closed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from redlock_django.engine.errors import QuorumUnreachable, ResourceLocked
+from redlock_django.engine.validity import LeaseState
+from redlock_django.testing.masters import local_masters
+from redlock_django.wire.clock import clock
+from tests.live.left_over import locked
+from tests.live.traffic import left
+from tests.ports import free_port
+from tests.waiting import until
+from tests.wire.colours import COLOURS, Colour, coloured, joined, make_backend, trust
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+    from redlock_django.testing.masters import LocalMaster
+
+pytestmark = pytest.mark.live
+
+both = pytest.mark.parametrize("name", COLOURS)
+Hurt = Callable[[ExitStack, "Redis"], None]
+
+
+def hang_up(client: Redis) -> None:
+    """Close all connections of a server but this one."""
+    for kind in ("normal", "pubsub"):
+        client.client_kill_filter(_type=kind, skipme=True)
+
+
+def short_of_replicas(after: ExitStack, client: Redis) -> None:
+    client.config_set("min-replicas-to-write", "1")
+    after.callback(client.config_set, "min-replicas-to-write", "0")
+
+
+def out_of_memory(after: ExitStack, client: Redis) -> None:
+    client.config_set("maxmemory", "1")
+    after.callback(client.config_set, "maxmemory", "0")
+
+
+def without_its_master(after: ExitStack, client: Redis) -> None:
+    client.config_set("replica-serve-stale-data", "no")
+    client.replicaof("127.0.0.1", str(free_port()))
+    after.callback(client.config_set, "replica-serve-stale-data", "yes")
+    after.callback(client.replicaof, "NO", "ONE")
+
+
+def behind_a_password(after: ExitStack, client: Redis) -> None:
+    client.config_set("requirepass", "canary")
+    after.callback(client.config_set, "requirepass", "")
+    hang_up(client)
+
+
+def without_rights(after: ExitStack, client: Redis) -> None:
+    client.acl_setuser("default", enabled=True, commands=["-evalsha"])
+    after.callback(client.acl_setuser, "default", enabled=True, commands=["+@all"])
+
+
+def full_of_clients(after: ExitStack, client: Redis) -> None:
+    limit = client.config_get("maxclients")["maxclients"] or ""
+    client.config_set("maxclients", "1")
+    after.callback(client.config_set, "maxclients", limit)
+    hang_up(client)
+
+
+def with_a_key_of_another_type(after: ExitStack, client: Redis) -> None:
+    client.lpush("redlock:lock:order:1", "rubbish")
+    after.callback(client.delete, "redlock:lock:order:1")
+
+
+ERRORS = [
+    (short_of_replicas, "answered NOREPLICAS"),
+    (out_of_memory, "answered OOM"),
+    (without_its_master, "is a replica: Redlock needs masters"),
+    (behind_a_password, "refused the password"),
+    (without_rights, "answered NOPERM"),
+    (full_of_clients, "has too many clients (maxclients)"),
+    (with_a_key_of_another_type, "one of its keys holds something else"),
+]
+
+
+@both
+@pytest.mark.parametrize(("hurt", "said"), ERRORS, ids=[hurt.__name__ for hurt, _ in ERRORS])
+def test_masters_that_answer_with_an_error(
+    name: str, masters: list[LocalMaster], hurt: Hurt, said: str
+) -> None:
+    with joined(name, masters[:3]) as colour, ExitStack() as after:
+        clients = [after.enter_context(master.client()) for master in masters[:2]]
+        hurt(after, clients[0])
+        assert colour.release(colour.acquire("order:2", wait=5.0)) is True
+        hurt(after, clients[1])
+
+        def told() -> bool:
+            with pytest.raises(QuorumUnreachable) as caught:
+                colour.acquire("order:1")
+            reasons = list(caught.value.tally.values())
+            return all(reason.startswith(said) for reason in reasons[:2])
+
+        until(told, f"both say {said}")
+        after.close()
+        colour.wait_usable(3)
+        assert colour.release(colour.acquire("order:1", wait=5.0)) is True
+        colour.settle()
+        until(lambda: not left(masters[:3]), "nothing is left")
+
+
+@both
+def test_full_masters_still_extend_and_release(name: str, masters: list[LocalMaster]) -> None:
+    with joined(name, masters[:3]) as colour, ExitStack() as after:
+        lease = colour.acquire("order:1")
+        colour.settle()
+        for master in masters[:3]:
+            out_of_memory(after, after.enter_context(master.client()))
+        with pytest.raises(QuorumUnreachable, match="answered OOM"):
+            colour.acquire("order:2")
+        state, lease = colour.extend(lease)
+        assert state is LeaseState.RENEWED
+        assert colour.release(lease) is True
+        colour.settle()
+        assert not left(masters[:3])
+
+
+@contextmanager
+def unable_to_save(master: LocalMaster) -> Iterator[None]:
+    """Have a master refuse every write, because its last snapshot failed."""
+    with ExitStack() as after, master.client() as client:
+        in_the_way = master.directory / "dump.rdb"
+        in_the_way.unlink(missing_ok=True)
+        in_the_way.mkdir()
+        after.callback(os.rmdir, in_the_way)
+        client.config_set("save", "3600 1000000")
+        after.callback(client.config_set, "save", "")
+        client.bgsave()
+
+        def failed() -> bool:
+            return bool(client.info("persistence")["rdb_last_bgsave_status"] == "err")
+
+        until(failed, "the snapshot has failed")
+        yield
+
+
+@both
+def test_masters_that_refuse_every_write(name: str, masters: list[LocalMaster]) -> None:
+    """They refuse to free a lock, too: nobody knows, and it stands there until its TTL is over."""
+    with joined(name, masters[:3]) as colour, ExitStack() as stack:
+        lease = colour.acquire("order:1")
+        colour.settle()
+        stack.enter_context(unable_to_save(masters[0]))
+        assert colour.release(colour.acquire("order:2")) is True
+        stack.enter_context(unable_to_save(masters[1]))
+        with pytest.raises(QuorumUnreachable, match="answered MISCONF"):
+            colour.acquire("order:3")
+        assert colour.extend(lease)[0] is LeaseState.UNKNOWN
+        assert colour.release(lease) is None
+        colour.settle()
+        assert locked(masters[:3]) == {"redlock:lock:order:1": 2}
+        stack.close()
+        with pytest.raises(ResourceLocked) as caught:
+            colour.acquire("order:1")
+        assert 0 < (caught.value.retry_after or 0) <= 8
+
+
+@both
+def test_a_master_that_is_still_loading(name: str, masters: list[LocalMaster]) -> None:
+    slow = ["--loading-process-events-interval-bytes", "1024", "--rdbcompression", "no"]
+    slow += ["--key-load-delay", "20000"]  # in µs, for each key
+    with local_masters(1, args=slow) as [loading], ExitStack() as stack:
+        with loading.client() as client:
+            client.mset({f"rubbish:{n}": "x" * 1100 for n in range(1000)})
+            client.save()
+        three = [*masters[:2], loading]
+        colour = stack.enter_context(joined(name, three))
+        loading.kill()
+        loading.spawn()
+        assert colour.release(colour.acquire("order:1", wait=5.0)) is True
+        # Only who has something to say notices that a link is gone.
+        place = colour.links.masters[2]
+        until(lambda: colour.fault(place) == "is still loading its data", "it is loading")
+        assert colour.release(colour.acquire("order:1")) is True
+        with loading.client() as client:
+            client.config_set("key-load-delay", "0")
+        colour.wait_usable(3)
+
+
+# Masters that restart.
+
+
+@pytest.fixture(scope="module")
+def durable() -> Iterator[list[LocalMaster]]:
+    """Three masters that answer only when what they say is on disk."""
+    with local_masters(3, args=["--appendonly", "yes", "--appendfsync", "always"]) as started:
+        yield started
+
+
+@both
+@pytest.mark.parametrize("kept", [True, False], ids=["on disk", "in memory"])
+def test_masters_that_write_everything_down_forget_nothing(
+    name: str, kept: bool, durable: list[LocalMaster], masters: list[LocalMaster]
+) -> None:
+    """With RESTART_DELAY 0, which is for such masters only."""
+    three = durable if kept else masters[:3]
+    for master in durable:
+        with master.client() as client:
+            client.flushall()
+    with joined(name, three) as colour, joined(name, three) as rival:
+        held = colour.acquire("order:1")
+        colour.settle()
+        for master in three:
+            master.kill()
+        for master in three:
+            master.spawn()
+        for master in three:
+            master.wait_ready()
+        if kept:
+            with pytest.raises(ResourceLocked):
+                again(rival)
+            until(lambda: colour.extend(held)[0] is LeaseState.RENEWED, "still held")
+        else:
+            assert again(rival) > held.fences
+            assert clock() < held.until
+
+
+def again(colour: Colour) -> tuple[int, ...]:
+    """The fences of a lock that is taken once the masters are back."""
+    until(lambda: not missing(colour), "the links are back")
+    return colour.acquire("order:1").fences
+
+
+def missing(colour: Colour) -> bool:
+    try:
+        colour.release(colour.acquire("order:2"))
+    except QuorumUnreachable:
+        return True
+    return colour.usable() < 3
+
+
+@both
+@pytest.mark.parametrize(("delay", "ttl"), [(0.9, 0.7), (0.0, 6.0)], ids=["guarded", "unguarded"])
+def test_all_masters_are_restarted_within_one_ttl(
+    name: str, delay: float, ttl: float, masters: list[LocalMaster]
+) -> None:
+    """One after the other and empty. Without the delay somebody would get in beside the holder."""
+    terms = {"restart_delay": delay, "max_ttl": ttl, "max_clock_skew": 0.1}
+    backend = make_backend([master.url for master in masters], **terms)  # type: ignore[arg-type]
+    for master in masters:
+        trust(master, backend.terms)
+    with coloured(name, backend) as colour, joined(name, masters, **terms) as rival:
+        colour.start()
+        colour.wait_usable(5)
+        held = colour.acquire("order:1", ttl=ttl)
+        for master in masters:
+            master.restart()
+        taken = rival.acquire("order:1", ttl=ttl, wait=8.0)
+        assert taken.fences > held.fences
+        assert (clock() >= held.until) is bool(delay)
+        rival.release(taken)

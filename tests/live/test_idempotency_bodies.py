@@ -1,0 +1,167 @@
+"""What is sent and what is answered: large, in parts, in a stream."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.live.payments.paying import Answer, Client, Shop, new_key, new_order
+from tests.live.test_idempotency_once import everywhere
+
+pytestmark = [pytest.mark.live, pytest.mark.postgres, pytest.mark.slow]
+
+MEGABYTE = 1024 * 1024
+
+
+@everywhere
+@pytest.mark.parametrize(("kind", "size"), [("stream", None), ("large", 2 * MEGABYTE)])
+def test_a_response_that_is_not_kept_is_no_reason_to_run_again(
+    shop: Shop, kind: str, size: int | None
+) -> None:
+    client, order, key = shop.client(), new_order(), new_key()
+    first = client.pay(kind, order, key)
+    assert (first.status, first.replayed) == (201, False), shop.site.log
+    assert first.body.startswith(b"paid ") if size is None else len(first.body) == size
+    for _ in range(2):
+        again = client.pay(kind, order, key)
+        assert (again.status, again.code) == (409, "idempotency-result-unavailable")
+    assert client.pay(kind, order, key, b"{}").status == 422
+    assert shop.books.payments(order) == 1
+
+
+def parts(boundary: str, csrf: str, *files: tuple[str, str, bytes], note: str = "") -> bytes:
+    """Write a form as a browser does: a field, and files by name, file name and content."""
+    lines = [f"--{boundary}\r\n", 'Content-Disposition: form-data; name="note"\r\n\r\n', note]
+    lines += [f"\r\n--{boundary}\r\n", 'Content-Disposition: form-data; name="csrfmiddlewaretoken"']
+    lines += [f"\r\n\r\n{csrf}"]
+    written = "".join(lines).encode()
+    for name, file_name, content in files:
+        head = f'Content-Disposition: form-data; name="{name}"; filename="{file_name}"\r\n'
+        head += "Content-Type: application/octet-stream\r\n\r\n"
+        written += f"\r\n--{boundary}\r\n{head}".encode() + content
+    return written + f"\r\n--{boundary}--\r\n".encode()
+
+
+def send(
+    client: Client,
+    order: int,
+    key: str,
+    boundary: str,
+    *files: tuple[str, str, bytes],
+    note: str = "a note",
+) -> Answer:
+    """Send a form; who it comes from is said in a field, so that CSRF protection has to read it."""
+    return client.pay(
+        "upload",
+        order,
+        key,
+        parts(boundary, client.csrf, *files, note=note),
+        content_type=f"multipart/form-data; boundary={boundary}",
+        headers={"X-CSRFToken": ""},
+    )
+
+
+@everywhere
+@pytest.mark.parametrize("size", [1000, 6 * MEGABYTE])
+def test_a_form_is_the_same_by_its_parts(shop: Shop, size: int) -> None:
+    client, order, key = shop.client(), new_order(), new_key()
+    content = bytes(range(256)) * (size // 256)
+    first = send(client, order, key, "one", ("scan", "a.bin", content))
+    assert first.status == 201, shop.site.log
+    again = send(client, order, key, "another-boundary", ("scan", "a.bin", content))
+    assert (again.status, again.replayed, again.body) == (201, True, first.body)
+    # The token against forgery is another one in each form that is shown.
+    client.log_in()
+    assert send(client, order, key, "three", ("scan", "a.bin", content)).replayed is True
+    others = [
+        send(client, order, key, "one", ("scan", "a.bin", content[:-1] + b"!")),
+        send(client, order, key, "one", ("scan", "b.bin", content)),
+        send(client, order, key, "one", ("other", "a.bin", content)),
+        send(client, order, key, "one", ("scan", "a.bin", content), ("scan", "a.bin", content)),
+        send(client, order, key, "one"),
+        send(client, order, key, "one", ("scan", "a.bin", content), note="another note"),
+    ]
+    assert {(answer.status, answer.code) for answer in others} == {(422, "idempotency-key-reused")}
+    assert shop.books.payments(order) == 1
+
+
+@everywhere
+def test_the_view_is_given_the_whole_upload(shop: Shop) -> None:
+    client, order = shop.client(), new_order()
+    content = bytes(reversed(range(256))) * (6 * MEGABYTE // 256)
+    answer = send(client, order, new_key(), "b", ("scan", "a.bin", content), note="ä\r\nb")
+    assert answer.said == {
+        "note": "ä\r\nb",
+        "scan": f"a.bin {hashlib.sha256(content).hexdigest()}",
+    }
+
+
+def submit(client: Client, kind: str, order: int, key: str, note: str = "a") -> Answer:
+    """Send a plain HTML form, whose key is in a hidden field."""
+    form = f"idempotency_key={key}&note={note}&csrfmiddlewaretoken={client.csrf}"
+    return client.pay(
+        kind,
+        order,
+        None,
+        form.encode(),
+        content_type="application/x-www-form-urlencoded",
+        headers={"X-CSRFToken": ""},
+    )
+
+
+@everywhere
+def test_the_hidden_field_of_a_form_is_a_key(shop: Shop) -> None:
+    client, order, key = shop.client(), new_order(), new_key()
+    first, second = (submit(client, "upload", order, key) for _ in range(2))
+    assert (first.status, first.replayed, second.replayed) == (201, False, True), shop.site.log
+    assert second.body == first.body
+    assert submit(client, "upload", order, key, "b").status == 422
+    assert shop.books.payments(order) == 1
+
+
+@everywhere
+@pytest.mark.parametrize("kind", ["function", "cached"])
+def test_a_form_that_is_sent_many_times_ends_everywhere_on_the_same_page(
+    shop: Shop, kind: str
+) -> None:
+    client, order, key = shop.client(), new_order(), new_key()
+    with ThreadPoolExecutor(12) as pool:
+        answers = list(pool.map(lambda _: submit(client, kind, order, key), range(12)))
+    assert {answer.status for answer in answers} == {201}, shop.site.log
+    assert len({answer.body for answer in answers}) == 1
+    assert shop.books.payments(order) == 1
+
+
+@everywhere
+def test_path_query_and_media_type_are_part_of_a_request(shop: Shop) -> None:
+    client, order, key = shop.client(), new_order(), new_key()
+    assert client.pay("function", order, key, query="?a=1").status == 201
+    assert client.pay("function", order, key, query="?a=1").replayed is True
+    others = [
+        client.pay("function", order, key, query="?a=2"),
+        client.pay("function", order, key),
+        client.pay("function", new_order(), key, query="?a=1"),
+        client.pay("dispatch", order, key, query="?a=1"),
+        client.pay("function", order, key, query="?a=1", content_type="text/plain"),
+    ]
+    assert {answer.code for answer in others} == {"idempotency-key-reused"}
+    assert shop.books.payments(order) == 1
+
+
+@pytest.mark.parametrize("shop", ["asgi-atomic-sqlite", "asgi-plain-postgres"], indirect=True)
+def test_a_body_of_unknown_length_is_too_large_as_well(shop: Shop) -> None:
+    """Only ASGI knows bodies that do not say how long they are."""
+    client, order, key = shop.client(), new_order(), new_key()
+
+    def chunks(size: int) -> Iterator[bytes]:
+        yield b"x" * (size // 2)
+        yield b"x" * (size - size // 2)
+
+    refused = client.pay("small", order, key, chunks(1001))
+    assert (refused.status, refused.code) == (413, "idempotency-body-too-large")
+    assert shop.books.payments(order) == 0
+    taken = client.pay("small", order, key, chunks(1000))
+    assert (taken.status, taken.said) == (201, {"bytes": 1000})

@@ -1,0 +1,113 @@
+"""Masters that are down before a request runs, and while it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from redlock_django.testing.masters import LocalMaster
+from tests.live.payments.paying import Answer, Books, Client, Shop, new_key, new_order, shop
+from tests.waiting import until
+
+pytestmark = [pytest.mark.live, pytest.mark.postgres, pytest.mark.slow]
+
+
+@pytest.fixture(
+    params=[
+        "wsgi-atomic-postgres",
+        "wsgi-plain-sqlite",
+        "asgi-atomic-sqlite",
+        "asgi-plain-postgres",
+    ]
+)
+def frail(
+    request: pytest.FixtureRequest,
+    books: Callable[[str], Books],
+    masters: list[LocalMaster],
+    shop_cache: LocalMaster,
+    tmp_path: Path,
+) -> Iterator[Shop]:
+    """A shop of which the test may break the masters."""
+    name, _, database = request.param.rpartition("-")
+    with shop(
+        name, books=books(database), masters=masters, cache=shop_cache, gates=tmp_path
+    ) as running:
+        yield running
+
+
+def unavailable(answer: Answer) -> bool:
+    """Whether it says, whole, that there is no quorum."""
+    if answer.status != 503:
+        return False
+    assert answer.code == "idempotency-unavailable"
+    assert int(answer.headers["Retry-After"]) >= 1
+    assert answer.headers["Cache-Control"] == "no-store"
+    assert (answer.said["retryable"], answer.said["safe_new_key"]) == (True, False)
+    return True
+
+
+def in_the_end(client: Client, kind: str, order: int, key: str) -> Answer:
+    """Ask until the masters are back."""
+    answers: list[Answer] = []
+
+    def asked() -> bool:
+        answers.append(client.pay(kind, order, key))
+        return not unavailable(answers[-1])
+
+    until(asked, "a quorum", seconds=30)
+    return answers[-1]
+
+
+def test_down_before(frail: Shop) -> None:
+    client, order, done = frail.client(), new_order(), new_key()
+    first = client.pay("function", order, done)
+    assert first.status == 201, frail.site.log
+    for master in frail.masters[:3]:
+        master.kill()
+    unpaid, key = new_order(), new_key()
+    for kind in ("function", "cached"):
+        assert unavailable(client.pay(kind, unpaid, key)), frail.site.log
+    assert client.pay("only-locked", unpaid, None).code == "lock-unavailable"
+    assert frail.books.payments(unpaid) == 0
+    # What is known needs no lock, and what has no key neither.
+    replay = client.pay("function", order, done)
+    assert (replay.replayed, replay.body) == (True, first.body)
+    assert client.pay("function", order, None).status == 201
+    for master in frail.masters[:3]:
+        master.start()
+    answer = in_the_end(client, "function", unpaid, key)
+    assert (answer.status, answer.replayed) == (201, False), frail.site.log
+    assert frail.books.payments(unpaid) == 1
+
+
+@pytest.mark.parametrize("kind", ["short", "cached-short"])
+def test_down_meanwhile(frail: Shop, kind: str) -> None:
+    client, order, key = frail.client(), new_order(), new_key()
+    with frail.waiting(client, kind, order, key) as first:
+        for master in frail.masters[:3]:
+            master.pause()
+        # The first one cannot renew its lease, and nobody else gets one.
+        until(lambda: "lost" in frail.site.log, "a lost lease", seconds=30)
+        assert unavailable(client.pay(kind, order, key)), frail.site.log
+        assert first.answer.status == 201, frail.site.log
+        assert first.answer.replayed is False
+        # It is recorded, so that no lock is needed any more.
+        replay = client.pay(kind, order, key)
+        assert (replay.status, replay.replayed) == (201, True), frail.site.log
+    for master in frail.masters[:3]:
+        master.resume()
+    assert in_the_end(client, kind, order, key).body == first.answer.body
+    assert frail.books.payments(order) == 1
+
+
+def test_a_minority_that_is_down_is_no_matter(frail: Shop) -> None:
+    client, order, key = frail.client(), new_order(), new_key()
+    frail.masters[0].kill()
+    frail.masters[1].pause()
+    with frail.waiting(client, "function", order, key) as first:
+        busy = client.pay("function", order, key)
+        assert (busy.status, busy.code) == (409, "idempotency-key-in-flight"), frail.site.log
+    assert client.pay("function", order, key).body == first.answer.body
+    assert frail.books.payments(order) == 1

@@ -1,0 +1,234 @@
+"""A payment that is asked for again is one payment, whoever dies or fails in between."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.live.payments.paying import Answer, Client, Shop, all_at_once, new_key, new_order
+from tests.waiting import until
+
+pytestmark = [pytest.mark.live, pytest.mark.postgres, pytest.mark.slow]
+
+# Every two of server, transaction and database meet.
+SHOPS = [
+    "wsgi-atomic-postgres",
+    "wsgi-plain-sqlite",
+    "asgi-atomic-sqlite",
+    "asgi-plain-postgres",
+]
+everywhere = pytest.mark.parametrize("shop", SHOPS, indirect=True)
+plain = pytest.mark.parametrize("shop", SHOPS[1::2], indirect=True)
+
+
+@everywhere
+@pytest.mark.parametrize("kind", ["function", "dispatch", "mixin", "api"])
+def test_a_retry_is_given_the_same_answer(shop: Shop, kind: str) -> None:
+    client, order, key = shop.client(), new_order(), new_key()
+    client.permit("yes")
+    first, second = client.pay(kind, order, key), client.pay(kind, order, f'"{key}"')
+    assert (first.status, second.status) == (201, 201), shop.site.log
+    assert (first.replayed, second.replayed) == (False, True)
+    assert second.body == first.body
+    for name in ("Content-Type", "Location"):
+        assert second.headers[name] == first.headers[name]
+    assert second.headers["Cache-Control"] == "no-store"
+    assert second.headers["Idempotency-Key"] == f'"{key}"'
+    assert "seen=" in first.headers["Set-Cookie"]
+    assert "seen=" not in (second.headers["Set-Cookie"] or "")
+    assert shop.books.payments(order) == 1
+
+
+@plain
+@pytest.mark.parametrize("kind", ["async", "async-complete"])
+def test_a_retry_of_an_async_view(shop: Shop, kind: str) -> None:
+    client, order, key = shop.client(), new_order(), new_key()
+    first, second = (client.pay(kind, order, key) for _ in range(2))
+    assert (first.status, second.status) == (201, 201), shop.site.log
+    assert (first.replayed, second.replayed) == (False, True)
+    assert second.body == first.body
+    assert shop.books.payments(order) == 1
+
+
+@pytest.fixture(params=["postgres", "sqlite"])
+def two_shops(request: pytest.FixtureRequest, shops: Callable[[str], Shop]) -> list[Shop]:
+    """Two servers with two processes each, and one database."""
+    return [shops(name) for name in SHOPS if name.endswith(request.param)]
+
+
+@pytest.mark.parametrize("kind", ["function", "api", "wait"])
+def test_fifty_at_once_are_one(two_shops: list[Shop], kind: str) -> None:
+    one, other = two_shops
+    client, order, key = one.client(), new_order(), new_key()
+    client.permit("yes")
+    answers = all_at_once([client, client.at(other.site)], kind, order, key, 50)
+    waits = kind == "wait"
+    one_is_done(answers, waits=waits)
+    assert one.books.payments(order) == 1
+    assert client.pay(kind, order, key).replayed is True
+
+
+@plain
+@pytest.mark.parametrize("kind", ["async", "cached", "cached-async"])
+def test_fifty_at_once_are_one_around_the_view(shop: Shop, kind: str) -> None:
+    client, order, key = shop.client(), new_order(), new_key()
+    one_is_done(all_at_once([client], kind, order, key, 50), waits=False)
+    assert shop.books.payments(order) == 1
+
+
+def one_is_done(answers: list[Answer], *, waits: bool) -> None:
+    """Check that one of them ran, and the others say so or say that it is running."""
+    done = [answer for answer in answers if answer.status == 201]
+    assert len({answer.body for answer in done}) == 1
+    assert [answer.replayed for answer in done].count(False) == 1
+    for answer in answers:
+        if answer not in done:
+            assert (answer.status, answer.code) == (409, "idempotency-key-in-flight")
+            assert answer.headers["Retry-After"] == "1"
+    assert not waits or len(done) == len(answers)
+
+
+# Processes that are killed.
+
+
+def retry(client: Client, kind: str, order: int, key: str) -> Answer:
+    """Ask again, as a client should, until it is not told to come back later."""
+    answers: list[Answer] = []
+
+    def told() -> bool:
+        answers.append(client.pay(kind, order, key))
+        if answers[-1].code != "idempotency-key-in-flight":
+            return True
+        assert answers[-1].headers["Retry-After"] == "1"
+        return False
+
+    until(told, "the end of a dead process's lease", seconds=30, longest=0.2)
+    return answers[-1]
+
+
+ATOMIC = {
+    # moment: whether it was committed
+    "in the view": False,
+    "before the commit": False,
+    "after the commit": True,
+    "before the answer": True,
+}
+ASYNC = {
+    # kind and moment: code of the retry, payments in the end
+    # Committed by the view itself, and nobody knows how far it came.
+    ("async-short", "in the view"): ("idempotency-outcome-uncertain", 1),
+    ("async-short", "before the answer"): ("", 1),
+    # Recorded by the view in its own transaction.
+    ("async-complete", "in the view"): ("idempotency-outcome-uncertain", 0),
+    ("async-complete", "before the commit"): ("idempotency-outcome-uncertain", 0),
+    ("async-complete", "after the commit"): ("", 1),
+}
+
+
+@everywhere
+def test_processes_that_are_killed(shop: Shop, subtests: pytest.Subtests) -> None:
+    """All are killed before anybody asks again: then their leases run out together."""
+    client = shop.client()
+    asked = {moment: (new_order(), new_key()) for moment in ATOMIC}
+    for moment, (order, key) in asked.items():
+        client.is_left_alone("short", order, key, moment)
+        assert shop.books.payments(order) == ATOMIC[moment], moment
+    for moment, (order, key) in asked.items():
+        with subtests.test(moment):
+            answer = retry(client, "short", order, key)
+            assert (answer.status, answer.replayed) == (201, ATOMIC[moment]), shop.site.log
+            assert shop.books.payments(order) == 1
+            assert answer.said == {"payment": payment(shop, order)}
+
+
+@plain
+def test_processes_that_are_killed_in_an_async_view(shop: Shop, subtests: pytest.Subtests) -> None:
+    client = shop.client()
+    asked = {(kind, moment): (new_order(), new_key()) for kind, moment in ASYNC}
+    for (kind, moment), (order, key) in asked.items():
+        client.is_left_alone(kind, order, key, moment)
+    for (kind, moment), (order, key) in asked.items():
+        code, payments = ASYNC[kind, moment]
+        with subtests.test(f"{kind} {moment}"):
+            for _ in range(2):
+                answer = retry(client, kind, order, key)
+                assert answer.code == code, shop.site.log
+                assert (answer.status, answer.replayed) == ((409, None) if code else (201, True))
+                assert shop.books.payments(order) == payments
+
+
+def payment(shop: Shop, order: int) -> int:
+    """Give the number of the only payment for an order."""
+    [(number,)] = shop.books.rows(f'SELECT id FROM payment WHERE "order" = {order}')
+    return int(number)
+
+
+# Clients that go away.
+
+
+@everywhere
+def test_a_client_that_goes_away_finds_what_was_done(shop: Shop) -> None:
+    client, order, key = shop.client(), new_order(), new_key()
+    entered, opened = shop.gate(order)
+    with client.asking("function", order, key):
+        until(entered.exists, f"the view: {shop.site.log}", seconds=30)
+    assert client.pay("function", order, key).code == "idempotency-key-in-flight"
+    opened.touch()
+    answer = retry(client, "function", order, key)
+    assert (answer.status, answer.replayed) == (201, True), shop.site.log
+    assert shop.books.payments(order) == 1
+
+
+@pytest.mark.parametrize("shop", ["asgi-plain-postgres"], indirect=True)
+def test_an_async_view_that_was_broken_off_is_uncertain(shop: Shop) -> None:
+    client, order, key = shop.client(), new_order(), new_key()
+    with client.asking("async", order, key):
+        until(shop.gate(order)[0].exists, f"the view: {shop.site.log}", seconds=30)
+    for _ in range(2):
+        assert retry(client, "async", order, key).code == "idempotency-outcome-uncertain"
+    assert shop.books.payments(order) == 1
+
+
+# Transactions that come to nothing.
+
+
+@everywhere
+@pytest.mark.parametrize("do", ["fail at commit", "raise", "500", "503", "429"])
+def test_what_comes_to_nothing_is_not_recorded(shop: Shop, do: str) -> None:
+    client, order, key = shop.client(), new_order(), new_key()
+    for _ in range(2):
+        failed = client.pay("function", order, key, do=do)
+        assert failed.status == (int(do) if do.isdigit() else 500)
+        assert (shop.books.payments(order), failed.replayed) in [(0, None), (0, False)]
+    answer = client.pay("function", order, key)
+    assert (answer.status, answer.replayed) == (201, False), shop.site.log
+    assert client.pay("function", order, key).body == answer.body
+    assert shop.books.payments(order) == 1
+
+
+@everywhere
+def test_a_refusal_of_the_view_is_its_result(shop: Shop) -> None:
+    client, order, key = shop.client(), new_order(), new_key()
+    first, second = (client.pay("function", order, key, do="404") for _ in range(2))
+    assert (first.status, second.status, second.replayed) == (404, 404, True)
+    assert shop.books.payments(order) == 1
+
+
+# Views that outlive their lease.
+
+
+@everywhere
+def test_when_the_lease_is_over_the_row_decides(shop: Shop) -> None:
+    client, order, key = shop.client(), new_order(), new_key()
+    with shop.waiting(client, "forgotten", order, key) as first:
+        # Not renewed, so that the second one gets the lock while the first one is at work.
+        until(lambda: not shop.locks("forgotten"), "the end of the lease", seconds=20)
+        with shop.asked(client, "forgotten", order, key) as second:
+            until(
+                lambda: shop.locks("forgotten"), f"the second request: {shop.site.log}", seconds=20
+            )
+            assert first.answer.status == 201, shop.site.log
+        assert (second.answer.status, second.answer.replayed) == (201, True), shop.site.log
+        assert second.answer.body == first.answer.body
+    assert shop.books.payments(order) == 1

@@ -1,0 +1,103 @@
+"""A key belongs to a person: to nobody else, whatever they hold, and only while they may."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.live.payments.paying import Client, Shop, new_key, new_order
+from tests.live.test_idempotency_once import everywhere, plain
+
+pytestmark = [pytest.mark.live, pytest.mark.postgres, pytest.mark.slow]
+
+
+@everywhere
+@pytest.mark.parametrize("kind", ["function", "api"])
+def test_a_new_session_and_a_new_token_are_the_same_person(shop: Shop, kind: str) -> None:
+    client, order, key = shop.client(), new_order(), new_key()
+    client.permit("yes")
+    first, before = client.pay(kind, order, key), client.credentials
+    client.log_in()
+    assert not set(before.split()) & set(client.credentials.split()) - {"Token"}
+    again = client.pay(kind, order, key)
+    assert (again.status, again.replayed, again.body) == (201, True, first.body), shop.site.log
+    assert shop.books.payments(order) == 1
+
+
+@plain
+def test_a_new_session_at_an_async_view(shop: Shop) -> None:
+    client, order, key = shop.client(), new_order(), new_key()
+    first = client.pay("async", order, key)
+    client.log_in()
+    assert client.pay("async", order, key).body == first.body
+    assert shop.books.payments(order) == 1
+
+
+@everywhere
+@pytest.mark.parametrize("kind", ["permitted", "api"])
+def test_who_has_lost_the_right_is_shown_nothing(shop: Shop, kind: str) -> None:
+    client, order, key = shop.client("carl"), new_order(), new_key()
+    client.permit("yes")
+    first = client.pay(kind, order, key)
+    assert first.status == 201, shop.site.log
+    client.permit("no")
+    refused = client.pay(kind, order, key)
+    assert (refused.status, refused.replayed) == (403, None)
+    assert b"payment" not in refused.body
+    assert "Location" not in refused.headers
+    client.permit("yes")
+    assert client.pay(kind, order, key).body == first.body
+    assert shop.books.payments(order) == 1
+
+
+@everywhere
+@pytest.mark.parametrize("kind", ["function", "api"])
+def test_others_with_the_same_key_have_their_own(shop: Shop, kind: str) -> None:
+    order, key = new_order(), new_key()
+    answers = []
+    for name in ("ann", "bob"):
+        client = shop.client(name)
+        client.permit("yes")
+        answers.append([client.pay(kind, order, key) for _ in range(2)])
+    assert [[answer.replayed for answer in each] for each in answers] == [[False, True]] * 2
+    [anns, bobs] = answers
+    assert anns[0].body == anns[1].body != bobs[0].body == bobs[1].body
+    assert shop.books.payments(order) == 2
+
+
+@everywhere
+@pytest.mark.parametrize("kind", ["function", "cached"])
+def test_nobody_in_particular_is_given_what_is_somebodys(shop: Shop, kind: str) -> None:
+    ann, order, key = shop.client(), new_order(), new_key()
+    first = ann.pay(kind, order, key)
+    nobody = anonymous(shop)
+    for _ in range(2):
+        answer = nobody.pay(kind, order, key)
+        assert (answer.status, answer.replayed) == (201, None), shop.site.log
+        assert answer.headers["Idempotency-Status"] == "ignored"
+        assert answer.body != first.body
+    assert shop.books.payments(order) == 3
+
+
+@everywhere
+def test_nobody_in_particular_may_be_known_by_something_else(shop: Shop) -> None:
+    nobody, order, key = anonymous(shop), new_order(), new_key()
+    first, second = (nobody.pay("by-address", order, key) for _ in range(2))
+    assert (first.replayed, second.replayed) == (False, True)
+    assert second.body == first.body
+    # Which is never who is logged in.
+    assert shop.client().pay("by-address", order, key).replayed is False
+    assert shop.books.payments(order) == 2
+
+
+@everywhere
+def test_csrf_protection_stands_before_a_replay(shop: Shop) -> None:
+    client, order, key = shop.client(), new_order(), new_key()
+    assert client.pay("function", order, key).status == 201
+    forged = client.pay("function", order, key, headers={"X-CSRFToken": "forged"})
+    assert (forged.status, forged.replayed) == (403, None)
+    assert b'"payment"' not in forged.body
+
+
+def anonymous(shop: Shop) -> Client:
+    """Give somebody who has the cookie that every visitor gets, and no more."""
+    return shop.client().without_name()

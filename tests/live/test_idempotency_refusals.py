@@ -1,0 +1,232 @@
+"""Every refusal over HTTP, whole; what a lock has to do with it; and that nothing is given away."""
+
+from __future__ import annotations
+
+import http.client
+import secrets
+from typing import Any
+
+import pytest
+
+from tests.live.payments.paying import Answer, Shop, new_key, new_order
+from tests.live.test_idempotency_once import everywhere
+from tests.waiting import until
+
+pytestmark = [pytest.mark.live, pytest.mark.postgres, pytest.mark.slow]
+
+
+def problem(
+    answer: Answer,
+    status: int,
+    code: str,
+    *,
+    retryable: bool,
+    safe_new_key: bool | None,
+    wait: range | None = None,
+) -> None:
+    """Check a refusal to the last header; `wait` is what `Retry-After` may be, None for nothing."""
+    said = answer.said
+    assert (answer.status, said["code"]) == (status, code), said
+    assert answer.headers["Content-Type"] == "application/problem+json"
+    assert answer.headers["Cache-Control"] == "no-store"
+    assert not answer.replayed
+    assert (said["status"], said["type"]) == (status, f"urn:redlock-django:{code}")
+    assert said["title"]
+    assert said["detail"]
+    assert (said["retryable"], said.get("safe_new_key")) == (retryable, safe_new_key)
+    seconds = answer.headers["Retry-After"]
+    assert seconds is None if wait is None else int(seconds) in wait
+
+
+ONE = range(1, 2)
+TTL = range(1, 11)
+
+
+@everywhere
+def test_a_key_that_is_missing(shop: Shop) -> None:
+    client, order = shop.client(), new_order()
+    answer = client.pay("required", order, None)
+    problem(answer, 400, "idempotency-key-missing", retryable=False, safe_new_key=True)
+    assert shop.books.payments(order) == 0
+
+
+@everywhere
+def test_a_key_that_is_malformed(shop: Shop) -> None:
+    client, order = shop.client(), new_order()
+    for key in ("", " ", "a b", "a,b", '"a","b"', '"open', '""', "k" * 256, "\u00fc"):
+        answer = client.pay("function", order, key)
+        problem(answer, 400, "idempotency-key-invalid", retryable=False, safe_new_key=True)
+    answer = client.pay("small", order, "NOT-OF-THE-PATTERN")
+    problem(answer, 400, "idempotency-key-invalid", retryable=False, safe_new_key=True)
+    assert shop.books.payments(order) == 0
+
+
+@everywhere
+def test_a_key_that_is_sent_twice(shop: Shop) -> None:
+    client, order, key = shop.client(), new_order(), new_key()
+    connection = http.client.HTTPConnection("127.0.0.1", shop.site.port, timeout=60)
+    connection.putrequest("POST", f"/function/{order}/")
+    for name, value in client.headers.items():
+        connection.putheader(name, value)
+    for header in (f'"{key}"', f'"{new_key()}"'):
+        connection.putheader("Idempotency-Key", header)
+    connection.putheader("Content-Length", "0")
+    connection.endheaders()
+    response = connection.getresponse()
+    # gunicorn refuses by itself what uvicorn hands on as it came.
+    answer = Answer(response.status, response.headers, response.read())
+    connection.close()
+    assert (answer.status, shop.books.payments(order)) == (400, 0), answer
+    problem(answer, 400, "idempotency-key-invalid", retryable=False, safe_new_key=True)
+
+
+@everywhere
+def test_nobody_with_a_key(shop: Shop) -> None:
+    order = new_order()
+    answer = shop.client().without_name().pay("required", order, new_key())
+    problem(answer, 403, "idempotency-key-unscoped", retryable=False, safe_new_key=True)
+    assert shop.books.payments(order) == 0
+
+
+@everywhere
+def test_a_key_in_flight_and_reused(shop: Shop) -> None:
+    client, order, key = shop.client(), new_order(), new_key()
+
+    def reused() -> None:
+        answer = client.pay("function", order, key, b"{}")
+        problem(answer, 422, "idempotency-key-reused", retryable=False, safe_new_key=False)
+
+    with shop.waiting(client, "function", order, key):
+        busy = client.pay("function", order, key)
+        problem(
+            busy, 409, "idempotency-key-in-flight", retryable=True, safe_new_key=False, wait=ONE
+        )
+        reused()
+    reused()
+    assert shop.books.payments(order) == 1
+
+
+@everywhere
+def test_an_outcome_nobody_knows(shop: Shop) -> None:
+    client, order, key = shop.client(), new_order(), new_key()
+    client.pay("cached", order, key, do="fail at commit")
+    answer = client.pay("cached", order, key)
+    problem(answer, 409, "idempotency-outcome-uncertain", retryable=False, safe_new_key=False)
+
+
+@everywhere
+def test_a_result_that_was_not_kept(shop: Shop) -> None:
+    client, order, key = shop.client(), new_order(), new_key()
+    client.pay("stream", order, key)
+    answer = client.pay("stream", order, key)
+    problem(answer, 409, "idempotency-result-unavailable", retryable=False, safe_new_key=False)
+
+
+@everywhere
+def test_a_key_that_has_expired(shop: Shop) -> None:
+    client, order, key = shop.client(), new_order(), new_key()
+    answers = [client.pay("brief", order, key)]
+
+    def over() -> bool:
+        answers.append(client.pay("brief", order, key))
+        return answers[-1].replayed is None
+
+    until(over, "the end of its retention", seconds=20)
+    problem(answers[-1], 409, "idempotency-key-expired", retryable=False, safe_new_key=False)
+    assert shop.books.payments(order) == 1
+
+
+@everywhere
+def test_a_request_that_is_too_large(shop: Shop) -> None:
+    client, order = shop.client(), new_order()
+    answer = client.pay("small", order, new_key(), b"x" * 1001)
+    problem(answer, 413, "idempotency-body-too-large", retryable=False, safe_new_key=True)
+    assert shop.books.payments(order) == 0
+    assert client.pay("small", order, new_key(), b"x" * 1000).status == 201
+
+
+# Locks of resources.
+
+
+@everywhere
+@pytest.mark.parametrize("kind", ["locked", "lock-first"])
+def test_a_replay_does_not_wait_for_a_busy_resource(shop: Shop, kind: str) -> None:
+    client, order, done, key = shop.client(), new_order(), new_key(), new_key()
+    first = client.pay(kind, order, done)
+    assert first.status == 201, shop.site.log
+    with shop.waiting(client, "only-locked", order, None):
+        replay = client.pay(kind, order, done)
+        assert (replay.status, replay.replayed, replay.body) == (201, True, first.body)
+        busy = client.pay(kind, order, key)
+        problem(busy, 423, "resource-locked", retryable=True, safe_new_key=None, wait=TTL)
+        assert not [name for name in shop.locks("redlock") if "idempotency" in name]
+    # The key of a request that has found it busy is as good as new.
+    answer = client.pay(kind, order, key)
+    assert (answer.status, answer.replayed) == (201, False), shop.site.log
+    assert shop.books.payments(order) == 3
+
+
+@everywhere
+def test_a_resource_that_is_lost_takes_all_back(shop: Shop) -> None:
+    client, order, key = shop.client(), new_order(), new_key()
+    with shop.waiting(client, "locked-short", order, key) as first:
+        for master in shop.masters:
+            with master.client() as redis:
+                # Somebody else's, as far as anybody can tell.
+                redis.set(f"short:lock:order:{order}", "somebody", px=60_000)
+        until(lambda: lost_in(shop, order), "a lost lock", seconds=20)
+        problem(first.answer, 503, "lock-lost", retryable=True, safe_new_key=None, wait=ONE)
+    assert shop.books.payments(order) == 0
+    for master in shop.masters:
+        with master.client() as redis:
+            redis.delete(f"short:lock:order:{order}")
+    assert client.pay("locked-short", order, key).replayed is False
+    assert shop.books.payments(order) == 1
+
+
+def lost_in(shop: Shop, order: int) -> bool:
+    """Whether the site has said that the lock of an order is lost."""
+    return any("lost" in line and f"order:{order}" in line for line in shop.site.log.splitlines())
+
+
+# Secrets.
+
+
+@everywhere
+def test_nothing_of_a_request_is_given_away(shop: Shop) -> None:
+    canary = f"canary{secrets.token_hex(8)}"
+    client, seen = shop.client("dora"), dict[str, Any]()
+    body = f'{{"card": "{canary}"}}'.encode()
+
+    def look() -> None:
+        for server in (*shop.masters, shop.cache):
+            with server.client() as redis:
+                names = [name.decode() for name in redis.scan_iter(count=1000)]
+                seen[server.name + str(len(seen))] = " ".join(names)
+                # What is not a string is none of them.
+                seen["values" + str(len(seen))] = repr(redis.mget(names) if names else [])
+
+    for kind in ("function", "cached", "locked"):
+        order, key = new_order(), f"{canary}-{kind}"
+        with shop.waiting(client, kind, order, key):
+            assert client.pay(kind, order, key).code == "idempotency-key-in-flight"
+            look()
+        assert client.pay(kind, order, key).replayed is True, shop.site.log
+        assert client.pay(kind, order, key, body).status == 422
+        for do in ("raise", "fail at commit", "500", "404"):
+            client.pay(kind, new_order(), f"{canary}{new_key()}", body, do=do)
+        client.pay(kind, new_order(), f"{canary} {new_key()}", body)
+        look()
+    client.is_left_alone("cached-short", new_order(), f"{canary}-dead", "in the view")
+    columns = "key_hash, fingerprint, method, path"
+    seen["rows"] = repr(shop.books.rows(f"SELECT {columns} FROM redlock_django_idempotencyrecord"))
+    seen["log"] = shop.site.log
+    assert "Internal Server Error" in seen["log"]
+    for name in (":lock:idempotency~", "redlock-idempotency:"):
+        assert any(name in text for text in seen.values())
+    session = client.headers["Cookie"].partition("sessionid=")[2].partition(";")[0]
+    token = client.headers["Authorization"].partition(" ")[2]
+    assert len(session) > 20
+    assert len(token) > 20
+    for secret in (canary, session, token, client.csrf):
+        assert not [where for where, text in seen.items() if secret in text]

@@ -1,0 +1,226 @@
+"""Masters that fail and come back: told once each, out of everybody's way, counted all along."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from redlock_django.backends.redis import RedisBackend
+from redlock_django.counters import MasterCounts, counters
+from redlock_django.exceptions import QuorumUnreachable
+from redlock_django.handler import locks
+from redlock_django.locking import lock
+from redlock_django.signals import master_down, master_up
+from tests.patience import patience
+from tests.waiting import until
+from tests.wire.colours import COLOURS, Colour, coloured
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
+
+    from redlock_django.testing.masters import LocalMaster
+
+pytestmark = pytest.mark.live
+
+both = pytest.mark.parametrize("name", COLOURS)
+Configure = Callable[..., RedisBackend]
+
+
+@pytest.fixture
+def configure(masters: list[LocalMaster], settings: Settings) -> Configure:
+    def set_up(**section: Any) -> RedisBackend:
+        settings.REDLOCK = {
+            "default": {
+                "MASTERS": [master.url for master in masters],
+                "RESTART_DELAY": 0,
+                **patience(),
+                **section,
+            }
+        }
+        counters._forget()
+        backend = locks["default"].backend
+        assert isinstance(backend, RedisBackend)
+        return backend
+
+    return set_up
+
+
+@pytest.fixture
+def heard() -> Iterator[list[tuple[str, str, str]]]:
+    """What was told of masters, in order: which signal, of whom, and why."""
+    seen: list[tuple[str, str, str]] = []
+
+    def went(master: str, reason: str, **_: Any) -> None:
+        seen.append(("down", master, reason))
+
+    def came(master: str, reason: str, **_: Any) -> None:
+        seen.append(("up", master, reason))
+
+    master_down.connect(went)
+    master_up.connect(came)
+    yield seen
+    master_down.disconnect(went)
+    master_up.disconnect(came)
+
+
+def name_of(master: LocalMaster) -> str:
+    return f"127.0.0.1:{master.port}"
+
+
+def tallied(master: LocalMaster) -> MasterCounts:
+    return counters["default"].masters[name_of(master)]
+
+
+def work(colour: Colour, times: int = 5) -> None:
+    for _ in range(times):
+        colour.release(colour.acquire("order:1", wait=5.0))
+
+
+@both
+def test_an_outage_is_told_once_and_so_is_its_end(
+    name: str,
+    masters: list[LocalMaster],
+    configure: Configure,
+    heard: list[tuple[str, str, str]],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    dead = masters[1]
+    with caplog.at_level(logging.INFO), coloured(name, configure()) as colour:
+        work(colour)
+        colour.wait_usable(5)
+        assert heard == []
+        dead.kill()
+        work(colour)
+        until(lambda: heard, "the outage is told")
+        until(lambda: tallied(dead).errors >= 3, "more attempts to connect")
+        work(colour)
+        assert tallied(dead).down
+        dead.start()
+        until(lambda: len(heard) > 1, "the end of the outage is told")
+        colour.wait_usable(5)
+        work(colour)
+    [(went, who, why), (came, again, _)] = heard
+    assert (went, came) == ("down", "up")
+    assert who == again == name_of(dead)
+    assert "refused the connection" in why or "reset" in why
+    assert not tallied(dead).down
+    assert [m for m in masters if tallied(m).errors] == [dead]
+    [back] = [r for r in caplog.records if "is back" in r.getMessage()]
+    assert (back.levelno, back.__dict__["master"]) == (logging.INFO, who)
+
+
+@both
+def test_a_hung_master_is_down_until_it_goes_on(
+    name: str, masters: list[LocalMaster], configure: Configure, heard: list[tuple[str, str, str]]
+) -> None:
+    with coloured(name, configure(MASTER_TIMEOUT=0.1, CONNECT_TIMEOUT=0.3)) as colour:
+        work(colour)
+        colour.wait_usable(5)
+        masters[3].pause()
+        work(colour)
+        until(lambda: heard, "the outage is told")
+        assert "did not answer" in heard[0][2]
+        masters[3].resume()
+        until(lambda: len(heard) > 1, "the end of the outage is told")
+    assert [what for what, _, _ in heard] == ["down", "up"]
+
+
+@both
+def test_a_quiet_reconnect_is_no_outage(
+    name: str, masters: list[LocalMaster], configure: Configure, heard: list[tuple[str, str, str]]
+) -> None:
+    with coloured(name, configure()) as colour:
+        work(colour)
+        colour.wait_usable(5)
+        link = colour.links.masters[0].link
+        with masters[0].client() as client:
+            for kind in ("NORMAL", "PUBSUB"):
+                client.execute_command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "YES")
+
+        def noticed() -> bool:
+            work(colour)
+            return colour.links.masters[0].link is not link
+
+        until(noticed, "the link is lost")
+        colour.wait_usable(5)
+        work(colour)
+    assert heard == []
+    assert tallied(masters[0]) == MasterCounts()
+
+
+def test_loops_that_come_and_go_tell_it_once_too(
+    masters: list[LocalMaster], configure: Configure, heard: list[tuple[str, str, str]]
+) -> None:
+    """Under WSGI every async view has a loop of its own, and each finds the master dead."""
+
+    async def view() -> None:
+        before = tallied(masters[0]).errors
+        async with lock("order:1", wait=5):
+            while tallied(masters[0]).errors == before:  # noqa: ASYNC110 - a thread counts it
+                await asyncio.sleep(0.001)
+
+    configure()
+    masters[0].kill()
+    for _ in range(5):
+        asyncio.run(view())
+    assert [what for what, _, _ in heard] == ["down"]
+    masters[0].start()
+    with lock("order:1", wait=5):
+        until(lambda: len(heard) == 2, "the end of the outage is told")
+    assert heard[1][0] == "up"
+
+
+def test_a_restarted_master_is_up_and_says_that_it_is_not_counted_yet(
+    masters: list[LocalMaster], configure: Configure, heard: list[tuple[str, str, str]]
+) -> None:
+    def told() -> bool:
+        with pytest.raises(QuorumUnreachable):
+            colour.acquire("order:1")
+        return bool(heard)
+
+    with coloured("threads", configure(RESTART_DELAY="auto")) as colour:
+        told()
+        colour.wait_joined()
+        masters[0].kill()
+        until(told, "the outage is told")
+        masters[0].start()
+        until(lambda: len(heard) > 1, "the end of the outage is told")
+    assert "trusted in" in heard[1][2]
+
+
+@both
+def test_receivers_may_take_locks_fail_and_exit(
+    name: str, masters: list[LocalMaster], configure: Configure, heard: list[tuple[str, str, str]]
+) -> None:
+    taken = []
+
+    def take(master: str, **_: Any) -> None:
+        with lock(f"alarm:{master}", wait=5):
+            taken.append(master)
+
+    def fail(**_: Any) -> None:
+        raise ValueError
+
+    def leave(**_: Any) -> None:
+        raise SystemExit
+
+    receivers = (take, fail, leave)
+    for receiver in receivers:
+        master_down.connect(receiver)
+    try:
+        with coloured(name, configure()) as colour:
+            work(colour)
+            colour.wait_usable(5)
+            masters[2].kill()
+            work(colour)
+            until(lambda: taken, "the receiver got its lock")
+            masters[2].start()
+            colour.wait_usable(5)
+    finally:
+        for receiver in receivers:
+            master_down.disconnect(receiver)
+    assert taken == [name_of(masters[2])]

@@ -1,0 +1,117 @@
+"""Many who want the same few locks, and watch each other while masters break."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import Protocol, Self
+
+from redis import Redis
+
+from redlock_django.engine.errors import NotAcquired
+from redlock_django.engine.validity import LeaseState
+from redlock_django.wire.clock import clock
+from tests.waiting import until
+from tests.wire.colours import Colour
+
+
+class Server(Protocol):
+    """A master, wherever it runs."""
+
+    def client(self) -> Redis:
+        """A new plain client."""
+
+
+def left(masters: Sequence[Server]) -> list[str]:
+    """The locks, and members of the index, that stand on any of these masters."""
+    found = []
+    for master in masters:
+        with master.client() as client:
+            found += [key.decode() for key in client.scan_iter(match="redlock:lock:*")]
+            found += [member.decode() for member in client.zrange("redlock:held", 0, -1)]
+    return found
+
+
+def all_freed(
+    colours: Sequence[Colour],
+    masters: Sequence[Server],
+    *,
+    links: float = 8.0,
+    seconds: float = 3.0,
+) -> None:
+    """Wait until every link is back, for so many seconds, and every lock is freed, for so many."""
+    for colour in colours:
+        colour.wait_usable(len(masters), links)
+        colour.settle()
+    until(lambda: not left(masters), f"nothing is left: {left(masters)}", seconds=seconds)
+
+
+class Traffic:
+    """Threads of both colours that want the same few locks, and watch each other.
+
+    `wins` counts; `trouble` lists whatever must not happen.
+    """
+
+    def __init__(self, colours: Sequence[Colour], workers: int, resources: int) -> None:
+        self.wins = 0
+        self.trouble: list[str] = []
+        self._inside: dict[str, str] = {}
+        self._fences: dict[str, int] = {}
+        self._guard = threading.Lock()
+        self._stop = threading.Event()
+        self._threads = [
+            threading.Thread(
+                target=self._work, args=(colours[n % len(colours)], f"{n}", resources), daemon=True
+            )
+            for n in range(workers)
+        ]
+
+    def __enter__(self) -> Self:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(10)
+
+    def wait_for_wins(self, more: int, when: str, *, seconds: float = 30.0) -> None:
+        """Wait until so many more locks were taken; AssertionError where they are not in time."""
+        enough = self.wins + more
+        until(
+            lambda: self.wins >= enough or self.trouble,
+            f"{more} more locks while {when}",
+            seconds=seconds,
+        )
+        assert self.trouble == [], when
+
+    def _work(self, colour: Colour, who: str, resources: int) -> None:
+        turn = 0
+        while not self._stop.is_set():
+            turn += 1
+            resource = f"order:{(turn + int(who)) % resources}"
+            try:
+                lease = colour.acquire(resource, ttl=1.0, wait=0.5)
+            except NotAcquired:
+                continue
+            except BaseException as error:
+                self.trouble.append(f"{who}: {error!r}")
+                raise
+            with self._guard:
+                other = self._inside.get(resource)
+                if other is not None and clock() < lease.until:
+                    self.trouble.append(f"{who} beside {other} in {resource}")
+                if lease.fences[0] <= self._fences.get(resource, 0):
+                    self.trouble.append(f"{who} has an old fence for {resource}")
+                self._fences[resource] = lease.fences[0]
+                self._inside[resource] = who
+            if turn % 3 == 0:
+                state, lease = colour.extend(lease, ttl=1.0)
+                if state is LeaseState.LOST and clock() < lease.until:
+                    self.trouble.append(f"{who} lost {resource}")
+            with self._guard:
+                if self._inside.get(resource) == who:
+                    del self._inside[resource]
+                self.wins += 1
+            colour.release(lease)

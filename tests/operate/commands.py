@@ -1,0 +1,79 @@
+"""Running a management command as somebody would: its exit status, its data, and what it says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from io import StringIO
+from typing import Any, NamedTuple
+
+from django.core.management import CommandError, call_command
+
+from redlock_django.backends.memory import MemoryBackend
+from redlock_django.handler import locks
+
+THREE_IN_MEMORY = {
+    "BACKEND": "redlock_django.backends.memory.MemoryBackend",
+    "MASTERS": [f"redis://m{n}:6379/0" for n in (1, 2, 3)],
+}
+
+
+class Ran(NamedTuple):
+    """What came of a command: `out` is data, `said` is what it said about it."""
+
+    status: int
+    out: str
+    said: str
+
+    @property
+    def json(self) -> Any:
+        """The one JSON document on stdout."""
+        return json.loads(self.out)
+
+
+class Terminal(StringIO):
+    """A stdout that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def run(command: str, *arguments: str, out: StringIO | None = None) -> Ran:
+    """Run a command in this process. SystemExit is not caught: `call_command` must not meet it."""
+    out, err = out or StringIO(), StringIO()
+    status, problem = 0, ""
+    try:
+        call_command(command, *arguments, stdout=out, stderr=err)
+    except CommandError as error:
+        status, problem = error.returncode, str(error)
+    return Ran(status, out.getvalue(), err.getvalue() + problem)
+
+
+def memory() -> MemoryBackend:
+    """The backend of the default alias."""
+    backend = locks["default"].backend
+    assert isinstance(backend, MemoryBackend)
+    return backend
+
+
+def put(
+    resource: str, value: bytes, masters: tuple[int, ...] = (0, 1, 2), ms: int = 30_000
+) -> None:
+    """Set a lock on some masters as a client would, without one."""
+    for place in masters:
+        master = memory().masters[place]
+        master.set(f"redlock:lock:{resource}", value, ms)
+        index = master.sets.setdefault("redlock:held", {})
+        index[resource.encode(errors="surrogatepass")] = master.time() // 1000 + ms
+
+
+def turns(count: int, between: Callable[[], object] = lambda: None) -> Callable[[float], None]:
+    """Give a `sleep` that does something instead, and is interrupted by Ctrl-C at last."""
+    left = iter(range(count - 1))
+
+    def sleep(seconds: float) -> None:
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        between()
+
+    return sleep

@@ -1,0 +1,55 @@
+"""What the tests of the admin share: who looks, and masters for them to look at."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from django.contrib.auth.models import Permission, User
+from django.test import Client
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_django import Settings
+
+    from redlock_django.testing.masters import LocalMaster
+
+LIST = "/admin/redlock_django/heldlock/"
+RELEASE = LIST + "release/"
+RECORDS = "/admin/redlock_django/forcedrelease/"
+
+
+@pytest.fixture
+def five(masters: list[LocalMaster], settings: Settings) -> list[LocalMaster]:
+    """Five real masters behind two aliases, whose key names differ."""
+    shared = {"MASTERS": [master.url for master in masters], "RESTART_DELAY": 0}
+    settings.REDLOCK = {"payments": {**shared, "KEY_PREFIX": "payments"}, "default": shared}
+    return masters
+
+
+@pytest.fixture
+def staff(db: None) -> Callable[..., Client]:
+    """Give the client of somebody on the staff who has these permissions."""
+
+    def logged_in(*codenames: str, **options: bool) -> Client:
+        user = User.objects.create_user("-".join(["staff", *codenames]), is_staff=True)
+        user.user_permissions.set(Permission.objects.filter(codename__in=codenames))
+        assert user.user_permissions.count() == len(codenames)
+        client = Client(**options)  # type: ignore[arg-type]
+        client.force_login(user)
+        return client
+
+    return logged_in
+
+
+@pytest.fixture
+def viewer(staff: Callable[..., Client]) -> Client:
+    """Somebody who may see."""
+    return staff("view_heldlock")
+
+
+@pytest.fixture
+def operator(staff: Callable[..., Client]) -> Client:
+    """Somebody who may see and release."""
+    return staff("view_heldlock", "release_heldlock", "view_forcedrelease")

@@ -1,0 +1,56 @@
+"""Locks put on masters by hand, as a client would have them, without one."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+
+from redlock_django.engine.validity import fingerprint_of
+from redlock_django.testing.masters import LocalMaster
+
+
+def plant(
+    masters: Sequence[LocalMaster],
+    resource: str,
+    *,
+    token: str = "a",
+    ttl: int = 60,
+    prefix: str = "redlock",
+    **holder: str | int,
+) -> str:
+    """Set a lock with a token of this one hex digit for `ttl` seconds; give its fingerprint."""
+    about = {
+        "host": "web1",
+        "pid": 7,
+        "app": "shop",
+        "at": round(time.time() - 42, 1),
+        "path": "/orders/1/pay/",
+        "user": "7",
+        **holder,
+    }
+    value = f"{token * 32} {json.dumps(about, separators=(',', ':'))}"
+    for master in masters:
+        with master.client() as client:
+            seconds, micros = client.time()
+            client.set(f"{prefix}:lock:{resource}", value, px=ttl * 1000)
+            expiry = seconds * 1000 + micros // 1000 + ttl * 1000
+            client.zadd(f"{prefix}:held", {resource: expiry})
+    return fingerprint_of((token * 32).encode())
+
+
+def free(masters: Sequence[LocalMaster], resource: str) -> None:
+    """Release a lock as its client would."""
+    for master in masters:
+        with master.client() as client:
+            client.delete(f"redlock:lock:{resource}")
+            client.zrem("redlock:held", resource)
+
+
+def on(masters: Sequence[LocalMaster], resource: str) -> int:
+    """Count the masters that have a lock."""
+    count = 0
+    for master in masters:
+        with master.client() as client:
+            count += bool(client.exists(f"redlock:lock:{resource}"))
+    return count

@@ -1,0 +1,236 @@
+"""The least rights that work, on every kind of server there is here, and not one less."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import threading
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from redis import Redis
+from redis.exceptions import NoPermissionError
+
+from redlock_django import QuorumUnreachable, ResourceLocked, lock
+from redlock_django.engine.commands import COMMANDS
+from redlock_django.handler import locks
+from redlock_django.inspection import held_locks
+from redlock_django.testing.masters import LocalMaster, find_server, local_masters
+from redlock_django.wire.acl import LOCKS, LOOKING, WAITING, least_acl
+from tests.live.left_over import nothing_left
+from tests.operate.commands import run
+from tests.patience import patience
+from tests.waiting import until
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
+
+pytestmark = [pytest.mark.live, pytest.mark.django_db]
+
+DOCS = Path(__file__).parents[2] / "docs" / "acl.md"
+BY_HAND = {"eval", "evalsha", "script|load", "info", "subscribe"}  # what no script says
+SERVERS = {
+    Path(found).name: found
+    for found in (find_server(), shutil.which("valkey-server"), shutil.which("redis-server"))
+    if found
+}
+
+
+@pytest.fixture(scope="module", params=list(SERVERS.values()), ids=list(SERVERS))
+def three(request: pytest.FixtureRequest) -> Iterator[list[LocalMaster]]:
+    """Three masters with a user for locks and one for people."""
+    with local_masters(3, binary=request.param) as masters:
+        for master in masters:
+            with master.client() as client:
+                for name, looking in (("shop", False), ("operator", True)):
+                    rights = least_acl("redlock", looking=looking).split()
+                    client.execute_command("ACL", "SETUSER", name, "on", ">canary", *rights)
+        yield masters
+
+
+@pytest.fixture
+def site(three: list[LocalMaster], settings: Settings) -> list[LocalMaster]:
+    """The masters empty, with one alias for each user."""
+    for master in three:
+        with master.client() as client:
+            client.flushall()
+            client.script_flush()
+            client.execute_command("ACL", "LOG", "RESET")
+    settings.REDLOCK = {
+        alias: {
+            "MASTERS": [master.url for master in three],
+            "OPTIONS": {"username": alias.replace("default", "shop"), "password": "canary"},
+            **patience(),
+        }
+        for alias in ("default", "operator")
+    }
+    assert run("redlock_init", "--using", "operator").status == 0
+    return three
+
+
+def scripts(*names: str) -> set[str]:
+    """The commands that these scripts say."""
+    folder = files("redlock_django.engine").joinpath("lua")
+    text = "".join(folder.joinpath(f"{name}.lua").read_text() for name in names)
+    said = re.findall(r"redis\.p?call\('(\w+)'", text)
+    return {command.lower() for command in said}
+
+
+def test_every_right_is_one_that_a_script_needs() -> None:
+    every = {
+        path.name.removesuffix(".lua")
+        for path in files("redlock_django.engine").joinpath("lua").iterdir()
+    }
+    of_locks = {command.name for command in COMMANDS} | {"join", "queue"}
+    assert scripts(*of_locks) | BY_HAND == {*LOCKS, *WAITING}
+    assert scripts(*every) | BY_HAND | {"zcard"} == {*LOCKS, *WAITING, *LOOKING}
+    assert len({*LOCKS, *WAITING, *LOOKING}) == len(LOCKS + WAITING + LOOKING)
+
+
+def test_the_documentation_says_the_same() -> None:
+    text = DOCS.read_text()
+    assert least_acl("redlock") + "\n" in text
+    assert least_acl("redlock", looking=True) + "\n" in text
+
+
+def test_a_whole_life_with_the_rights_of_locks(site: list[LocalMaster]) -> None:
+    with lock("order:1", "user:7", ttl=5) as held:
+        with pytest.raises(ResourceLocked):  # somebody else's, by the masters
+            locks["default"].backend.acquire(("order:1",), 5, 0, "{}")
+        until(lambda: on(site, "order:1") == 3, what="on all masters")
+        with site[2].client() as client:
+            client.delete("redlock:lock:order:1")  # to be healed
+        until(lambda: held.extend() and on(site, "order:1") == 3, what="healed")
+        with site[1].client() as client:
+            client.script_flush()
+        assert held.extend() > 0
+    lease = locks["default"].backend.acquire(("order:1",), 5, 0, "{}")
+    threading.Timer(0.2, locks["default"].backend.release, (lease,)).start()
+    with lock("order:1", wait=20):  # and be woken
+        pass
+    nothing_left(site)
+    for master in site:
+        with master.client() as client:
+            assert client.zcard("redlock:held") == 0
+            # Nothing was refused meanwhile, not even what is only tried.
+            assert denials(client) == []
+
+
+async def test_a_whole_life_in_a_loop(site: list[LocalMaster]) -> None:
+    async with lock("order:1", wait=2) as held:
+        assert await held.aextend() > 0
+    await locks.aclose()
+    nothing_left(site)
+
+
+def test_looking_and_freeing_with_the_rights_of_people(site: list[LocalMaster]) -> None:
+    operator = ("--using", "operator", "--format=json")
+    with lock("order:1") as held:
+        until(lambda: on(site, "order:1") == 3, what="on all masters")
+        for how in ([], ["--search", "order"], ["--scan"], ["--reverse"]):
+            assert run("list_locks", *operator, *how).json["total"] == 1
+        status = run("redlock_status", *operator)
+        assert (status.status, status.said) == (0, "")
+        assert status.json["masters"][0]["held"] == 1
+        freed = run("release_lock", "order:1", *operator, "--noinput", "--holder", held.fingerprint)
+        assert freed.status == 0
+    assert run("redlock_init", "--using", "operator").status == 0
+    for master in site:
+        with master.client() as client:
+            assert denials(client) == []
+
+
+def test_the_user_of_locks_may_not_look_and_is_told_so(site: list[LocalMaster]) -> None:
+    page = held_locks()
+    assert all("its ACL forbids" in reason for reason in page.silent.values())
+    assert all("docs/acl.md" in reason for reason in page.silent.values())
+    ran = run("list_locks")
+    assert ran.status == 3
+    # How its masters are it may know.
+    status = run("redlock_status", "--format=json")
+    assert (status.status, status.said) == (0, "")
+    assert status.json["masters"][0]["held"] is None
+    assert set(status.json["masters"][0]["forbidden"]) == set(LOOKING)
+
+
+@pytest.mark.parametrize("missing", [*LOCKS, "keys"])
+def test_a_right_that_is_missing_is_named(site: list[LocalMaster], missing: str) -> None:
+    rights = ["resetkeys", "~other:*"] if missing == "keys" else [f"-{missing}"]
+    with site[0].client() as client:
+        client.execute_command("ACL", "SETUSER", "shop", *rights)
+        try:
+            ran = run("redlock_status", "--format=json")
+        finally:
+            client.execute_command("ACL", "SETUSER", "shop", *least_acl("redlock").split())
+    assert ran.status == 1
+    assert [[f["code"] for f in m["faults"]] for m in ran.json["masters"]] == [["acl"], [], []]
+    assert ran.json["masters"][0]["counted"] is False
+    assert re.search(rf"its ACL forbids .*{re.escape(missing)}", ran.said)
+    assert f"The least rights that work: {least_acl('redlock')}" in ran.said
+
+
+@pytest.mark.parametrize("missing", [c for c in WAITING if c not in ("publish", "subscribe")])
+def test_a_right_that_only_waiters_need_is_told_of(site: list[LocalMaster], missing: str) -> None:
+    with site[0].client() as client:
+        client.execute_command("ACL", "SETUSER", "shop", f"-{missing}")
+        try:
+            ran = run("redlock_status", "--format=json")
+        finally:
+            client.execute_command("ACL", "SETUSER", "shop", f"+{missing}")
+    first = ran.json["masters"][0]
+    assert [fault["code"] for fault in first["faults"]] == ["waiting"]
+    assert first["counted"] is True
+    assert missing in first["faults"][0]["text"]
+
+
+def test_nothing_else_is_allowed(site: list[LocalMaster]) -> None:
+    user: Any = Redis(port=site[0].port, username="shop", password="canary")
+    operator: Any = Redis(port=site[0].port, username="operator", password="canary")
+    try:
+        for who in (user, operator):
+            for command in (["FLUSHALL"], ["KEYS", "*"], ["CONFIG", "GET", "*"], ["ACL", "LIST"]):
+                with pytest.raises(NoPermissionError):
+                    who.execute_command(*command)
+            with pytest.raises(NoPermissionError):
+                who.get("session:1")
+            with pytest.raises(Exception, match="key"):
+                who.eval("return redis.call('GET', 'session:1')", 0)
+        with pytest.raises(NoPermissionError):
+            user.scan()
+    finally:
+        user.close()
+        operator.close()
+
+
+def test_a_lock_without_a_right_says_no_quorum(site: list[LocalMaster]) -> None:
+    for master in site:
+        with master.client() as client:
+            client.execute_command("ACL", "SETUSER", "shop", "-info")
+    try:
+        with pytest.raises(QuorumUnreachable, match="its ACL forbids 'info'"):
+            lock("order:1").acquire()
+    finally:
+        for master in site:
+            with master.client() as client:
+                client.execute_command("ACL", "SETUSER", "shop", "+info")
+
+
+def on(masters: list[LocalMaster], resource: str) -> int:
+    """On how many masters a resource is locked."""
+    found = 0
+    for master in masters:
+        with master.client() as client:
+            found += int(client.exists(f"redlock:lock:{resource}"))
+    return found
+
+
+def denials(client: Any) -> list[bytes]:
+    """What the server had to refuse to our users in this test, but what may be refused."""
+    found = []
+    for entry in client.execute_command("ACL", "LOG"):
+        said = entry if isinstance(entry, dict) else dict(zip(entry[::2], entry[1::2], strict=True))
+        found += [said[name] for name in (b"object", "object") if name in said]
+    return [command for command in found if command != b"client|setinfo"]

@@ -1,0 +1,245 @@
+"""The admin's list of held locks: what it asks for, what it shows, to whom."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.core.exceptions import FieldError
+from django.core.management import call_command
+from django.db.models import Q
+
+from redlock_django.admin import queryset as asking
+from redlock_django.admin.queryset import HeldLockQuerySet
+from redlock_django.backends.redis import RedisBackend
+from redlock_django.engine.holders import State
+from redlock_django.inspection import held_locks
+from redlock_django.models import HeldLock
+from tests.operate.conftest import LIST, RECORDS, RELEASE
+from tests.operate.planted import plant
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from django.test import Client
+    from pytest_django import Settings
+
+    from redlock_django.testing.masters import LocalMaster
+
+pytestmark = [pytest.mark.live, pytest.mark.django_db]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """With what the masters were asked for pages."""
+    calls: list[dict[str, Any]] = []
+
+    def spied(using: str, **what: Any) -> Any:
+        calls.append({"using": using, **what})
+        return held_locks(using, **what)
+
+    monkeypatch.setattr(asking, "held_locks", spied)
+    return calls
+
+
+def names(page: Any) -> list[str]:
+    return [lock.resource for lock in page.context["cl"].result_list]
+
+
+def test_a_lock_is_shown_with_its_holder_its_time_and_its_masters(
+    five: list[LocalMaster], viewer: Client
+) -> None:
+    plant(five[:3], "order:1", ttl=50)
+    body = viewer.get(LIST).content.decode()
+    for text in ("order:1", "web1 · pid 7 · shop", "/orders/1/pay/", "user\u00a07", "3/5", "for 4"):
+        assert text in body, text
+    assert "1 lock is held." in body
+    assert 'action="' not in body.split('id="changelist-form"')[1].split(">")[0]
+
+
+def test_a_page_is_asked_for_once_and_nothing_beyond_it(
+    five: list[LocalMaster], viewer: Client, asked: list[dict[str, Any]]
+) -> None:
+    for number in range(103):
+        plant(five[:1], f"n:{number:03}", ttl=100 + number)
+    first = viewer.get(LIST)
+    assert len(names(first)) == 100
+    assert first.context["cl"].result_count == 103
+    second = viewer.get(LIST, {"p": 2})
+    assert names(second) == ["n:100", "n:101", "n:102"]
+    assert [(call["offset"], call["limit"]) for call in asked] == [(0, 100), (100, 100)]
+    assert viewer.get(LIST, {"p": 9}).status_code == 302
+    assert len(names(viewer.get(LIST, {"all": ""}))) == 100
+
+
+def test_the_order_is_by_time_left_or_by_name(five: list[LocalMaster], viewer: Client) -> None:
+    plant(five, "b", ttl=90)
+    plant(five, "a", ttl=95)
+    plant(five, "c", ttl=85)
+    assert names(viewer.get(LIST)) == ["c", "b", "a"]
+    columns = viewer.get(LIST).context["cl"].list_display
+    by_time, by_name = columns.index("time_left"), columns.index("name")
+    assert names(viewer.get(LIST, {"o": f"-{by_time}"})) == ["a", "b", "c"]
+    assert names(viewer.get(LIST, {"o": str(by_name)})) == ["a", "b", "c"]
+    assert names(viewer.get(LIST, {"o": f"-{by_name}"})) == ["c", "b", "a"]
+
+
+def test_search_and_filters(
+    five: list[LocalMaster], viewer: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(five, "order:1")
+    plant(five[:2], "order:2")
+    plant(five, "user:1")
+    plant(five, "invoice:1", prefix="payments")
+    assert names(viewer.get(LIST, {"q": "order", "o": "1"})) == ["order:1", "order:2"]
+    assert names(viewer.get(LIST, {"state": "partial"})) == ["order:2"]
+    assert names(viewer.get(LIST, {"using": "payments"})) == ["invoice:1"]
+    assert names(viewer.get(LIST, {"using": "payments", "state": "partial"})) == []
+    aliases = [
+        choice["display"]
+        for choice in viewer.get(LIST)
+        .context["cl"]
+        .filter_specs[0]
+        .choices(viewer.get(LIST).context["cl"])
+    ]
+    assert aliases == ["default", "payments"]
+    for wrong in ({"using": "nope"}, {"state": "nope"}):
+        assert viewer.get(LIST, wrong).status_code == 302
+    assert len(names(viewer.get(LIST, {"p": "99"}))) == 3
+    assert viewer.get(LIST, {"resource__regex": "(a+)+"}).status_code == 302
+    monkeypatch.setattr(
+        asking, "held_locks", lambda using, **what: replace(held_locks(using), stopped_at=77)
+    )
+    assert "stopped at 77" in viewer.get(LIST, {"q": "order"}).content.decode()
+
+
+def test_a_hung_master_is_told_of_and_waited_for_once(
+    five: list[LocalMaster], viewer: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    surveys: list[Any] = []
+    survey = RedisBackend.survey
+
+    def spied(backend: RedisBackend) -> Any:
+        surveys.append(survey(backend))
+        return surveys[-1]
+
+    monkeypatch.setattr(RedisBackend, "survey", spied)
+    plant(five, "order:1")
+    five[4].pause()
+    began = time.monotonic()
+    page = viewer.get(LIST)
+    assert time.monotonic() - began < 5
+    assert len(surveys) == 1
+    rows = page.context["cl"].masters
+    assert [row.level for row in rows] == ["ok"] * 4 + ["error"]
+    assert "did not answer within 0.5 s" in page.content.decode()
+    assert names(page) == ["order:1"]
+    assert "4/5" in page.content.decode()
+
+
+def test_with_every_master_down_the_page_says_so(five: list[LocalMaster], viewer: Client) -> None:
+    for master in five:
+        master.kill()
+    page = viewer.get(LIST)
+    assert page.status_code == 200
+    assert page.content.decode().count("refused the connection") == 5
+    assert viewer.get(f"{LIST}0123abcd:default:order_3A1/change/", follow=True).status_code == 200
+
+
+def test_what_is_wrong_with_masters_is_said(five: list[LocalMaster], viewer: Client) -> None:
+    with five[0].client() as client:
+        client.config_set("maxmemory-policy", "allkeys-lru")
+        client.config_set("maxmemory", "100mb")
+    body = viewer.get(LIST).content.decode()
+    assert "not fit" in body
+    assert "allkeys-lru, 100" in body
+
+
+def test_wrong_settings_are_told_on_the_page(viewer: Client, settings: Settings) -> None:
+    settings.REDLOCK = {"default": {"MASTRES": []}}
+    settings.MIDDLEWARE = [one for one in settings.MIDDLEWARE if "redlock" not in one]
+    page = viewer.get(LIST)
+    assert page.status_code == 200
+    assert "MASTRES" in page.content.decode()
+
+
+def test_no_password_is_shown(viewer: Client, operator: Client, settings: Settings) -> None:
+    urls = [f"redis://me:sesame@127.0.0.1:{port}/0" for port in (1, 2, 3)]
+    settings.REDLOCK = {"default": {"MASTERS": urls, "OPTIONS": {"password": "sesame"}}}
+    for page in (viewer.get(LIST), operator.post(RELEASE, {"_selected_action": "x:default:a"})):
+        assert "sesame" not in page.content.decode()
+
+
+def test_whatever_a_holder_says_is_text(five: list[LocalMaster], operator: Client) -> None:
+    evil = "<script>alert(1)</script>"
+    print_ = plant(five, "order:1", path=evil, host=evil, user=evil, app="\u202eppa")
+    plant(five, "odd:'&%3C;/é~ü")
+    plant(five, "<b>bad name</b>\n")
+    shown = f"{LIST}{print_}_3Adefault_3Aorder_3A1/change/"
+    asking_ = operator.post(RELEASE, {"_selected_action": f"{print_}:default:order:1"})
+    for page in (operator.get(LIST), operator.get(shown), asking_):
+        body = page.content.decode()
+        assert page.status_code == 200
+        assert evil not in body
+        assert "&lt;script&gt;alert(1)" in body
+        assert "\u202e" not in body
+        assert "<b>bad" not in body
+    # What can be no name of ours is shown, and told of where it is followed.
+    links = operator.get(LIST).content.decode().split('class="field-name')[1:]
+    for link in links:
+        href = link.split('href="')[1].split('"')[0]
+        assert operator.get(href, follow=True).status_code == 200
+
+
+def test_who_may_see(five: list[LocalMaster], staff: Callable[..., Client], viewer: Client) -> None:
+    print_ = plant(five, "order:1")
+    one = f"{LIST}{print_}_3Adefault_3Aorder_3A1/"
+    clerk = staff()
+    assert "Held locks" not in clerk.get("/admin/").content.decode()
+    for url in (LIST, one + "change/", one + "history/", RECORDS):
+        assert clerk.get(url).status_code == 403, url
+    assert "Held locks" in viewer.get("/admin/").content.decode()
+    assert viewer.get(one + "change/").status_code == 200
+    for url in (LIST + "add/", one + "delete/"):
+        assert viewer.get(url).status_code == 403, url
+    alone = staff("release_heldlock")
+    assert alone.get(LIST).status_code == 403
+    assert alone.post(RELEASE, {"_selected_action": "x"}).status_code == 403
+
+
+def test_dumpdata_knows_no_table() -> None:
+    out = io.StringIO()
+    call_command("dumpdata", "redlock_django", stdout=out)
+    assert json.loads(out.getvalue()) == []
+    assert not HeldLock.objects.all()
+
+
+# What Django's QuerySet and ChangeList call in ours.
+
+
+def test_every_narrowing_is_a_clone_that_asks_for_itself(
+    five: list[LocalMaster], asked: list[dict[str, Any]]
+) -> None:
+    print_ = plant(five, "order:1")
+    every: Any = HeldLockQuerySet(HeldLock)
+    some = every.in_state(State.HELD).searching("order").order_by("-resource", "-pk")
+    assert (every.asked.state, every.asked.search, every.asked.order) == (None, "", "ttl")
+    assert some._chain().asked == some.all().asked == some._clone().asked == some.asked
+    assert not asked
+    assert some.count() == len(some) == len(some[0:100]) == len(some._clone()) == 1
+    assert some.exists()
+    assert len(asked) == 1
+    assert asked[0]["state"] is State.HELD
+    assert every.order_by().filter(Q()).asked == every.asked
+    held = every.get(pk=f"{print_}:default:order:1")
+    assert (held.resource, held.using, held.fingerprint) == ("order:1", "default", print_)
+    assert list(every.filter(pk__in=[held.pk, "nonsense", "x:y:z"])) == [held]
+    with pytest.raises(HeldLock.DoesNotExist):
+        every.get(pk="00000000:default:order:1")
+    for lookup in ({"resource": "order:1"}, {"pk": 1, "using": "default"}):
+        with pytest.raises(FieldError, match="by id only"):
+            every.filter(**lookup)

@@ -1,0 +1,180 @@
+"""Releasing in the admin: what was shown, after a question, by who may, and on record."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.contrib.admin.models import DELETION, LogEntry
+from django.contrib.messages import get_messages
+from django.test import Client
+
+from redlock_django.models import ForcedRelease
+from tests.operate.conftest import LIST, RECORDS, RELEASE
+from tests.operate.planted import free, on, plant
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from redlock_django.testing.masters import LocalMaster
+
+pytestmark = [pytest.mark.live, pytest.mark.django_db]
+
+
+def detail(fingerprint: str, resource: str) -> str:
+    return f"{LIST}{fingerprint}_3Adefault_3A{resource.replace(':', '_3A')}/change/"
+
+
+def confirm(client: Client, *ids: str) -> list[str]:
+    """Answer the question with yes; give the messages."""
+    answer: Any = client.post(RELEASE, {"_selected_action": ids, "confirmed": "yes"})
+    assert answer.status_code == 302, answer.content.decode()
+    return [str(message) for message in get_messages(answer.wsgi_request)]
+
+
+def test_one_lock_is_released_from_its_page(five: list[LocalMaster], operator: Client) -> None:
+    print_ = plant(five, "order:1", ttl=50)
+    page = operator.get(detail(print_, "order:1")).content.decode()
+    assert "web1 · pid 7 · shop" in page
+    assert page.count("redlock-has-own") == 5
+    assert f'value="{print_}:default:order:1"' in page
+    question = operator.post(RELEASE, {"_selected_action": f"{print_}:default:order:1"})
+    body = question.content.decode()
+    for text in ("order:1", "web1", "It does not stop the holder", "Yes, release it", "5/5"):
+        assert text in body, text
+    assert on(five, "order:1") == 5
+    (message,) = confirm(operator, f"{print_}:default:order:1")
+    assert message.startswith("Released: order:1.")
+    assert message.count(": released") == 5
+    assert on(five, "order:1") == 0
+    entry = LogEntry.objects.get()
+    assert (entry.action_flag, entry.object_repr) == (DELETION, "order:1")
+    assert entry.change_message.count("released") == 5
+    record = ForcedRelease.objects.get()
+    assert record.by == entry.user.get_username()
+    assert "order:1" in operator.get("/admin/").content.decode()
+
+
+def test_many_are_released_from_the_list_after_a_question(
+    five: list[LocalMaster], operator: Client
+) -> None:
+    ids = [f"{plant(five, f'order:{n}', token=f'{n:x}')}:default:order:{n}" for n in range(12)]
+    plant(five, "user:1")
+    question = operator.post(
+        f"{LIST}?q=order",
+        {"action": "release_selected", "index": "0", "select_across": "1", "_selected_action": ids},
+    )
+    assert question.status_code == 200
+    body = question.content.decode()
+    assert "these 12 locks" in body
+    assert "user:1" not in body
+    assert on(five, "order:3") == 5
+    (message,) = confirm(operator, *ids)
+    assert "order:9" in message
+    assert "and 2 more" in message
+    assert not any(on(five, f"order:{n}") for n in range(12))
+    assert on(five, "user:1") == 5
+    assert LogEntry.objects.count() == ForcedRelease.objects.count() == 12
+
+
+def test_a_lock_taken_anew_survives_and_the_message_says_so(
+    five: list[LocalMaster], operator: Client
+) -> None:
+    shown = plant(five, "order:1")
+    free(five, "order:1")
+    now = plant(five, "order:1", token="b", host="web2")
+    question = operator.post(RELEASE, {"_selected_action": f"{shown}:default:order:1"})
+    assert "taken anew by web2" in question.content.decode()
+    assert "Yes, release" not in question.content.decode()
+    (message,) = confirm(operator, f"{shown}:default:order:1")
+    assert "taken anew" in message
+    assert now in message
+    assert on(five, "order:1") == 5
+    assert not LogEntry.objects.exists()
+    back = operator.get(detail(shown, "order:1"), follow=True).content.decode()
+    assert "taken anew by web2" in back
+
+
+def test_what_is_not_held_any_more(five: list[LocalMaster], operator: Client) -> None:
+    shown = plant(five, "order:1")
+    free(five, "order:1")
+    (message,) = confirm(operator, f"{shown}:default:order:1")
+    assert "not held any more" in message
+    assert (
+        "not held any more" in operator.get(detail(shown, "order:1"), follow=True).content.decode()
+    )
+    assert confirm(operator, "nonsense", "a:nope:b", "00000000:default:a b") != []
+
+
+def test_too_few_masters(five: list[LocalMaster], operator: Client) -> None:
+    shown = plant(five, "order:1")
+    for master in five[:3]:
+        master.pause()
+    (message,) = confirm(operator, f"{shown}:default:order:1")
+    assert "Too few masters answered: order:1" in message
+    for master in five[:3]:
+        master.resume()
+    assert LogEntry.objects.count() == 1
+
+
+def test_a_rival_is_released_alone(five: list[LocalMaster], operator: Client) -> None:
+    most = plant(five[:3], "order:1")
+    rival = plant(five[3:], "order:1", token="b", host="web2")
+    page = operator.get(detail(most, "order:1")).content.decode()
+    assert page.count("redlock-has-rival") == 2
+    assert f'value="{rival}:default:order:1"' in page
+    (message,) = confirm(operator, f"{rival}:default:order:1")
+    assert message.startswith("Released: order:1.")
+    assert on(five, "order:1") == 3
+
+
+def test_nobody_releases_without_the_permission(
+    five: list[LocalMaster], viewer: Client, staff: Callable[..., Client]
+) -> None:
+    print_ = plant(five, "order:1")
+    selected = {"_selected_action": f"{print_}:default:order:1"}
+    for page in (LIST, detail(print_, "order:1")):
+        body = viewer.get(page).content.decode()
+        assert "elease_selected" not in body
+        assert "Release by force" not in body
+    action = {"action": "release_selected", "index": "0", **selected}
+    viewer.post(LIST, action)
+    for client in (viewer, staff()):
+        for data in (selected, {**selected, "confirmed": "yes"}):
+            assert client.post(RELEASE, data).status_code == 403
+    assert Client().post(RELEASE, {**selected, "confirmed": "yes"}).status_code == 302
+    assert on(five, "order:1") == 5
+
+
+def test_get_changes_nothing_and_a_post_needs_its_token(
+    five: list[LocalMaster], operator: Client, staff: Callable[..., Client]
+) -> None:
+    print_ = plant(five, "order:1")
+    data = {"_selected_action": f"{print_}:default:order:1", "confirmed": "yes"}
+    assert operator.get(RELEASE, data).status_code == 405
+    for url in (LIST, detail(print_, "order:1")):
+        operator.get(url, {**data, "action": "release_selected", "index": "0"})
+    strict = staff("view_heldlock", "release_heldlock", enforce_csrf_checks=True)
+    assert strict.post(RELEASE, data).status_code == 403
+    assert on(five, "order:1") == 5
+
+
+def test_the_record_can_be_read_searched_and_filtered_only(
+    five: list[LocalMaster], operator: Client
+) -> None:
+    for name, token in (("order:1", "a"), ("user:1", "b")):
+        confirm(operator, f"{plant(five, name, token=token)}:default:{name}")
+    operator.get(RECORDS)  # where the messages are shown
+    body = operator.get(RECORDS, {"q": "order"}).content.decode()
+    assert "order:1" in body
+    assert "user:1" not in body
+    assert "5/5" in body
+    everything = {"outcome": "released", "using": "default"}
+    assert operator.get(RECORDS, everything).context["cl"].result_count == 2
+    record = ForcedRelease.objects.get(resource="order:1")
+    page = operator.get(f"{RECORDS}{record.pk}/change/").content.decode()
+    assert "web1" in page
+    assert 'name="_save"' not in page
+    for url in (f"{RECORDS}add/", f"{RECORDS}{record.pk}/delete/"):
+        assert operator.get(url).status_code == 403, url
+    assert operator.post(f"{RECORDS}{record.pk}/change/", {"by": "x"}).status_code == 403

@@ -1,0 +1,129 @@
+"""System checks that ask the masters: only on request, and then as redlock_status does."""
+
+from __future__ import annotations
+
+import re
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from redlock_django.wire.acl import least_acl
+from redlock_django.wire.survey import Survey
+from tests.app.checking import found
+from tests.operate.commands import run
+from tests.operate.misconfigured import misconfigure
+from tests.patience import patience
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
+
+    from redlock_django.testing.masters import LocalMaster
+
+pytestmark = pytest.mark.live
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def site(masters: list[LocalMaster], settings: Settings) -> list[LocalMaster]:
+    settings.REDLOCK = {"default": {"MASTERS": [m.url for m in masters], **patience()}}
+    assert run("redlock_init").status == 0
+    return masters
+
+
+def asked() -> dict[str, str]:
+    """What the masters have to say; numbers from 30 on are theirs."""
+    said = found(deploy=True, databases=["default"])
+    return {number: text for number, text in said.items() if int(number[1:]) >= 30}
+
+
+def test_nobody_is_asked_without_a_wish(
+    site: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("a master was asked")
+
+    monkeypatch.setattr(Survey, "__init__", refuse)
+    call_command("check", "--deploy", "--tag", "redlock", stderr=StringIO())
+    call_command("check", "--tag", "redlock", "--database", "default", stderr=StringIO())
+    with pytest.raises(AssertionError, match="was asked"):
+        call_command("check", "--deploy", "--tag", "redlock_masters", "--database", "default")
+
+
+def test_masters_in_order(site: list[LocalMaster]) -> None:
+    assert asked() == {}
+
+
+def test_what_they_say(site: list[LocalMaster], settings: Settings) -> None:
+    misconfigure(*site[:3])
+    site[3].kill()
+    site[4].restart()
+    said = asked()
+    assert {"W041", "E033", "E032", "W038", "W040", "E043"} <= set(said)
+    assert f"127.0.0.1:{site[3].port}: refused the connection" in said["W038"]
+    assert "1 of 5 masters are counted" in said["E043"]
+    assert "noeviction" in said["E033"]
+    with pytest.raises(CommandError, match=r"redlock_django\.E032"):
+        call_command("check", "--deploy", "--tag=redlock_masters", "--database=default")
+    settings.REDLOCK = {"default": {**settings.REDLOCK["default"], "TOLERATE": ["eviction"]}}
+    said = asked()
+    assert "W033" in said
+    assert "E033" not in said
+
+
+def test_twins_other_numbers_and_no_delay(site: list[LocalMaster], settings: Settings) -> None:
+    urls = [site[0].url, site[0].unix_url]
+    settings.REDLOCK = {"default": {"MASTERS": urls, **patience()}}
+    said = asked()
+    assert {"E034", "E036", "W042", "E043"} == set(said)
+    assert "a restart forgets its locks" in said["W042"]
+
+
+def test_an_acl_that_forbids_too_much(site: list[LocalMaster], settings: Settings) -> None:
+    with site[0].client() as client:
+        rights = [*least_acl("redlock").split(), "-zadd", "-zrem"]
+        client.execute_command("ACL", "SETUSER", "poor", "on", ">canary", *rights)
+        poor = site[0].url.replace("redis://", "redis://poor:canary@")
+        urls = [poor, *(master.url for master in site[1:])]
+        settings.REDLOCK = {"default": {"MASTERS": urls, **patience()}}
+        try:
+            said = asked()
+        finally:
+            client.execute_command("ACL", "DELUSER", "poor")
+    assert set(said) == {"E037"}
+    assert "its ACL forbids zadd, zrem" in said["E037"]
+    assert least_acl("redlock") in said["E037"]
+    assert "canary" not in said["E037"]
+
+
+def test_clocks_that_stand_apart_and_old_servers(
+    site: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dataclasses import replace
+
+    from redlock_django.wire.join import faults
+
+    health = Survey.health
+
+    def seen(survey: Survey) -> Any:
+        known = health(survey)
+        old = {"redis_version": "4.0.9", "role": "master", "cluster_enabled": "1", "loading": "1"}
+        known[1] = replace(known[1], offset=known[1].offset - 7)
+        known[2] = replace(known[2], faults=tuple(faults(old)))
+        return known
+
+    monkeypatch.setattr(Survey, "health", seen)
+    said = asked()
+    assert set(said) == {"E030", "E031", "E035", "W039"}
+    assert re.search(r"-(6\.[5-9]|7\.0) s off", said["E035"])  # less what the answers took
+
+
+def test_every_check_is_in_the_documentation() -> None:
+    code = "".join(path.read_text() for path in (ROOT / "redlock_django/checks").glob("*.py"))
+    numbers = set(re.findall(r'"(?:redlock_django\.)?([EW]\d{3})"', code))
+    table = (ROOT / "docs/howto/operate.md").read_text()
+    assert len(numbers) > 30
+    assert not {number for number in numbers if f"`{number}`" not in table}

@@ -1,0 +1,215 @@
+"""Who holds what, seen on five real masters: all up, one hung, all down."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from redlock_django import lock
+from redlock_django.engine.holders import State
+from redlock_django.exceptions import BadResource
+from redlock_django.handler import locks
+from redlock_django.health import master_status
+from redlock_django.inspection import held_locks, nearest_held, who_holds
+from redlock_django.wire.survey import Survey
+from tests.live.left_over import nothing_left
+from tests.live.linked import linked
+from tests.patience import patience
+from tests.waiting import until
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
+
+    from redlock_django.testing.masters import LocalMaster
+
+pytestmark = pytest.mark.live
+VALUE = "a" * 32 + ' {"host":"web1","pid":7,"app":"shop","at":1790000000.5,"path":"/pay/"}'
+
+
+@pytest.fixture(autouse=True)
+def _on_real_masters(masters: list[LocalMaster], settings: Settings) -> None:
+    settings.REDLOCK = {
+        "default": {"MASTERS": [m.url for m in masters], "RESTART_DELAY": 0, **patience()}
+    }
+    linked()
+    nothing_left(masters)
+
+
+def put(masters: list[LocalMaster], resource: str, value: str = VALUE, ttl: int = 60_000) -> None:
+    """Set a lock as a client would, without one."""
+    for master in masters:
+        with master.client() as client:
+            seconds, micros = client.time()
+            now = seconds * 1000 + micros // 1000
+            client.set(f"redlock:lock:{resource}", value, px=ttl)
+            client.zadd("redlock:held", {resource: now + ttl})
+
+
+def only(**asked: Any) -> Any:
+    (holding,) = held_locks(**asked).locks
+    return holding
+
+
+def test_a_held_lock_is_seen_with_its_holder_and_its_time(masters: list[LocalMaster]) -> None:
+    with lock("order:1", ttl=30, holder={"path": "/orders/1/pay/", "user": "7"}) as held:
+        until(lambda: len(only().leading) == 5, what="all five have it")
+        seen = only()
+        assert seen.resource == "order:1"
+        assert seen.state is State.HELD
+        assert seen.fingerprint == held.fingerprint
+        assert 25 < seen.ttl <= 30
+        assert abs(seen.since - time.time()) < 5
+        assert seen.holder["path"] == "/orders/1/pay/"
+        assert seen.holder["user"] == "7"
+    until(lambda: not held_locks().locks, what="released")
+
+
+def test_the_states(masters: list[LocalMaster]) -> None:
+    put(masters, "all")
+    put(masters[:3], "quorum")
+    put(masters[:2], "minority")
+    put(masters, "soon", ttl=1500)
+    put(masters, "theirs", value="someone else")
+    put(masters[:2], "split")
+    put(masters[2:], "split", value="b" * 32 + " {}")
+    put(masters[2:3], "split", value="c" * 32 + " {}")
+    states = {holding.resource: holding.state for holding in held_locks().locks}
+    assert states == {
+        "all": State.HELD,
+        "quorum": State.HELD,
+        "minority": State.PARTIAL,
+        "soon": State.EXPIRING,
+        "theirs": State.FOREIGN,
+        "split": State.DISAGREEING,
+    }
+    assert only(state=State.FOREIGN).resource == "theirs"
+
+
+def test_another_clients_lock_without_expiry_is_shown_once_it_contends(
+    masters: list[LocalMaster],
+) -> None:
+    for master in masters:
+        with master.client() as client:
+            client.set("redlock:lock:order:9", "theirs")
+    assert not held_locks().locks
+    assert only(scan=True).state is State.FOREIGN
+    assert only(search="order:9").ttl is None  # the very name is asked for, index or not
+    assert not lock("order:9").locked
+    with pytest.raises(Exception, match="held"):
+        lock("order:9").acquire()
+    assert only().resource == "order:9"
+
+
+def test_pages_are_in_order_and_complete(masters: list[LocalMaster]) -> None:
+    for number in range(25):
+        put(masters, f"n:{number:02}", ttl=100_000 - 1000 * number)
+    first = held_locks(limit=10)
+    rest = held_locks(limit=20, offset=10)
+    by_ttl = [holding.resource for holding in (*first.locks, *rest.locks)]
+    assert by_ttl == [f"n:{number:02}" for number in reversed(range(25))]
+    assert first.total == first.about == 25
+    assert first.stopped_at is None
+    by_name = held_locks(order="-resource", limit=3).locks
+    assert [holding.resource for holding in by_name] == ["n:24", "n:23", "n:22"]
+    last = held_locks(order="-ttl", limit=2).locks
+    assert [holding.resource for holding in last] == ["n:00", "n:01"]
+
+
+def test_a_search_takes_every_character_as_it_is(masters: list[LocalMaster]) -> None:
+    put(masters, "order:1")
+    put(masters, "order:21")
+    put(masters, "user:1")
+    found = [holding.resource for holding in held_locks(search="order", order="resource").locks]
+    assert found == ["order:1", "order:21"]
+    for glob in ("*", "order?1", "[a-z]", "\\", "^o"):
+        assert not held_locks(search=glob).locks
+
+
+def test_a_hung_master_is_told_of_and_costs_half_a_second(masters: list[LocalMaster]) -> None:
+    put(masters, "order:1")
+    masters[4].pause()
+    began = time.monotonic()
+    page = held_locks()
+    assert time.monotonic() - began < 1.5
+    assert list(page.silent) == [masters[4].url.removeprefix("redis://").removesuffix("/0")]
+    assert "did not answer" in next(iter(page.silent.values()))
+    assert page.locks[0].state is State.HELD
+    assert len(page.locks[0].leading) == 4
+
+
+def test_what_may_be_held_by_the_silent_ones_is_unclear(masters: list[LocalMaster]) -> None:
+    put(masters[:2], "order:1")
+    for master in masters[3:]:
+        master.kill()
+    assert only().state is State.UNCLEAR
+
+
+def test_with_every_master_down_the_page_is_empty_and_says_so(masters: list[LocalMaster]) -> None:
+    for master in masters:
+        master.kill()
+    page = held_locks(search="order:1")
+    assert not page.locks
+    assert len(page.silent) == 5
+    assert all("refused the connection" in reason for reason in page.silent.values())
+
+
+def test_who_holds_some_resources(masters: list[LocalMaster]) -> None:
+    put(masters, "order:1")
+    assert [h.resource for h in who_holds("order:1", "order:2").locks] == ["order:1"]
+    assert nearest_held("ordr:1") == ["order:1"]
+    with pytest.raises(BadResource):
+        who_holds("order 1")
+
+
+def test_a_loop_is_not_held_up() -> None:
+    import asyncio
+
+    from django.core.exceptions import SynchronousOnlyOperation
+
+    async def page() -> None:
+        with pytest.raises(SynchronousOnlyOperation):
+            held_locks()
+
+    asyncio.run(page())
+
+
+def test_the_masters_say_how_they_are(masters: list[LocalMaster]) -> None:
+    put(masters, "order:1")
+    with masters[1].client() as client:
+        client.config_set("maxmemory-policy", "allkeys-lru")
+        client.config_set("maxmemory", "100mb")
+    with masters[2].client() as client:
+        client.replicaof("127.0.0.1", masters[0].port)
+    masters[3].kill()
+    status = master_status()
+    codes = [[code for code, _ in one.faults] for one in status]
+    assert codes[0] == []
+    assert codes[1] == ["eviction"]
+    assert "replica" in codes[2]
+    assert codes[3] == ["unreachable"]
+    assert status[3].health is None
+    health = status[0].health
+    assert health is not None
+    assert health.held == 1
+    assert 0 < health.latency < 0.5
+    assert abs(health.offset) < 0.5
+
+
+def test_the_memory_backend_shows_the_same(settings: Settings) -> None:
+    settings.REDLOCK = {
+        "default": {
+            "BACKEND": "redlock_django.backends.memory.MemoryBackend",
+            "MASTERS": [f"redis://m{n}:1/0" for n in range(3)],
+        }
+    }
+    backend: Any = locks["default"].backend
+    with lock("order:1"), lock("order:2", ttl=5):
+        assert [h.resource for h in held_locks().locks] == ["order:2", "order:1"]
+        assert only(search="r:1").state is State.HELD
+        backend.down[0] = True
+        assert only(search="order:2").silent == {0}
+        assert [one.reason for one in master_status()] == ["down", "", ""]
+    backend.clear()
+    assert isinstance(backend.survey(), Survey)

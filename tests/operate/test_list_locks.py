@@ -1,0 +1,246 @@
+"""`manage.py list_locks`: data on stdout, words on stderr, and nothing that steers a terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from redlock_django import lock
+from tests.operate.commands import THREE_IN_MEMORY, Terminal, memory, put, run, turns
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
+
+MANAGE = Path(__file__).parents[2] / "manage.py"
+SLEEP = "redlock_django.management.commands.list_locks.sleep"
+VALUE = b"a" * 32 + b' {"host":"web1","pid":7,"app":"shop","at":1790000000.5,"path":"/pay/"}'
+
+
+@pytest.fixture(autouse=True)
+def _in_memory(settings: Settings) -> None:
+    settings.REDLOCK = {"default": THREE_IN_MEMORY, "other": THREE_IN_MEMORY}
+
+
+def resources(*arguments: str) -> list[str]:
+    return [
+        found["resource"] for found in run("list_locks", "--format=json", *arguments).json["locks"]
+    ]
+
+
+def test_the_document() -> None:
+    with lock("order:1", ttl=30, holder={"path": "/pay/", "user": "7"}) as held:
+        ran = run("list_locks", "--format", "json")
+        fingerprint = held.fingerprint
+    assert (ran.status, ran.said) == (0, "")
+    document = ran.json
+    [found] = document.pop("locks")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", document.pop("at"))
+    names = ["m1:6379", "m2:6379", "m3:6379"]
+    assert document == {
+        "using": "default",
+        "masters": names,
+        "silent": {},
+        "quorum": True,
+        "total": 1,
+        "stopped_at": None,
+    }
+    assert 25 < found.pop("ttl") <= 30
+    assert re.fullmatch(r"[-\d]{10}T[:\d]{8}\.\d{3}Z", found.pop("since"))
+    holder = found.pop("holder")
+    assert found == {
+        "resource": "order:1",
+        "state": "held",
+        "fingerprint": fingerprint,
+        "masters": names,
+        "rivals": {},
+    }
+    assert (holder["path"], holder["user"], holder["pid"]) == ("/pay/", "7", os.getpid())
+
+
+def test_the_table() -> None:
+    put("order:1", VALUE)
+    put("order:2", b"theirs", (0,), ms=10**15)
+    ran = run("list_locks", "--order", "resource")
+    head, first, second = ran.out.splitlines()
+    assert head.split() == ["RESOURCE", "STATE", "MASTERS", "TTL", "SINCE", "LOCK", "HOLDER"]
+    assert re.fullmatch(
+        r"order:1 +held +3/3 +(30\.0|29\.\d) s +2026-09-21 \d\d:13:20 +[0-9a-f]{8} +"
+        r"web1:7 shop /pay/",
+        first,
+    )
+    assert second.split()[:3] == ["order:2", "foreign", "1/3"]
+    assert second.endswith("?")
+    assert ran.said == ""
+
+
+def test_nothing_is_held() -> None:
+    assert run("list_locks") == (0, "", "nothing is held\n")
+    assert run("list_locks", "--format=json").json["locks"] == []
+
+
+def test_search_state_order_and_pages() -> None:
+    for number in range(5):
+        put(f"order:{number}", VALUE, ms=30_000 - 1000 * number)
+    put("user:1", b"theirs", (0, 1, 2))
+    put("user:2", VALUE, (0,), ms=1000)
+    assert resources("--search", "user") == ["user:2", "user:1"]
+    assert resources("--state", "foreign") == ["user:1"]
+    assert resources("--state", "partial") == ["user:2"]
+    assert resources("--order", "resource", "--limit", "2") == ["order:0", "order:1"]
+    assert resources("--order", "resource", "--reverse", "--limit=1") == ["user:2"]
+    assert resources("--offset", "1", "--limit", "2") == ["order:4", "order:3"]
+    assert len(resources("--all", "--limit", "1")) == 7
+    assert "2 of 7: see --offset" in run("list_locks", "--limit", "2").said
+
+
+def test_scan_finds_what_is_in_no_index() -> None:
+    memory().masters[0].set("redlock:lock:order:9", b"theirs")
+    assert resources() == []
+    assert resources("--scan") == ["order:9"]
+
+
+def test_what_is_not_shown_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(5):
+        put(f"order:{number}", VALUE)
+    monkeypatch.setattr("redlock_django.inspection.DEEPEST", 3)
+    ran = run("list_locks", "--all")
+    assert ran.status == 0
+    assert "stopped at 3: there may be more" in ran.said
+
+
+def test_a_silent_master_is_a_warning_and_two_of_three_are_too_many() -> None:
+    put("order:1", VALUE)
+    memory().down[1] = True
+    ran = run("list_locks")
+    assert (ran.status, ran.said) == (0, "m2:6379 down\n")
+    assert " 2/3 " in ran.out
+    memory().down[2] = True
+    ran = run("list_locks", "--format=json")
+    assert ran.status == 3
+    assert "only 1 of 3 masters answered" in ran.said
+    assert ran.json["quorum"] is False
+    assert ran.json["silent"] == {"m2:6379": "down", "m3:6379": "down"}
+    assert ran.json["locks"][0]["state"] == "unclear"
+
+
+EVIL = (
+    b"a" * 32
+    + b" "
+    + json.dumps(
+        {"host": "web\x1b[2J", "app": "a\nb", "path": "/\u202e<b>", "x\x9b": "\ud800", "at": 1e400}
+    ).encode()
+)
+
+
+@pytest.mark.parametrize("out", [StringIO, Terminal])
+@pytest.mark.parametrize("form", ["table", "json"])
+def test_what_others_wrote_steers_no_terminal(form: str, out: type[StringIO]) -> None:
+    put("evil\r\x1b]0;\x07", EVIL)
+    put("evil\nnever held", VALUE)
+    ran = run("list_locks", "--format", form, out=out())
+    assert ran.out.replace("\n", "").isprintable()
+    assert len(ran.out.splitlines()) == 3 or form == "json"
+    assert "nan" not in ran.out.lower()
+    assert "Infinity" not in ran.out
+
+
+@pytest.mark.parametrize("columns", [60, 90, 150])
+def test_the_table_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    put("order:" + "x" * 90, VALUE)
+    put("蛙" * 40, VALUE)
+    lines = run("list_locks", out=Terminal()).out.splitlines()
+    for line in lines:
+        wide = sum(2 if character == "蛙" else 1 for character in line)
+        assert wide <= columns
+    assert "…" in lines[1]
+    everything = run("list_locks").out  # not cut where no terminal is
+    assert "x" * 90 in everything
+    assert "蛙" * 40 in everything
+
+
+def test_watch_writes_one_line_of_json_each_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SLEEP, turns(3, lambda: put("order:1", VALUE)))
+    ran = run("list_locks", "--watch", "--format=json")
+    assert ran.status == 0
+    turned = [json.loads(line) for line in ran.out.splitlines()]
+    assert [turn["total"] for turn in turned] == [0, 1, 1]
+
+
+def test_watch_clears_a_terminal_and_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    put("order:1", VALUE)
+    monkeypatch.setattr(SLEEP, turns(2))
+    assert run("list_locks", "--watch", "1", out=Terminal()).out.count("\x1b[H\x1b[J") == 2
+    monkeypatch.setattr(SLEEP, turns(2))
+    assert "\x1b" not in run("list_locks", "--watch").out
+
+
+def test_watch_goes_on_without_a_quorum(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory().down[:2] = [True, True]
+    monkeypatch.setattr(SLEEP, turns(2))
+    ran = run("list_locks", "--watch")
+    assert ran.status == 0
+    assert ran.said.count("only 1 of 3 masters answered") == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--using", "nope"],
+        ["--watch", "0"],
+        ["--watch", "nan"],
+    ],
+)
+def test_wrong_arguments(arguments: list[str]) -> None:
+    assert run("list_locks", *arguments).status == 2
+
+
+@pytest.mark.parametrize("arguments", [["--limit", "0"], ["--offset", "x"], ["--state", "lost"]])
+def test_wrong_arguments_at_the_command_line(arguments: list[str]) -> None:
+    done = manage("list_locks", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+def manage(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, str(MANAGE), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "REDLOCK_MASTERS": "redis://127.0.0.1:9/0"},
+    )
+
+
+def test_as_a_process() -> None:
+    done = manage("list_locks", "--format", "json")
+    assert done.returncode == 3
+    assert json.loads(done.stdout)["quorum"] is False
+    assert "127.0.0.1:9 refused the connection" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_head_may_close_the_pipe() -> None:
+    child = subprocess.Popen(
+        [sys.executable, str(MANAGE), "list_locks", "--watch", "0.05", "--format=json"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "REDLOCK_MASTERS": "redis://127.0.0.1:9/0"},
+    )
+    assert child.stdout
+    assert child.stderr
+    assert json.loads(child.stdout.readline())["using"] == "default"
+    child.stdout.close()
+    said = child.stderr.read()
+    child.stderr.close()
+    assert child.wait(20) == 0
+    assert "Traceback" not in said

@@ -1,0 +1,148 @@
+"""`manage.py redlock_status` on real masters: what is wrong with each, and is there a quorum."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from redlock_django import lock
+from tests.operate.commands import THREE_IN_MEMORY, Terminal, memory, run
+from tests.operate.misconfigured import misconfigure
+from tests.patience import patience
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
+
+    from redlock_django.testing.masters import LocalMaster
+
+MANAGE = Path(__file__).parents[2] / "manage.py"
+
+
+@pytest.fixture
+def site(masters: list[LocalMaster], settings: Settings) -> list[LocalMaster]:
+    """Five real masters that are all trusted."""
+    settings.REDLOCK = {"default": {"MASTERS": [m.url for m in masters], **patience()}}
+    assert run("redlock_init").status == 0
+    return masters
+
+
+def codes(document: Any) -> list[list[str]]:
+    return [[fault["code"] for fault in master["faults"]] for master in document["masters"]]
+
+
+@pytest.mark.live
+def test_all_is_well(site: list[LocalMaster]) -> None:
+    ran = run("redlock_status", "--format=json")
+    assert (ran.status, ran.said) == (0, "")
+    document = ran.json
+    assert (document["counted"], document["needed"], document["quorum"]) == (5, 3, True)
+    assert codes(document) == [[]] * 5
+    first = document["masters"][0]
+    assert first["name"] == f"127.0.0.1:{site[0].port}"
+    assert first["up"] is first["counted"] is True
+    assert 0 < first["latency_ms"] < 500
+    assert abs(first["clock_offset_ms"]) < 500
+    assert re.fullmatch(r"[\d.]+", first["version"])
+    assert first["maxmemory_policy"] == "noeviction"
+    assert first["appendonly"] is False
+    assert first["held"] == 0
+    assert first["trusted_in"] == 0
+    assert first["forbidden"] == []
+    table = run("redlock_status")
+    assert table.status == 0
+    assert len(table.out.splitlines()) == 6
+    assert "5 of 5 masters are counted, 3 are needed" in table.said
+    assert run("list_locks").status == 0  # it has left nothing behind
+    assert lock("order:1").acquire().release()
+
+
+@pytest.mark.live
+def test_every_fault_is_named(site: list[LocalMaster], settings: Settings) -> None:
+    misconfigure(*site[:3])
+    site[3].pause()
+    site[4].restart()
+    ran = run("redlock_status", "--format=json")
+    assert ran.status == 3
+    found = codes(ran.json)
+    assert found[0] == ["policy"]
+    assert found[1] == ["eviction"]
+    assert "replica" in found[2]
+    assert found[3] == ["unreachable"]
+    assert found[4] == ["untrusted"]
+    assert [master["counted"] for master in ran.json["masters"]] == [True, *[False] * 4]
+    assert ran.json["masters"][3]["latency_ms"] is None
+    assert "did not answer within 0.5 s" in ran.said
+    assert "1 of 5 masters are counted, 3 are needed" in ran.said
+    settings.REDLOCK["default"]["TOLERATE"] = ["eviction"]
+    settings.REDLOCK = dict(settings.REDLOCK)
+    assert run("redlock_status", "--format=json").json["masters"][1]["counted"] is True
+
+
+@pytest.mark.live
+def test_one_fault_among_a_quorum(site: list[LocalMaster]) -> None:
+    site[0].kill()
+    ran = run("redlock_status", out=Terminal())
+    assert ran.status == 1
+    assert f"127.0.0.1:{site[0].port} refused the connection" in ran.said
+    row = ran.out.splitlines()[1].split()
+    assert (row[1], row[-1]) == ("no", "unreachable")
+
+
+@pytest.mark.live
+def test_one_server_under_two_names_and_another_deployment(
+    site: list[LocalMaster], settings: Settings
+) -> None:
+    twins = [site[0].url, site[0].unix_url, site[1].url]
+    settings.REDLOCK = {"default": {"MASTERS": twins, **patience()}}
+    ran = run("redlock_status", "--format=json")
+    assert ran.status == 3
+    assert codes(ran.json) == [["twin", "deployment"]] * 2 + [["deployment"]]
+    assert "--reconfigure" in ran.said
+
+
+@pytest.mark.live
+def test_a_master_whose_database_a_cache_empties(
+    site: list[LocalMaster], settings: Settings
+) -> None:
+    settings.CACHES = {
+        "default": {
+            "BACKEND": "django_redis.cache.RedisCache",
+            "LOCATION": f"redis://:canary@localhost:{site[1].port}/0",
+        }
+    }
+    ran = run("redlock_status", "--format=json")
+    assert ran.status == 1
+    assert codes(ran.json) == [[], ["cache"], [], [], []]
+    assert "the cache 'default' empties it" in ran.said
+    assert ran.json["masters"][1]["counted"] is True
+    assert "canary" not in f"{ran}"
+
+
+def test_the_memory_backend(settings: Settings) -> None:
+    settings.REDLOCK = {"default": THREE_IN_MEMORY}
+    assert run("redlock_status").status == 0
+    memory().down[0] = True
+    assert run("redlock_status").status == 1
+    memory().down[1] = True
+    assert run("redlock_status").status == 3
+    assert run("redlock_status", "--using", "nope").status == 2
+
+
+def test_as_a_process() -> None:
+    done = subprocess.run(
+        [sys.executable, str(MANAGE), "redlock_status"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "REDLOCK_MASTERS": "redis://127.0.0.1:9/0"},
+    )
+    assert done.returncode == 3
+    assert done.stdout.splitlines()[1].split()[0] == "127.0.0.1:9"
+    assert "Traceback" not in done.stderr

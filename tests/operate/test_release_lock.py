@@ -1,0 +1,257 @@
+"""`manage.py release_lock`: asks first, frees what was shown, and says it by its exit status."""
+
+from __future__ import annotations
+
+import builtins
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+from django.db import DatabaseError
+
+from redlock_django import lock
+from redlock_django.inspection import who_holds
+from redlock_django.models import ForcedRelease
+from tests.operate.commands import THREE_IN_MEMORY, memory, put, run
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
+
+pytestmark = pytest.mark.django_db
+R = "order:1"
+
+
+@pytest.fixture(autouse=True)
+def _in_memory(settings: Settings) -> None:
+    settings.REDLOCK = {"default": THREE_IN_MEMORY}
+
+
+@pytest.fixture
+def person(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Somebody at a terminal, who does something and gives an answer."""
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+
+    def answers(*answers: str, meanwhile: Callable[[], object] = lambda: None) -> None:
+        given = iter(answers)
+
+        def read(prompt: str = "") -> str:
+            assert prompt == ""  # it would go to stdout
+            meanwhile()
+            answer = next(given)
+            if answer == "^D":
+                raise EOFError
+            return answer
+
+        monkeypatch.setattr(builtins, "input", read)
+
+    return answers
+
+
+def is_held(resource: str = R) -> bool:
+    return memory().masters[0].get(f"redlock:lock:{resource}") is not None
+
+
+def test_a_person_is_shown_the_lock_and_asked(person: Callable[..., None]) -> None:
+    held = lock(R, holder={"path": "/pay/"}).acquire()
+    person("yes")
+    ran = run("release_lock", R)
+    assert ran.status == 0
+    assert not is_held()
+    assert f"lock {held.fingerprint} (held), since 20" in ran.said
+    assert "on 3 of 3 masters" in ran.said
+    assert "/pay/" in ran.said
+    assert "not stopped" in ran.said
+    rows = [line.split() for line in ran.out.splitlines()]
+    assert rows[0] == ["RESOURCE", "LOCK", "OUTCOME", "MASTER", "RESULT"]
+    assert rows[1:] == [
+        [R, held.fingerprint, "released", f"m{n}:6379", "released"] for n in (1, 2, 3)
+    ]
+
+
+@pytest.mark.parametrize("answer", ["no", "", "y", "^D"])
+def test_everything_but_yes_is_no(person: Callable[..., None], answer: str) -> None:
+    with lock(R):
+        person(answer)
+        ran = run("release_lock", R, "--format=json")
+        assert ran.status == 1
+        assert ran.json["results"][0]["outcome"] == "declined"
+        assert is_held()
+    assert not ForcedRelease.objects.exists()
+
+
+def test_a_lock_taken_anew_while_the_person_thinks_survives(person: Callable[..., None]) -> None:
+    first = lock(R).acquire()
+
+    def change_hands() -> None:
+        first.release()
+        put(R, b"b" * 32 + b" {}")
+
+    person("yes", meanwhile=change_hands)
+    ran = run("release_lock", R, "--format=json")
+    assert ran.status == 1
+    [result] = ran.json["results"]
+    assert (result["outcome"], result["fingerprint"] == result["now"]) == ("changed", False)
+    assert f"lock {result['now']} holds it now" in ran.said
+    assert is_held()
+
+
+def test_a_lock_that_comes_up_after_the_look_is_not_freed(
+    person: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def look_and_miss(*keys: str, using: str) -> object:
+        page = who_holds(*keys, using=using)
+        put(R, b"b" * 32 + b" {}")
+        return page
+
+    monkeypatch.setattr("redlock_django.management.commands.release_lock.who_holds", look_and_miss)
+    person("yes")
+    assert run("release_lock", R).status == 1
+    assert is_held()
+
+
+def test_without_a_terminal_it_needs_to_know_which_lock() -> None:
+    with lock(R) as held:
+        for arguments in ([], ["--noinput"], ["--holder", held.fingerprint], ["--force"]):
+            ran = run("release_lock", R, *arguments)
+            assert (ran.status, ran.out) == (2, "")
+            assert "--noinput" in ran.said
+        assert is_held()
+        assert run("release_lock", R, "--no-input", "--holder", "0" * 8).status == 1
+        assert is_held()
+        assert run("release_lock", R, "--noinput", "--holder", held.fingerprint).status == 0
+        assert not is_held()
+
+
+def test_force_frees_every_holder_of_a_split_vote() -> None:
+    for place in range(3):
+        put(R, f"{'abc'[place] * 32} {{}}".encode(), (place,))
+    assert run("release_lock", R, "--noinput", "--force").status == 0
+    assert all(master.get(f"redlock:lock:{R}") is None for master in memory().masters)
+
+
+def test_one_holder_of_a_split_vote_can_be_named() -> None:
+    put(R, b"a" * 32 + b" {}", (0, 1))
+    put(R, b"b" * 32 + b" {}", (2,))
+    from redlock_django.engine.validity import fingerprint_of
+
+    ran = run(
+        "release_lock", R, "--noinput", "--holder", fingerprint_of(b"b" * 32), "--format=json"
+    )
+    assert ran.status == 0
+    held = [master.get(f"redlock:lock:{R}") is not None for master in memory().masters]
+    assert held == [True, True, False]
+
+
+def test_dry_run_changes_nothing_and_needs_no_terminal() -> None:
+    with lock(R) as held:
+        ran = run("release_lock", R, "order:2", "--dry-run", "--format=json")
+        assert ran.status == 1
+        assert [result["outcome"] for result in ran.json["results"]] == [
+            "would release",
+            "not held",
+        ]
+        assert ran.json["results"][0]["fingerprint"] == held.fingerprint
+        assert ran.json["dry_run"] is True
+        assert run("release_lock", R, "--dry-run").status == 0
+        assert is_held()
+
+
+def test_a_key_that_is_not_held_brings_the_nearest() -> None:
+    with lock("order:17"):
+        ran = run("release_lock", "ordr:17", "--noinput", "--force", "--format=json")
+    assert ran.status == 1
+    assert ran.json["results"][0]["nearest"] == ["order:17"]
+    assert "ordr:17 is not held. Held is: order:17" in ran.said
+
+
+def test_of_several_keys_the_worst_status_counts() -> None:
+    with lock(R):
+        ran = run("release_lock", R, "order:2", "--noinput", "--force", "--format=json")
+        assert ran.status == 1
+        assert [r["outcome"] for r in ran.json["results"]] == ["released", "not held"]
+        assert not is_held()
+
+
+def test_too_few_masters() -> None:
+    with lock(R):
+        memory().down[:2] = [True, True]
+        ran = run("release_lock", R, "order:2", "--noinput", "--force", "--format=json")
+        assert ran.status == 3
+        assert [r["outcome"] for r in ran.json["results"]] == ["no quorum", "no quorum"]
+        assert ran.json["results"][0]["masters"] == {
+            "m1:6379": "down",
+            "m2:6379": "down",
+            "m3:6379": "released",
+        }
+        assert "may still be held" in ran.said
+
+
+@pytest.mark.parametrize("key", ["order 1", "order:*", "a%zz", "<b>", ""])
+def test_a_key_that_a_template_would_have_encoded(key: str) -> None:
+    with lock(R):
+        ran = run("release_lock", R, key, "--noinput", "--force")
+        assert ran.status == 2
+        assert "resource(" in ran.said or not key
+        assert is_held()  # nothing is done by halves
+
+
+def test_who_did_it_is_logged_and_recorded(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "web1")
+    with lock(R) as held, caplog.at_level(logging.WARNING):
+        fingerprint = held.fingerprint
+        ran = run("release_lock", R, "--noinput", "--force", "--by", "alice\nroot", "--format=json")
+    record = ForcedRelease.objects.get()
+    assert record.by.startswith(r"alice\nroot (")
+    assert record.by.endswith("@web1)")
+    assert record.fingerprint == fingerprint
+    [line] = [r.getMessage() for r in caplog.records if "by force" in r.getMessage()]
+    assert record.by in line
+    assert "\n" not in line
+    assert ran.json["by"] == record.by
+
+
+def test_what_a_holder_wrote_steers_no_terminal(
+    person: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    put(R, b"a" * 32 + rb' {"path":"/\u001b[31m\nnever","host":"\u009b2J"}')
+    person("yes")
+    ran = run("release_lock", R)
+    assert ran.status == 0
+    for text in (*ran.said.splitlines(), *ran.out.splitlines(), *caplog.messages):
+        assert text.isprintable()
+
+
+def test_wrong_arguments() -> None:
+    assert run("release_lock", R, "--using", "nope", "--dry-run").status == 2
+
+
+def test_of_a_split_vote_one_holder_is_shown_and_freed(person: Callable[..., None]) -> None:
+    put(R, b"a" * 32 + b" {}", (0, 1))
+    put(R, b"b" * 32 + b" {}", (2,))
+    person("yes")
+    ran = run("release_lock", R)
+    assert ran.said.count("is held by") == 1
+    person("yes")
+    put(R, b"a" * 32 + b" {}", (0, 1))
+    assert run("release_lock", R, "--force").said.count("is held by") == 2
+    assert not is_held()
+
+
+@pytest.mark.parametrize("problem", [DatabaseError, ImproperlyConfigured])
+def test_it_works_without_a_database(
+    problem: type[Exception], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(**_: object) -> None:
+        raise problem("no such table\nDETAIL: \x1b[2J")
+
+    monkeypatch.setattr(ForcedRelease.objects, "create", fail)
+    with lock(R):
+        assert run("release_lock", R, "--noinput", "--force").status == 0
+        assert not is_held()
+    assert any("by force" in text for text in caplog.messages)
+    assert r"was not recorded: no such table\nDETAIL" in caplog.text
+    assert all(text.isprintable() for text in caplog.messages)

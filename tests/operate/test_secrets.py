@@ -1,0 +1,354 @@
+"""A canary password and the token of a held lock: in nothing that anybody is shown."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from io import StringIO
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.contrib import admin
+from django.contrib.admin.utils import quote
+from django.contrib.auth.models import User
+from django.core import checks
+from django.core.management import CommandError, call_command
+from django.dispatch import Signal
+from django.test import Client, RequestFactory
+from django.urls import NoReverseMatch, reverse
+from django.views.debug import ExceptionReporter
+
+from redlock_django import RedlockError, lock, lock_resource, signals
+from redlock_django.backends.redis import RedisBackend
+from redlock_django.counters import counters
+from redlock_django.engine.commands import COMMANDS, Acquire
+from redlock_django.engine.holders import Sighting
+from redlock_django.exceptions import InvalidRedlock
+from redlock_django.freeing import force_release
+from redlock_django.handler import locks
+from redlock_django.health import master_status
+from redlock_django.inspection import held_locks
+from redlock_django.locking import Lock
+from redlock_django.models import ForcedRelease, HeldLock
+from redlock_django.responses import answer
+from redlock_django.wire.acl import least_acl
+from tests.live.left_over import locked
+from tests.operate.commands import run
+from tests.patience import patience
+from tests.waiting import until
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
+
+    from redlock_django.testing.masters import LocalMaster
+
+pytestmark = [pytest.mark.live, pytest.mark.django_db]
+
+CANARY = "canary-7d1"
+R = "order:1"
+
+
+@pytest.fixture
+def site(masters: list[LocalMaster], settings: Settings) -> Iterator[list[LocalMaster]]:
+    """Three masters with a password that is given in a URL, in OPTIONS, and by a cache."""
+    three = masters[:3]
+    for master in three:
+        with master.client() as client:
+            rights = least_acl("redlock", looking=True).split()
+            client.execute_command("ACL", "SETUSER", "shop", "on", f">{CANARY}", *rights)
+    with_password = [m.url.replace("redis://", f"redis://shop:{CANARY}@") for m in three]
+    settings.CACHES = {
+        "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
+        "locks": {
+            "BACKEND": "django_redis.cache.RedisCache",
+            "LOCATION": with_password[2],
+            "OPTIONS": {"PASSWORD": CANARY},
+        },
+    }
+    settings.REDLOCK = {
+        "default": {
+            "MASTERS": [with_password[0], three[1].url, "cache:locks"],
+            "OPTIONS": {"username": "shop", "password": CANARY},
+            **patience(),
+        },
+        "locked out": {
+            "MASTERS": [with_password[0].replace(CANARY, f"{CANARY}-wrong"), three[1].url],
+            "OPTIONS": {"username": "shop", "password": f"{CANARY}-wrong"},
+            **patience(),
+        },
+    }
+    run("redlock_init")
+    yield three
+    locks.close()
+    for master in three:
+        master.resume()
+        with master.client() as client:
+            client.execute_command("ACL", "DELUSER", "shop")
+
+
+@pytest.fixture
+def held(site: list[LocalMaster]) -> Iterator[Lock]:
+    """A lock that is held, and seen on every master."""
+    taken = lock(R, holder={"path": "/pay/"})
+
+    def everywhere() -> bool:
+        # A master that is still being connected to would be given the lock by a later renewal.
+        taken.acquire()
+        if locked(site) == {f"redlock:lock:{R}": 3}:
+            return True
+        taken.release()
+        return False
+
+    until(everywhere, what="on all masters")
+    yield taken
+    taken.release()
+
+
+@pytest.fixture
+def logged(caplog: pytest.LogCaptureFixture) -> Callable[[], str]:
+    """Everything that was logged, with all fields of every record."""
+    caplog.set_level(logging.DEBUG)
+    return lambda: caplog.text + "".join(repr(vars(record)) for record in caplog.records)
+
+
+def token_of(held: Lock) -> str:
+    assert held._hold is not None
+    return held._hold.lease.token
+
+
+def is_clean(told: str, *expected: str, token: str = "no token") -> None:
+    for word in expected:
+        assert word in told  # it has been looked at the right thing
+    assert "canary" not in told
+    assert token not in told
+
+
+def test_commands(held: Lock, logged: Callable[[], str]) -> None:
+    fingerprint = held.fingerprint
+    told = ""
+    for form in ("table", "json"):
+        for using in ("default", "locked out"):
+            for command in (
+                ["list_locks"],
+                ["list_locks", "--scan", "--search", "order"],
+                ["redlock_status"],
+                ["release_lock", R, "--dry-run"],
+                ["release_lock", "order:2", "--noinput", "--holder", fingerprint],
+            ):
+                told += str(run(*command, "--using", using, f"--format={form}"))
+    for using in ("default", "locked out"):
+        told += str(run("redlock_init", "--using", using))
+        told += str(run("redlock_init", "--reconfigure", "--using", "locked out"))
+        told += str(run("with_lock", "order:9", "--using", using, "--", "true"))
+    told += str(run("release_lock", R, "--noinput", "--force", "--format=json"))
+    assert ForcedRelease.objects.count() == 1
+    told += repr(ForcedRelease.objects.values())
+    told += logged()
+    is_clean(
+        told,
+        fingerprint,
+        "refused the password",
+        "released by force",
+        "empties it",
+        token=token_of(held),
+    )
+
+
+def test_system_checks(site: list[LocalMaster], settings: Settings) -> None:
+    bad = [
+        f"redis://:{CANARY}/x@host",
+        f"redis://u:{CANARY}#x@host:1",
+        f"redis://host:{CANARY}",
+        f"redis://host/{CANARY}",
+        f"redis://host?password={CANARY}&nope={CANARY}",
+        f"http://u:{CANARY}@host",
+        f"redis://u:{CANARY} x@host",
+    ]
+    settings.REDLOCK |= {f"bad {n}": {"MASTERS": [url]} for n, url in enumerate(bad)}
+    settings.REDLOCK["wrong kind"] = {"MASTERS": ["redis://h"], "OPTIONS": {"password": [CANARY]}}
+    settings.REDLOCK = dict(settings.REDLOCK)
+    messages = checks.run_checks(include_deployment_checks=True, databases=["default"])
+    numbers = {message.id for message in messages}
+    assert {f"redlock_django.{n}" for n in ("E001", "W001", "W005", "W038")} <= numbers
+    told = repr(messages) + "".join(f"{m} {m.msg} {m.hint} {m.obj}" for m in messages)
+    err = StringIO()
+    with suppress(CommandError) as caught:
+        call_command("check", "--deploy", "--tag=redlock", "--database=default", stderr=err)
+    is_clean(f"{told}{err.getvalue()}{caught}", "refused the password", "percent-encoded")
+    for alias in settings.REDLOCK:
+        try:
+            told += repr(locks[alias])
+        except InvalidRedlock as error:
+            told += everything_about(error)
+    is_clean(told)
+
+
+def test_every_page_of_the_admin(held: Lock, logged: Callable[[], str]) -> None:
+    User.objects.create_superuser("root")
+    visitor = Client()
+    visitor.force_login(User.objects.get())
+    force_release("order:2", by="me")
+    record = ForcedRelease.objects.create(resource=R, using="default", outcome="released")
+    shown = HeldLock.of("default", held_locks().locks[0])
+    visited, told = set(), ""
+    for model, model_admin in admin.site._registry.items():
+        if model._meta.app_label != "redlock_django":
+            continue
+        for pattern in model_admin.get_urls():
+            pk = shown.pk if model is HeldLock else record.pk
+            for kwargs in ({}, {"object_id": quote(pk)}):
+                try:
+                    url = reverse(f"admin:{pattern.name}", kwargs=kwargs)
+                except NoReverseMatch:
+                    continue
+                for using in ("default", "locked out"):
+                    for response in (
+                        visitor.get(url, {"using": using, "alias": using}, follow=True),
+                        visitor.post(
+                            url, {"action": "release_selected", "_selected_action": shown.pk}
+                        ),
+                    ):
+                        assert response.status_code < 500
+                        told += f"{response.headers} {response.content.decode()}"
+                        visited.add(url)
+    told += visitor.post(
+        reverse("admin:redlock_django_heldlock_release"),
+        {"_selected_action": shown.pk, "confirmed": "yes"},
+        follow=True,
+    ).content.decode()
+    assert len(visited) >= 6
+    is_clean(told + logged(), held.fingerprint, "/pay/", "released", token=token_of(held))
+
+
+def everything_about(error: BaseException) -> str:
+    """What a log, an error mail or the debug page would show of an exception, and its reprs."""
+    told = [repr(error), str(error), *traceback.format_exception(error), repr(vars(error))]
+    seen: BaseException | None = error
+    while seen is not None:
+        told.append(f"{seen!r} {seen} {seen.args}")
+        seen = seen.__cause__ or seen.__context__
+    return "\n".join(told)
+
+
+def debug_page(error: BaseException) -> str:
+    """Django's own, with the local variables of every frame."""
+    reporter = ExceptionReporter(None, type(error), error, error.__traceback__)
+    return str(reporter.get_traceback_html())
+
+
+def test_exceptions_and_answers(
+    held: Lock, site: list[LocalMaster], logged: Callable[[], str]
+) -> None:
+    errors: list[RedlockError] = []
+
+    def failing(work: Callable[[], object]) -> None:
+        with pytest.raises(RedlockError) as caught:
+            work()
+        errors.append(caught.value)
+
+    failing(lock(R, using="locked out").acquire)
+    failing(held.acquire)
+    with pytest.raises(RedlockError) as refused:
+        locks["default"].backend.acquire((R,), 5, 0, "{}")
+    errors.append(refused.value)
+    force_release(R, by="me")
+    failing(held.extend)
+    failing(held.ensure_held)
+    for master in site:
+        master.pause()
+    failing(lock("order:2").acquire)
+    told = "".join(map(everything_about, errors)) + logged()
+    for accept in ("text/html", "application/json", "application/problem+json"):
+        request = RequestFactory().get("/", headers={"accept": accept})
+        answers = [answer(request, e) for e in errors if type(e).__name__ != "AlreadyHeld"]
+        told += "".join(f"{a.headers}{a.content.decode()}" for a in answers)
+    is_clean(
+        told, "refused the password", "did not answer", "resource-locked", token=token_of(held)
+    )
+
+
+def in_options(settings: Settings, urls: list[str], **keys: Any) -> None:
+    """Put the password where the documentation says it belongs."""
+    settings.CACHES = {}
+    login = {"username": "shop", "password": CANARY}
+    settings.REDLOCK = {"default": {"MASTERS": urls, "OPTIONS": login, **patience(), **keys}}
+    settings.DEBUG = True
+
+
+def test_the_debug_page(settings: Settings, held: Lock, site: list[LocalMaster]) -> None:
+    in_options(settings, [master.url for master in site])
+    pages = ""
+
+    class Kept:  # whose repr does not tell
+        token = ""
+
+    @lock_resource("order:2")
+    def view(request: Any) -> Any:
+        inside = lock("order:2", reentrant=True).acquire()
+        Kept.token = token_of(inside)
+        raise RuntimeError("the view's own")
+
+    request = RequestFactory().get("/")
+    with pytest.raises(RuntimeError) as caught:
+        view(request)
+    pages += debug_page(caught.value)
+    in_options(settings, [master.url for master in site], TTL=-1)
+    with pytest.raises(InvalidRedlock) as wrong:
+        lock(R).acquire()
+    pages += debug_page(wrong.value)
+    in_options(settings, ["redis://127.0.0.1:9"])
+    with pytest.raises(RedlockError) as down:
+        lock(R).acquire()
+    pages += debug_page(down.value)
+    is_clean(pages, "RuntimeError", "InvalidRedlock", "QuorumUnreachable", token=Kept.token)
+
+
+def test_reprs(held: Lock) -> None:
+    service = locks["default"]
+    assert isinstance(service.backend, RedisBackend)
+    links = service.backend.sync_links()
+    assert held._hold is not None
+    lease = held._hold.lease
+    said = Acquire(
+        terms=service.backend.terms, resources=(R,), value=lease.value, ttl=1, proposal=1
+    )
+    things: list[Any] = [
+        service, service.options, service.backend, *service.backend.addresses,
+        links, *links.masters, *(vars(master) for master in links.masters),
+        held, held._hold, lease, lease.tally, lease.tally.votes, said, COMMANDS,
+        held_locks(), held_locks().locks[0].holder, Sighting(0, lease.value.encode(), 1.0),
+        master_status(), master_status("locked out"), counters["default"],
+    ]  # fmt: skip
+    with pytest.raises(RedlockError) as refused:
+        service.backend.acquire((R,), 5, 0, "{}")
+    things += [refused.value, refused.value.tally]
+    told = "".join(f"{thing!r}{thing!s}" for thing in things)
+    is_clean(told, held.fingerprint, R, token=lease.token)
+
+
+def test_signals_and_counters(held: Lock, logged: Callable[[], str]) -> None:
+    told: list[str] = []
+
+    def receive(**said: Any) -> None:
+        told.append(repr(said))
+
+    every = [made for made in vars(signals).values() if isinstance(made, Signal)]
+    for signal in every:
+        signal.connect(receive)
+    try:
+        with lock("order:2") as other:
+            other_token = token_of(other)
+        with suppress(RedlockError):
+            lock(R, using="locked out").acquire()
+        force_release(R, by="me")
+        with suppress(RedlockError):
+            held.extend()
+    finally:
+        for signal in every:
+            signal.disconnect(receive)
+    assert len(told) >= 4
+    text = "".join(told) + logged()
+    is_clean(text, held.fingerprint, token=token_of(held))
+    is_clean(text, token=other_token)

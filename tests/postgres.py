@@ -1,0 +1,113 @@
+"""`local_postgres()`: a PostgreSQL cluster of our own, for tests and for programs beside them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from redlock_django.testing.nursery import Nursery
+from tests.ports import free_port
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def local_postgres() -> Iterator[dict[str, Any]]:
+    """Start a cluster and yield it as one entry of Django's DATABASES; gone when the block is left.
+
+    Raises FileNotFoundError where it is not installed, or there is nobody it could run as.
+    """
+    programs = _postgres_programs()
+    with Nursery("redlock-postgres-") as nursery:
+        options: dict[str, Any] = {"cwd": nursery.directory}
+        if os.geteuid() == 0:
+            # PostgreSQL refuses to run as root.
+            account = _plain_user()
+            os.chown(nursery.directory, account.pw_uid, account.pw_gid)
+            options |= {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
+        data = nursery.directory / "data"
+        initdb = [str(programs / "initdb"), "-D", str(data), "-U", "postgres", "-A", "trust"]
+        initdb += ["-E", "UTF8", "--locale=C", "--no-sync"]
+        subprocess.run(initdb, check=True, capture_output=True, **options)
+        port = free_port()
+        settings = {
+            "listen_addresses": "127.0.0.1",
+            "port": str(port),
+            "unix_socket_directories": str(nursery.directory),
+            "fsync": "off",
+            "synchronous_commit": "off",
+            "full_page_writes": "off",
+            "max_connections": "200",
+        }
+        flags = [flag for name, value in settings.items() for flag in ("-c", f"{name}={value}")]
+        log = (nursery.directory / "log").open("wb")
+        with log:
+            process = nursery.spawn(
+                [str(programs / "postgres"), "-D", str(data), *flags], stderr=log, **options
+            )
+        _wait_for_postgres(port, process, nursery.directory / "log")
+        yield {
+            "ENGINE": "django.db.backends.postgresql",
+            "NAME": "postgres",
+            "USER": "postgres",
+            "PASSWORD": "",
+            "HOST": "127.0.0.1",
+            "PORT": str(port),
+        }
+        # Fast shutdown: lets it remove its shared memory, which outlives a killed postmaster.
+        process.send_signal(signal.SIGINT)
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGQUIT)
+            process.wait(10)
+
+
+def _postgres_programs() -> Path:
+    def version(folder: Path) -> tuple[int, ...]:
+        return tuple(int(part) for part in folder.parent.name.split(".") if part.isdigit())
+
+    # Debian keeps the server programs out of PATH.
+    folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=version, reverse=True)
+    if found := shutil.which("initdb"):
+        folders.append(Path(found).resolve().parent)
+    for folder in folders:
+        if (folder / "initdb").exists() and (folder / "postgres").exists():
+            return folder
+    raise FileNotFoundError("PostgreSQL is not installed (apt-get install postgresql)")
+
+
+def _plain_user() -> pwd.struct_passwd:
+    for name in ("postgres", "nobody"):
+        try:
+            return pwd.getpwnam(name)
+        except KeyError:
+            continue
+    raise FileNotFoundError(
+        "PostgreSQL does not run as root, and there is no user 'postgres' or 'nobody'"
+    )
+
+
+def _wait_for_postgres(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+    import psycopg
+
+    deadline = time.monotonic() + 30
+    while True:
+        try:
+            psycopg.connect(
+                host="127.0.0.1", port=port, user="postgres", dbname="postgres", connect_timeout=10
+            ).close()
+        except psycopg.OperationalError:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"PostgreSQL did not start: {log.read_text()}") from None
+            time.sleep(0.02)
+        else:
+            return

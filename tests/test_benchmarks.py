@@ -1,0 +1,148 @@
+"""The benchmarks run, and notice a lock that does not exclude."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from benchmarks.results import Results, Row, Where
+from benchmarks.spread import table
+from benchmarks.targets import Target, beside
+from benchmarks.worker import jobs
+from benchmarks.worker.witness import Intruder, Turnstile
+from benchmarks.workloads.handoff import together
+from redlock_django.testing import LocalMaster
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.mark.slow
+def test_one_command_measures_the_project_beside_the_floor_and_reports(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "benchmarks", "--quick", "--workloads", "pairs", "--pin"]
+    command += ["--peers", "floor", "--out", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+    results = Results.load(tmp_path / "benchmarks.json")
+    assert {row.contender for row in results.rows} == {"ours", "ours async", "floor"}
+    for row in results.rows:
+        assert row.figures["pairs"] > 0
+        assert row.figures["failed"] == 0
+        assert row.figures["looks"] > 0
+        assert row.figures["overlaps"] == 0
+    page = (tmp_path / "benchmarks.md").read_text()
+    assert "| acquire + release, one thread | pin: p50 by floor | ≤ 1.15× |" in page
+    assert "| redlock-py |" not in page
+    ET.parse(tmp_path / "benchmarks.svg")
+
+
+def test_what_is_unknown_is_said_before_anything_is_measured() -> None:
+    command = [sys.executable, "-m", "benchmarks", "--workloads", "pears"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "pears" in done.stderr
+    assert "refusals" in done.stderr
+
+
+class NoLock:
+    """Says yes to everybody and tells no master."""
+
+    masters_used = None
+
+    def key(self, resource: str) -> str:
+        return resource
+
+    def acquire(self, resource: str) -> Any:
+        return resource
+
+    wait = acquire
+
+    def release(self, held: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize("job", [jobs.pairs, jobs.refusals])
+def test_a_lock_that_does_not_exclude_is_found_out(masters: list[LocalMaster], job: Any) -> None:
+    places = [("127.0.0.1", master.port) for master in masters]
+    with Intruder(places, NoLock()) as intruder:
+        figures = job(NoLock(), intruder, seconds=0.01, warm_up=0.0)
+    assert figures["overlaps"] > 0
+
+    results = Results()
+    results.add(Row("pairs", "free", "one", "no lock", 0, figures))
+    assert "did NOT exclude" in results.troubles[0]
+
+
+def test_two_inside_at_once_are_counted(tmp_path: Path) -> None:
+    here, there = Turnstile(str(tmp_path / "turn")), Turnstile(str(tmp_path / "turn"))
+    with here, there:
+        pass
+    with there:
+        pass
+    assert (here.overlaps, there.overlaps) == (0, 1)
+
+
+def test_a_ratio_is_taken_within_its_round() -> None:
+    results = Results()
+    # A machine that grows slower and slower: of all rounds together the ratio would be wrong.
+    for number, weather in enumerate((1.0, 2.0, 10.0)):
+        results.add(Row("pairs", "pin", "one", "ours", number, {"p50_us": 3 * weather}))
+        if number != 1:
+            results.add(Row("pairs", "pin", "one", "floor", number, {"p50_us": 2 * weather}))
+    values = beside("pairs", "pin", "one", "ours", "floor")
+    assert values(results) == [1.5, 1.5]
+    target = Target("pair", "p50 by floor", 1.5, values)
+    assert target.met(target.measured(results) or 0.0)
+    assert not target.met(1.51)
+    unknown = Target(
+        "pair", "p50 by pottery", 1.5, beside("pairs", "pin", "one", "ours", "pottery")
+    )
+    assert unknown.measured(results) is None
+
+
+def test_results_come_back_from_their_file(tmp_path: Path) -> None:
+    results = Results({"cores": 2}, [Row("pairs", "pin", "one", "ours", 0, {"p50_us": 3.0})])
+    results.troubles.append("it rained")
+    results.save(tmp_path / "benchmarks.json")
+    assert Results.load(tmp_path / "benchmarks.json") == results
+    assert results.median(Where("pairs", "pin", "one", "ours"), "p50_us") == 3.0
+
+
+def test_turns_of_several_processes_are_put_together() -> None:
+    mine = [[0.0, 0.0, 1.0], [1.0, 2.5, 3.0]]
+    yours = [[0.5, 1.5, 2.0], [8.0, 9.0, 9.5]]
+    figures = together([mine, yours], end=5.0)
+    # Handed over at 1.0 and at 2.0; nobody waited at 3.0, and what was taken after the end of
+    # the time does not count as a share of it.
+    assert figures["max_us"] == pytest.approx(0.5e6)
+    assert figures["share"] == 2.0
+    assert figures["longest_wait_ms"] == pytest.approx(1500.0)
+    assert figures["turns"] == 4
+
+
+def test_the_intruder_asks_the_group_that_decides(masters: list[LocalMaster]) -> None:
+    class SecondGroup(NoLock):
+        """Holds everything on the last two masters, and nothing on the others."""
+
+        def masters_of(self, resource: str) -> range:
+            return range(2, 4)
+
+    places = [("127.0.0.1", master.port) for master in masters[:4]]
+    for master in masters[2:4]:
+        with master.client() as client:
+            client.set("order:1", "ours")
+    with Intruder(places, SecondGroup()) as intruder:
+        intruder.look("order:1")
+        assert intruder.overlaps == 0
+        intruder.look("order:2")
+        assert intruder.overlaps == 1
+
+
+def test_a_spread_in_which_only_the_share_of_the_new_group_moves() -> None:
+    rows = list(table(2_000))[2:]
+    assert [row.split("|")[1].strip() for row in rows] == ["2", "4", "8"]

@@ -1,0 +1,62 @@
+"""What the docs say of faults is true: every test and mutant they name is there, each once."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.engine import mutants
+from tests.live import test_script_mutants
+
+ROOT = Path(__file__).resolve().parents[1]
+TEXT = (ROOT / "docs" / "faults.md").read_text()
+ROWS = re.findall(r"^\| (\d+) \|(.*)\|(.*)\|(.*)\|(.*)\|$", TEXT, re.MULTILINE)
+TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
+NAMED = [found for row in ROWS for found in TEST.findall("".join(row[3:]))]
+MUTANTS = {mutant.name for mutant in mutants.MUTANTS} | {
+    mutant[0] for mutant in test_script_mutants.MUTANTS
+}
+
+
+Test = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@cache
+def _tests(file: str) -> dict[str, Test]:
+    tree = ast.parse((ROOT / file).read_text())
+    return {node.name: node for node in ast.walk(tree) if isinstance(node, Test)}
+
+
+def test_no_fault_is_left_out() -> None:
+    assert [row[0] for row in ROWS] == [str(number) for number in range(1, 53)]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[row[0] for row in ROWS])
+def test_each_names_a_test_or_says_that_it_is_not_covered(row: tuple[str, ...]) -> None:
+    assert TEST.search(row[3]) or "not covered" in row[3]
+
+
+@pytest.mark.parametrize(("file", "name"), NAMED, ids=[name for _, name in NAMED])
+def test_every_test_that_is_named_is_there(file: str, name: str) -> None:
+    assert name.startswith("test_")
+    assert name in _tests(file)
+
+
+def test_none_stands_for_two_faults() -> None:
+    assert sorted(NAMED) == sorted(set(NAMED))
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[row[0] for row in ROWS])
+def test_without_the_rule_something_is_known_to_fail(row: tuple[str, ...]) -> None:
+    """By a second run of the test itself, by a mutant, or by another test."""
+    told = TEST.sub("", row[4]).strip()
+    assert set(re.findall(r'"([^"]+)"', told)) <= MUTANTS
+    said = re.sub(r'"[^"]+"', "", told).strip()
+    assert said in ("", "own") or said.startswith("own (")
+    tests = [_tests(file)[name] for file, name in TEST.findall(row[3])]
+    ways = [ast.unparse(way) for test in tests for way in test.decorator_list]
+    assert not said or any(way == "guards" or "parametrize(" in way for way in ways)

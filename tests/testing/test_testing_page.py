@@ -1,0 +1,64 @@
+"""What docs/howto/testing.md shows is run as it stands, by a pytest of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs/howto/testing.md").read_text()
+SNIPPETS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+
+
+@pytest.mark.live
+def test_every_snippet_passes(tmp_path: Path) -> None:
+    code = "\n\n".join(SNIPPETS)
+    (tmp_path / "test_page.py").write_text(code)
+    # A pytest beside those of this suite, on a machine that may have few cores: only what the
+    # snippets say may decide, not who is given the processor.
+    (tmp_path / "patient.py").write_text(
+        "from testproject.settings import *\n"
+        'REDLOCK["default"] |= {"MASTER_TIMEOUT": 4.0, "MAX_CLOCK_SKEW": 4.0}\n'
+    )
+    (tmp_path / "pytest.ini").write_text(
+        "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n"
+    )
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "--tb=short",
+            "-p",
+            "no:cacheprovider",
+            "-W",
+            "error",
+        ],
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}",
+            "DJANGO_SETTINGS_MODULE": "patient",
+            "PYTEST_ADDOPTS": "",
+        },
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    many = len(re.findall(r"^ *(?:async )?def test_", code, re.MULTILINE))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"{many} passed" in done.stdout
+
+
+def test_every_name_of_the_kit_is_explained() -> None:
+    from redlock_django import testing
+
+    names = {name for name in testing.__all__ if name != "LocalMaster"}
+    assert {name for name in names if f"{name}(" not in PAGE and f"`{name}`" not in PAGE} == set()

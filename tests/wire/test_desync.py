@@ -1,0 +1,37 @@
+"""Commands over links that are hurt: each reply is read as its own, and it would be told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from redlock_django.wire.links import Links
+from tests.wire import desync
+from tests.wire.colours import COLOURS
+
+pytestmark = pytest.mark.live
+
+
+@pytest.mark.parametrize("name", COLOURS)
+def test_each_reply_is_read_as_its_own(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert desync.main(["--commands", "2000", "--colour", name]) == 0
+    assert f"{name}: each read as its own" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", COLOURS)
+def test_a_reply_that_is_read_as_anothers_is_told(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest, replies = Links._paid, iter(range(1, 10**9))
+
+    def forgetful(self: Links, link: Any) -> float:
+        owed = link.owed[0]
+        paid = honest(self, link)
+        if next(replies) % 500 == 0:
+            link.owed.appendleft(owed)
+        return paid
+
+    monkeypatch.setattr(Links, "_paid", forgetful)
+    assert desync.main(["--commands", "20000", "--colour", name]) == 1
+    assert "a reply of another round" in capsys.readouterr().out

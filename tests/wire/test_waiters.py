@@ -1,0 +1,502 @@
+"""Waiting over real masters and scripted ones: who is called, who listens, what is left.
+
+Where a test says that somebody is called, the fallback is out of reach: without the call the
+test would not end in time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from redlock_django.engine import waiting
+from redlock_django.engine.errors import QuorumUnreachable, ResourceLocked
+from redlock_django.wire.join import speaks_resp3
+from redlock_django.wire.waiters import Waiters
+from tests.waiting import until
+from tests.wire.colours import COLOURS, Colour, Loop, Threads, joined
+from tests.wire.scripted import Said, ScriptedMaster, honest, push, resp
+from tests.wire.test_link import scripted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from redlock_django.engine.validity import Lease
+    from redlock_django.testing.masters import LocalMaster
+
+pytestmark = pytest.mark.live
+
+both = pytest.mark.parametrize("name", COLOURS)
+NEVER = 30.0
+
+
+@pytest.fixture
+def no_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody asks again who was not called."""
+    monkeypatch.setattr(waiting, "FALLBACK", NEVER)
+    monkeypatch.setattr(waiting, "LONGEST", NEVER)
+
+
+def queued(masters: Sequence[LocalMaster], resource: str) -> list[int]:
+    """How many wait on each master."""
+    found = []
+    for master in masters:
+        with master.client() as client:
+            found.append(int(client.zcard(f"redlock:queue:{resource}")))
+    return found
+
+
+def wait_queued(masters: Sequence[LocalMaster], resource: str, waiters: int) -> None:
+    until(
+        lambda: queued(masters, resource) == [waiters] * len(masters),
+        f"{waiters} wait for {resource}: {queued(masters, resource)}",
+    )
+
+
+@contextmanager
+def waiters(colour: Colour, masters: Sequence[LocalMaster], *names: str) -> Iterator[Queue]:
+    """These wait for "order:1", in this order, each with a thread of its own."""
+    with ThreadPoolExecutor(len(names)) as pool:
+        queue = Queue(colour, pool)
+        for place, name in enumerate(names, 1):
+            queue.join(name)
+            wait_queued(masters, "order:1", place)
+        yield queue
+
+
+class Queue:
+    """Who waits, and in which order they got it."""
+
+    def __init__(self, colour: Colour, pool: ThreadPoolExecutor) -> None:
+        self.colour = colour
+        self.pool = pool
+        self.order: list[str] = []
+        self.takers: dict[str, Future[None]] = {}
+
+    def join(self, name: str) -> None:
+        self.takers[name] = self.pool.submit(self._take, name)
+
+    def _take(self, name: str) -> None:
+        lease = self.colour.acquire("order:1", wait=20.0)
+        self.order.append(name)
+        self.colour.release(lease)
+
+    def ended(self) -> list[str]:
+        for taker in self.takers.values():
+            taker.result(10)
+        return self.order
+
+
+@both
+@pytest.mark.parametrize("n", [1, 3, 5])
+@pytest.mark.usefixtures("no_fallback")
+def test_each_release_calls_the_next(name: str, masters: list[LocalMaster], n: int) -> None:
+    masters = masters[:n]
+    with joined(name, masters) as colour:
+        lease = colour.acquire("order:1")
+        with waiters(colour, masters, "A", "B", "C", "D") as queue:
+            colour.release(lease)
+            assert queue.ended() == ["A", "B", "C", "D"]
+        colour.settle()
+        assert queued(masters, "order:1") == [0] * n
+
+
+@pytest.mark.parametrize(("holder", "waiter"), [("threads", "loop"), ("loop", "threads")])
+@pytest.mark.usefixtures("no_fallback")
+def test_one_process_calls_another(holder: str, waiter: str, masters: list[LocalMaster]) -> None:
+    with joined(holder, masters[:3]) as ours, joined(waiter, masters[:3]) as theirs:
+        lease = ours.acquire("order:1")
+        with waiters(theirs, masters[:3], "A", "B") as queue:
+            ours.release(lease)
+            assert queue.ended() == ["A", "B"]
+
+
+@both
+@pytest.mark.usefixtures("no_fallback")
+def test_an_extended_lock_is_waited_for_all_the_same(name: str, masters: list[LocalMaster]) -> None:
+    with joined(name, masters[:3]) as colour:
+        lease = colour.acquire("order:1", ttl=0.5)
+        with waiters(colour, masters[:3], "A") as queue:
+            _, lease = colour.extend(lease, 8.0)
+            colour.release(lease)
+            assert queue.ended() == ["A"]
+
+
+@both
+@pytest.mark.usefixtures("no_fallback")
+def test_a_lock_that_expires_is_taken_by_the_first(name: str, masters: list[LocalMaster]) -> None:
+    with joined(name, masters[:3]) as colour:
+        colour.acquire("order:1", ttl=1.0)
+        with waiters(colour, masters[:3], "A", "B") as queue:
+            assert queue.ended() == ["A", "B"]
+
+
+@both
+def test_a_lost_call_is_made_good_by_asking(
+    name: str, masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Waiters, "call", lambda self, name, master: False)
+    with joined(name, masters[:3]) as colour:
+        lease = colour.acquire("order:1")
+        with waiters(colour, masters[:3], "A") as queue:
+            colour.release(lease)
+            assert queue.ended() == ["A"]
+
+
+@both
+@pytest.mark.parametrize("down", [1, 2])
+@pytest.mark.usefixtures("no_fallback")
+def test_with_masters_hung_the_others_call(
+    name: str, masters: list[LocalMaster], down: int
+) -> None:
+    with joined(name, masters) as colour:
+        lease = colour.acquire("order:1")
+        with waiters(colour, masters, "A", "B") as queue:
+            for master in masters[:down]:
+                master.pause()
+            colour.release(lease)
+            assert queue.ended() == ["A", "B"]
+            for master in masters[:down]:
+                master.resume()
+        colour.wait_usable(5)
+        until(lambda: queued(masters, "order:1") == [0] * 5, "nobody is left in a queue")
+
+
+@both
+@pytest.mark.usefixtures("no_fallback")
+def test_masters_that_come_back_are_listened_to_again(
+    name: str, masters: list[LocalMaster]
+) -> None:
+    with joined(name, masters[:3]) as colour:
+        for master in masters[:3]:
+            master.restart()
+        colour.start()
+        colour.wait_usable(3)
+        lease = colour.acquire("order:1", wait=5.0)  # a dead link may be noticed only now
+        with waiters(colour, masters[:3], "A", "B") as queue:
+            colour.release(lease)
+            assert queue.ended() == ["A", "B"]
+
+
+# Who does not wait.
+
+
+@both
+@pytest.mark.usefixtures("no_fallback")
+def test_who_does_not_wait_is_refused_while_somebody_has_the_turn(
+    name: str, masters: list[LocalMaster]
+) -> None:
+    with joined(name, masters[:3]) as colour, joined("threads", masters[:3]) as other:
+        lease = colour.acquire("order:1")
+        # Somebody who is called and does not come: it listens, that is all.
+        with ExitStack() as stack:
+            for master in masters[:3]:
+                client = stack.enter_context(master.client())
+                ear = stack.enter_context(client.pubsub())
+                ear.subscribe("redlock:wake:mute")
+                ear.get_message(timeout=5)
+                client.zadd("redlock:queue:order:1", {"redlock:wake:mute 1": 1e15})
+            colour.release(lease)
+            with pytest.raises(ResourceLocked) as caught:
+                other.acquire("order:1")
+            assert set(caught.value.tally.values()) <= {
+                "the turn of a waiter for 0.1 s", "no answer yet",
+                *(f"the turn of a waiter for {ms / 1000:.3g} s" for ms in range(100)),
+            }  # fmt: skip
+            assert caught.value.retry_after is not None
+            assert caught.value.retry_after <= 0.1
+            # The turn is over after 0.1 s, and the mute one is out of the queue.
+            other.release(other.acquire("order:1", wait=20.0))
+        assert queued(masters[:3], "order:1") == [0, 0, 0]
+
+
+# Who stops waiting.
+
+
+@both
+@pytest.mark.usefixtures("no_fallback")
+def test_a_wait_that_ran_out_leaves_no_trace(name: str, masters: list[LocalMaster]) -> None:
+    with joined(name, masters[:3]) as colour:
+        colour.acquire("order:1")
+        with pytest.raises(ResourceLocked):
+            colour.acquire("order:1", wait=0.1)
+        colour.settle()
+        assert queued(masters[:3], "order:1") == [0, 0, 0]
+
+
+@pytest.mark.usefixtures("no_fallback")
+def test_a_cancelled_wait_leaves_no_trace(masters: list[LocalMaster]) -> None:
+    with joined("loop", masters[:3]) as colour:
+        assert isinstance(colour, Loop)
+        lease = colour.acquire("order:1")
+        work = colour.backend.aacquire(("order:1",), 8.0, 20.0, "{}")
+        waiting_task = asyncio.run_coroutine_threadsafe(work, colour.loop)
+        wait_queued(masters[:3], "order:1", 1)
+        with waiters_behind(colour, masters[:3], 1) as queue:
+            waiting_task.cancel()
+            wait_queued(masters[:3], "order:1", 1)
+            colour.release(lease)
+            assert queue.ended() == ["behind"]
+
+
+@contextmanager
+def waiters_behind(colour: Colour, masters: Sequence[LocalMaster], ahead: int) -> Iterator[Queue]:
+    with ThreadPoolExecutor(1) as pool:
+        queue = Queue(colour, pool)
+        queue.join("behind")
+        wait_queued(masters, "order:1", ahead + 1)
+        yield queue
+
+
+CHILD = """
+import sys
+from tests.wire.colours import make_backend
+backend = make_backend(sys.argv[1:])
+backend.acquire(("order:1",), 8.0, 60.0, "{}")
+"""
+
+
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGINT])
+@pytest.mark.usefixtures("no_fallback")
+def test_a_process_that_died_waiting_is_skipped(
+    end: signal.Signals, masters: list[LocalMaster]
+) -> None:
+    with joined("threads", masters[:3]) as colour:
+        lease = colour.acquire("order:1")
+        urls = [master.url for master in masters[:3]]
+        child = subprocess.Popen([sys.executable, "-c", CHILD, *urls], stderr=subprocess.DEVNULL)
+        try:
+            wait_queued(masters[:3], "order:1", 1)
+            with waiters_behind(colour, masters[:3], 1) as queue:
+                child.send_signal(end)
+                assert child.wait(10) != 0
+                colour.release(lease)
+                assert queue.ended() == ["behind"]
+        finally:
+            child.kill()
+            child.wait()
+
+
+# Masters that cannot call.
+
+
+@both
+def test_a_user_that_may_not_subscribe_is_told_once_and_asks(
+    name: str, masters: list[LocalMaster], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "redlock_django")
+    with ExitStack() as stack:
+        for master in masters[:3]:
+            client = stack.enter_context(master.client())
+            client.execute_command(
+                "ACL", "SETUSER", "poor", "reset", "on", ">x", "~*", "+@all", "-subscribe"
+            )
+            stack.callback(client.execute_command, "ACL", "DELUSER", "poor")
+        urls = [f"redis://poor:x@127.0.0.1:{master.port}/0" for master in masters[:3]]
+        colour = stack.enter_context(joined(name, masters[:3], urls=urls))
+        lease = colour.acquire("order:1")
+        with waiters(colour, masters[:3], "A", "B") as queue:
+            colour.release(lease)
+            assert sorted(queue.ended()) == ["A", "B"]
+    told = [record.getMessage() for record in caplog.records if "asks again" in record.getMessage()]
+    assert len(told) == 3
+    assert all("answered NOPERM to SUBSCRIBE" in text for text in told)
+
+
+@both
+def test_a_server_without_resp3_is_never_told_to_subscribe(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    player = ScriptedMaster(pushes=False)
+    with scripted(name, player) as colour:
+        for _ in range(2):
+            colour.release(colour.acquire("order:1", wait=5.0))
+        assert {said.name for said in player.heard} == {"acquire", "release"}
+    told = [record.getMessage() for record in caplog.records]
+    assert sum("speaks no RESP3" in text for text in told) == 1
+
+
+@pytest.mark.parametrize(
+    ("answer", "speaks"),
+    [
+        (b"%1\r\n$5\r\nproto\r\n:3\r\n", True),
+        (b"-ERR unknown command `HELLO`\r\n", False),
+        (b"-NOPROTO unsupported protocol version\r\n", False),
+        (b"*2\r\n$5\r\nproto\r\n:2\r\n", False),
+    ],
+)
+def test_what_a_server_says_to_hello(answer: bytes, speaks: bool) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        for place in range(len(answer)):
+            theirs.sendall(answer[place : place + 1])
+        assert speaks_resp3(ours) is speaks
+        assert theirs.recv(100) == b"*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n"
+
+
+def test_a_server_that_hangs_up_on_hello() -> None:
+    ours, theirs = socket.socketpair()
+    with ours:
+        theirs.shutdown(socket.SHUT_WR)
+        with pytest.raises(ConnectionResetError):
+            speaks_resp3(ours)
+        theirs.close()
+
+
+# Pushes are no replies.
+
+
+def held(said: Said) -> bytes:
+    """What a master answers to whom another is in the way."""
+    if said.name != "acquire":
+        return honest(said)
+    return resp([said.number, 0, time.time_ns() // 1000, 1, 60_000, 5, b"f" * 32, 0])
+
+
+PUSHES = [
+    push(b"message", b"redlock:wake:0", b"redlock:wake:0 1"),
+    push(b"message", b"redlock:wake:0", b""),
+    push(b"message", b"redlock:wake:0"),
+    push(b"message", 7, 7),
+    push(b"invalidate", 1, 1, 5),
+    push(1, 1, time.time_ns() // 1000, 5),
+    push(),
+]
+
+
+@both
+@pytest.mark.parametrize("slices", [False, True])
+def test_a_push_is_never_read_as_a_reply(name: str, slices: bool) -> None:
+    def with_pushes(said: Said) -> bytes:
+        everything = b"".join(PUSHES)
+        return everything + honest(said) + everything
+
+    player = ScriptedMaster(with_pushes)
+    player.slices = slices
+    with scripted(name, player) as colour:
+        for turn in range(5):
+            lease = colour.acquire(f"order:{turn}", wait=5.0)
+            assert lease.fences == (player.heard[-1].number,)
+            assert colour.release(lease) is True
+        assert not player.ended.is_set()
+
+
+@both
+@pytest.mark.usefixtures("no_fallback")
+def test_a_called_waiter_asks_and_no_other(name: str) -> None:
+    player = ScriptedMaster(held)
+    with scripted(name, player) as colour, ThreadPoolExecutor(2) as pool:
+        first = pool.submit(colour.acquire, "order:1", wait=20.0)
+        until(lambda: asks(player) == ["order:1"], "the first asks")
+        second = pool.submit(colour.acquire, "order:2", wait=20.0)
+        until(lambda: asks(player) == ["order:1", "order:2"], "the second asks")
+        channel = next(said.keys[0] for said in player.heard if said.name == "subscribe")
+        player.answer = honest
+        player.send(push(b"message", channel, channel + b" 2"))
+        lease = second.result(10)
+        assert not first.done()
+        player.send(push(b"message", channel, channel + b" 1"))
+        first.result(10)
+        assert asks(player) == ["order:1", "order:2", "order:2", "order:1"]
+        assert colour.release(lease) is True
+
+
+def asks(player: ScriptedMaster) -> list[str]:
+    """The resources that were asked for."""
+    locks = [said.keys[3].decode() for said in player.heard if said.name == "acquire"]
+    return [lock.removeprefix("redlock:lock:") for lock in locks]
+
+
+@both
+@pytest.mark.usefixtures("no_fallback")
+def test_a_minority_that_calls_is_not_believed(name: str) -> None:
+    players = [ScriptedMaster(held) for _ in range(3)]
+    with scripted(name, *players) as colour, ThreadPoolExecutor(1) as pool:
+        taker = pool.submit(colour.acquire, "order:1", wait=20.0)
+        until(lambda: all(asks(player) for player in players), "everybody is asked")
+        until(lambda: not colour.inside(colour.links.owing), "everybody has answered")
+        channel = next(said.keys[0] for said in players[0].heard if said.name == "subscribe")
+        for player in players:
+            player.answer = honest
+        called = push(b"message", channel, channel + b" 1")
+        for _ in range(3):
+            players[0].send(called)
+        # It has been read for sure once another round has come back behind it, from this master
+        # too: two others decide the round.
+        colour.release(colour.acquire("order:2"))
+        until(lambda: "order:2" in asks(players[0]), "it is asked")
+        until(lambda: not colour.inside(colour.links.owing), "it has answered")
+        assert asks(players[0]) == ["order:1", "order:2"]
+        players[1].send(called)
+        taker.result(10)
+
+
+@both
+def test_a_subscription_that_nobody_asked_for_drops_the_link(name: str) -> None:
+    player = ScriptedMaster(lambda said: push(b"subscribe", b"x", 1) + honest(said))
+    with scripted(name, player) as colour:
+        with pytest.raises(QuorumUnreachable, match="out of step"):
+            colour.acquire("order:1")
+        assert player.ended.wait(5)
+
+
+@both
+def test_a_reply_to_subscribe_that_is_no_push_drops_the_link(name: str) -> None:
+    def as_in_resp2(said: Said) -> bytes:
+        if said.name == "subscribe":
+            return resp([b"subscribe", said.keys[0], 1])
+        return honest(said)
+
+    player = ScriptedMaster(as_in_resp2)
+    with scripted(name, player) as colour:
+        with pytest.raises(QuorumUnreachable):
+            colour.acquire("order:1", wait=0.01)
+        assert player.ended.wait(5)
+        assert asks(player) in ([], ["order:1"])
+
+
+# The threads that sleep also read.
+
+
+@pytest.mark.usefixtures("no_fallback")
+def test_threads_that_wait_read_for_those_that_work(masters: list[LocalMaster]) -> None:
+    with joined("threads", masters[:3]) as colour:
+        assert isinstance(colour, Threads)
+        lease = colour.acquire("order:1")
+        with waiters(colour, masters[:3], "A", "B", "C") as queue:
+            for turn in range(50):
+                other = colour.acquire(f"other:{turn}")
+                assert colour.release(other) is True
+            colour.release(lease)
+            assert queue.ended() == ["A", "B", "C"]
+
+
+@both
+@pytest.mark.usefixtures("no_fallback")
+def test_one_lock_passes_through_many_hands(name: str, masters: list[LocalMaster]) -> None:
+    turns: list[int] = []
+    holding = threading.Lock()
+
+    def take_turns(number: int) -> None:
+        for _ in range(10):
+            lease: Lease = colour.acquire("order:1", wait=25.0)
+            assert holding.acquire(blocking=False), "two hold it"
+            turns.append(number)
+            holding.release()
+            colour.release(lease)
+
+    with joined(name, masters) as colour, ThreadPoolExecutor(6) as pool:
+        for taker in [pool.submit(take_turns, number) for number in range(6)]:
+            taker.result(25)
+    assert sorted(turns) == sorted(list(range(6)) * 10)
