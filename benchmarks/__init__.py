@@ -1,0 +1,1 @@
+"""redlock_django beside its peers and beside the bare wire; see README.md."""

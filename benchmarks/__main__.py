@@ -1,0 +1,144 @@
+"""`uv run python -m benchmarks`: the project beside its peers, in one run."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks import environments, machine, masters
+from benchmarks.conductor import Plan
+from benchmarks.contenders import CONTENDERS
+from benchmarks.peers.ours import PATIENCE
+from benchmarks.report import write
+from benchmarks.results import Results
+from benchmarks.workloads import WORKLOADS, groups, growth
+from redlock_django.testing.nursery import Nursery
+
+
+def main() -> int:
+    """Run what was asked for and write the report; 1 if a lock did not exclude or a job failed."""
+    asked = arguments().parse_args()
+    if asked.report:
+        write(Results.load(asked.report), asked.out)
+        return 0
+    if asked.quick:
+        asked.rounds, asked.seconds = 1, 0.1
+        # It only shows that all of it runs, also where others keep the masters waiting.
+        os.environ[PATIENCE] = "1.0"
+    results = Results(machine.describe())
+    results.about["rounds"], results.about["seconds for each job"] = asked.rounds, asked.seconds
+    began = time.monotonic()
+    round_trip = asked.rtt_ms / 1000 if "rtt" in (asked.settings or ["rtt"]) else 0.0
+    # Everything else works on the first five.
+    most = {"growth": max(growth.NUMBERS), "groups": groups.SIZE * max(groups.COUNTS)}
+    needed = max(most.get(name, 5) for name in asked.workloads)
+    with (
+        masters.started(needed, round_trip) as servers,
+        Nursery("redlock-benchmark-") as nursery,
+    ):
+        results.about["server"] = servers.version
+        if round_trip:
+            results.about["round trip"] = f"{asked.rtt_ms:g} ms, held by {servers.proxy}"
+        plan = Plan(
+            servers,
+            results,
+            nursery,
+            asked.rounds,
+            asked.seconds,
+            peers=asked.peers,
+            settings=asked.settings or (),
+        )
+        for name in asked.workloads:
+            print(f"{name} ...", flush=True)
+            WORKLOADS[name](plan)
+        results.about["left out"] = plan.left_out
+        results.about["peers"] = peer_versions({row.contender for row in results.rows})
+    results.about["load at the end"] = machine.load()
+    results.about["took"] = f"{(time.monotonic() - began) / 60:.0f} min"
+    write(results, asked.out)
+    for trouble in results.troubles:
+        print(f"TROUBLE: {trouble}", file=sys.stderr)
+    return 1 if results.troubles else 0
+
+
+def peer_versions(names: set[str]) -> dict[str, str]:
+    """The versions of the libraries that took part."""
+    used = {CONTENDERS[name].environment for name in names & {*CONTENDERS}} - {"project"}
+    found: dict[str, str] = {}
+    for environment in sorted(used):
+        found |= environments.versions(environment)
+    return found
+
+
+def arguments() -> argparse.ArgumentParser:
+    """The command line."""
+    others = [name for name, contender in CONTENDERS.items() if not contender.ours]
+    parser = argparse.ArgumentParser(
+        "python -m benchmarks",
+        description="Measure redlock_django beside its peers and beside the bare wire.",
+        epilog="Without --pin, --rtt or --free every workload runs in the settings that its "
+        "targets are judged in. See benchmarks/README.md.",
+    )
+    parser.add_argument(
+        "--workloads",
+        type=_some_of({*WORKLOADS}),
+        default=list(WORKLOADS),
+        metavar="A,B",
+        help=f"which of: {', '.join(WORKLOADS)} (default: all)",
+    )
+    parser.add_argument(
+        "--peers",
+        type=lambda text: frozenset(_some_of({*others})(text)),
+        metavar="A,B",
+        help=f"beside whom, of: {', '.join(others)} (default: all)",
+    )
+    parser.add_argument("--rounds", type=int, default=5, help="how often (default: 5)")
+    parser.add_argument(
+        "--seconds", type=float, default=1.0, help="how long each job is measured (default: 1)"
+    )
+    settings = parser.add_argument_group("settings")
+    for setting, text in (
+        ("pin", "masters on one processor, the client on another one"),
+        ("rtt", "through a proxy that holds every reply"),
+        ("free", "as it comes"),
+    ):
+        settings.add_argument(
+            f"--{setting}", dest="settings", action="append_const", const=setting, help=text
+        )
+    settings.add_argument(
+        "--rtt-ms", type=float, default=1.0, help="for how many ms it holds it (default: 1)"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="one round of a tenth of a second: does it run?"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=Path(__file__).parent / ".results",
+        metavar="FOLDER",
+        help="where benchmarks.json, .md and .svg go (default: benchmarks/.results)",
+    )
+    parser.add_argument(
+        "--report", type=Path, metavar="JSON", help="measure nothing, only report on this file"
+    )
+    return parser
+
+
+def _some_of(known: set[str]) -> Callable[[str], list[str]]:
+    def read(text: str) -> list[str]:
+        asked = [part.strip() for part in text.split(",") if part.strip()]
+        if unknown := set(asked) - known:
+            raise argparse.ArgumentTypeError(
+                f"{', '.join(sorted(unknown))}: not among {', '.join(sorted(known))}"
+            )
+        return asked
+
+    return read
+
+
+if __name__ == "__main__":
+    sys.exit(main())

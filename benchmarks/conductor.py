@@ -1,0 +1,166 @@
+"""Starts workers and lets them do their jobs, one contender after the other, round by round."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import select
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count
+from pathlib import Path
+from typing import Any, Literal
+
+from benchmarks.contenders import CONTENDERS
+from benchmarks.environments import Missing, program
+from benchmarks.masters import Masters, client_cpu
+from benchmarks.results import Results, Row
+from redlock_django.testing.nursery import Nursery
+
+PATIENCE = 30.0
+"""Seconds beyond what a job should take after which a worker is given up."""
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+class WorkerFailed(Exception):
+    """A worker gave an error, or no answer."""
+
+
+class Worker:
+    """A contender in a process of its own."""
+
+    def __init__(self, process: subprocess.Popen[bytes], name: str, log: Path) -> None:
+        self._process, self._name, self._log = process, name, log
+
+    def ask(self, **job: Any) -> None:
+        """Send a job and do not wait for it."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(job).encode() + b"\n")
+        self._process.stdin.flush()
+
+    def answer(self, within: float) -> dict[str, Any]:
+        """The answer to the oldest job, which must come `within` seconds; else WorkerFailed."""
+        out = self._process.stdout
+        assert out is not None
+        ready, _, _ = select.select([out], [], [], within + PATIENCE)
+        line = out.readline() if ready else b""
+        if not line:
+            self._process.kill()
+            last = self._log.read_text(errors="replace").strip().splitlines()[-3:]
+            word = " / ".join(last) or "without a word"
+            raise WorkerFailed(f"{self._name} {'ended' if ready else 'never answered'}: {word}")
+        said: dict[str, Any] = json.loads(line)
+        if "error" in said:
+            raise WorkerFailed(f"{self._name}: {said['error'].strip().splitlines()[-1]}")
+        return said
+
+    def do(self, *, seconds: float, **job: Any) -> dict[str, Any]:
+        """Have a job done that takes `seconds`."""
+        self.ask(seconds=seconds, **job)
+        return self.answer(seconds)
+
+
+@dataclass
+class Plan:
+    """What was asked for on the command line, and where the results go."""
+
+    masters: Masters
+    results: Results
+    nursery: Nursery
+    rounds: int
+    seconds: float
+    peers: frozenset[str] | None = None
+    settings: Sequence[str] = ()
+    tell: Callable[[str], None] = print
+    left_out: dict[str, str] = field(default_factory=dict)
+    _numbers: Iterator[int] = field(default_factory=count)
+
+    def contenders(self, names: Sequence[str]) -> list[str]:
+        """Those of `names` that are wanted and can run here."""
+        able = []
+        for name in names:
+            if name in self.left_out:
+                continue
+            contender = CONTENDERS[name]
+            if self.peers is not None and name not in self.peers and not contender.ours:
+                continue
+            try:
+                program(contender.environment)
+            except Missing as reason:
+                self.left_out[name] = str(reason)
+                self.tell(f"  {name} is left out: {reason}")
+                continue
+            able.append(name)
+        return able
+
+    def in_settings(self, *usual: str) -> Sequence[str]:
+        """The settings that were asked for, else those in which the work is judged."""
+        return self.settings or usual
+
+    @contextlib.contextmanager
+    def worker(
+        self, name: str, setting: str, *, n: int = 5, first: bool = True, **options: Any
+    ) -> Iterator[Worker]:
+        """A contender ready for jobs on the first n masters; the first one finds them empty."""
+        contender = CONTENDERS[name]
+        log = self.nursery.directory / f"worker-{next(self._numbers)}.log"
+        if first:
+            self.masters.empty(setting)
+        with client_cpu(setting), log.open("wb") as errors:
+            process = self.nursery.spawn(
+                program(contender.environment),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                cwd=ROOT,
+            )
+        worker = Worker(process, name, log)
+        try:
+            places = self.masters.places(setting, n)
+            worker.ask(
+                home=contender.home, colour=contender.colour, masters=places, options=options
+            )
+            worker.answer(PATIENCE)
+            yield worker
+        finally:
+            process.kill()
+            process.wait()
+            for end in (process.stdin, process.stdout):
+                if end is not None:
+                    with contextlib.suppress(BrokenPipeError):
+                        end.close()
+
+    def interleaved(
+        self,
+        workload: str,
+        groups: Sequence[tuple[str, str, Sequence[str]]],
+        measure: Callable[[str, str, str], dict[str, Any]],
+        *,
+        parts: Literal["case", "contender", ""] = "",
+    ) -> None:
+        """Measure groups of (setting, case, contenders) round by round.
+
+        The contenders of a group follow each other, and another one begins in each round: so
+        a ratio within a round compares neighbours, and nobody is always the first. With
+        `parts`, one measurement gives the figures of several cases or contenders, by name.
+        """
+        for number in range(self.rounds):
+            for setting, case, names in groups:
+                able = self.contenders(names)
+                shift = number % len(able) if able else 0
+                for name in (*able[shift:], *able[:shift]):
+                    try:
+                        figures = measure(setting, case, name)
+                    except WorkerFailed as failure:
+                        trouble = f"{workload}, {setting}, {case}: {failure}"
+                        self.tell(f"  {trouble}")
+                        self.results.troubles.append(trouble)
+                        continue
+                    row = Row(workload, setting, case, name, number, figures)
+                    several = figures if parts else {"": figures}
+                    for part, own in several.items():
+                        changed: dict[str, Any] = {parts: part} if parts else {}
+                        self.results.add(replace(row, figures=own, **changed))
+            self.tell(f"  {workload}: round {number + 1} of {self.rounds}")

@@ -1,0 +1,1 @@
+"""The floors: what the wire itself costs, without a lock library."""

@@ -1,0 +1,134 @@
+"""What redlock_django sends to each master, recorded on the wire, to be played back bare.
+
+`python -m benchmarks.floors.tape HOST:PORT...` takes and gives back a lock through taps that
+stand before the masters, and prints what went by. So the floor sends the very bytes that the
+project sends now, whatever it has learned to send since this was written.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from socket import create_connection, create_server, socket
+from typing import Any
+
+import hiredis
+
+RESOURCE = b"bench:-tape:0000"
+"""What was locked on the tape; as long as every name that a job makes."""
+
+_TOKEN = re.compile(rb"\b([0-9a-f]{32}) \{")
+
+
+class Tape:
+    """For each master the bytes of an acquire and of its release."""
+
+    def __init__(self, acquire: list[bytes], release: list[bytes]) -> None:
+        self._acquire, self._release = acquire, release
+        found = _TOKEN.search(acquire[0])
+        if found is None:
+            raise RuntimeError("no token was found in what redlock_django sends")
+        self._token = found[1]
+
+    def play(self, resource: str, token: bytes) -> tuple[list[bytes], list[bytes]]:
+        """The acquire and the release of another resource, by another holder."""
+        name = resource.encode()
+        assert len(name) == len(RESOURCE)
+        assert len(token) == len(self._token)
+
+        def other(data: bytes) -> bytes:
+            return data.replace(RESOURCE, name).replace(self._token, token)
+
+        return [other(data) for data in self._acquire], [other(data) for data in self._release]
+
+
+def commands(data: bytes) -> int:
+    """How many commands there are in what was heard."""
+    reader, found = hiredis.Reader(), 0
+    reader.feed(data)
+    while reader.gets() is not False:
+        found += 1
+    return found
+
+
+def record(masters: list[Any]) -> Tape:
+    """Have a process of its own record a tape; the masters know and trust it afterwards."""
+    places = [f"{host}:{port}" for host, port in masters]
+    # Through a file: the output of the process may hold more than lines of ours.
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.floors.tape", *places],
+        check=True,
+        stdout=subprocess.PIPE,
+        timeout=60,
+    )
+    said = json.loads(done.stdout)
+    return Tape(*([bytes.fromhex(data) for data in said[part]] for part in ("acquire", "release")))
+
+
+class Tap:
+    """Stands before one master and notes what a client says to it."""
+
+    def __init__(self, place: tuple[str, int]) -> None:
+        self._place = place
+        self.heard = bytearray()
+        self._door = create_server(("127.0.0.1", 0))
+        self.port: int = self._door.getsockname()[1]
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            client, _ = self._door.accept()
+            master = create_connection(self._place)
+            for ends in ((client, master, self.heard), (master, client, None)):
+                threading.Thread(target=_pass_on, args=ends, daemon=True).start()
+
+
+def _pass_on(source: socket, to: socket, heard: bytearray | None) -> None:
+    while data := source.recv(65536):
+        if heard is not None:
+            heard += data
+        to.sendall(data)
+
+
+def main(places: list[str]) -> None:
+    """Record, and print the tape as JSON."""
+    from benchmarks.peers.ours import Threads
+
+    taps = [Tap((place.rsplit(":", 1)[0], int(place.rsplit(":", 1)[1]))) for place in places]
+    contender = Threads([("127.0.0.1", tap.port) for tap in taps])
+
+    deadline = time.monotonic() + 30
+    # A master that is still connecting, or late on a busy machine, is not told; then once more.
+    while time.monotonic() < deadline:
+        acquire, release = [b""], [b""]
+        with suppress(Exception):
+            held = contender.acquire(RESOURCE.decode())
+            acquire = heard(taps)
+            contender.release(held)
+            release = heard(taps)
+        if all(commands(data) == 1 for data in (*acquire, *release)):
+            said = {"acquire": acquire, "release": release}
+            sys.stdout.write(json.dumps({k: [data.hex() for data in v] for k, v in said.items()}))
+            return
+    raise RuntimeError(
+        "redlock_django no longer says one command to each master to take and to give back a "
+        "lock: benchmarks/floors has to learn what it says now"
+    )
+
+
+def heard(taps: list[Tap]) -> list[bytes]:
+    """What each master was told since we asked last."""
+    time.sleep(0.15)
+    said = [bytes(tap.heard) for tap in taps]
+    for tap in taps:
+        tap.heard.clear()
+    return said
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,79 @@
+"""The masters of a benchmark: real servers, pinned or not, near or a round trip away."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.rtt import holding_replies
+from redlock_django.testing import LocalMaster, local_masters
+
+CPUS = sorted(os.sched_getaffinity(0))
+CLIENT_CPU, SERVERS_CPU = CPUS[0], CPUS[-1]
+"""Where clients and masters run when pinned."""
+
+
+class Masters:
+    """N servers, and how a worker reaches them in each setting; made by `started`."""
+
+    def __init__(self, masters: list[LocalMaster], far: list[int], proxy: str) -> None:
+        self.every = masters
+        self.proxy = proxy
+        self._far = far
+
+    def places(self, setting: str, n: int) -> list[tuple[str, int]]:
+        """Where the first n of them are, in a setting ("free", "pin" or "rtt")."""
+        ports = self._far if setting == "rtt" else [master.port for master in self.every]
+        return [("127.0.0.1", port) for port in ports[:n]]
+
+    def empty(self, setting: str) -> None:
+        """Forget everything, and run where the setting wants it."""
+        cpus = {SERVERS_CPU} if setting == "pin" else set(CPUS)
+        for master in self.every:
+            for thread in Path(f"/proc/{master.process.pid}/task").iterdir():
+                os.sched_setaffinity(int(thread.name), cpus)
+            with master.client() as client:
+                client.flushall()
+
+    def info(self, section: str, word: str) -> float:
+        """A number of INFO, of all masters together."""
+        total = 0.0
+        for master in self.every:
+            with master.client() as client:
+                said: Any = client.info(section)
+                total += float(said[word])
+        return total
+
+    @property
+    def version(self) -> str:
+        """What the servers are."""
+        with self.every[0].client() as client:
+            said: Any = client.info("server")
+        name = "Valkey" if "valkey_version" in said else "Redis"
+        return f"{name} {said.get('valkey_version') or said['redis_version']}"
+
+
+@contextlib.contextmanager
+def started(n: int, rtt: float) -> Iterator[Masters]:
+    """Start n masters, and a proxy that holds their replies for `rtt` seconds; 0: no proxy."""
+    with local_masters(n) as masters, contextlib.ExitStack() as stack:
+        far: list[int] = []
+        proxy = ""
+        if rtt:
+            ports = [master.port for master in masters]
+            far, proxy = stack.enter_context(holding_replies(ports, rtt))
+        yield Masters(masters, far, proxy)
+
+
+@contextlib.contextmanager
+def client_cpu(setting: str) -> Iterator[None]:
+    """What is started meanwhile runs where the setting wants clients."""
+    if setting == "pin":
+        os.sched_setaffinity(0, {CLIENT_CPU})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, CPUS)

@@ -1,0 +1,42 @@
+"""aioredlock, which fences, indexes and checks nothing."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from aioredlock import Aioredlock, LockError
+
+from benchmarks.worker.contender import TTL
+
+logging.disable()
+
+
+class Tasks:
+    """For coroutines. It knows no timeout for a command."""
+
+    masters_used = None
+
+    def __init__(self, masters: list[Any]) -> None:
+        self._places = [{"host": host, "port": port} for host, port in masters]
+
+    async def connect(self) -> None:
+        made = {"internal_lock_timeout": TTL}
+        self._once = Aioredlock(self._places, retry_count=1, **made)
+        self._patient = Aioredlock(self._places, retry_count=1_000_000, **made)
+
+    def key(self, resource: str) -> str:
+        return resource
+
+    async def acquire(self, resource: str) -> Any:
+        try:
+            return self._once, await self._once.lock(resource)
+        except LockError:
+            return None
+
+    async def wait(self, resource: str) -> Any:
+        return self._patient, await self._patient.lock(resource)
+
+    async def release(self, held: Any) -> None:
+        maker, lock = held
+        await maker.unlock(lock)

@@ -1,0 +1,324 @@
+// node-redlock 5 on ioredis: the jobs of worker/jobs_async.py, in the language of its own.
+// Lines of JSON in, lines of JSON out, as worker/__main__.py tells.
+
+import { Redis } from "ioredis";
+import redlock from "redlock";
+import { closeSync, openSync, unlinkSync } from "node:fs";
+import { createInterface } from "node:readline";
+
+const Redlock = redlock.default ?? redlock;
+const TTL = 30_000;
+const LOOK_EVERY = 256;
+const KEYS = 64;
+
+const clock = () => Number(process.hrtime.bigint()) / 1e9;
+const sleep = (seconds) => new Promise((done) => setTimeout(done, seconds * 1000));
+const name = (kind, place) =>
+  `bench:${kind.padStart(5, "-")}:${String(place).padStart(4, "0")}`;
+const quantile = (ordered, share) =>
+  ordered.length ? ordered[Math.min(ordered.length - 1, Math.floor(share * ordered.length))] : 0;
+
+function latencies(seconds) {
+  const ordered = Float64Array.from(seconds).sort();
+  return {
+    p50_us: quantile(ordered, 0.5) * 1e6,
+    p99_us: quantile(ordered, 0.99) * 1e6,
+    max_us: quantile(ordered, 1) * 1e6,
+  };
+}
+
+class Contender {
+  constructor(masters, options) {
+    // Its retries off, as Redlock needs its clients; offline commands fail instead of waiting.
+    const more = options.timeout
+      ? { commandTimeout: options.timeout * 1000, maxRetriesPerRequest: 0, enableOfflineQueue: false }
+      : {};
+    this.clients = masters.map(([host, port]) => {
+      const client = new Redis({ host, port, ...more });
+      client.on("error", () => {});
+      return client;
+    });
+    this.once = new Redlock(this.clients, { retryCount: 0 });
+    this.patient = new Redlock(this.clients, { retryCount: -1 });
+    for (const each of [this.once, this.patient]) each.on("error", () => {});
+  }
+
+  async connect() {
+    await Promise.all(
+      this.clients.map(async (client) => {
+        if (client.status !== "ready") await new Promise((done) => client.once("ready", done));
+      }),
+    );
+  }
+
+  async acquire(resource) {
+    try {
+      return await this.once.acquire([resource], TTL);
+    } catch {
+      return null;
+    }
+  }
+
+  wait(resource) {
+    return this.patient.acquire([resource], TTL);
+  }
+
+  release(held) {
+    return held.release();
+  }
+}
+
+// Another Redlock client that tries to take what is held (worker/witness.py).
+class Intruder {
+  constructor(masters) {
+    this.looks = 0;
+    this.overlaps = 0;
+    this.clients = masters.map(([host, port]) => {
+      const client = new Redis({ host, port, commandTimeout: 500, maxRetriesPerRequest: 0 });
+      client.on("error", () => {});
+      return client;
+    });
+  }
+
+  async look(resource, down = 0) {
+    this.looks += 1;
+    const said = await Promise.allSettled(
+      this.clients.slice(down).map(async (client) => {
+        if ((await client.set(resource, "intruder", "PX", 2000, "NX")) !== "OK") return 0;
+        await client.del(resource);
+        return 1;
+      }),
+    );
+    const granted = said.filter((each) => each.value === 1).length;
+    if (granted > this.clients.length / 2) this.overlaps += 1;
+  }
+}
+
+class Turnstile {
+  constructor(path) {
+    this.path = path;
+    this.overlaps = 0;
+  }
+
+  async inside(work) {
+    let mine = null;
+    try {
+      mine = openSync(this.path, "wx");
+    } catch {
+      this.overlaps += 1;
+    }
+    await work();
+    if (mine !== null) {
+      closeSync(mine);
+      unlinkSync(this.path);
+    }
+  }
+}
+
+function span() {
+  const wall = clock();
+  const cpu = process.cpuUsage();
+  return (done, failed, intruder) => {
+    const spent = process.cpuUsage(cpu);
+    return {
+      pairs: done.length,
+      failed,
+      per_s: done.length / (clock() - wall),
+      cpu_us: (spent.user + spent.system) / Math.max(done.length, 1),
+      ...latencies(done),
+      looks: intruder.looks,
+      overlaps: intruder.overlaps,
+    };
+  };
+}
+
+async function somePairs(contender, intruder, names, until, done = []) {
+  let failed = 0;
+  while (clock() < until) {
+    const resource = names[done.length % names.length];
+    const began = clock();
+    const held = await contender.acquire(resource);
+    if (held === null) {
+      failed += 1;
+      continue;
+    }
+    const taken = clock();
+    if (done.length % LOOK_EVERY === 0) await intruder.look(resource);
+    const leaving = clock();
+    await contender.release(held);
+    done.push(clock() - leaving + taken - began);
+  }
+  return [done, failed];
+}
+
+async function holding(contender, resource, work) {
+  const held = await contender.wait(resource);
+  await work(() => contender.release(held));
+}
+
+const jobs = {
+  async pairs(contender, intruder, { seconds, warm_up = 0.2 }) {
+    const names = Array.from({ length: KEYS }, (_, place) => name("pair", place));
+    await somePairs(contender, intruder, names, clock() + warm_up);
+    const figures = span();
+    const [done, failed] = await somePairs(contender, intruder, names, clock() + seconds);
+    return figures(done, failed, intruder);
+  },
+
+  async refusals(contender, intruder, { seconds, warm_up = 0.2 }) {
+    const resource = name("held", 0);
+    const ask = async (until) => {
+      const done = [];
+      while (clock() < until) {
+        const began = clock();
+        const held = await contender.acquire(resource);
+        done.push(clock() - began);
+        if (held !== null) {
+          intruder.overlaps += 1;
+          await contender.release(held);
+        }
+      }
+      intruder.looks += done.length;
+      return done;
+    };
+    let said;
+    await holding(contender, resource, async (leave) => {
+      await intruder.look(resource);
+      await ask(clock() + warm_up);
+      const figures = span();
+      said = figures(await ask(clock() + seconds), 0, intruder);
+      await leave();
+    });
+    return said;
+  },
+
+  async tasks(contender, intruder, { count, seconds, warm_up = 0.2 }) {
+    let turn = 0;
+    const work = async (place, until, done) => {
+      const resource = name(`k${Math.floor(place / 1000)}`, place % 1000);
+      let failed = 0;
+      while (clock() < until) {
+        const began = clock();
+        const held = await contender.acquire(resource);
+        if (held === null) {
+          failed += 1;
+          continue;
+        }
+        const taken = clock();
+        turn += 1;
+        if (turn % LOOK_EVERY === 0) await intruder.look(resource);
+        const leaving = clock();
+        await contender.release(held);
+        done.push(clock() - leaving + taken - began);
+      }
+      return failed;
+    };
+    const all = async (until, done) => {
+      const each = Array.from({ length: count }, (_, place) => work(place, until, done));
+      return (await Promise.all(each)).reduce((sum, failed) => sum + failed, 0);
+    };
+    await all(clock() + warm_up, []);
+    const figures = span();
+    const done = [];
+    const failed = await all(clock() + seconds, done);
+    return figures(done, failed, intruder);
+  },
+
+  async drain(contender, intruder, { folder, seconds, waiters = 8 }) {
+    const gate = new Turnstile(`${folder}/turn`);
+    const gaps = [];
+    const began = clock();
+    for (let drains = 0; clock() < began + seconds || drains < 2; drains += 1) {
+      const resource = name("drain", drains % KEYS);
+      const turns = [];
+      let left;
+      let queue;
+      const turn = async () => {
+        const held = await contender.wait(resource);
+        const taken = clock();
+        await gate.inside(() => sleep(0.001));
+        turns.push([taken, clock()]);
+        await contender.release(held);
+      };
+      await holding(contender, resource, async (leave) => {
+        queue = Array.from({ length: waiters }, turn);
+        await sleep(0.05);
+        left = clock();
+        await leave();
+      });
+      await Promise.all(queue);
+      for (const [taken, leaving] of turns.sort((a, b) => a[0] - b[0])) {
+        gaps.push(taken - left);
+        left = leaving;
+      }
+    }
+    return { ...latencies(gaps), turns: gaps.length, looks: gaps.length, overlaps: gate.overlaps };
+  },
+
+  async turns(contender, intruder, { folder, start, seconds, pause }) {
+    const gate = new Turnstile(`${folder}/turn`);
+    const resource = name("turns", 0);
+    const turns = [];
+    await sleep(Math.max(0, start - clock()));
+    for (let asked = clock(); asked < start + seconds; asked = clock()) {
+      const held = await contender.wait(resource);
+      const taken = clock();
+      await gate.inside(() => sleep(0.001));
+      const leaving = clock();
+      await contender.release(held);
+      turns.push([asked, taken, leaving]);
+      if (pause) await sleep(pause);
+    }
+    return { turns, looks: turns.length, overlaps: gate.overlaps };
+  },
+
+  async under_faults(contender, intruder, { seconds, down = 0 }) {
+    const events = [];
+    const until = clock() + seconds;
+    for (let place = 0; clock() < until; ) {
+      const resource = name("fault", events.length % KEYS);
+      const began = clock();
+      let taken = began;
+      let leaving = began;
+      let done = false;
+      try {
+        const held = await contender.acquire(resource);
+        taken = leaving = clock();
+        if (held !== null) {
+          if (place % KEYS === 0) await intruder.look(resource, down);
+          leaving = clock();
+          await contender.release(held);
+          done = true;
+          place += 1;
+        }
+      } catch {
+        done = false;
+      }
+      events.push([began, clock() - leaving + taken - began, done]);
+    }
+    return { events, looks: intruder.looks, overlaps: intruder.overlaps };
+  },
+};
+
+const say = (answer) => process.stdout.write(`${JSON.stringify(answer)}\n`);
+let contender;
+let masters;
+for await (const line of createInterface({ input: process.stdin })) {
+  const asked = JSON.parse(line);
+  try {
+    if (contender === undefined) {
+      masters = asked.masters;
+      contender = new Contender(masters, asked.options);
+      await contender.connect();
+      say({ ready: true });
+      continue;
+    }
+    const { job, ...how } = asked;
+    const intruder = new Intruder(masters);
+    say(await jobs[job](contender, intruder, how));
+    for (const client of intruder.clients) client.disconnect();
+  } catch (error) {
+    say({ error: String(error?.stack ?? error) });
+  }
+}
+process.exit(0);

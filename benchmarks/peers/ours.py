@@ -1,0 +1,97 @@
+"""redlock_django, as `with lock(...)` uses it: fence, index, holder, marker, renewal, all on."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import django
+from django.conf import settings
+
+from benchmarks.worker.contender import TTL
+
+PATIENCE = "BENCHMARKS_MASTER_TIMEOUT"
+"""Seconds a master has to answer in, if not the default: an environment variable."""
+
+
+def redlock(masters: list[Any], ttl: float = TTL, groups: int = 1) -> dict[str, dict[str, Any]]:
+    """The setting REDLOCK; masters trusted from the start."""
+    urls = [f"redis://{host}:{port}/0" for host, port in masters]
+    size = len(urls) // groups
+    shared = [urls[start : start + size] for start in range(0, len(urls), size)]
+    section: dict[str, Any] = {"MASTERS": shared, "TTL": ttl, "RESTART_DELAY": 0}
+    if PATIENCE in os.environ:
+        section["MASTER_TIMEOUT"] = float(os.environ[PATIENCE])
+    return {"default": section}
+
+
+def configure(masters: list[Any], ttl: float = TTL, groups: int = 1) -> None:
+    """Django's settings for a process that only locks."""
+    settings.configure(INSTALLED_APPS=["redlock_django"], REDLOCK=redlock(masters, ttl, groups))
+    django.setup()
+
+
+class Threads:
+    """For callers that block."""
+
+    masters_used = None
+
+    def __init__(self, masters: list[Any], *, groups: int = 1) -> None:
+        configure(masters, groups=groups)
+        from redlock_django import lock, locks
+        from redlock_django.exceptions import ResourceLocked
+
+        self._lock, self._refused, self._locks = lock, ResourceLocked, locks
+
+    def key(self, resource: str) -> str:
+        return f"redlock:lock:{resource}"
+
+    def masters_of(self, resource: str) -> range:
+        """Which of the masters its lock stands on."""
+        backend = self._locks["default"].backend
+        return backend.spans[backend.group_of(resource)]
+
+    def acquire(self, resource: str) -> Any:
+        try:
+            return self._lock(resource, renew=True).acquire()
+        except self._refused:
+            return None
+
+    def wait(self, resource: str) -> Any:
+        return self._lock(resource, renew=True, wait=3600).acquire()
+
+    def release(self, held: Any) -> None:
+        if not held.release():
+            raise RuntimeError(f"{held} was not freed")
+
+
+class Tasks:
+    """For coroutines. `renew`: whether held locks are renewed, as they are in a `with` block."""
+
+    masters_used = None
+
+    def __init__(self, masters: list[Any], *, renew: bool = True, ttl: float = TTL) -> None:
+        configure(masters, ttl)
+        from redlock_django import lock
+        from redlock_django.exceptions import ResourceLocked
+
+        self._lock, self._refused, self._renew = lock, ResourceLocked, renew
+
+    async def connect(self) -> None:
+        pass
+
+    def key(self, resource: str) -> str:
+        return f"redlock:lock:{resource}"
+
+    async def acquire(self, resource: str) -> Any:
+        try:
+            return await self._lock(resource, renew=self._renew).aacquire()
+        except self._refused:
+            return None
+
+    async def wait(self, resource: str) -> Any:
+        return await self._lock(resource, renew=self._renew, wait=3600).aacquire()
+
+    async def release(self, held: Any) -> None:
+        if not await held.arelease():
+            raise RuntimeError(f"{held} was not freed")

@@ -1,0 +1,40 @@
+"""redlock-py: asks one master after the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from redlock import Redlock
+
+from benchmarks.worker.contender import TTL
+
+
+class Threads:
+    """One Redlock for all threads: redis-py's clients may be shared."""
+
+    masters_used = None
+
+    def __init__(self, masters: list[Any], *, timeout: float | None = None) -> None:
+        from redis import Redis
+        from redis.backoff import NoBackoff
+        from redis.retry import Retry
+
+        # Without redis-py's ten retries, as Redlock needs its clients.
+        more: dict[str, Any] = {} if timeout is None else {"socket_timeout": timeout}
+        retry = Retry(NoBackoff(), 0)
+        clients = [Redis(host=host, port=port, retry=retry, **more) for host, port in masters]
+        self._redlock = Redlock(clients, retry_count=1)
+
+    def key(self, resource: str) -> str:
+        return resource
+
+    def acquire(self, resource: str) -> Any:
+        return self._redlock.lock(resource, TTL * 1000) or None
+
+    def wait(self, resource: str) -> Any:
+        while True:  # a refused try has slept its retry_delay already
+            if held := self._redlock.lock(resource, TTL * 1000):
+                return held
+
+    def release(self, held: Any) -> None:
+        self._redlock.unlock(held)

@@ -1,0 +1,97 @@
+"""What was measured: one row for each contender, case and round, and ratios within a round."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any, Self
+
+
+@dataclass(frozen=True)
+class Row:
+    """The figures of one job. `case` is what the workload varies: a number of threads, say."""
+
+    workload: str
+    setting: str
+    case: str
+    contender: str
+    round: int
+    figures: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Where:
+    """Whose figure in which case."""
+
+    workload: str
+    setting: str
+    case: str
+    contender: str
+
+
+@dataclass
+class Results:
+    """All rows of a run, what machine it was, and what went wrong."""
+
+    about: dict[str, Any] = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list)
+    troubles: list[str] = field(default_factory=list)
+
+    def add(self, row: Row) -> None:
+        """Take a row; a lock that let two in is a trouble, and so are pairs that failed."""
+        self.rows.append(row)
+        if failed := row.figures.get("failed"):
+            self.troubles.append(
+                f"{row.workload}, {row.setting}, {row.case}: {failed} pairs of {row.contender} "
+                f"failed: {row.figures.get('why', '')[:200]}"
+            )
+        if row.figures.get("overlaps"):
+            self.troubles.append(
+                f"{row.contender} did NOT exclude in {row.workload} {row.case}: "
+                f"{row.figures['overlaps']} overlaps"
+            )
+
+    def find(self, **wanted: str) -> Iterator[Row]:
+        """The rows with these values."""
+        for row in self.rows:
+            if all(getattr(row, name) == value for name, value in wanted.items()):
+                yield row
+
+    def values(self, where: Where, figure: str) -> dict[int, float]:
+        """A figure by round."""
+        found = self.find(
+            workload=where.workload,
+            setting=where.setting,
+            case=where.case,
+            contender=where.contender,
+        )
+        return {row.round: row.figures[figure] for row in found if figure in row.figures}
+
+    def median(self, where: Where, figure: str) -> float | None:
+        """The median over the rounds; None where it was not measured."""
+        values = self.values(where, figure)
+        return median(values.values()) if values else None
+
+    def ratios(self, ours: Where, theirs: Where, figure: str) -> list[float]:
+        """Ours by theirs, within each round that measured both."""
+        mine, other = self.values(ours, figure), self.values(theirs, figure)
+        return [mine[number] / other[number] for number in mine if other.get(number)]
+
+    def names(self, attribute: str, **wanted: str) -> list[str]:
+        """The different values of a column, in the order of their first row."""
+        return list(dict.fromkeys(getattr(row, attribute) for row in self.find(**wanted)))
+
+    def save(self, path: Path) -> None:
+        """Write all of it as JSON."""
+        rows = ",\n".join(json.dumps(asdict(row)) for row in self.rows)
+        head = json.dumps({"about": self.about, "troubles": self.troubles}, indent=1)[:-2]
+        path.write_text(f'{head},\n "rows": [\n{rows}\n]}}\n')
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read what `save` wrote."""
+        said = json.loads(path.read_text())
+        return cls(said["about"], [Row(**row) for row in said["rows"]], said["troubles"])

@@ -1,0 +1,46 @@
+"""Round trips of a network's length: a proxy that holds every reply back."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from redlock_django.testing.nursery import Nursery
+
+SOURCE = Path(__file__).parent / "hold.c"
+
+
+@contextlib.contextmanager
+def holding_replies(ports: Sequence[int], seconds: float) -> Iterator[tuple[list[int], str]]:
+    """Stand before masters on `ports`; yield the ports to use instead, and what stands there.
+
+    A C program where there is a compiler, else the proxy of the tests, in Python, whose hold
+    is longer than asked by the time Python takes.
+    """
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        with contextlib.ExitStack() as stack:
+            yield _in_python(stack, ports, seconds), "a proxy in Python (there is no C compiler)"
+        return
+    with Nursery("redlock-rtt-") as nursery:
+        program = nursery.directory / "hold"
+        subprocess.run([compiler, "-O2", "-o", str(program), str(SOURCE)], check=True)
+        proxy = nursery.spawn(
+            [str(program), str(round(seconds * 1e6)), *map(str, ports)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        assert proxy.stdout is not None
+        yield [int(port) for port in proxy.stdout.readline().split()], "a proxy in C"
+
+
+def _in_python(stack: contextlib.ExitStack, ports: Sequence[int], seconds: float) -> list[int]:
+    from tests.wire.proxy import FaultProxy
+
+    proxies = [stack.enter_context(FaultProxy(port)) for port in ports]
+    for proxy in proxies:
+        proxy.delay_down = seconds
+    return [proxy.port for proxy in proxies]

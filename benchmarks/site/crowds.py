@@ -1,0 +1,157 @@
+"""Who asks the site for pages: one caller in its own process, or a crowd over HTTP."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from typing import Any
+
+from redlock_django.testing.nursery import Nursery
+from tests.ports import free_port
+
+CROWD = 8
+"""Connections that ask at once, and threads that answer them."""
+
+
+class Called:
+    """Calls the WSGI application in a loop: Django and the view, no server and no HTTP."""
+
+    masters_used = None
+    crowd = 1
+
+    def __init__(self, masters: list[Any]) -> None:
+        from benchmarks.site.views import Sites, configure, witness
+
+        places = [(host, port) for host, port in masters]
+        configure(places)
+        witness.masters(places)
+        self._witness, self._site = witness, Sites()
+
+    def key(self, resource: str) -> str:
+        return self._witness.key(resource)
+
+    def ask(self, place: int, path: str) -> None:
+        """One request. Raises RuntimeError for any answer but 200."""
+        said: list[str] = []
+        environ = {
+            "REQUEST_METHOD": "GET",
+            "PATH_INFO": path,
+            "SERVER_NAME": "127.0.0.1",
+            "SERVER_PORT": "80",
+            "SERVER_PROTOCOL": "HTTP/1.1",
+            "HTTP_HOST": "127.0.0.1",
+            "wsgi.url_scheme": "http",
+            "wsgi.input": io.BytesIO(),
+            "wsgi.errors": sys.stderr,
+        }
+        response = self._site(environ, lambda status, headers: said.append(status))
+        b"".join(response)
+        response.close()
+        if said != ["200 OK"]:
+            raise RuntimeError(f"{path} was answered {said}")
+
+    def seen(self) -> dict[str, int]:
+        """What the witness in the views saw."""
+        return {"looks": self._witness.looks, "overlaps": self._witness.overlaps}
+
+
+class Served:
+    """Asks gunicorn: one process with eight threads, over eight connections kept open."""
+
+    masters_used = None
+    crowd = CROWD
+
+    def __init__(self, masters: list[Any]) -> None:
+        self._port = free_port()
+        # Lives as long as this process; its watchdog sees to the rest.
+        self._nursery = Nursery("redlock-site-")
+        gunicorn = ["-m", "gunicorn", "--bind", f"127.0.0.1:{self._port}", "--keep-alive", "60"]
+        gunicorn += ["--worker-class", "gthread", "--threads", str(CROWD), "--no-control-socket"]
+        self._nursery.spawn(
+            [sys.executable, *gunicorn, "benchmarks.site.served:application"],
+            env={**os.environ, "BENCH_MASTERS": json.dumps(masters)},
+            stderr=None,
+        )
+        self._connections = [self._connect() for _ in range(CROWD)]
+
+    def _connect(self) -> socket.socket:
+        deadline = time.monotonic() + 20
+        while True:
+            with contextlib.suppress(ConnectionRefusedError):
+                made = socket.create_connection(("127.0.0.1", self._port), timeout=20)
+                made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                return made
+            if time.monotonic() > deadline:
+                raise RuntimeError("gunicorn did not come up")
+            time.sleep(0.02)
+
+    def key(self, resource: str) -> str:
+        return f"redlock:lock:{resource}"
+
+    def ask(self, place: int, path: str) -> bytes:
+        """One request over one of the connections. Raises RuntimeError unless it says 200."""
+        connection = self._connections[place]
+        connection.send(b"GET %s HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" % path.encode())
+        said = connection.recv(65536)
+        while b"\r\n\r\n" not in said or not said.endswith(b"}"):
+            more = connection.recv(65536)
+            if not more:
+                raise RuntimeError(f"{path} was cut off: {said[:80]!r}")
+            said += more
+        if not said.startswith(b"HTTP/1.1 200"):
+            raise RuntimeError(f"{path} was answered {said[:80]!r}")
+        return said
+
+    def seen(self) -> dict[str, int]:
+        """What the witness in the views saw."""
+        seen: dict[str, int] = json.loads(self.ask(0, "/with/seen/").partition(b"\r\n\r\n")[2])
+        return seen
+
+
+def requests(
+    site: Any, intruder: object, *, seconds: float, slices: int = 5, warm_up: float = 0.2
+) -> dict[str, Any]:
+    """Ask for every view in turn, in slices, so that all have the same weather.
+
+    Gives for each view its requests per second, over the slices together.
+    """
+    from benchmarks.site.views import VIEWS
+
+    for path in VIEWS.values():
+        _press(site, path, warm_up)
+    total = {name: [0, 0.0] for name in VIEWS}
+    names = list(VIEWS)
+    for turn in range(slices):
+        for name in (*names[turn % len(names) :], *names[: turn % len(names)]):
+            done, took = _press(site, VIEWS[name], seconds / slices)
+            total[name][0] += done
+            total[name][1] += took
+    views = {name: {"per_s": done / took} for name, (done, took) in total.items()}
+    return {"views": views, **site.seen()}
+
+
+def _press(site: Any, path: str, seconds: float) -> tuple[int, float]:
+    done = [0] * site.crowd
+    began = time.perf_counter()
+
+    def ask(place: int) -> None:
+        while time.perf_counter() < began + seconds:
+            # Everybody pays orders of his own: this is about the price, not about waiting.
+            site.ask(place, f"{path}{place * 64 + done[place] % 64 + 1}/")
+            done[place] += 1
+
+    if site.crowd == 1:
+        ask(0)
+    else:
+        crowd = [threading.Thread(target=ask, args=(place,)) for place in range(site.crowd)]
+        for one in crowd:
+            one.start()
+        for one in crowd:
+            one.join()
+    return sum(done), time.perf_counter() - began

@@ -1,0 +1,11 @@
+"""What gunicorn serves: the site, on the masters that the environment names."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from benchmarks.site.views import Sites, configure
+
+configure([tuple(place) for place in json.loads(os.environ["BENCH_MASTERS"])])
+application = Sites()

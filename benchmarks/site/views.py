@@ -1,0 +1,135 @@
+"""The views. Each does the same, which is next to nothing, so that what is seen is the lock."""
+
+from __future__ import annotations
+
+import json
+import os
+from itertools import count
+
+import django
+from django.conf import settings
+from django.core.cache import cache
+from django.core.handlers.wsgi import WSGIHandler
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.test.utils import override_settings
+from django.urls import path
+
+from benchmarks.peers.ours import redlock
+from benchmarks.worker.contender import TTL
+from benchmarks.worker.witness import LOOK_EVERY, Intruder
+from redlock_django import lock_resource
+
+# What `startproject` gives, but for sessions, users and messages, which would ask a database.
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+OURS = "redlock_django.middleware.LockMiddleware"
+
+VIEWS = {
+    # what it is called in the results: where it is served
+    "bare": "/with/bare/",
+    "bare, no LockMiddleware": "/without/bare/",
+    "locked": "/with/locked/",
+    "cache.lock": "/with/cached/",
+}
+"""`/with/` is the site with LockMiddleware, `/without/` the same one without."""
+
+
+def configure(masters: list[tuple[str, int]]) -> None:
+    """Django's settings for this site."""
+    host, port = masters[0]
+    settings.configure(
+        SECRET_KEY="insecure: for a benchmark only",
+        ALLOWED_HOSTS=["127.0.0.1"],
+        ROOT_URLCONF=__name__,
+        INSTALLED_APPS=["redlock_django"],
+        MIDDLEWARE=[*MIDDLEWARE, OURS],
+        CACHES={
+            "default": {
+                "BACKEND": "django_redis.cache.RedisCache",
+                "LOCATION": f"redis://{host}:{port}/1",
+            }
+        },
+        REDLOCK=redlock(masters),
+    )
+    django.setup()
+
+
+class Witness:
+    """Lets an intruder look at every so many-th order that is being paid."""
+
+    def __init__(self) -> None:
+        self._turns = count()
+        self.looks = self.overlaps = 0
+        self._masters: list[tuple[str, int]] = json.loads(os.environ.get("BENCH_MASTERS", "[]"))
+
+    def masters(self, masters: list[tuple[str, int]]) -> None:
+        """Where the locks are."""
+        self._masters = masters
+
+    def see(self, resource: str) -> None:
+        """Somebody holds this resource now."""
+        if next(self._turns) % LOOK_EVERY:
+            return
+        with Intruder(self._masters, self) as intruder:
+            intruder.look(resource)
+            self.looks += intruder.looks
+            self.overlaps += intruder.overlaps
+
+    masters_used = None
+
+    def key(self, resource: str) -> str:
+        """The key that holds it on a master."""
+        return f"redlock:lock:{resource}"
+
+
+witness = Witness()
+
+
+def bare(request: HttpRequest, pk: int) -> HttpResponse:
+    """Pay without a lock."""
+    return JsonResponse({"paid": pk})
+
+
+@lock_resource("order:<int:pk>")
+def locked(request: HttpRequest, pk: int) -> HttpResponse:
+    """Pay under a lock on all masters."""
+    witness.see(f"order:{pk}")
+    return JsonResponse({"paid": pk})
+
+
+def cached(request: HttpRequest, pk: int) -> HttpResponse:
+    """Pay under django-redis's lock on one master."""
+    with cache.lock(f"order:{pk}", timeout=TTL):  # type: ignore[attr-defined]
+        return JsonResponse({"paid": pk})
+
+
+def seen(request: HttpRequest) -> HttpResponse:
+    """What the witness saw."""
+    return JsonResponse({"looks": witness.looks, "overlaps": witness.overlaps})
+
+
+urlpatterns = [
+    path("bare/<int:pk>/", bare),
+    path("locked/<int:pk>/", locked),
+    path("cached/<int:pk>/", cached),
+    path("seen/", seen),
+]
+
+
+class Sites:
+    """The WSGI application: `/with/...` and `/without/...` LockMiddleware."""
+
+    def __init__(self) -> None:
+        self._with = WSGIHandler()
+        with override_settings(MIDDLEWARE=MIDDLEWARE):
+            self._without = WSGIHandler()
+
+    def __call__(self, environ, start_response):  # type: ignore[no-untyped-def]
+        """Answer, from the one site or from the other."""
+        _, first, rest = environ["PATH_INFO"].split("/", 2)
+        environ["SCRIPT_NAME"], environ["PATH_INFO"] = f"/{first}", f"/{rest}"
+        return (self._with if first == "with" else self._without)(environ, start_response)

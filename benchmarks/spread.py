@@ -1,0 +1,52 @@
+"""`uv run python -m benchmarks.spread`: how evenly groups of masters share a million resources.
+
+Nothing is asked but the hash, so the figures are the same on every machine; only the time of
+one choice is not.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+
+from redlock_django.engine.rendezvous import chosen, identity
+
+RESOURCES = 1_000_000
+
+
+def main() -> None:
+    """Print the table, for as many resources as the first argument says."""
+    many = int(sys.argv[1]) if len(sys.argv) > 1 else RESOURCES
+    print("\n".join(table(many)))
+
+
+def table(many: int) -> Iterator[str]:
+    """The shares of 2, 4 and 8 groups, and what moves when one more comes."""
+    yield "| Groups | smallest share | largest share | moved by one more | ideally | µs a choice |"
+    yield "|---|---|---|---|---|---|"
+    for count in (2, 4, 8):
+        groups = [identity(f"10.0.{group}.{n}/6379/0" for n in (1, 2, 3)) for group in range(9)]
+        began = time.perf_counter()
+        before = _places(groups[:count], many)
+        took = (time.perf_counter() - began) / many
+        after = _places(groups[: count + 1], many)
+        shares = [before.count(group) / many for group in range(count)]
+        moved = sum(old != new for old, new in zip(before, after, strict=True)) / many
+        astray = sum(
+            old != new != count for old, new in zip(before, after, strict=True)
+        )  # from one old group to another
+        if astray:
+            raise AssertionError(f"{astray} resources moved between groups that both stayed")
+        yield (
+            f"| {count} | {min(shares):.3%} | {max(shares):.3%} | {moved:.3%} | "
+            f"{1 / (count + 1):.3%} | {took * 1e6:.1f} |"
+        )
+
+
+def _places(groups: Sequence[str], many: int) -> list[int]:
+    return [chosen(groups, f"order:{number}") for number in range(many)]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,239 @@
+"""What is to be reached, and whether it was: every line a figure of one run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from benchmarks.results import Results, Where
+
+Values = Callable[[Results], list[float]]
+
+
+@dataclass(frozen=True)
+class Target:
+    """One bar: `bound` in `unit`, to stay below (`most`) or to reach.
+
+    `values` gives the figure of every round; their median counts. `profile` names the case of
+    the workload `profiles` that says where the time goes, if the bar is missed.
+    """
+
+    work: str
+    what: str
+    bound: float
+    values: Values
+    most: bool = True
+    unit: str = "×"
+    profile: str = ""
+
+    def measured(self, results: Results) -> float | None:
+        """The median over the rounds; None where it was not measured."""
+        values = self.values(results)
+        return median(values) if values else None
+
+    def met(self, value: float) -> bool:
+        """Whether a value is good enough."""
+        return value <= self.bound if self.most else value >= self.bound
+
+
+def ratio(ours: Where, theirs: Where, figure: str) -> Values:
+    """Ours by theirs within each round."""
+    return lambda results: results.ratios(ours, theirs, figure)
+
+
+def beside(
+    workload: str, setting: str, case: str, mine: str, other: str, figure: str = "p50_us"
+) -> Values:
+    """One contender by another one at the same work."""
+    return ratio(
+        Where(workload, setting, case, mine), Where(workload, setting, case, other), figure
+    )
+
+
+def own(workload: str, setting: str, case: str, mine: str, figure: str) -> Values:
+    """A figure as it is."""
+    where = Where(workload, setting, case, mine)
+    return lambda results: list(results.values(where, figure).values())
+
+
+def slope(mine: str, other: str) -> Values:
+    """µs for each further master, 1 to 9, by the other's."""
+
+    def rise(results: Results, name: str) -> dict[int, float]:
+        one = results.values(Where("growth", "pin", "1", name), "p50_us")
+        nine = results.values(Where("growth", "pin", "9", name), "p50_us")
+        return {number: (nine[number] - one[number]) / 8 for number in one if number in nine}
+
+    def values(results: Results) -> list[float]:
+        ours, theirs = rise(results, mine), rise(results, other)
+        return [ours[number] / theirs[number] for number in ours if theirs.get(number)]
+
+    return values
+
+
+def worst(parts: Sequence[Values], *, most: bool = True) -> Values:
+    """The worst of several medians: all of them have to be good."""
+
+    def values(results: Results) -> list[float]:
+        medians = [median(each) for part in parts if (each := part(results))]
+        return [max(medians) if most else min(medians)] if medians else []
+
+    return values
+
+
+FAULTS = ("1 hung", "2 hung", "back", "1 dead", "2 dead", "back again")
+
+
+def _faults(name: str) -> list[Target]:
+    work = "one and two of five masters hung, dead, back" + (
+        ", asyncio" if name.endswith("async") else ""
+    )
+
+    def by_healthy(figure: str) -> Values:
+        healthy = Where("faults", "free", "healthy", name)
+        return worst([ratio(Where("faults", "free", p, name), healthy, figure) for p in FAULTS])
+
+    def each(figure: str, *, most: bool = True) -> Values:
+        return worst([own("faults", "free", p, name, figure) for p in FAULTS], most=most)
+
+    return [
+        Target(work, "success", 1.0, each("success"), False, ""),
+        Target(work, "p50, worst phase, by its own healthy", 1.2, by_healthy("p50_us")),
+        Target(work, "p99, worst phase, by its own healthy", 2.0, by_healthy("p99_us")),
+        Target(work, "longest pair, worst phase", 20_000, each("max_us"), unit=" µs"),
+        Target(
+            "three of five hung" + (", asyncio" if name.endswith("async") else ""),
+            "a refusal, once known",
+            1_000,
+            own("faults", "free", "3 hung", name, "p50_us"),
+            unit=" µs",
+        ),
+    ]
+
+
+def _rate(case: str, other: str, bound: float) -> Target:
+    values = beside("threads", "free", case, "ours", other, "per_s")
+    work = f"{case} threads, distinct keys: pairs/s"
+    return Target(work, f"by {other}", bound, values, False, profile="threads")
+
+
+def _targets() -> list[Target]:
+    pair, a_pair = "acquire + release, one thread", "the same, asyncio"
+    p50 = [
+        (pair, "rtt", "ours", "floor", 1.08),
+        (pair, "rtt", "ours", "floor SET", 1.08),
+        (pair, "rtt", "ours", "redlock-py", 0.25),
+        (pair, "pin", "ours", "floor", 1.15),
+        (pair, "pin", "ours", "floor SET", 1.15),
+        (pair, "pin", "ours", "redlock-py", 0.45),
+        (pair, "pin", "ours", "pottery", 0.25),
+        (a_pair, "pin", "ours async", "floor", 1.5),
+        (a_pair, "pin", "ours async", "aioredlock", 0.95),
+    ]
+    lines = [
+        Target(
+            work,
+            f"{setting}: p50 by {other}",
+            bound,
+            beside("pairs", setting, "one", mine, other),
+            profile="pairs" if mine == "ours" else "pairs async",
+        )
+        for work, setting, mine, other, bound in p50
+    ]
+    cpu = beside("pairs", "pin", "one", "ours", "floor", "cpu_us")
+    lines.insert(7, Target(pair, "pin: client CPU by floor", 1.25, cpu, profile="pairs"))
+    lines += [
+        Target(
+            "refuse a held lock",
+            f"{setting}: p50 by {other}",
+            bound,
+            beside("refusals", setting, "one", "ours", other),
+            profile="refusals",
+        )
+        for setting, bound in (("rtt", 1.1), ("pin", 1.15))
+        for other in ("floor", "floor SET")
+    ]
+    for case in ("16", "32"):
+        lines += [_rate(case, *bar) for bar in (("floor", 1.5), ("redlock-py", 5), ("pottery", 40))]
+    lines.append(
+        Target(
+            "32 threads, distinct keys: pairs/s",
+            "by 4 threads",
+            1.0,
+            ratio(
+                Where("threads", "free", "32", "ours"),
+                Where("threads", "free", "4", "ours"),
+                "per_s",
+            ),
+            False,
+            profile="threads",
+        )
+    )
+    lines += [
+        Target(
+            "100 tasks, distinct keys: pairs/s",
+            f"by {other}",
+            bound,
+            beside("tasks", "free", "100", "ours async", other, "per_s"),
+            False,
+            profile="tasks",
+        )
+        for other, bound in (("floor async", 0.6), ("aioredlock", 20), ("redis-py async", 5))
+    ]
+    drain = "hand-off, eight threads drain"
+    lines += [
+        Target(drain, f"{figure[:3]} by {other}", bound,
+               beside("handoff", "free", "drain", "ours", other, figure))
+        for other, figure, bound in (
+            ("python-redis-lock", "p50_us", 1.6),
+            ("python-redis-lock", "p99_us", 1.5),
+            ("pottery", "p50_us", 0.05),
+        )
+    ]  # fmt: skip
+    for case, work, share, wait in (
+        ("think", "eight processes, 5 ms between turns", 1.2, 30),
+        ("greedy", "eight processes, no pause", 2, 300),
+    ):
+        figures = own("handoff", "free", case, "ours", "share")
+        lines.append(Target(work, "turns, most by fewest", share, figures))
+        longest = own("handoff", "free", case, "ours", "longest_wait_ms")
+        lines.append(Target(work, "longest wait", wait, longest, unit=" ms"))
+    lines += [*_faults("ours"), *_faults("ours async")]
+    lines += [
+        Target("N = 1 to 9, pinned", f"slope by {other}", 0.75, slope("ours", other))
+        for other in ("floor", "floor SET")
+    ]
+    for how in ("called", "served"):
+        lines.append(
+            Target(
+                f"a view the middleware does not touch, {how}",
+                "requests/s by the same without LockMiddleware",
+                0.98,
+                beside("views", "free", how, "bare", "bare, no LockMiddleware", "per_s"),
+                False,
+            )
+        )
+    for how in ("called", "served"):
+        lines.append(
+            Target(
+                f"a locked view, {how}",
+                "requests/s by the same under cache.lock on one Redis",
+                0.85,
+                beside("views", "free", how, "locked", "cache.lock", "per_s"),
+                False,
+                profile="pairs",
+            )
+        )
+    lines.append(
+        Target(
+            "the replay of a view that takes 5 ms",
+            "p50 by the view itself",
+            1.0,
+            beside("idempotency", "free", "called", "replay", "slow"),
+        )
+    )
+    return lines
+
+
+TARGETS = _targets()

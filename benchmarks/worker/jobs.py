@@ -1,0 +1,272 @@
+"""The jobs, for contenders that block. Times in seconds, figures as `figures` names them."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from benchmarks.worker.contender import Contender
+from benchmarks.worker.figures import Done, Profile, Span, clock, latencies
+from benchmarks.worker.witness import LOOK_EVERY, Intruder, Turnstile
+
+KEYS = 64
+
+
+def pairs(
+    contender: Contender,
+    intruder: Intruder,
+    *,
+    seconds: float,
+    warm_up: float = 0.2,
+    profile: bool = False,
+) -> dict[str, Any]:
+    """Acquire and release, one after the other."""
+    names = [name("pair", place) for place in range(KEYS)]
+    some_pairs(contender, intruder, names, clock() + warm_up)
+    watch, span = Profile(profile), Span()
+    with watch.running():
+        done = some_pairs(contender, intruder, names, clock() + seconds)
+    return span.figures(done, intruder, watch)
+
+
+def some_pairs(contender: Contender, intruder: Intruder, names: list[str], until: float) -> Done:
+    """Pairs, on each of the names in turn, until a time of `clock`."""
+    done, timer = Done(), time.perf_counter
+    while clock() < until:
+        resource, look = names[done.begun % len(names)], done.begun % LOOK_EVERY == 0
+        done.begun += 1
+        began = timer()
+        try:
+            held = contender.acquire(resource)
+            if held is None:
+                done.fail("refused, though nobody else held it")
+                continue
+            taken = timer()
+            if look:
+                intruder.look(resource)
+            leaving = timer()
+            contender.release(held)
+            done.seconds.append(timer() - leaving + taken - began)
+        except Exception as error:  # noqa: BLE001 - a pair that failed, in whatever words
+            done.fail(error)
+    return done
+
+
+def refusals(
+    contender: Contender,
+    intruder: Intruder,
+    *,
+    seconds: float,
+    warm_up: float = 0.2,
+    profile: bool = False,
+) -> dict[str, Any]:
+    """Ask for what another thread holds; whoever gets it counts as an overlap."""
+    resource = name("held", 0)
+    with holding(contender, resource):
+        intruder.look(resource)
+        _refusals(contender, intruder, resource, clock() + warm_up)
+        watch, span = Profile(profile), Span()
+        with watch.running():
+            done = _refusals(contender, intruder, resource, clock() + seconds)
+        return span.figures(done, intruder, watch)
+
+
+def _refusals(contender: Contender, intruder: Intruder, resource: str, until: float) -> Done:
+    done = Done()
+    while clock() < until:
+        began = time.perf_counter()
+        held = contender.acquire(resource)
+        done.seconds.append(time.perf_counter() - began)
+        if held is not None:
+            intruder.overlaps += 1
+            contender.release(held)
+    intruder.looks += len(done.seconds)
+    return done
+
+
+@contextmanager
+def holding(contender: Contender, resource: str) -> Iterator[threading.Event]:
+    """Another thread holds a resource until the event is set, or the block is left."""
+    taken, enough = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        held = contender.wait(resource)
+        taken.set()
+        enough.wait()
+        contender.release(held)
+
+    holder = threading.Thread(target=hold, daemon=True)
+    holder.start()
+    if not taken.wait(30):
+        raise RuntimeError(f"nobody got {resource} within 30 s")
+    try:
+        yield enough
+    finally:
+        enough.set()
+        holder.join()
+
+
+def threads(
+    contender: Contender,
+    intruder: Intruder,
+    *,
+    count: int,
+    seconds: float,
+    warm_up: float = 0.2,
+    profile: bool = False,
+) -> dict[str, Any]:
+    """Pairs in many threads at once, each on keys of its own."""
+    start = threading.Barrier(count + 1)
+    watch = Profile(profile)
+    done = Done()
+    until = 0.0
+    mine = threading.Lock()
+
+    def work(place: int) -> None:
+        names = [name(f"t{place:03}", key) for key in range(4)]
+        with intruder.another() as looker:
+            some_pairs(contender, looker, names, clock() + warm_up)
+            start.wait()
+            start.wait()
+            with (watch if place == 0 else Profile(False)).running():
+                ours = some_pairs(contender, looker, names, until)
+        with mine:
+            done.take(ours)
+            intruder.looks += looker.looks
+            intruder.overlaps += looker.overlaps
+
+    workers = [threading.Thread(target=work, args=(place,), daemon=True) for place in range(count)]
+    for worker in workers:
+        worker.start()
+    start.wait()
+    until, span = clock() + seconds, Span()
+    start.wait()
+    for worker in workers:
+        worker.join()
+    return span.figures(done, intruder, watch)
+
+
+def drain(
+    contender: Contender, intruder: Intruder, *, folder: str, seconds: float, waiters: int = 8
+) -> dict[str, Any]:
+    """Waiters queue up behind a holder and take one turn of 1 ms each, over and over."""
+    gate, gaps = Turnstile(f"{folder}/turn"), []
+    began, drains = clock(), 0
+    while clock() < began + seconds or drains < 2:
+        resource, drains = name("drain", drains % KEYS), drains + 1
+        turns: list[tuple[float, float]] = []  # taken, leaving
+
+        def turn(resource: str = resource, turns: list[tuple[float, float]] = turns) -> None:
+            held = contender.wait(resource)
+            taken = clock()
+            with gate:
+                time.sleep(0.001)
+            turns.append((taken, clock()))
+            contender.release(held)
+
+        queue = [threading.Thread(target=turn, daemon=True) for _ in range(waiters)]
+        with holding(contender, resource) as enough:
+            for waiter in queue:
+                waiter.start()
+            time.sleep(0.05)  # so that all of them wait
+            left = clock()
+            enough.set()
+        for waiter in queue:
+            waiter.join()
+        for taken, leaving in sorted(turns):
+            gaps.append(taken - left)
+            left = leaving
+    return {
+        **latencies(gaps),
+        "turns": len(gaps),
+        "looks": len(gaps),
+        "overlaps": gate.overlaps,
+    }
+
+
+def turns(
+    contender: Contender,
+    intruder: Intruder,
+    *,
+    folder: str,
+    start: float,
+    seconds: float,
+    pause: float,
+) -> dict[str, Any]:
+    """Take turns of 1 ms with other processes; `start` is a time of the machine's clock.
+
+    Gives each turn as [asked, taken, leaving].
+    """
+    gate, resource = Turnstile(f"{folder}/turn"), name("turns", 0)
+    ours: list[list[float]] = []
+    # Connecting is not what is measured here: everybody has taken a lock of its own before.
+    contender.release(contender.wait(name("turns", os.getpid())))
+    time.sleep(max(0.0, start - clock()))
+    while (asked := clock()) < start + seconds:
+        held = contender.wait(resource)
+        taken = clock()
+        with gate:
+            time.sleep(0.001)
+        leaving = clock()
+        contender.release(held)
+        ours.append([asked, taken, leaving])
+        if pause:
+            time.sleep(pause)
+    return {"turns": ours, "looks": len(ours), "overlaps": gate.overlaps}
+
+
+def under_faults(
+    contender: Contender, intruder: Intruder, *, seconds: float, down: int = 0
+) -> dict[str, Any]:
+    """Pairs while masters fail, the first `down` of them; gives each as [began, took, done]."""
+    events: list[list[Any]] = []
+    until, place = clock() + seconds, 0
+    while (began := clock()) < until:
+        resource = name("fault", len(events) % KEYS)
+        look = down if place % KEYS == 0 else None
+        took, done = _one(contender, intruder, resource, look)
+        place += done
+        events.append([began, took, done])
+    return {"events": events, "looks": intruder.looks, "overlaps": intruder.overlaps}
+
+
+def _one(
+    contender: Contender, intruder: Intruder, resource: str, down: int | None
+) -> tuple[float, bool]:
+    began = time.perf_counter()
+    taken = began
+    try:
+        held = contender.acquire(resource)
+        taken = leaving = time.perf_counter()
+        if held is None:
+            return taken - began, False
+        if down is not None:
+            intruder.look(resource, down)
+            leaving = time.perf_counter()
+        contender.release(held)
+    except Exception:  # noqa: BLE001 - a pair that failed, in whatever words
+        return time.perf_counter() - began, False
+    return time.perf_counter() - leaving + taken - began, True
+
+
+def name(kind: str, place: int) -> str:
+    """A resource; all names are of one length, so that all contenders send as much."""
+    return f"bench:{kind:>5}:{place:04}".replace(" ", "-")
+
+
+def requests(contender: Any, intruder: Intruder, **how: Any) -> dict[str, Any]:
+    """Requests to a site; only in the project's own environment."""
+    from benchmarks.site import crowds
+
+    return crowds.requests(contender, intruder, **how)
+
+
+def payments(contender: Any, intruder: Intruder, **how: Any) -> dict[str, Any]:
+    """Payments that may be sent again; only in the project's own environment."""
+    from benchmarks.site import payments as site
+
+    return site.payments(contender, intruder, **how)

@@ -1,0 +1,90 @@
+"""Who sees to it that a lock that is measured does exclude.
+
+A benchmark of a lock that lets two in would be worth nothing, so every job looks while it
+measures: an `Intruder` tries to take what is held, a `Turnstile` counts who is inside.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import suppress
+from typing import Any
+
+LOOK_EVERY = 256
+"""Pairs between two looks: seldom enough to cost less than a hundredth."""
+
+
+class Intruder:
+    """Another Redlock client, in plain words: SET NX PX on every master, then a count.
+
+    It asks for the very key that the contender holds. `overlaps` counts how often a majority
+    said yes to it, `looks` how often it tried.
+    """
+
+    def __init__(self, masters: list[Any], contender: Any) -> None:
+        self._masters, self._contender = masters, contender
+        self._places = [tuple(place) for place in masters[: contender.masters_used]]
+        self._sockets: dict[int, socket.socket] = {}
+        self.looks = 0
+        self.overlaps = 0
+
+    def another(self) -> Intruder:
+        """One more, with connections of its own, for one more thread."""
+        return Intruder(self._masters, self._contender)
+
+    def __enter__(self) -> Intruder:  # noqa: PYI034 - Self is of Python 3.11
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for connected in self._sockets.values():
+            connected.close()
+
+    def look(self, resource: str, down: int = 0) -> None:
+        """Try to take a resource that is held now; the first `down` masters are left alone."""
+        # Of several groups of masters, one decides.
+        masters_of = getattr(self._contender, "masters_of", None)
+        span = masters_of(resource) if masters_of else range(len(self._places))
+        key = self._contender.key(resource).encode()
+        self.looks += 1
+        granted = []
+        for place in span[down:]:
+            said = self._ask(place, b"SET", key, b"intruder", b"NX", b"PX", b"2000")
+            if said.startswith(b"+OK"):
+                granted.append(place)
+        for place in granted:
+            self._ask(place, b"DEL", key)
+        self.overlaps += len(granted) > len(span) // 2
+
+    def _ask(self, place: int, *words: bytes) -> bytes:
+        with suppress(OSError):
+            if place not in self._sockets:
+                made = socket.create_connection(self._places[place], 0.5)
+                made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._sockets[place] = made
+            connected = self._sockets[place]
+            packed = b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)
+            connected.sendall(b"*%d\r\n%s" % (len(words), packed))
+            if said := connected.recv(256):
+                return said
+        if place in self._sockets:
+            self._sockets.pop(place).close()
+        return b""
+
+
+class Turnstile:
+    """Counts who is inside, over threads and processes: a file only one can create."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self.overlaps = 0
+
+    def __enter__(self) -> None:
+        try:
+            os.close(os.open(self._path, os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            self.overlaps += 1
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(FileNotFoundError):
+            os.unlink(self._path)

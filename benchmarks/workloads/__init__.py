@@ -1,0 +1,36 @@
+"""What is measured, one file for each kind of work; `WORKLOADS` is the order of a whole run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from benchmarks.conductor import Plan
+from benchmarks.workloads import (
+    faults,
+    groups,
+    growth,
+    handoff,
+    held,
+    idempotency,
+    pairs,
+    profiles,
+    refusals,
+    tasks,
+    threads,
+    views,
+)
+
+WORKLOADS: dict[str, Callable[[Plan], None]] = {
+    "pairs": pairs.run,
+    "refusals": refusals.run,
+    "growth": growth.run,
+    "groups": groups.run,
+    "threads": threads.run,
+    "tasks": tasks.run,
+    "handoff": handoff.run,
+    "faults": faults.run,
+    "held": held.run,
+    "views": views.run,
+    "idempotency": idempotency.run,
+    "profiles": profiles.run,
+}

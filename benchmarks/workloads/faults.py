@@ -1,0 +1,82 @@
+"""Pairs while masters hang, die and come back, with 50 ms for each master to answer."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from benchmarks.conductor import Plan, Worker, WorkerFailed
+from benchmarks.contenders import CONTENDERS
+from benchmarks.worker.figures import quantile
+
+ASKED = ("ours", "ours async", "redlock-py", "pottery", "pottery async", "aioredlock",
+         "node-redlock")  # fmt: skip
+MASTER_TIMEOUT = 0.05
+STRIKE = 0.25
+"""Seconds of a phase before the fault strikes: while pairs run, not between two."""
+
+PHASES: tuple[tuple[str, str, tuple[int, ...]], ...] = (
+    # what it is called, what happens, to which masters; each goes on from the one before
+    ("healthy", "", ()),
+    ("1 hung", "pause", (0,)),
+    ("2 hung", "pause", (1,)),
+    ("back", "resume", (0, 1)),
+    ("1 dead", "kill", (0,)),
+    ("2 dead", "kill", (1,)),
+    ("back again", "start", (0, 1)),
+    ("3 hung", "pause", (0, 1, 2)),
+)
+
+
+def run(plan: Plan) -> None:
+    """Every contender goes through all phases in one process; a row for each phase."""
+
+    def measure(setting: str, case: str, name: str) -> dict[str, Any]:
+        options: dict[str, Any] = {"timeout": MASTER_TIMEOUT} if CONTENDERS[name].patience else {}
+        with plan.worker(name, setting, **options) as worker:
+            try:
+                return _phases(plan, worker)
+            finally:
+                for master in plan.masters.every:
+                    master.resume()
+                    master.start()
+
+    groups = [(setting, "all", ASKED) for setting in plan.in_settings("free")]
+    plan.interleaved("faults", groups, measure, parts="case")
+
+
+def _phases(plan: Plan, worker: Worker) -> dict[str, Any]:
+    phases: dict[str, Any] = {}
+    seconds = plan.seconds
+    for phase, strike, places in PHASES:
+        down = max(2, len(places))  # the intruder leaves those alone that may be down
+        worker.ask(job="under_faults", seconds=STRIKE + seconds, down=down)
+        time.sleep(STRIKE)
+        for place in places:
+            getattr(plan.masters.every[place], strike)()
+        struck = time.monotonic()
+        try:
+            said = worker.answer(STRIKE + seconds)
+        except WorkerFailed as failure:
+            phases[phase] = {"failure": str(failure), "success": 0.0}
+            break
+        phases[phase] = {
+            **_figures(said["events"], struck, refused=phase == "3 hung"),
+            "looks": said["looks"],
+            "overlaps": said["overlaps"],
+        }
+    return phases
+
+
+def _figures(events: list[list[Any]], struck: float, *, refused: bool) -> dict[str, float]:
+    """Of the pairs that ended after the fault struck, also those that were under way then."""
+    after = [(took, done) for began, took, done in events if began + took >= struck]
+    took = [each for each, done in after if done is not refused]
+    figures = {
+        "success": sum(done for _, done in after) / max(len(after), 1),
+        "max_us": max((each for each, _ in after), default=0.0) * 1e6,
+        "pairs": len(after),
+    }
+    if took:
+        figures |= {"p50_us": quantile(took, 0.5) * 1e6, "p99_us": quantile(took, 0.99) * 1e6}
+    return figures
