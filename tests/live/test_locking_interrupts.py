@@ -606,7 +606,8 @@ PROCESS = """
         print("ready", flush=True)
         with lock("order:1"):
             print("taken", flush=True)
-            time.sleep(30)
+            while True:  # a signal just before one long sleep is seen only after it
+                time.sleep(0.01)
 """
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import signal
-import threading
 import time
 from io import StringIO
 from typing import TYPE_CHECKING, Any
@@ -91,10 +90,9 @@ class Command(BaseCommand):
         self.stdout.write("  Ctrl-C ends it all.")
         self.stdout.flush()
         with contextlib.suppress(KeyboardInterrupt):
-            # From here on the main thread runs nothing that could swallow it.
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            show.go_on()
-            threading.Event().wait()
+            while True:  # a signal just before one long wait would be seen only after it
+                show.go_on()
+                time.sleep(0.1)
         self.stdout.write("\n  Masters, database and server are gone.")
 
 
