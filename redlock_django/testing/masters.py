@@ -149,6 +149,8 @@ class LocalMaster:
             ("daemonize", "no"),
             ("save", ""),
             ("appendonly", "no"),
+            # Else one that has been a replica keeps what it was sent, and comes back with it.
+            ("rdb-del-sync-files", "yes"),
             ("maxmemory-policy", "noeviction"),
         ):
             argv += [f"--{option}", value]

@@ -80,6 +80,18 @@ def test_kill_start_restart_come_back_empty_on_the_same_port(masters: list[Local
     assert len({first, second, _run_id(master)}) == 3
 
 
+def test_one_that_was_a_replica_comes_back_empty_too(masters: list[LocalMaster]) -> None:
+    _set(masters[0])
+    with masters[0].client() as client:
+        client.config_set("repl-diskless-sync-delay", "0")  # for more replicas to come
+    with masters[1].client() as client:
+        client.replicaof("127.0.0.1", str(masters[0].port))
+        until(lambda: _get(masters[1]), "the copy")
+        client.replicaof("NO", "ONE")
+    masters[1].restart()
+    assert _get(masters[1]) is None
+
+
 def test_pause_hangs_and_resume_goes_on(masters: list[LocalMaster]) -> None:
     master = masters[1]
     _set(master)
