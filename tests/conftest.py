@@ -36,11 +36,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # redis-py reads its own version anew, from disk, for every connection that is made.
-with contextlib.suppress(ImportError, AttributeError):  # older ones do not
-    from redis import driver_info
-    from redis.utils import get_lib_version
+with contextlib.suppress(ImportError):  # older ones do not
+    from redis import driver_info, utils
 
-    vars(driver_info)["get_lib_version"] = cache(get_lib_version)
+    for module in (utils, driver_info):  # where it is looked up differs between releases
+        vars(module)["get_lib_version"] = cache(utils.get_lib_version)
 
 
 if os.environ.get("REDLOCK_LEAST_ACL"):

@@ -77,7 +77,7 @@ def chromium() -> Iterator[Browser]:
     """A headless browser. Not for the whole session: its loop would be in other tests' way."""
     from playwright.sync_api import sync_playwright
 
-    names = ("chromium", "chromium-browser", "google-chrome")
+    names = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
     program = next(filter(None, map(shutil.which, names)), None)
     if program is None:
         pytest.skip("Chromium is not installed (apt-get install chromium)")

@@ -28,10 +28,10 @@ everywhere = on("wsgi-atomic", "wsgi-plain", "asgi-atomic", "asgi-plain")
 @everywhere
 @pytest.mark.parametrize("kind", SYNC)
 def test_no_increment_is_lost(site: Site, counters: Counters, kind: str) -> None:
-    pk = counters.new()
-    statuses = site.press(f"/{kind}/{pk}/", TIMES)
+    pk, times = counters.new(), TIMES if kind == "function" else TIMES // 3
+    statuses = site.press(f"/{kind}/{pk}/", times)
     assert set(statuses) == {200}, site.log
-    assert counters.value(pk) == TIMES
+    assert counters.value(pk) == times
 
 
 @everywhere
