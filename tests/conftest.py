@@ -70,8 +70,27 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with those that take long."""
-    items.sort(key=lambda item: not item.nodeid.startswith(("tests/live", "tests/browser")))
+    """Begin with those that take long: who comes last would keep the others waiting."""
+    long = (
+        "tests/live",
+        "tests/browser",
+        "tests/wire",
+        "tests/app/test_demo",
+        "tests/engine/test_s",
+    )
+    items.sort(key=lambda item: not item.nodeid.startswith(long))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Wait for whoever still connects for an earlier test: it would mark an emptied master.
+
+    A client that is closed while it connects lets its threads end by themselves.
+    """
+    deadline = time.monotonic() + 5
+    for thread in threading.enumerate():
+        if thread.name.startswith("redlock-dial-"):
+            thread.join(max(0.0, deadline - time.monotonic()))
 
 
 @pytest.fixture(scope="session")
@@ -79,17 +98,6 @@ def five_masters() -> Iterator[list[LocalMaster]]:
     """Five real servers, started once; use `masters` for them in a known state."""
     with local_masters(5) as started:
         yield started
-
-
-def see_off_dialling() -> None:
-    """Wait for whoever still connects for an earlier test: it would mark an emptied master.
-
-    A client that is closed while it connects lets its threads end by themselves.
-    """
-    deadline = time.monotonic() + 1
-    for thread in threading.enumerate():
-        if thread.name.startswith("redlock-dial-"):
-            thread.join(max(0.0, deadline - time.monotonic()))
 
 
 @pytest.fixture
@@ -103,7 +111,6 @@ def masters(five_masters: list[LocalMaster]) -> list[LocalMaster]:
             master.resume()
     for master in dead:
         master.wait_ready()
-    see_off_dialling()
     for master in five_masters:
         with looking_at(master).pipeline(transaction=False) as pipe:
             pipe.execute_command("CLIENT", "UNPAUSE")

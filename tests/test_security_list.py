@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ NAMED = sorted(set(re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", LIST + PROOF)
 TERMS = Terms(names=("a", "b", "c"))
 
 
+@cache
 def _modules() -> dict[str, ast.Module]:
     paths = PACKAGE.rglob("*.py")
     return {path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text()) for path in paths}

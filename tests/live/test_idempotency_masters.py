@@ -14,14 +14,10 @@ from tests.waiting import until
 pytestmark = [pytest.mark.live, pytest.mark.postgres, pytest.mark.slow]
 
 
-@pytest.fixture(
-    params=[
-        "wsgi-atomic-postgres",
-        "wsgi-plain-sqlite",
-        "asgi-atomic-sqlite",
-        "asgi-plain-postgres",
-    ]
-)
+SHOPS = ["wsgi-atomic-postgres", "wsgi-plain-sqlite", "asgi-atomic-sqlite", "asgi-plain-postgres"]
+
+
+@pytest.fixture(params=SHOPS)
 def frail(
     request: pytest.FixtureRequest,
     books: Callable[[str], Books],
@@ -82,7 +78,14 @@ def test_down_before(frail: Shop) -> None:
     assert frail.books.payments(unpaid) == 1
 
 
-@pytest.mark.parametrize("kind", ["short", "cached-short"])
+@pytest.mark.parametrize(
+    ("frail", "kind"),
+    [
+        *((name, "short") for name in SHOPS),
+        *((name, "cached-short") for name in (SHOPS[0], SHOPS[2])),
+    ],
+    indirect=["frail"],
+)
 def test_down_meanwhile(frail: Shop, kind: str) -> None:
     client, order, key = frail.client(), new_order(), new_key()
     with frail.waiting(client, kind, order, key) as first:
