@@ -232,11 +232,6 @@ def coloured(name: str, backend: RedisBackend) -> Iterator[Colour]:
         yield colour
     finally:
         colour.close()
-        # A thread that still dials could write its marker into the next test.
-        dialling = {f"redlock-dial-{address.name}" for address in backend.addresses}
-        for thread in threading.enumerate():
-            if thread.name in dialling:
-                thread.join(5.0)
 
 
 @contextmanager
