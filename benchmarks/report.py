@@ -12,7 +12,7 @@ from statistics import median
 from benchmarks.contenders import CONTENDERS
 from benchmarks.picture import draw
 from benchmarks.results import Results, Where
-from benchmarks.targets import FAULTS, TARGETS, Target
+from benchmarks.targets import FAULTS, TARGETS, WOULD, Target
 
 INTRODUCTION = """\
 # How fast it is
@@ -115,7 +115,7 @@ def targets(results: Results) -> str:
 
 
 def missed(results: Results) -> Iterator[str]:
-    """Why the targets that were missed were missed, as far as a profile says it."""
+    """Why the targets that were missed were missed, and what would help."""
     groups: dict[str, list[Target]] = {}
     for target in TARGETS:
         value = target.measured(results)
@@ -129,9 +129,8 @@ def missed(results: Results) -> Iterator[str]:
             yield f"- {target.work}, {target.what}: {_number(target.measured(results) or 0)}"
         found = list(results.find(workload="profiles", case=profile))
         if found:
-            yield f"\n  cProfile of {profile}: {_profile(found[-1].figures['profile'])}\n"
-        else:
-            yield "\n  No profile: what is measured is who waits for whom.\n"
+            yield f"\n  cProfile of {profile}: {_profile(found[-1].figures['profile'])}"
+        yield f"\n  {WOULD.get(profile, 'Not expected: it was met before.')}\n"
 
 
 # Where the kernel is entered; wire/link.py sends within list.extend.

@@ -16,7 +16,8 @@ class Target:
     """One bar: `bound` in `unit`, to stay below (`most`) or to reach.
 
     `values` gives the figure of every round; their median counts. `profile` names the case of
-    the workload `profiles` that says where the time goes, if the bar is missed.
+    the workload `profiles`, if there is one, that says where the time goes if the bar is missed,
+    and what is said of it in `WOULD`.
     """
 
     work: str
@@ -55,6 +56,32 @@ def own(workload: str, setting: str, case: str, mine: str, figure: str) -> Value
     """A figure as it is."""
     where = Where(workload, setting, case, mine)
     return lambda results: list(results.values(where, figure).values())
+
+
+IN_C = (
+    "one call into C that sends to all masters, polls and reads their answers. Compiling engine/ "
+    "and wire/ as they stand with mypyc was tried: nothing that could be told from noise"
+)
+WOULD = {
+    "pairs": f"A pair is ten sends, ten reads and two polls (strace), two polls more than the "
+    f"floor; the rest is Python that counts votes. What would: {IN_C}.",
+    "pairs async": "Each answer is a turn of asyncio's loop. What would: uvloop, which saved 6 % "
+    f"and 28 % of the processor's time in two trials, and {IN_C}.",
+    "refusals": f"Half a pair has all of a round's Python to pay. What would: {IN_C}.",
+    "threads": "One interpreter runs one thread at a time, and each thread is woken twice for a "
+    "pair, with 300 to 400 µs of the processor where a task needs 140. Leaving what is to be sent "
+    "to whoever sends already was tried, and gained nothing. What would: an interpreter without "
+    "the lock (not tried), or tasks.",
+    "tasks": "The floor writes bytes that were recorded and decides nothing; redis-py locks on "
+    f"one master. What would: {IN_C}.",
+    "handoff": "To hand over is a release on a majority, a call, and a round of the next one. "
+    "python-redis-lock pops a list on one master. What would: a release that grants to the first "
+    "in the queue by itself, one round trip less; a waiter that died would then hold for a TTL.",
+    "growth": "floor SET sends less to each master: no fence, index, holder, marker or tombstone. "
+    "What would: to do without them.",
+    "views": "The rounds scatter by more than is missing. What would: longer rounds.",
+}
+"""For each profile: why its bars are missed, where they are, and what would help."""
 
 
 def slope(mine: str, other: str) -> Values:
@@ -184,7 +211,7 @@ def _targets() -> list[Target]:
     drain = "hand-off, eight threads drain"
     lines += [
         Target(drain, f"{figure[:3]} by {other}", bound,
-               beside("handoff", "free", "drain", "ours", other, figure))
+               beside("handoff", "free", "drain", "ours", other, figure), profile="handoff")
         for other, figure, bound in (
             ("python-redis-lock", "p50_us", 1.6),
             ("python-redis-lock", "p99_us", 1.5),
@@ -196,12 +223,18 @@ def _targets() -> list[Target]:
         ("greedy", "eight processes, no pause", 2, 300),
     ):
         figures = own("handoff", "free", case, "ours", "share")
-        lines.append(Target(work, "turns, most by fewest", share, figures))
+        lines.append(Target(work, "turns, most by fewest", share, figures, profile="handoff"))
         longest = own("handoff", "free", case, "ours", "longest_wait_ms")
-        lines.append(Target(work, "longest wait", wait, longest, unit=" ms"))
+        lines.append(Target(work, "longest wait", wait, longest, unit=" ms", profile="handoff"))
     lines += [*_faults("ours"), *_faults("ours async")]
     lines += [
-        Target("N = 1 to 9, pinned", f"slope by {other}", 0.75, slope("ours", other))
+        Target(
+            "N = 1 to 9, pinned",
+            f"slope by {other}",
+            0.75,
+            slope("ours", other),
+            profile="growth",
+        )
         for other in ("floor", "floor SET")
     ]
     for how in ("called", "served"):
@@ -212,6 +245,7 @@ def _targets() -> list[Target]:
                 0.98,
                 beside("views", "free", how, "bare", "bare, no LockMiddleware", "per_s"),
                 False,
+                profile="views",
             )
         )
     for how in ("called", "served"):
