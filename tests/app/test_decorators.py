@@ -36,7 +36,7 @@ from redlock_django.exceptions import (
     ResourceLocked,
 )
 from redlock_django.handler import locks
-from redlock_django.locking import Lock, lock
+from redlock_django.locking import lock
 from redlock_django.resources import resource
 from redlock_django.transactions import TakenOver, transactions_of
 from testproject.shop.models import Order
@@ -71,31 +71,6 @@ def route() -> Iterator[Callable[[Callable[..., Any]], None]]:
     urlpatterns.clear()
 
 
-@pytest.fixture
-def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What happened to the lock and to the database, in order."""
-    seen: list[str] = []
-
-    def spy(target: Any, name: str, word: str) -> None:
-        real = getattr(target, name)
-
-        @functools.wraps(real)
-        def spied(*args: Any, **kwargs: Any) -> Any:
-            seen.append(word)
-            return real(*args, **kwargs)
-
-        monkeypatch.setattr(target, name, spied)
-
-    spy(Lock, "__enter__", "lock")
-    spy(Lock, "ensure_held", "guard")
-    spy(Lock, "__exit__", "release")
-    connection.ensure_connection()
-    spy(connection, "_start_transaction_under_autocommit", "BEGIN")
-    spy(connection, "_commit", "COMMIT")
-    spy(connection, "_rollback", "ROLLBACK")
-    return seen
-
-
 def order(number: str = "A-1") -> Order:
     return Order.objects.create(number=number, total=1)
 
@@ -118,15 +93,15 @@ def lose_every_lock() -> None:
 
 @WRITES
 def test_lock_outside_transaction_inside(
-    events: list[str], route: Callable[..., None], client: Client
+    happened: list[str], route: Callable[..., None], client: Client
 ) -> None:
     def rendered() -> str:
-        events.append("render")
+        happened.append("render")
         return "shown"
 
     @lock_resource("order:<int:pk>")
     def view(request: HttpRequest, pk: int) -> SimpleTemplateResponse:
-        events.append("view")
+        happened.append("view")
         order()
         return SimpleTemplateResponse(
             engines["django"].from_string("{{ event }}"),
@@ -136,7 +111,7 @@ def test_lock_outside_transaction_inside(
     route(view)
     response = client.get("/orders/7/")
     assert response.content == b"shown"
-    assert events == ["lock", "BEGIN", "view", "render", "guard", "COMMIT", "release"]
+    assert happened == ["lock", "BEGIN", "view", "render", "guard", "COMMIT", "release"]
     assert Order.objects.count() == 1
 
 
@@ -179,9 +154,9 @@ def test_the_next_holder_sees_what_this_one_committed() -> None:
 
 @WRITES
 @pytest.mark.parametrize("place", ["inside", "outside"])
-def test_what_the_user_excluded_stays_excluded(events: list[str], place: str) -> None:
+def test_what_the_user_excluded_stays_excluded(happened: list[str], place: str) -> None:
     def view(request: HttpRequest) -> HttpResponse:
-        events.append("view" + (" in a block" if connection.in_atomic_block else ""))
+        happened.append("view" + (" in a block" if connection.in_atomic_block else ""))
         return HttpResponse()
 
     if place == "inside":
@@ -189,11 +164,11 @@ def test_what_the_user_excluded_stays_excluded(events: list[str], place: str) ->
     else:
         decorated = transaction.non_atomic_requests(lock_resource("nightly")(view))
     BaseHandler().make_view_atomic(decorated)(factory.get("/"))
-    assert events == ["lock", "view", "release"]
+    assert happened == ["lock", "view", "release"]
 
 
 @WRITES
-def test_an_exclusion_above_another_decorator_counts(events: list[str]) -> None:
+def test_an_exclusion_above_another_decorator_counts(happened: list[str]) -> None:
     def middle(view: Callable[..., Any]) -> Callable[..., Any]:
         return functools.wraps(view)(lambda *args, **kwargs: view(*args, **kwargs))
 
@@ -204,12 +179,12 @@ def test_an_exclusion_above_another_decorator_counts(events: list[str]) -> None:
         return HttpResponse()
 
     BaseHandler().make_view_atomic(view)(factory.get("/"))
-    assert events == ["lock", "release"]
+    assert happened == ["lock", "release"]
 
 
 @WRITES
 def test_atomic_requests_is_read_at_call_time(
-    events: list[str], monkeypatch: pytest.MonkeyPatch
+    happened: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @lock_resource("nightly")
     def view(request: HttpRequest) -> HttpResponse:
@@ -217,11 +192,11 @@ def test_atomic_requests_is_read_at_call_time(
 
     monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", False)
     view(factory.get("/"))
-    assert events == ["lock", "release"]
+    assert happened == ["lock", "release"]
     monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
-    events.clear()
+    happened.clear()
     view(factory.get("/"))
-    assert events == ["lock", "BEGIN", "guard", "COMMIT", "release"]
+    assert happened == ["lock", "BEGIN", "guard", "COMMIT", "release"]
 
 
 def test_only_the_aliases_of_atomic_requests_are_opened(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,7 +239,7 @@ def test_django_leaves_a_locked_view_alone() -> None:
 
 
 @WRITES
-def test_a_lost_lock_is_rolled_back_and_answered_503(events: list[str]) -> None:
+def test_a_lost_lock_is_rolled_back_and_answered_503(happened: list[str]) -> None:
     @lock_resource("order:<pk>")
     def view(request: HttpRequest, pk: int) -> HttpResponse:
         order()
@@ -275,7 +250,7 @@ def test_a_lost_lock_is_rolled_back_and_answered_503(events: list[str]) -> None:
     assert (response.status_code, code(response)) == (503, "lock-lost")
     assert response["Retry-After"] == "1"
     assert Order.objects.count() == 0
-    assert events == ["lock", "BEGIN", "guard", "ROLLBACK", "release"]
+    assert happened == ["lock", "BEGIN", "guard", "ROLLBACK", "release"]
 
 
 @WRITES
@@ -293,7 +268,7 @@ def test_without_a_transaction_a_finished_response_stands() -> None:
 
 
 @WRITES
-def test_an_exception_of_the_view_wins_and_rolls_back(events: list[str]) -> None:
+def test_an_exception_of_the_view_wins_and_rolls_back(happened: list[str]) -> None:
     @lock_resource("order:<pk>")
     def view(request: HttpRequest, pk: int) -> HttpResponse:
         order()
@@ -303,11 +278,11 @@ def test_an_exception_of_the_view_wins_and_rolls_back(events: list[str]) -> None
     with pytest.raises(PermissionDenied):
         view(factory.get("/"), pk=7)
     assert Order.objects.count() == 0
-    assert events == ["lock", "BEGIN", "ROLLBACK", "release"]
+    assert happened == ["lock", "BEGIN", "ROLLBACK", "release"]
 
 
 @WRITES
-def test_an_exception_while_rendering_rolls_back(events: list[str]) -> None:
+def test_an_exception_while_rendering_rolls_back(happened: list[str]) -> None:
     def fail() -> str:
         raise PermissionDenied
 
@@ -319,7 +294,7 @@ def test_an_exception_while_rendering_rolls_back(events: list[str]) -> None:
     with pytest.raises(PermissionDenied):
         view(factory.get("/"), pk=7)
     assert Order.objects.count() == 0
-    assert events == ["lock", "BEGIN", "ROLLBACK", "release"]
+    assert happened == ["lock", "BEGIN", "ROLLBACK", "release"]
 
 
 @WRITES
@@ -377,10 +352,10 @@ class InATestCase(TestCase):
 
 
 @pytest.mark.django_db
-def test_inside_a_block_of_the_site_it_refuses_and_says_what_to_do(events: list[str]) -> None:
+def test_inside_a_block_of_the_site_it_refuses_and_says_what_to_do(happened: list[str]) -> None:
     @lock_resource("order:<pk>")
     def view(request: HttpRequest, pk: int) -> HttpResponse:
-        events.append("view")
+        happened.append("view")
         return HttpResponse()
 
     with transaction.atomic(), pytest.raises(InvalidRedlock) as caught:
@@ -389,8 +364,8 @@ def test_inside_a_block_of_the_site_it_refuses_and_says_what_to_do(events: list[
     assert "view" in str(caught.value)
     assert "'default'" in str(caught.value)
     assert "@lock_resource above @transaction.atomic" in str(caught.value)
-    assert "lock" not in events
-    assert "view" not in events
+    assert "lock" not in happened
+    assert "view" not in happened
 
 
 @WRITES
@@ -477,14 +452,14 @@ def test_no_quorum_is_answered_503_and_not_by_on_locked() -> None:
 
 
 @pytest.mark.django_db
-def test_bad_input_is_answered_400_and_nothing_is_locked(events: list[str]) -> None:
+def test_bad_input_is_answered_400_and_nothing_is_locked(happened: list[str]) -> None:
     @lock_resource("order:<get:q>")
     def view(request: HttpRequest) -> HttpResponse:
         return HttpResponse()
 
     response = view(factory.get("/"))
     assert (response.status_code, code(response)) == (400, "bad-resource")
-    assert "lock" not in events
+    assert "lock" not in happened
 
 
 @pytest.mark.django_db
@@ -501,16 +476,16 @@ def test_several_templates_are_all_locked() -> None:
 
 
 @WRITES
-def test_other_methods_run_unlocked_but_in_their_transaction(events: list[str]) -> None:
+def test_other_methods_run_unlocked_but_in_their_transaction(happened: list[str]) -> None:
     @lock_resource("order:<pk>", methods=["post"])
     def view(request: HttpRequest, pk: int) -> HttpResponse:
-        events.append("view")
+        happened.append("view")
         return HttpResponse()
 
     with held_elsewhere("order:7"):
-        events.clear()
+        happened.clear()
         assert view(factory.get("/"), pk=7).status_code == 200
-        assert events == ["BEGIN", "view", "COMMIT"]
+        assert happened == ["BEGIN", "view", "COMMIT"]
         assert view(factory.post("/"), pk=7).status_code == 423
 
 
