@@ -201,7 +201,7 @@ def test_interrupted_at_any_moment_and_gone(masters: list[LocalMaster]) -> None:
 
     for _ in range(100):
         Child(child).check(10)
-        until(lambda: len(values(masters)) == 3, "the undo", seconds=2)
+        until(lambda: len(values(masters)) == 3, "the undo")
 
 
 # Forked inside a block.
@@ -318,10 +318,10 @@ def test_a_child_has_its_own_locks_sockets_and_threads(masters: list[LocalMaster
 
 def test_a_child_does_not_renew_the_parents_lock(masters: list[LocalMaster]) -> None:
     held = lock(R, ttl=0.8, renew=True).acquire()
-    child = Child(lambda: time.sleep(3))
+    child = Child(lambda: time.sleep(30))
     held._hold.end()  # type: ignore[union-attr]  # the parent stops; the child must not go on
     try:
-        until(lambda: not values(masters), "the end of its TTL", seconds=2)
+        until(lambda: not values(masters), "the end of its TTL")
     finally:
         os.kill(child.pid, signal.SIGKILL)
         child.result()

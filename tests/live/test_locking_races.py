@@ -90,7 +90,7 @@ def values(masters: Sequence[LocalMaster]) -> list[bytes]:
 
 def everywhere(masters: Sequence[LocalMaster]) -> None:
     """Wait until a lock that is held stands on every master: a majority was enough to hold it."""
-    until(lambda: len(values(masters)) == len(masters), seconds=2)
+    until(lambda: len(values(masters)) == len(masters))
 
 
 # Mutual exclusion.

@@ -134,5 +134,5 @@ def test_committed_before_it_is_free_or_rolled_back(
         nothing_left(masters)
         assert get(place, "/1/failing/")[0] == 500
         assert get(place, "/")[1]["n"] == 5
-        nothing_left(masters, 1)
+        nothing_left(masters)
         assert get(place, "/1/locked/") == (200, {"n": 6})

@@ -45,7 +45,7 @@ def test_async_work_stops_and_the_lock_is_free_at_once(
     site: Site, site_masters: list[LocalMaster], pk: int
 ) -> None:
     leave(site, f"/slow-async/{pk}/", site_masters, pk)
-    until(lambda: not holders(site_masters, pk), "not freed within a second", seconds=1)
+    until(lambda: not holders(site_masters, pk), "not freed at once", seconds=5)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_a_stream_keeps_its_lock_until_it_is_closed(
         time.sleep(0.3)
         assert client.recv(100)
         assert holders(site_masters, pk) >= 2
-    until(lambda: not holders(site_masters, pk), "not freed after the disconnect", seconds=1.5)
+    until(lambda: not holders(site_masters, pk), "not freed after the disconnect", seconds=5)
     # What the content does at its end, it does under the lock.
     assert counters.value(pk) == (1 if kind == "async-stream" else 0)
 
@@ -104,7 +104,7 @@ def test_a_stream_that_is_read_to_its_end_frees_its_lock(
     kind = "async-stream" if site.server == "asgi" else "stream"
     status, body = site.request("POST", f"/{kind}/{pk}/")
     assert (status, len(body)) == (200, 10_000)
-    until(lambda: not holders(site_masters, pk), "not freed at the end", seconds=1)
+    until(lambda: not holders(site_masters, pk), "not freed at the end", seconds=5)
 
 
 @pytest.mark.parametrize("server", ["wsgi", "asgi", "runserver"])

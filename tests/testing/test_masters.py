@@ -211,16 +211,16 @@ def test_a_forked_child_that_leaves_takes_nothing_with_it() -> None:
 
 def test_a_forked_child_that_stays_keeps_nothing_alive() -> None:
     body = (
-        "import os\n    if os.fork() == 0: os.close(1); os.close(2); time.sleep(5); os._exit(0)\n"
+        "import os\n    if os.fork() == 0: os.close(1); os.close(2); time.sleep(20); os._exit(0)\n"
     )
     began = time.monotonic()
     run = subprocess.run(
         [sys.executable, "-c", HOLD.format(body=body)], capture_output=True, text=True, check=True
     )
     directory, *pids = run.stdout.split()
-    until(lambda: not any(alive(int(pid)) for pid in pids), "the servers' end", seconds=2)
+    until(lambda: not any(alive(int(pid)) for pid in pids), "the servers' end")
     assert not Path(directory).exists()
-    assert time.monotonic() - began < 4.5
+    assert time.monotonic() - began < 15
 
 
 def test_a_master_started_by_a_short_thread_stays() -> None:
