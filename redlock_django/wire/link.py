@@ -146,10 +146,13 @@ class Link:
     def drain(self, until: float) -> None:
         """Read and drop what comes, until the master has closed or it is `until`."""
         with suppress(OSError):
-            while (left := until - clock()) > 0:
-                self.socket.settimeout(left)
-                if not self.socket.recv(CHUNK):
-                    return
+            self._drain(until)
+
+    def _drain(self, until: float) -> None:
+        while (left := until - clock()) > 0:
+            self.socket.settimeout(left)
+            if not self.socket.recv(CHUNK):
+                return
 
     def close(self, *, cut: bool) -> None:
         """Close; with `cut`, what the kernel has not delivered yet is never delivered."""

@@ -320,7 +320,9 @@ class Links:
         except (OSError, EOFError) as error:
             ended = error  # what came before the end still counts
         try:
-            while (reply := link.parser.gets()) is not False:
+            while True:  # as in sync.py, no condition at the end of the loop
+                if (reply := link.parser.gets()) is False:
+                    break
                 self._answer(master, link, reply)
         except (hiredis.ProtocolError, ProtocolDesync) as error:
             logger.error(

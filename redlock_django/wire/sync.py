@@ -4,6 +4,9 @@ Threads queue their rounds; whoever has the mutex sends everything that is queue
 send for each master; one waiting thread at a time polls, and reads for all. A thread that
 stops waiting hands the reading over, to one that waits for answers or, where there is none, to
 one that waits to be called. A tender thread reads what nobody waits for any more.
+
+No loop within a `with` or `try` of ours ends in a condition: Python 3.12 and 3.13 look for
+signals on the way back up from one, and an exception raised there leaves past the `finally`.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ import time
 from collections import deque
 from contextlib import suppress
 from functools import partial
+from itertools import filterfalse
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -135,7 +139,9 @@ class SyncLinks(Links):
         try:
             self._waiting[exchange] = None
             self._send(exchange)
-            while not exchange.decided:
+            while True:
+                if exchange.decided:
+                    break
                 self._wait(exchange, bell, self.master_timeout)
         except BaseException:
             exchange.abandon()
@@ -151,7 +157,10 @@ class SyncLinks(Links):
         waiter.wake = partial(self._rouse, waiter, bell, threading.get_ident())
         try:
             self._napping[waiter] = None
-            while not waiter.decided and (left := until - clock()) > 0:
+            while True:
+                left = until - clock()
+                if waiter.decided or left <= 0:
+                    break
                 self._wait(waiter, bell, left, until)
         finally:
             self._napping.pop(waiter, None)
@@ -169,7 +178,10 @@ class SyncLinks(Links):
         deadline = clock() + self.connect_timeout
         self._hopes[bell] = None
         try:
-            while self.hoping() and (left := deadline - clock()) > 0:
+            while True:
+                left = deadline - clock()
+                if left <= 0 or not self.hoping():
+                    break
                 bell.wait(left)
         finally:
             del self._hopes[bell]
@@ -219,7 +231,10 @@ class SyncLinks(Links):
                 if self._reader is None or self._reads == me:
                     self._reader, self._reads = whom, me
             if self._reader is whom:
-                while not whom.decided and (left := until - clock()) > 0:
+                while True:
+                    left = until - clock()
+                    if whom.decided or left <= 0:
+                        break
                     self._poll(left)
             else:
                 with suppress(Empty):
@@ -249,12 +264,12 @@ class SyncLinks(Links):
                 if master is None:
                     self._hush()
                     continue
-                heard.append(master)
                 if event & select.POLLOUT:
                     self._dirty.add(master.place)
                 if event & ~select.POLLOUT:
                     self.read(master)
-            self.waited([m for m in self.masters if m not in heard], asked, took)
+                heard.append(master)
+            self.waited(list(filterfalse(heard.__contains__, self.masters)), asked, took)
             self._send_all()
 
     # What the links ask of a driver.
@@ -317,11 +332,14 @@ class SyncLinks(Links):
                 with self._mutex:
                     if self._reader is None:  # else that one reads, and judges
                         for master in self.owing():
-                            self.read(master)
-                            if master.link is not None and master.link.blocked:
-                                self._dirty.add(master.place)  # nobody polls: try again
+                            self._look_after(master)
                         self.waited(self.owing(), pause, clock() - began)
                     self._send_all()
                     began = clock()
                     if not self.owing():
                         break
+
+    def _look_after(self, master: Master) -> None:
+        self.read(master)
+        if master.link is not None and master.link.blocked:
+            self._dirty.add(master.place)  # nobody polls: try again
