@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from django.core import checks
-from django.core.checks import CheckMessage, Error, register
+from django.core.checks import CheckMessage, Error, Tags, register
 
-from redlock_django.checks.settings import TAG
 from redlock_django.conf import load
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.handler import locks
@@ -42,7 +41,7 @@ _HINTS = {
 }
 
 
-@register(TAG, MASTERS_TAG, deploy=True)
+@register(MASTERS_TAG, Tags.database, deploy=True)
 def check_masters(*, databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
     """E030 to E043: what `redlock_status` says of each master.
 
