@@ -141,10 +141,17 @@ async def tasks(
 
 
 async def drain(
-    contender: AsyncContender, intruder: Intruder, *, folder: str, seconds: float, waiters: int = 8
+    contender: AsyncContender,
+    intruder: Intruder,
+    *,
+    folder: str,
+    seconds: float,
+    waiters: int = 8,
+    profile: bool = False,
 ) -> dict[str, Any]:
     """Waiters queue up behind a holder and take one turn of 1 ms each, over and over."""
     gate, gaps = Turnstile(f"{folder}/turn"), []
+    watch = Profile(profile)
     began, drains = clock(), 0
     while clock() < began + seconds or drains < 2:
         resource, drains = name("drain", drains % KEYS), drains + 1
@@ -163,7 +170,8 @@ async def drain(
             await asyncio.sleep(0.05)
             left = clock()
             enough.set()
-        await asyncio.gather(*queue)
+        with watch.running():
+            await asyncio.gather(*queue)
         for taken, leaving in sorted(turns):
             gaps.append(taken - left)
             left = leaving
@@ -172,6 +180,7 @@ async def drain(
         "turns": len(gaps),
         "looks": len(gaps),
         "overlaps": gate.overlaps,
+        **({"profile": watch.lines()} if watch else {}),
     }
 
 

@@ -6,6 +6,7 @@ our functions as upper bounds.
 
 from __future__ import annotations
 
+from tempfile import mkdtemp
 from typing import Any
 
 from benchmarks.conductor import Plan
@@ -16,6 +17,8 @@ JOBS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "refusals": ("pin", "ours", {"job": "refusals"}),
     "threads": ("free", "ours", {"job": "threads", "count": 16}),
     "tasks": ("free", "ours async", {"job": "tasks", "count": 100}),
+    # Of tasks: a profile sees one thread.
+    "handoff": ("free", "ours async", {"job": "drain"}),
 }
 
 
@@ -23,8 +26,11 @@ def run(plan: Plan) -> None:
     """Each in the setting that its targets are judged in."""
 
     def measure(setting: str, case: str, name: str) -> dict[str, Any]:
+        asked = dict(JOBS[case][2])
+        if asked["job"] == "drain":
+            asked["folder"] = mkdtemp(dir=plan.nursery.directory)
         with plan.worker(name, setting) as worker:
-            return worker.do(seconds=plan.seconds, profile=True, **JOBS[case][2])
+            return worker.do(seconds=plan.seconds, profile=True, **asked)
 
     groups = [(setting, case, (name,)) for case, (setting, name, _) in JOBS.items()]
     plan.interleaved("profiles", groups, measure)
