@@ -14,8 +14,9 @@ import math
 import os
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from itertools import count
+from operator import itemgetter
 from typing import NamedTuple
 
 from redlock_django import events
@@ -37,12 +38,7 @@ class Due(NamedTuple):
 
     when: float
     order: int
-    clock: Callable[[], float]
     hold: weakref.ref[Hold]
-
-    def left(self) -> float:
-        """Seconds until then."""
-        return max(0.0, self.when - self.clock())
 
 
 class Hold:
@@ -184,9 +180,9 @@ class Keeper:
         self._reset()
 
     def _reset(self) -> None:
-        self._due: list[Due] = []
+        self._due: dict[BaseBackend, list[Due]] = {}  # not in one: clocks of backends differ
         self._tasks: set[asyncio.Task[None]] = set()
-        self._until = math.inf  # when the thread wakes by itself: backends differ in clocks
+        self._until = math.inf  # when the thread wakes by itself
         self._order = count()
         self._mutex = threading.Lock()
         self._bell = Bell()
@@ -194,14 +190,15 @@ class Keeper:
 
     def watch(self, hold: Hold) -> None:
         """Look after a hold of a thread until it is over, lost, or forgotten."""
-        entry = Due(hold.due(), next(self._order), hold.backend.clock, weakref.ref(hold))
+        backend, when = hold.backend, hold.due()
         with self._mutex:
-            heapq.heappush(self._due, entry)
+            due = Due(when, next(self._order), weakref.ref(hold))
+            heapq.heappush(self._due.setdefault(backend, []), due)
             if self._thread is None:
                 thread = threading.Thread(target=self._keep, name="redlock-keeper", daemon=True)
                 thread.start()
                 self._thread = thread  # not before: a start that failed is tried again
-            elif clock() + entry.left() < self._until:
+            elif clock() + max(0.0, when - backend.clock()) < self._until:
                 self._bell.ring()
 
     def _keep(self) -> None:
@@ -219,23 +216,30 @@ class Keeper:
 
     def _next(self) -> Hold:
         while True:
-            left = None
             with self._mutex:
-                self._until = math.inf
-                while self._due:
-                    hold, left = self._due[0].hold(), self._due[0].left()
-                    self._until = clock() + left
-                    if hold is None or hold.over or hold.lost:
-                        # With nothing left it sleeps until then all the same: who takes locks
-                        # for a short time, one after the other, need not wake it for each.
-                        heapq.heappop(self._due)
-                        continue
-                    if not left:
-                        heapq.heappop(self._due)
+                firsts = {backend: self._first(backend) for backend in self._due}
+                left = min(firsts.values(), default=None)
+                # With nothing left it sleeps until then all the same: who takes locks for a
+                # short time, one after the other, need not wake it for each.
+                self._due = dict(filter(itemgetter(1), self._due.items()))
+                self._until = math.inf if left is None else clock() + max(0.0, left)
+                if left is not None and left <= 0:
+                    due = self._due.get(min(firsts, key=firsts.__getitem__))
+                    hold = heapq.heappop(due).hold() if due else None
+                    if hold is not None:
                         return hold
-                    del hold  # a lock its user has forgotten must be free to go
-                    break
+                    continue
             self._bell.wait(left)
+
+    def _first(self, backend: BaseBackend) -> float:
+        """Seconds until the first hold of a backend that is not over, or the last that is."""
+        due, left = self._due[backend], 0.0
+        while due:
+            hold, left = due[0].hold(), due[0].when - backend.clock()
+            if not (hold is None or hold.over or hold.lost):
+                break
+            heapq.heappop(due)
+        return left
 
     def adopt(self, hold: Hold) -> None:
         """Look after a hold that a task took and leaves behind; its loop may end before it does."""

@@ -68,10 +68,8 @@ class World:
             with keeper._mutex:
                 due = [
                     entry
-                    for entry in keeper._due
-                    if (hold := entry.hold()) is not None
-                    and hold.backend is self.backend
-                    and not (hold.over or hold.lost)
+                    for entry in keeper._due.get(self.backend, ())
+                    if (hold := entry.hold()) is not None and not (hold.over or hold.lost)
                 ]
                 return bool(due) and min(due)[0] > self.now
 
@@ -115,6 +113,17 @@ def make(settings: Settings) -> Iterator[Callable[..., World]]:
 @pytest.fixture
 def world(make: Callable[..., World]) -> World:
     return make()
+
+
+def test_a_backend_with_another_clock_does_not_keep_it_waiting(
+    world: World, settings: Settings
+) -> None:
+    settings.REDLOCK = {**settings.REDLOCK, "other": {"BACKEND": MEMORY, "MASTERS": FIVE}}
+    world = World(locks["default"].backend)  # type: ignore[arg-type]
+    with lock(R, using="other", ttl=60), lock(R):
+        world.idle()
+        world.advance(3)
+        world.until(lambda: world.extensions == [3])
 
 
 def test_renews_at_a_third_of_the_ttl(world: World) -> None:
