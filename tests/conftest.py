@@ -89,9 +89,9 @@ def pytest_runtest_setup() -> None:
     """
     deadline = time.monotonic() + 5
     # Not by joining them: one that is about to start cannot be joined, yet is among them.
-    while any(thread.name.startswith("redlock-dial-") for thread in threading.enumerate()):
-        if time.monotonic() > deadline:
-            break
+    while time.monotonic() < deadline and any(
+        thread.name.startswith("redlock-dial-") for thread in threading.enumerate()
+    ):
         time.sleep(0.002)
 
 

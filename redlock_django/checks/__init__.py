@@ -1,6 +1,7 @@
-"""System checks `redlock_django.E0xx` and `W0xx`, tag `redlock`; docs/howto/operate.md lists them.
+"""System checks `redlock_django.E0xx` and `W0xx`; docs/howto/operate.md lists them.
 
-Without `--deploy` and `--database` nothing here asks a master.
+Their tag is `redlock`, and `redlock_masters` where masters are asked: for that `check` needs
+`--deploy` and a wish, as Django's own checks of databases do.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from redlock_django.keeper import Keeper, keeper
 from redlock_django.locking import Lock, lock
 from redlock_django.signals import lock_acquired, lock_lost
 from redlock_django.wire.clock import clock
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -55,11 +56,7 @@ class World:
         self.now += seconds
         keeper._bell.ring()
 
-    def until(self, condition: Callable[[], object]) -> None:
-        deadline = time.monotonic() + 5
-        while not condition():
-            assert time.monotonic() < deadline, "it never came"
-            time.sleep(0.001)
+    until = staticmethod(until)
 
     def idle(self) -> None:
         """Wait until the keeper has done all that is due now and sleeps."""
