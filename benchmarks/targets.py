@@ -68,11 +68,12 @@ WOULD = {
     "pairs async": "Each answer is a turn of asyncio's loop. What would: uvloop, which saved 6 % "
     f"and 28 % of the processor's time in two trials, and {IN_C}.",
     "refusals": f"Half a pair has all of a round's Python to pay. What would: {IN_C}.",
-    "threads": "One interpreter runs one thread at a time, and the reading passes from thread to "
-    "thread with every verdict: 300 to 400 µs of the processor a pair where a task needs 140. "
-    "Leaving what is to be sent to whoever sends already was tried, and gained nothing. What "
-    "would: to pass the reading on less often (not tried; an earlier prototype without fences, "
-    "queue and breaker needed 53 µs), an interpreter without the lock (not tried), or tasks.",
+    "threads": "One interpreter runs one thread at a time. A task, which is never switched, needs "
+    "140 µs of the processor for a pair, so no threads could make more than 7 000 pairs/s of it; "
+    "two wake-ups and the interpreter's lock make 250 µs of them. Tried, and nothing gained: "
+    "leaving what is to be sent to whoever sends already, and a thread that sends and reads for "
+    "all who wait (2.5 system calls a pair instead of 12): what costs is to be woken. What would: "
+    f"{IN_C}; several processes; tasks.",
     "tasks": "The floor writes bytes that were recorded and decides nothing; redis-py locks on "
     f"one master. What would: {IN_C}.",
     "handoff": "To hand over is a release on a majority, a call, and a round of the next one. "
