@@ -15,11 +15,14 @@ from many beginnings, and says how many there were.
 from __future__ import annotations
 
 import argparse
+import gc
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from functools import cache
-from itertools import combinations_with_replacement, product
+from itertools import combinations_with_replacement, product, repeat
 from typing import NamedTuple, TypeVar
 
 from redlock_django.backends.memory import MemoryMaster
@@ -284,23 +287,39 @@ def beginnings(masters: int, clients: int) -> Iterator[tuple[tuple[int, ...], tu
             yield fences, (NOW + 1, *others)
 
 
+def visit(beginning: tuple[tuple[int, ...], tuple[int, ...]], losses: int) -> tuple[int, str]:
+    """How many states follow from a beginning, and the story in which a promise was broken."""
+    gc.disable()  # it would look through millions of states for cycles, and they have none
+    try:
+        return Search(Rule(), *beginning, losses).run(), ""
+    except Broken as story:
+        return 0, str(story)
+    finally:
+        gc.enable()
+        gc.collect()
+
+
 def main(argv: list[str]) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.engine.exhaustive")
     parser.add_argument("--masters", type=int, default=3, help="how many (3)")
     parser.add_argument("--clients", type=int, default=2, choices=(2, 3), help="how many (2)")
     parser.add_argument("--losses", type=int, default=1, help="at most so many in a story (1)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="on so many cores")
     options = parser.parse_args(argv)
     began, states = time.perf_counter(), 0
-    for fences, proposals in beginnings(options.masters, options.clients):
-        try:
-            found = Search(Rule(), fences, proposals, options.losses).run()
-        except Broken as story:
-            sys.stdout.write(f"{story}\nfences {fences}, proposals {proposals}\n")
-            return 1
-        states += found
-        sys.stdout.write(f"{found:12,} states with fences {fences} and proposals {proposals}\n")
-        sys.stdout.flush()
+    every = list(beginnings(options.masters, options.clients))
+    with ProcessPoolExecutor(options.jobs) as pool:
+        visits = pool.map(visit, every, repeat(options.losses))
+        for (fences, proposals), (found, story) in zip(every, visits, strict=True):
+            told = f"fences {fences} and proposals {proposals}"
+            if story:
+                pool.shutdown(wait=False, cancel_futures=True)
+                sys.stdout.write(f"{story}\n{told}\n")
+                return 1
+            states += found
+            sys.stdout.write(f"{found:12,} states with {told}\n")
+            sys.stdout.flush()
     took = time.perf_counter() - began
     sys.stdout.write(f"{states:12,} states in {took:.0f} s, and no promise was broken\n")
     return 0
