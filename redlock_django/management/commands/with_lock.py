@@ -20,6 +20,7 @@ NOT_EXECUTABLE, NOT_FOUND = 126, 127  # as shells say it
 GRACE = 10.0
 """Seconds between SIGTERM and SIGKILL for a command whose lock was lost."""
 
+_GONE = 10.0  # seconds that a killed process may take to go: it may be deep in the kernel
 _POLL = 0.1
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
@@ -152,7 +153,7 @@ class _Child:
         self._send(signal.SIGTERM)
         if self.wait(GRACE) is None:
             self._send(signal.SIGKILL)
-            self.wait(GRACE)
+            self.wait(_GONE)
 
     def _send(self, number: int) -> None:
         assert self._process is not None
