@@ -144,12 +144,11 @@ class Attempt:
                 record = yield InThread(partial(store.find, claim))
             step = self._decide(record, state)
         if step is Step.RUN:
-            recorder = self._recorder(store, claim, instead_of=record)
-            try:
-                return (yield from self._first(recorder))
-            except Beaten:
-                record = yield InThread(partial(store.find, claim))
-                step = self._decide(record, KeyLock.BUSY)
+            response = yield from self._first(self._recorder(store, claim, instead_of=record))
+            if response is not None:
+                return response
+            record = yield InThread(partial(store.find, claim))
+            step = self._decide(record, KeyLock.BUSY)
         return (yield from self._instead(step, store, record))
 
     def _lock(self, claim: Claim, wait: float) -> Way:
@@ -178,12 +177,15 @@ class Attempt:
         return KeyLock.HELD
 
     def _first(self, recorder: Recording) -> Way:
+        """Run the view and give its response; None where another request was faster."""
         complete = recorder.complete if self._is_async else None
         current = Idempotency(recorder.claim.key_hash, self._seed, complete)
         self._request.idempotency = current  # type: ignore[attr-defined]
         offer_field(self._request, self._terms.using)
         try:
             response = yield RunView(recorder)
+        except Beaten:
+            return None
         except Exception as error:
             if recorder.started:
                 yield InThread(partial(recorder.failed, error))
