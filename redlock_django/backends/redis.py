@@ -85,7 +85,7 @@ class RedisBackend(BaseBackend):
         return Survey(addresses, self.terms, min(PATIENCE, self.connect_timeout))
 
     def voided(self, lease: Lease) -> bool:
-        return isinstance(lease.home, Links) and lease.started < lease.home.steps.voided
+        return isinstance(lease.home, Links) and lease.home.steps.void(lease)
 
     # Links.
 

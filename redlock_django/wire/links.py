@@ -284,6 +284,8 @@ class Links:
 
     def _check(self, master: Master, how: str) -> None:
         """Ask on the live link again whether the master may be trusted."""
+        if how == "join" and master.how != "join":
+            return  # it is told that it may not: on this link, or first thing on the next
         master.how = how
         if master.link is None or (master.checking and how == "join"):
             return
@@ -378,7 +380,9 @@ class Links:
         if reply[1] == NOT_READY:
             self._check(master, master.how)
         if exchange is not None:
-            exchange.cast(master.place, vote if steady else failed(master.suspect, time=None))
+            # Behind the reply that showed a step come those of rounds that were asked before.
+            doubted = not steady or (command.trusted and master.doubt(read))
+            exchange.cast(master.place, failed(master.doubt(read)) if doubted else vote)
 
     def _pushed(self, master: Master, link: Link, push: list[Any]) -> None:
         """A push: the answer to SUBSCRIBE, a call for a waiter, or nothing to us."""

@@ -51,10 +51,8 @@ class Master:
             return self.reason
         if self.twin:
             return f"is the same server as {self.twin}"
-        if self.suspect:
-            return self.suspect
-        if now < self.distrusted_until:
-            return f"our own clock stepped: trusted in {self.distrusted_until - now:.0f} s"
+        if doubt := self.doubt(now):
+            return doubt
         if self.trust is None:
             return "has no marker yet"
         if now < self.trust.ready:
@@ -63,6 +61,14 @@ class Master:
             if self.trust.doubt == "fresh or flushed" or self.trust.doubt.startswith("waits"):
                 text += " ('manage.py redlock_init' trusts fresh masters at once)"
             return text
+        return ""
+
+    def doubt(self, now: float) -> str:
+        """Why its clock, or ours, is not to be believed now; "" where it is."""
+        if self.suspect:
+            return self.suspect
+        if now < self.distrusted_until:
+            return f"our own clock stepped: trusted in {self.distrusted_until - now:.0f} s"
         return ""
 
     def keep(self, release: Release) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 from redlock_django.engine.commands import Terms
 from redlock_django.engine.quorum import quorum
+from redlock_django.engine.validity import Lease
 from redlock_django.wire.clock import clock
 from redlock_django.wire.master import Master
 
@@ -17,23 +18,35 @@ class StepWatch:
     """Bounds each master's clock against ours by every reply, and says whose has stepped.
 
     `check(master, how)` asks a master on its live link whether it may be trusted ("join"),
-    or tells it that it may not ("distrust").
+    or tells it that it may not ("distrust"). `clock` is ours.
     """
 
     def __init__(
-        self, masters: Sequence[Master], terms: Terms, check: Callable[[Master, str], None]
+        self,
+        masters: Sequence[Master],
+        terms: Terms,
+        check: Callable[[Master, str], None],
+        clock: Callable[[], float] = clock,
     ) -> None:
         self.masters = masters
         self.terms = terms
         self.check = check
+        self.clock = clock
         self.voided = float("-inf")  # leases begun before this moment are lost
+        self._latest = float("-inf")  # where our clock stood when it went back
         self._stepped: set[int] = set()
+
+    def void(self, lease: Lease) -> bool:
+        """Whether a lease, taken by these masters' links, must be given up before its time."""
+        return lease.started < self.voided
 
     def note(self, master: Master, low: float, high: float) -> bool:
         """Narrow down a master's clock minus ours, in seconds; False where it has stepped."""
-        now = clock()
+        now = self.clock()
         if master.offset is not None:
             then_low, then_high, at = master.offset
+            if now < at:
+                self._latest = max(self._latest, at)
             slack = 0.01 * (now - at)
             apart = max(low - (then_high + slack), (then_low - slack) - high)
             if apart > self.terms.max_clock_skew:
@@ -80,16 +93,18 @@ class StepWatch:
 
     def _blame_ourselves(self, stepped: Sequence[Master]) -> None:
         """So many at once: whatever we believe of our leases is wrong, and of no master."""
-        now = clock()
-        self.voided = now
+        now = self.clock()
+        # A clock that went back shows less than it did when those leases were begun.
+        self.voided = max(now, self._latest)
+        until = self.voided + self.terms.restart_delay
         for master in stepped:
             master.suspect = ""
-            master.distrusted_until = now + self.terms.restart_delay
+            master.distrusted_until = until
         for master in self.masters:
             if master.link is None:
                 master.offset = None  # as seen from before our step
         logger.error(
             "the clock of this process stepped against a majority of the redlock masters: "
             "its locks are lost, and it takes none for %.1f s",
-            self.terms.restart_delay,
+            until - now,
         )

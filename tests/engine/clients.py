@@ -18,7 +18,7 @@ from redlock_django.wire.link import nobody
 from redlock_django.wire.waiters import Waiter
 from tests.engine.judge import Judge
 from tests.engine.network import Exchange, Wire
-from tests.engine.world import EPOCH, Clock, World
+from tests.engine.world import EPOCH, Clock, Violation, World
 
 Program = Generator[Step, float, None]
 
@@ -61,6 +61,7 @@ class Client:
         self._ticket = 0
         self._exchange: Exchange | None = None
         self._tokens: list[str] = []
+        self._moments: dict[float, float] = {}  # when, in truth, our clock was read
         self._asleep: list[tuple[Callable[..., None], tuple[Any, ...]]] | None = None
 
     # Being paused, interrupted, killed.
@@ -98,6 +99,30 @@ class Client:
         """Have the wall clock set: what is proposed as a fence is off by that much from now on."""
         self.world.note(self.name, f"has its wall clock set {seconds:+.3f} s off")
         self._wall_error = seconds
+
+    def leap(self, seconds: float) -> None:
+        """Have our own clock, that leases are measured by, leap forward or back."""
+        self.world.note(self.name, f"has its own clock leap by {seconds:+.3f} s")
+        self.clock.step(seconds)
+
+    def doze(self, seconds: float) -> None:
+        """Be suspended, with a clock that does not count it."""
+        if self._asleep is None and not self.gone:
+            self.pause(seconds)
+            self.leap(-seconds * self.clock.rate)
+
+    def void(self, lease: Lease) -> bool:
+        """Whether a lease must be given up, since our own clock stepped."""
+        return self.wire.steps.void(lease)
+
+    def blamed(self) -> None:
+        """The clocks of a majority were seen to step at once: then it was our own."""
+        self.world.seen["stepped against a majority"] += 1
+        if self.lease is None:
+            return
+        if not self.void(self.lease):
+            raise Violation(f"{self.name} still believes in its lease, by a clock that stepped")
+        self.world.seen["lease voided"] += 1
 
     def interrupt(self) -> None:
         """Throw into whatever it is doing, if it is doing something that can be."""
@@ -153,7 +178,17 @@ class Client:
             elif step.awaited:
                 return
             else:
-                resume = partial(self._program.send, self.clock.read())
+                resume = partial(self._program.send, self._read())
+
+    def _read(self) -> float:
+        now = self.clock.read()
+        if self.world.stepping:
+            self._moments[now] = self.world.now
+        return now
+
+    def _began(self, lease: Lease) -> float:
+        """When, in truth, the round of a lease began."""
+        return self._moments.get(lease.started) or self.clock.when(lease.started)
 
     def _say(self, asked: Round) -> None:
         if not asked.awaited:
@@ -214,7 +249,7 @@ class Client:
                 self.hear(self._send, ticket, None)
             else:
                 # The clock is read, and then the world stops.
-                now = self.clock.read()
+                now = self._read()
                 self.pause(seconds)
                 self.hear(self._send, ticket, now)
             return
@@ -223,7 +258,7 @@ class Client:
     def _send(self, ticket: int, now: float | None) -> None:
         if ticket == self._ticket:
             self._exchange = None
-            shown = self.clock.read() if now is None else now
+            shown = self._read() if now is None else now
             self._drive(partial(self._program.send, shown))
 
     # Programs.
@@ -264,7 +299,7 @@ class Client:
                 resources,
                 ttl,
                 '{"pid":1}',
-                now=self.clock.read(),
+                now=self._read(),
                 wait=wait,
                 tokens=self._fresh(),
                 proposals=self._proposals(),
@@ -284,14 +319,14 @@ class Client:
             self.waiter = None
             asked = self.judge.asking.pop(self.name, None)
         self.lease = lease
-        self.judge.granted(self.name, self.clock, lease)
+        self.judge.granted(self, lease, self._began(lease))
         self.judge.turn(lease, asked)
         yield from self._hold(ttl, hold)
 
     def _hold(self, ttl: float, hold: float) -> Program:
         self._safe = True
         try:
-            yield from self._renew(ttl, self.clock.read() + hold)
+            yield from self._renew(ttl, self._read() + hold)
         except Interrupted:
             pass
         finally:
@@ -313,25 +348,30 @@ class Client:
         assert lease is not None
         renews, state = self.luck.random() < 0.6, LeaseState.RENEWED
         while True:
-            now = self.clock.read()
+            now = self._read()
+            if self.void(lease):
+                return
             plan = None
             if renews:
                 plan = renewal.next_extension(
                     lease, now, ttl=ttl, hold_until=hold_until, state=state
                 )
             if plan is None or plan[0] >= hold_until:
-                yield Pause(max(min(hold_until, lease.until) - now, 0.0))
+                until = min(hold_until, lease.until)
+                now = yield Pause(max(until - now, 0.0))
+                if now < until - 0.001:
+                    continue  # our clock has gone back meanwhile
                 return
             when, asked = plan
             yield Pause(max(when - now, 0.0))
-            state, lease = yield from rounds.extend(self.terms, lease, asked, now=self.clock.read())
+            state, lease = yield from rounds.extend(self.terms, lease, asked, now=self._read())
             self.lease = lease
             self.world.note(self.name, "extension:", state.value)
             if state is LeaseState.LOST:
                 self.world.seen["lost"] += 1
                 return
             if state is LeaseState.RENEWED:
-                self.judge.renewed(self.name, self.clock, lease)
+                self.judge.renewed(self, lease, self._began(lease))
             else:
                 self.world.seen["unknown"] += 1
 

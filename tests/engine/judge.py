@@ -3,19 +3,54 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from redlock_django.backends.memory import LINGER
+from redlock_django.engine.quorum import Ballot
 from redlock_django.engine.validity import Lease
 from tests.engine.world import Clock, SimulatedMaster, Violation, World
 
 
-@dataclass(slots=True)
-class Holding:
-    """A client that believes, until its own clock says `until`, that it holds a resource."""
+class Holder(Protocol):
+    """Who holds a lease, for as long as its own clock lets it believe so."""
 
-    client: str
-    token: str
-    until: float  # true time
+    name: str
+    clock: Clock
+
+    def void(self, lease: Lease) -> bool:
+        """Whether it has given the lease up, since its own clock stepped."""
+
+
+class Holding:
+    """A client that believes that it holds a resource, from a round that began at `began`."""
+
+    __slots__ = ("began", "client", "lease", "masters")
+
+    def __init__(self, client: Holder, lease: Lease, began: float) -> None:
+        self.client = client
+        self.lease = lease
+        self.began = began  # true time
+        votes = enumerate(lease.tally.votes)
+        self.masters = {p for p, vote in votes if vote and vote.ballot is Ballot.GRANTED}
+
+    def left(self, now: float) -> float:
+        """True seconds that it goes on believing, as its clock runs now."""
+        if self.client.void(self.lease):
+            return 0.0
+        return self.client.clock.when(self.lease.until) - now
+
+    def robbed(self, master: SimulatedMaster, before: float, now: float) -> bool:
+        """Whether clocks can have taken the master's vote away, for a round begun at `before`.
+
+        A clock that goes forward lets the lock expire early, and ours that goes back lets us
+        believe in it late: by as much as they step and no more. Once the master has been
+        marked it grants nothing until all it may have forgotten has expired, so what it
+        stepped before that explains nothing.
+        """
+        marked = (when for when in master.marked if self.began < when <= before)
+        since = max(marked, default=self.began)
+        stepped = master.clock.rose(since) + self.client.clock.fell(self.began)
+        return 1.01 * stepped >= self.left(now)  # no clock counts true seconds
 
 
 @dataclass(slots=True)
@@ -33,6 +68,8 @@ class Judge:
 
     def __init__(self, world: World) -> None:
         self.world = world
+        self.masters: list[SimulatedMaster] = []
+        self.told: dict[str, list[tuple[float, Holding]]] = {}  # who held, and since when
         self.holdings: dict[str, list[Holding]] = {}
         self.fences: dict[str, int] = {}
         self.winners: dict[str, int] = {}
@@ -71,51 +108,85 @@ class Judge:
                 other.overtaken += 1
                 self.overtaken = max(self.overtaken, other.overtaken)
 
-    def granted(self, client: str, clock: Clock, lease: Lease) -> None:
-        """A client was told that it holds a lease."""
-        self.world.note(client, "HOLDS", "+".join(lease.resources), lease.fences)
-        until = clock.when(lease.until)
-        if until <= self.world.now:
+    def granted(self, client: Holder, lease: Lease, began: float) -> None:
+        """A client was told that it holds a lease, from a round that began at true time `began`."""
+        self.world.note(client.name, "HOLDS", "+".join(lease.resources), lease.fences)
+        holding = Holding(client, lease, began)
+        if holding.left(self.world.now) <= 0:
             self.world.seen["woke up too late"] += 1
             return
         self.world.seen["grants"] += 1
         self.world.seen["two resources"] += len(lease.resources) > 1
-        self.holders.add(client)
-        self._alone(client, lease, until)
+        self.holders.add(client.name)
+        self._alone(holding)
         for resource, fence in zip(lease.resources, lease.fences, strict=True):
             self.winners[resource] = self.winners.get(resource, 0) + 1
-            last = self.fences.get(resource, 0)
-            if fence <= last:
-                raise Violation(f"{resource}: fence {fence} of {client} after {last}")
-            self.fences[resource] = fence
+            self._grows(resource, fence, holding)
+            self.fences[resource] = max(fence, self.fences.get(resource, 0))
+            self.told.setdefault(resource, []).append((self.world.now, holding))
 
-    def renewed(self, client: str, clock: Clock, lease: Lease) -> None:
+    def renewed(self, client: Holder, lease: Lease, began: float) -> None:
         """A client was told that its lease lives longer."""
-        until = clock.when(lease.until)
-        if until > self.world.now:
+        holding = Holding(client, lease, began)
+        if holding.left(self.world.now) > 0:
             self.world.seen["renewed"] += 1
-            self._alone(client, lease, until)
+            self._alone(holding)
 
-    def _alone(self, client: str, lease: Lease, until: float) -> None:
-        now = self.world.now
-        for resource in lease.resources:
+    def _alone(self, new: Holding) -> None:
+        now, token = self.world.now, new.lease.token
+        for resource in new.lease.resources:
             others = [
                 held
                 for held in self.holdings.get(resource, ())
-                if held.until > now and held.token != lease.token
+                if held.lease.token != token and held.left(now) > 0
             ]
-            if others:
-                raise Violation(
-                    f"{resource}: {client} ({lease.token[:6]}) and {others[0].client} "
-                    f"({others[0].token[:6]}, for {others[0].until - now:.4f} s more) hold it"
-                )
-            self.holdings[resource] = [Holding(client, lease.token, until)]
+            for held in others:
+                # Where both were granted it, one must have lost it before its time.
+                both = [self.masters[place] for place in held.masters & new.masters]
+                if not both or not all(
+                    held.robbed(master, new.began, now) or new.robbed(master, held.began, now)
+                    for master in both
+                ):
+                    raise Violation(
+                        f"{resource}: {new.client.name} ({token[:6]}) and {held.client.name} "
+                        f"({held.lease.token[:6]}, for {held.left(now):.4f} s more) hold it"
+                    )
+                self.world.seen["two hold, after a step"] += 1
+            self.holdings[resource] = [*others, new]
+
+    def _grows(self, resource: str, fence: int, new: Holding) -> None:
+        """A fence is higher than all before it: of those told before its round had begun.
+
+        Where no clock steps, these are all: nobody else holds it then. Two who hold it at once,
+        since clocks have stepped, may be told in another order than they were served in.
+        """
+        last = self.fences.get(resource, 0)
+        if fence > last:
+            return
+        if not self.world.stepping:
+            raise Violation(f"{resource}: fence {fence} of {new.client.name} after {last}")
+        for told, held in self.told[resource]:
+            other = held.lease.fences[held.lease.resources.index(resource)]
+            if fence > other or (fence < other and told > new.began):
+                continue
+            if not any(self._went_back(master, held.began) for master in self.masters):
+                raise Violation(f"{resource}: fence {fence} of {new.client.name} after {other}")
+            self.world.seen["fence went back"] += 1
+
+    def _went_back(self, master: SimulatedMaster, since: float) -> bool:
+        """Whether a master lost its fence, and its clock went back as well.
+
+        Then nothing is left that could order the next one behind the last.
+        """
+        terms = master.terms
+        expired = master.clock.rose(since) > terms.fence_ttl - 3 * terms.max_clock_skew
+        return (master.forgot >= since or expired) and master.clock.fell(since) > 0
 
     def ended(self, lease: Lease) -> None:
         """A client no longer believes that it holds a lease."""
         for resource in lease.resources:
             held = self.holdings.get(resource, [])
-            self.holdings[resource] = [one for one in held if one.token != lease.token]
+            self.holdings[resource] = [one for one in held if one.lease.token != lease.token]
             for other in self.asking.values():
                 if other.queued is not None and other.resources == (resource,):
                     self.freed[resource] = self.world.now
@@ -127,9 +198,12 @@ class Judge:
                 continue
             for resource, token in master.locks().items():
                 left = master.memory.pttl(master.terms.lock(resource)) / 1000
-                if not 0 <= left <= master.terms.max_ttl:
+                # What its clock went back by, it stands for as well, until somebody asks.
+                if not 0 <= left <= master.terms.max_ttl + master.clock.fell(0.0):
                     raise Violation(f"{resource} stands on {master.name} for {left} s")
-                if clients_idle and self.alive[token] and token not in master.strays:
+                # What a snapshot brings back lives for as long as the clock went back, too.
+                back = master.restored and master.clock.fell(0.0) > 0
+                if clients_idle and self.alive[token] and not (back or token in master.strays):
                     raise Violation(f"{resource} of {token[:6]} was left on {master.name}")
             self._queues(master, clients_idle=clients_idle and not master.restored)
 
@@ -138,7 +212,7 @@ class Judge:
         for resource, names in master.waiters().items():
             key = master.terms.queue(resource)
             left = master.memory.ends[key] / 1000 - master.clock.read()
-            if left > master.terms.max_ttl + LINGER / 1000:
+            if left > master.terms.max_ttl + LINGER / 1000 + master.clock.fell(0.0):
                 raise Violation(f"the queue of {resource} stands on {master.name} for {left} s")
             for name in names if clients_idle else ():
                 client = name.rpartition(":")[2].partition(" ")[0]

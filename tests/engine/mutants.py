@@ -601,8 +601,23 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a stepped master still votes", "§7.4 its vote is not counted", Links._answer,
-        (("vote if steady else", "vote if True else"),),
+        (("if doubted else", "if False else"),),
         quiet.a_clock_that_steps_is_marked_on_its_master,
+    ),
+    Mutant(
+        "what comes behind a step counts", "§7.4 from the step on it is not counted",
+        Links._answer, (("(command.trusted and master.doubt(read))", "False"),),
+        quiet.what_was_asked_before_a_step_was_seen_has_no_vote,
+    ),
+    Mutant(
+        "a mark is forgotten", "§7.4 marked on the master, once there is a link", Links._check,
+        (('if how == "join" and master.how != "join":', "if False:"),),
+        quiet.a_step_is_marked_although_another_is_seen_and_the_link_breaks,
+    ),
+    Mutant(
+        "voided by the clock that went back", "§7.4 our own clock: leases are lost",
+        StepWatch._blame_ourselves, (("max(now, self._latest)", "now"),),
+        quiet.a_clock_that_goes_back_voids_what_was_begun_before,
     ),
     Mutant(
         "the step is not marked", "§7.4 marked on the master", StepWatch.decide,

@@ -14,6 +14,8 @@ from math import log
 from random import Random
 from typing import Any, Protocol
 
+from redis.connection import Connection
+
 from redlock_django.backends.memory import Reply
 from redlock_django.engine.commands import (
     ABSENT,
@@ -26,9 +28,13 @@ from redlock_django.engine.commands import (
     Heal,
     Release,
 )
-from redlock_django.engine.quorum import Verdict, Vote, failed
+from redlock_django.engine.quorum import Ballot, Verdict, Vote, failed, quorum
 from redlock_django.engine.rounds import Round
-from tests.engine.world import Clock, SimulatedMaster, Words, World
+from redlock_django.wire.address import Address
+from redlock_django.wire.master import Master
+from redlock_django.wire.steps import StepWatch
+from tests.engine.stepping import Truth
+from tests.engine.world import Clock, SimulatedMaster, Violation, Words, World
 
 NOT_ASKED = failed("not asked", sent=False)
 RARE = {
@@ -51,6 +57,9 @@ class Owner(Protocol):
 
     def called(self, name: bytes, master: int) -> None:
         """A master calls one of this owner's waiters."""
+
+    def blamed(self) -> None:
+        """The clocks of a majority were seen to step at once: then it was our own."""
 
 
 class Exchange:
@@ -79,8 +88,11 @@ class Message:
     """A command (or, without words, a join) as it travels; `how` is the join's."""
 
     words: Words | None
+    sent: float  # by the client's clock
+    off: float  # how far that was off then
     number: int = 0
     exchange: Exchange | None = None
+    answered: float = 0.0  # how far the master's clock was off when it answered
     marker: bytes = b""
     ready_at: int = 0
     how: str = ""
@@ -97,8 +109,9 @@ class Push:
 class Link:
     """One connection of one client to one life of a master."""
 
-    def __init__(self, life: int) -> None:
+    def __init__(self, life: int, hello: Message) -> None:
         self.life = life
+        self.hello = hello
         self.alive = True
         self.joined = False
         self.owed: deque[Message] = deque()
@@ -109,25 +122,25 @@ class Link:
         self.returning: deque[Reply | Push] = deque()
 
 
-class Line:
+class Line(Master):
     """What one client knows of one master, whether there is a link or not."""
 
-    def __init__(self, master: SimulatedMaster) -> None:
+    def __init__(self, world: World, ours: Clock, master: SimulatedMaster) -> None:
+        super().__init__(master.place, _address(master.name))
         self.master = master
-        self.place = master.place
-        self.link: Link | None = None
-        self.run_id = ""
+        self.truth = Truth(world, ours, master) if world.stepping else None
+        self.link: Any = None  # a `Link` of this module
         self.marker = b""
         self.ready_at = 0
         self.ready = 0.0
-        self.reason = "not connected yet"
-        self.checking = False
-        self.failures = 0
-        self.kept: dict[str, Release] = {}
-        self.loose: set[str] = set()
-        self.deaf = False  # nothing gets from the client to the master
-        self.mute = False  # nothing gets back
+        self.cut_out = False  # nothing gets from the client to the master
+        self.cut_back = False  # nothing gets back
         self.lag = 0.0
+
+
+@cache
+def _address(name: str) -> Address:
+    return Address(name=name, place=name, connection_class=Connection, kwargs={})
 
 
 class Wire:
@@ -145,8 +158,10 @@ class Wire:
     ) -> None:
         self.world = world
         self.owner = owner
-        self.lines = [Line(master) for master in masters]
+        self.lines = [Line(world, owner.clock, master) for master in masters]
         self.terms = masters[0].terms
+        self.steps = StepWatch(self.lines, self.terms, self._check, owner.clock.read)
+        self._noticed: set[int] = set()  # whose clocks stepped, since the last time all were asked
         self.master_timeout = master_timeout
         self.connect_timeout = 0.3
         self.latency = latency
@@ -174,26 +189,32 @@ class Wire:
                 exchange.cast(line.place, NOT_ASKED)
             elif line.link is None:
                 if isinstance(command, Release):
-                    line.kept[command.token] = replace(command, bury=True)
+                    line.keep(command)
                 exchange.cast(line.place, _unsaid(line.reason))
-            elif command.trusted and now < line.ready:
+            elif command.trusted and (
+                now < line.ready or line.suspect or now < line.distrusted_until
+            ):
                 self.world.seen["untrusted"] += 1
                 exchange.cast(line.place, _unsaid("is not trusted yet"))
             else:
                 asked.append((line, command))
         hopeless = exchange.decided and exchange.tally.unreachable
-        words = None
+        words, off = None, self.owner.clock.off
         for line, command in asked:
             if isinstance(command, Release):
                 if line.loose and command.token in line.loose:
-                    line.loose.discard(command.token)
+                    del line.loose[command.token]
                     command = replace(command, bury=True)
             elif hopeless:
                 exchange.cast(line.place, NOT_ASKED)
                 continue
             if words is None or words.command is not command:
                 words = Words(command)  # most rounds say the same to all
-            self._write(line, Message(words, exchange.number, exchange))
+            self._write(line, Message(words, now, off, exchange.number, exchange))
+
+    def _message(self, words: Words | None, *, how: str = "", run_id: str = "") -> Message:
+        clock = self.owner.clock
+        return Message(words, clock.read(), clock.off, how=how, run_id=run_id)
 
     # Connecting.
 
@@ -206,8 +227,8 @@ class Wire:
         if not line.master.up:
             self._again(line)
             return
-        link = Link(line.master.life)
-        self._post(line, link, Message(None, how="join"))
+        link = Link(line.master.life, self._message(None, how="join"))
+        self._post(line, link, link.hello)
         self.world.after(self.connect_timeout, self.owner.hear, self._judge_dial, line, link)
 
     def _judge_dial(self, line: Line, link: Link) -> None:
@@ -223,24 +244,67 @@ class Wire:
     def _joined(self, line: Line, link: Link, reply: Reply) -> None:
         link.joined = True
         line.link = link
-        line.run_id = line.master.memory.run_id
+        run_id = line.master.memory.run_id
+        if line.run_id != run_id:
+            line.offset = None
+        line.run_id = run_id
         line.reason = ""
         line.failures = 0
-        self._trust(line, reply)
+        self._trust(line, link.hello, reply)
         self.world.seen["joined"] += 1
         for release in line.kept.values():
             self.world.seen["kept release"] += 1
-            self._write(line, Message(Words(release)))
-            line.loose.discard(release.token)
+            self._write(line, self._message(Words(release)))
+            line.loose.pop(release.token, None)
         line.kept.clear()
+        if line.how != "join":
+            self._check(line, line.how)
 
-    def _trust(self, line: Line, reply: Reply) -> None:
+    def _trust(self, line: Line, message: Message, reply: Reply) -> None:
         _, _, time, ready_at, marker, _ = reply
         assert isinstance(time, int)
         assert isinstance(ready_at, int)
         assert isinstance(marker, bytes)
         line.marker, line.ready_at = marker, ready_at
         line.ready = self.owner.clock.read() + (ready_at - time) / 1_000_000
+        self._steady(line, message, reply)
+
+    # Clocks that step.
+
+    def _check(self, master: Master, how: str) -> None:
+        """Ask on the live link again whether the master may be trusted."""
+        line = self.lines[master.place]
+        if how == "join" and line.how != "join":
+            return
+        line.how = how
+        if line.link is None or (line.checking and how == "join"):
+            return
+        line.checking = True
+        self._write(line, self._message(None, how=how, run_id=line.run_id))
+
+    def _steady(self, line: Line, message: Message, reply: Reply) -> bool:
+        """Whether, after this answer, the clocks are to each other as they were."""
+        time, read = reply[2] / 1_000_000, self.owner.clock.read()  # type: ignore[operator]
+        if line.truth is not None and line.offset is None:
+            line.truth.forget()
+        steady = self.steps.note(line, time - read, time - message.sent)
+        if not steady:
+            self._noticed.add(line.place)
+        if line.truth is not None:
+            line.truth.noted(steady, message.answered, message.off, abs(read - message.sent))
+        elif not steady:
+            raise Violation(f"{line.master.name} is said to have stepped, where no clock does")
+        return steady
+
+    def _learn(self, what: Callable[[], None]) -> None:
+        """Let the watch learn that one more was asked, or is gone: was it our own clock?"""
+        if not self._noticed or any(line.checking and line.link for line in self.lines):
+            what()
+            return
+        stepped, self._noticed = self._noticed, set()
+        what()
+        if len(stepped) >= quorum(len(self.lines)):
+            self.owner.blamed()
 
     # Bytes out.
 
@@ -264,13 +328,13 @@ class Wire:
             what = message.how if message.words is None else _told(message.words.command)
             self.world.note(self.owner.name, "->", line.master.name, what)
         link.flying.append(message)
-        if not line.deaf:
+        if not line.cut_out:
             link.there = max(link.there, self.world.now + self._delay(line))
             self.world.at(link.there, self._arrive, line, link, message)
 
     def _arrive(self, line: Line, link: Link, message: Message) -> None:
         # A loss takes messages out of `flying`; a partition leaves them there.
-        if line.deaf or not link.flying or link.flying[0] is not message:
+        if line.cut_out or not link.flying or link.flying[0] is not message:
             return
         link.flying.popleft()
         line.master.receive(self._work, line, link, message)
@@ -279,16 +343,18 @@ class Wire:
         """The master works on a message."""
         master, words = line.master, message.words
         if link.life != master.life or not master.up:
-            if link.alive and not line.mute:
+            if link.alive and not line.cut_back:
                 self.world.after(self._delay(line), self.owner.hear, self._ended, line, link)
             return
         if words is None:
             reply = master.join(message.run_id or master.memory.run_id, message.how)
+            message.answered = master.clock.off
             if link.alive and not link.joined:
                 # In truth it subscribes a little later, but before anything that queues it.
                 master.hearers[self.channel] = partial(self._push, line, link)
         else:
             reply = master.say(words, message.number, message.marker, message.ready_at)
+            message.answered = master.clock.off
             status = reply[1]
             assert isinstance(status, int)
             self._count(words.command, status)
@@ -314,7 +380,7 @@ class Wire:
     def _unhear(self, line: Line, link: Link) -> None:
         """The master learns that a link has gone."""
         hearer = line.master.hearers.get(self.channel)
-        if isinstance(hearer, partial) and hearer.args[1] is link and not line.deaf:
+        if isinstance(hearer, partial) and hearer.args[1] is link and not line.cut_out:
             del line.master.hearers[self.channel]
 
     def _bring(self, line: Line, link: Link, reply: Reply | Push) -> None:
@@ -333,7 +399,7 @@ class Wire:
 
     def _return(self, line: Line, link: Link, reply: Reply | Push) -> None:
         # As `_arrive`: a partition leaves replies where they are.
-        if line.mute or not link.alive or not link.returning:
+        if line.cut_back or not link.alive or not link.returning:
             return
         if link.returning[0] is not reply:
             return
@@ -354,14 +420,23 @@ class Wire:
         assert reply[0] == message.number, "a reply was taken for another's"
         if message.words is None:
             line.checking = False
-            self._trust(line, reply)
+            line.how = "join"
+            self._trust(line, message, reply)
+            self._learn(partial(self.steps.checked, line))
             return
-        if reply[1] == NOT_READY and not line.checking:
-            line.checking = True
-            self._write(line, Message(None, how="join", run_id=line.run_id))
+        steady = self._steady(line, message, reply)
+        if reply[1] == NOT_READY:
+            self._check(line, line.how)
         exchange = message.exchange
         if exchange is not None and exchange.awaited:
-            exchange.cast(line.place, message.words.command.vote(reply[1:]))
+            command = message.words.command
+            vote = command.vote(reply[1:])
+            doubted = command.trusted and (line.suspect or line.distrusted_until)
+            if not steady or (doubted and line.doubt(self.owner.clock.read())):
+                vote = failed(line.doubt(self.owner.clock.read()))
+            elif line.truth is not None and command.trusted and vote.ballot is Ballot.GRANTED:
+                line.truth.counted()
+            exchange.cast(line.place, vote)
 
     # Losing.
 
@@ -384,7 +459,7 @@ class Wire:
 
     def notice(self, line: Line) -> None:
         """The master's end of the link has gone, and that gets through."""
-        if line.link is not None and not line.mute:
+        if line.link is not None and not line.cut_back:
             link = line.link
             self.world.at(
                 max(link.back, self.world.now + self._delay(line)),
@@ -411,12 +486,13 @@ class Wire:
         for message in owed:
             command = None if message.words is None else message.words.command
             if isinstance(command, Release):
-                line.kept[command.token] = replace(command, bury=True)
+                line.keep(command)
             elif command is not None and command.sets:
-                line.loose.add(command.token)
+                line.loosen(command.token)
             if message.exchange is not None:
                 message.exchange.cast(line.place, failed(reason))
         self._again(line)
+        self._learn(self.steps.decide)
 
     def _scatter(self, line: Line, link: Link) -> None:
         """Of what is in flight a part still arrives, in its order; the rest never does."""
@@ -427,7 +503,7 @@ class Wire:
 
     def heal(self, line: Line) -> None:
         """End a partition: what was held back goes on, in its order."""
-        line.deaf = line.mute = False
+        line.cut_out = line.cut_back = False
         link = line.link
         if link is None or not link.alive:
             return

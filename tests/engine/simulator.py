@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import shlex
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from itertools import cycle
 from random import Random
@@ -30,6 +32,9 @@ KINDS = (
     "deaf", "mute", "partition", "isolate", "hang", "kill", "restart", "snapshot", "flush",
     "slow", "lag", "reset", "pause", "cancel", "die", "jump",
 )  # fmt: skip
+STEPS = ("step", "leap")  # of a master's clock, of a client's own; by a luck of their own
+# Masters whose clocks step are no news here.
+logging.getLogger("redlock_django").addHandler(logging.NullHandler())
 
 
 def restart_delay(max_ttl: float, skew: float) -> float:
@@ -77,8 +82,11 @@ class Setup:
         return json.dumps(other, default=sorted)
 
     @staticmethod
-    def drawn(luck: Random) -> Setup:
-        """A swarm: every seed has its own few kinds of faults, so that each gets its room."""
+    def drawn(luck: Random, steps: Random) -> Setup:
+        """A swarm: every seed has its own few kinds of faults, so that each gets its room.
+
+        `steps` is the luck of whether clocks step.
+        """
         max_ttl = luck.choice((0.8, 2.0, 3.0))
         return Setup(
             masters=luck.choice((1, 2, 3, 3, 3, 4, 5, 5, 7)),
@@ -97,7 +105,8 @@ class Setup:
             outsider=luck.random() < 0.15,
             stalls=luck.choice((0.0, 0.0, 0.01, 0.05)),
             strikes=luck.choice((0.0, 0.0, 0.02, 0.1)),
-            faults=frozenset(luck.sample(KINDS, luck.randint(0, 6))),
+            faults=frozenset(luck.sample(KINDS, luck.randint(0, 6)))
+            | {kind for kind in STEPS if steps.random() < 0.12},
             every=luck.choice((0.1, 0.3, 1.0)),
         )
 
@@ -107,7 +116,8 @@ class Simulation:
 
     def __init__(self, seed: int, setup: Setup | None = None, *, recording: bool = False) -> None:
         self.world = World(seed, recording=recording)
-        self.setup = setup or Setup.drawn(self.world.luck("setup"))
+        self.setup = setup or Setup.drawn(self.world.luck("setup"), self.world.luck("steps"))
+        self.world.stepping = bool(self.setup.faults.intersection(STEPS))
         self.world.note(
             "", f"{self.setup}, faults: {' '.join(sorted(self.setup.faults)) or 'none'}"
         )
@@ -125,6 +135,7 @@ class Simulation:
         self.resources = [f"r{number}" for number in range(size.resources)]
         clocks = self.world.luck("clocks")
         self.masters = [self._master(place, clocks) for place in range(size.masters)]
+        self.judge.masters = self.masters
         for master in self.masters[: size.dead]:
             master.kill()
         self.clients: list[Client] = []
@@ -190,9 +201,8 @@ class Simulation:
 
     def run(self) -> Counter[str]:
         """Live through it; raises Violation. Returns what was seen."""
-        kinds = sorted(self.setup.faults)
-        if kinds:
-            self.world.after(self._luck.expovariate(1 / self.setup.every), self._fault, kinds)
+        for kinds, luck, every in self._fates():
+            self.world.after(luck.expovariate(1 / every), self._fault, kinds, luck, every)
         self.world.run(self.setup.seconds)
         self._heal()
         self._check_left()
@@ -238,11 +248,15 @@ class Simulation:
 
     def _check_live(self) -> None:
         """With all forgotten locks expired, somebody gets every resource soon."""
-        for _ in range(2):
+        # What a clock went back by is waited for as well: until a master's is there again, the
+        # fences it has bar the way; until a client's is, it takes its leases for lost.
+        clocks = [m.clock for m in self.masters] + [c.clock for c in self.living]
+        back = max(clock.fell(0.0) for clock in clocks)
+        for _ in range(3 if self.world.stepping else 2):
             # That a master was flushed is only noticed by asking it, and none is asked
             # while a majority is known to be out.
             self._ask_once(wait=0.0)
-            self.world.run(self.world.now + self.terms.restart_delay + self.terms.max_ttl)
+            self.world.run(self.world.now + self.terms.restart_delay + self.terms.max_ttl + back)
         if not self._clocks_agree():
             return
         self.judge.winners.clear()
@@ -251,6 +265,8 @@ class Simulation:
         for resource in asked:
             if not self.judge.winners.get(resource):
                 raise Violation(f"nobody gets {resource} although all is well")
+        if any(line.suspect for client in self.living for line in client.wire.lines):
+            raise Violation("a master is suspected for ever")
         if not all(client.idle for client in self.living):
             raise Violation("a client does not come to an end")
         self.judge.left(self.masters, clients_idle=False)
@@ -271,14 +287,28 @@ class Simulation:
 
     # Faults.
 
-    def _fault(self, kinds: list[str]) -> None:
+    def _fates(self) -> Iterator[tuple[list[str], Random, float]]:
+        """What goes wrong, by which luck and how often: clocks that step shift nothing else."""
+        kinds, every = sorted(self.setup.faults.difference(STEPS)), self.setup.every
+        if kinds:
+            yield kinds, self._luck, every
+        for kind in sorted(self.setup.faults.intersection(STEPS)):
+            luck = self.world.luck(f"fault {kind}")
+            # A master that steps again and again is hardly ever trusted, and seldom asked.
+            yield [kind], luck, every * luck.choice((1, 8))
+
+    def _fault(self, kinds: list[str], luck: Random, every: float) -> None:
         if self._calm:
             return
-        kind = self._luck.choice(kinds)
+        kind = luck.choice(kinds)
         self.world.seen["faults"] += 1
         self.world.seen[f"fault {kind}"] += 1
-        getattr(self, f"_{kind}")(self._luck.expovariate(1 / 0.3))
-        self.world.after(self._luck.expovariate(1 / self.setup.every), self._fault, kinds)
+        seconds = luck.expovariate(1 / 0.3)
+        if kind in STEPS:
+            getattr(self, f"_{kind}")(seconds, luck)
+        else:
+            getattr(self, f"_{kind}")(seconds)
+        self.world.after(luck.expovariate(1 / every), self._fault, kinds, luck, every)
 
     def _later(self, seconds: float, what: str, *args: object) -> None:
         self.world.after(seconds, self._unless_calm, what, *args)
@@ -298,7 +328,7 @@ class Simulation:
 
     def _cut(self, client: Client, line: Line, seconds: float, *, out: bool, back: bool) -> None:
         self.world.note(client.name, f"/ {line.master.name} for {seconds:.3f} s")
-        line.deaf, line.mute = line.deaf or out, line.mute or back
+        line.cut_out, line.cut_back = line.cut_out or out, line.cut_back or back
         self._later(seconds, "_mend", client, line)
 
     def _mend(self, client: Client, line: Line) -> None:
@@ -388,6 +418,42 @@ class Simulation:
 
     def _jump(self, _: float) -> None:
         self._luck.choice(self.clients).jump(self._luck.uniform(-100, 100))
+
+    def _far(self, luck: Random) -> float:
+        """By how much a clock steps: seldom noticed, at the edge of it, or by far."""
+        skew = self.setup.skew
+        far = luck.choice(
+            (luck.uniform(0, skew), luck.uniform(skew, 4 * skew), luck.expovariate(1 / 3.0))
+        )
+        return far * luck.choice((-1, 1, 1))
+
+    def _step(self, seconds: float, luck: Random) -> None:
+        """One master's clock, or those of many at once; for good, or for a while."""
+        masters = self.masters
+        struck = [luck.choice(masters)]
+        if luck.random() < 0.15:
+            struck = luck.sample(masters, luck.randint(1, len(masters)))
+        far, times, cleans = self._far(luck), 1, luck.random() < 0.7
+        if luck.random() < 0.2:
+            far, times = far / 10, 10
+        for master in struck:
+            self._set(master, far, cleans)
+            for nth in range(1, times):
+                self._later(nth * seconds / 10, "_set", master, far, cleans)
+            if luck.random() < 0.4:
+                self._later(seconds, "_set", master, -far * times, cleans)
+
+    def _set(self, master: SimulatedMaster, far: float, cleans: bool) -> None:
+        self.world.note(master.name, f"has its clock step by {far:+.3f} s")
+        master.step(far, cleans=cleans)
+
+    def _leap(self, seconds: float, luck: Random) -> None:
+        """A client is suspended and its clock does not count it; or it leaps as it runs."""
+        client = luck.choice(self.clients)
+        if luck.random() < 0.4:
+            client.doze(seconds * 2)
+        else:
+            client.leap(self._far(luck))
 
     def _cancel(self, _: float) -> None:
         self._luck.choice(self.clients).interrupt()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
 from random import Random
@@ -12,6 +12,7 @@ from typing import Any
 
 from redlock_django.backends.memory import MemoryMaster, Reply, encoded
 from redlock_django.engine.commands import GRANTED, Command, Release, Terms
+from redlock_django.wire.join import MARKED
 
 Memory = tuple[dict[str, tuple[bytes, float]], dict[str, dict[bytes, float]], dict[str, float]]
 EPOCH = 1_760_000_000.0  # a wall clock of our days: fences are µs, and must have their size
@@ -26,6 +27,7 @@ class World:
 
     def __init__(self, seed: int, *, recording: bool = False) -> None:
         self.seed = seed
+        self.stepping = False  # clocks may step in here
         self.now = 0.0
         self.seen: Counter[str] = Counter()
         self.transcript: list[str] | None = [] if recording else None
@@ -58,25 +60,49 @@ class World:
             self.transcript.append(f"{self.now:9.4f} {who:>4} {' '.join(map(str, words))}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Clock:
-    """A clock that runs at a steady rate: `first + rate × true time`."""
+    """A clock that runs at a steady rate, `first + rate × true time`, and may be made to step."""
 
     world: World
     first: float
     rate: float
+    off: float = 0.0  # how far its steps have brought it
+    steps: list[tuple[float, float]] = field(default_factory=list)  # when, and how far
 
     def read(self) -> float:
         """What the clock shows."""
         return self.first + self.rate * self.world.now
 
     def when(self, shown: float) -> float:
-        """The true time at which the clock shows that."""
+        """The true time at which the clock shows that, if it steps no more."""
         return (shown - self.first) / self.rate
 
     def micros(self) -> int:
         """What the clock shows, in µs."""
         return int((self.first + self.rate * self.world.now) * 1_000_000)
+
+    def step(self, seconds: float) -> None:
+        """Show so many seconds more, or less, from now on."""
+        self.first += seconds
+        self.off += seconds
+        self.steps.append((self.world.now, seconds))
+
+    def rose(self, since: float) -> float:
+        """How far it was ahead, at most, of what any reading since then had led to expect."""
+        return _highest(seconds for when, seconds in self.steps if when >= since)
+
+    def fell(self, since: float) -> float:
+        """The same, for how far it was behind."""
+        return _highest(-seconds for when, seconds in self.steps if when >= since)
+
+
+def _highest(steps: Iterable[float]) -> float:
+    highest = height = 0.0
+    for step in steps:
+        height = max(height + step, 0.0)
+        highest = max(highest, height)
+    return highest
 
 
 class Words:
@@ -103,6 +129,8 @@ class SimulatedMaster:
         self.hung = False
         self.restored = False  # from a snapshot, which may bring back what was gone already
         self.slow = 0.0
+        self.marked: list[float] = []  # when it was made to wait until it is trusted again
+        self.forgot = -1.0  # when it last lost its memory, or a part of it
         self.life = 0  # a connection is to one life: bytes for an older one are nobody's
         self.memory = MemoryMaster(clock.micros)
         self.memory.publish = self._publish
@@ -138,7 +166,12 @@ class SimulatedMaster:
         """What join.lua answers."""
         terms = self.terms
         delay = round(terms.restart_delay * 1_000_000)
-        return self.memory.eval("join", [terms.marker], [0, run_id, terms.fingerprint, delay, how])
+        argv: list[str | int | bytes] = [0, run_id, terms.fingerprint, delay, how]
+        reply = self.memory.eval("join", [terms.marker], argv)
+        if reply[1] == MARKED and how != "trust":
+            self.marked.append(self.world.now)
+            self.world.seen["distrusted for a step"] += how == "distrust"
+        return reply
 
     def say(self, words: Words, number: int, marker: bytes, ready_at: int) -> Reply:
         """What the command's script answers."""
@@ -176,9 +209,23 @@ class SimulatedMaster:
         self.up = self.hung = False
         self._backlog.clear()
 
+    def step(self, seconds: float, *, cleans: bool) -> None:
+        """Have the clock set. Where it `cleans` up by itself, what has expired by it is gone."""
+        self.clock.step(seconds)
+        if not (cleans and self.up):
+            return
+        for key in list(self.memory.strings):
+            self.memory.get(key)
+        for key in list(self.memory.sets):
+            self.memory.queue(key)
+        for token in self._buried:
+            if self.memory.get(self.terms.tomb(token)) is None:
+                self._buried[token] = 0.0
+
     def start(self, *, snapshot: bool) -> None:
         """Come back, empty or with what was saved last."""
         self.up = True
+        self.forgot = self.world.now
         self.restored = snapshot
         self._reborn()
         strings, sets, ends = self._saved if snapshot else ({}, {}, {})
@@ -194,6 +241,7 @@ class SimulatedMaster:
 
     def flush(self) -> None:
         """Forget everything and stay alive: FLUSHALL."""
+        self.forgot = self.world.now
         self.memory.strings.clear()
         self.memory.sets.clear()
         self.memory.ends.clear()

@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import hiredis
 
@@ -22,6 +23,7 @@ from redlock_django.wire.join import Joined, Trust, Unfit, check
 from redlock_django.wire.link import Exchange
 from redlock_django.wire.links import Links
 from redlock_django.wire.master import Master
+from tests.engine.byhand import Masters
 from tests.wire.scripted import MARKER, NAMES, resp
 
 TIMEOUT = 0.25
@@ -86,11 +88,11 @@ class QuietLinks(Links):
     def _dial(self, master: Master, reason: str, delay: float) -> None:
         master.reason = reason
 
-    def join(self, place: int, *, run_id: str = "", ready: float = 0.0) -> Ends:
+    def join(self, place: int, *, run_id: str = "", ready: float = 0.0, ahead: float = 0.0) -> Ends:
         """A master is reached (again)."""
         self.ends[place].close()
         self.ends[place] = ends = Ends()
-        offset = time.time() - clock()
+        offset = time.time() + ahead - clock()
         bounds = (offset - 0.05, offset + 0.05)
         trust = Trust(MARKER, 0, clock() + ready, "waits to be trusted", bounds)
         self.arrived(place, Joined(ends.theirs, run_id or f"{place}", trust, (), True))
@@ -353,6 +355,42 @@ def the_clocks_of_a_majority_do_not_step_at_once() -> None:
         assert links.steps.voided > 0, "our own leases are what cannot be believed"
         assert [ends.names() for ends in links.ends] == [[], [], []], "no master is marked"
         assert "our own clock" in links.masters[0].fault(clock())
+
+
+def what_was_asked_before_a_step_was_seen_has_no_vote() -> None:
+    """Another thread's round is answered behind the reply that shows the step."""
+    with quiet(3) as links:
+        first, second = links.ask(links.acquire()), links.ask(links.acquire("b" * 32))
+        links.reply(0, first.number, ahead=30.0)
+        links.reply(0, second.number, ahead=30.0)
+        vote = second.tally.votes[0]
+        assert vote is not None
+        assert vote.ballot is Ballot.FAILED
+
+
+def a_step_is_marked_although_another_is_seen_and_the_link_breaks() -> None:
+    with quiet(3) as links:
+        _stepped(links, 0)
+        assert [said[-1] for said in links.ends[0].heard()] == [b"distrust"]
+        exchange = links.ask(links.acquire("b" * 32), 1, 2)
+        links.reply(1, exchange.number, ahead=30.0)
+        links.lose(links.masters[0], "lost")
+        ends = links.join(0, ahead=30.0)
+        links.flush()
+        assert [said[-1] for said in ends.heard()] == [b"distrust"]
+
+
+def a_clock_that_goes_back_voids_what_was_begun_before() -> None:
+    with quiet(3) as links:
+        lease = replace(Masters(3).taken(), started=clock())
+        exchange = links.ask(links.acquire("b" * 32))
+        for place in range(3):
+            links.reply(place, exchange.number)
+        assert not links.steps.void(lease)
+        links.steps.clock = lambda: clock() - 30.0
+        _stepped(links, 0, 1)
+        assert links.steps.void(lease)
+        assert "our own clock" in links.masters[0].fault(clock() + 4.0), "it is not there again"
 
 
 def a_clock_that_runs_a_little_fast_has_not_stepped() -> None:

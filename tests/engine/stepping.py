@@ -1,0 +1,68 @@
+"""What a client may and must notice of clocks that step, told from the steps themselves."""
+
+from __future__ import annotations
+
+from redlock_django.engine.commands import Terms
+from tests.engine.world import Clock, SimulatedMaster, Violation, World
+
+
+class Truth:
+    """How far one master's clock has really stepped against one client's.
+
+    Of every answer the client knows no more than that it was given between asking and
+    reading; it may be wrong by that `width` each time, and by the 1 % that clocks may run apart.
+    """
+
+    def __init__(self, world: World, ours: Clock, master: SimulatedMaster) -> None:
+        self.world = world
+        self.ours = ours
+        self.master = master
+        self.terms: Terms = master.terms
+        self.noticed: float | None = None  # when the client last noticed a step
+        self.forget()
+
+    def forget(self) -> None:
+        """The client knows nothing of the master's clock, as a newcomer."""
+        self._last: tuple[float, float] | None = None
+        self._ever = (0.0, 0.0)
+        self._width = self._widest = self._at = 0.0
+
+    def noted(self, steady: bool, theirs: float, asked: float, width: float) -> None:
+        """The client takes a clock to be steady, or not, after one more answer.
+
+        `theirs` is how far the master's clock was off when it answered, `asked` how far ours
+        was when we asked.
+        """
+        ours = (asked, self.ours.off)
+        least, most = theirs - max(ours), theirs - min(ours)
+        now, skew = self.ours.read(), self.terms.max_clock_skew
+        if self._last is None:
+            self._ever, self._widest = (least, most), width
+        else:
+            slack = 0.01 * abs(now - self._at)
+            apart = max(least - self._last[1], self._last[0] - most)
+            if steady and apart > skew + width + self._width + 2 * slack:
+                raise Violation(f"{self.master.name} stepped by {apart:.3f} s, and nobody notices")
+            self._ever = (min(self._ever[0], least), max(self._ever[1], most))
+            self._widest = max(self._widest, width)
+            # Clocks run apart while an answer is under way, too, and while one has gone back.
+            far = 1.02 * (self._ever[1] - self._ever[0]) + 0.02 * self._widest
+            if not steady and far < skew:
+                raise Violation(f"{self.master.name} is said to have stepped, and has not")
+        if not steady:
+            self._ever, self._widest = (least, most), width
+            self.noticed = self.world.now
+            self.world.seen["step noticed"] += 1
+        self._last, self._width, self._at = (least, most), width, now
+
+    def counted(self) -> None:
+        """The client counts the master's vote."""
+        if self.noticed is None:
+            return
+        # What it takes for waiting may be shorter by what the clocks went forward meanwhile.
+        hurried = max(self.master.clock.rose(self.noticed), self.ours.rose(self.noticed))
+        waited = self.world.now - self.noticed
+        if waited + hurried < 0.98 * self.terms.restart_delay:
+            raise Violation(
+                f"{self.master.name} is counted {waited:.3f} s after its clock was seen to step"
+            )

@@ -1,0 +1,113 @@
+"""Clocks that step: what may be noticed of them is, and what it explains is no excuse for more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from redlock_django.wire.master import Master
+from redlock_django.wire.steps import StepWatch
+from tests.engine import simulator
+from tests.engine.mutants import MUTANTS
+from tests.engine.network import Wire
+from tests.engine.simulator import KINDS, STEPS, Setup, Simulation, replay
+from tests.engine.world import EPOCH, Clock, SimulatedMaster, Violation, World
+
+STEPPING = Setup(clients=3, busy=0.05, every=0.5, faults=frozenset(STEPS))
+
+
+def test_a_clock_knows_how_far_it_was_ahead_and_behind() -> None:
+    world = World(0)
+    clock = Clock(world, 100.0, 1.0)
+    for when, seconds in ((1.0, 3.0), (2.0, -1.0), (3.0, 2.0), (4.0, -5.0)):
+        world.run(when)
+        clock.step(seconds)
+    assert clock.read() == 103.0
+    assert clock.when(104.0) == 5.0
+    assert (clock.rose(0.0), clock.rose(2.0), clock.rose(3.5)) == (4.0, 2.0, 0.0)
+    assert (clock.fell(0.0), clock.fell(1.5)) == (5.0, 5.0)
+
+
+@pytest.mark.parametrize("cleans", [True, False])
+def test_what_expires_while_a_clock_is_ahead_may_be_gone_when_it_is_back(cleans: bool) -> None:
+    world = World(0)
+    simulation = Simulation(0, replace(STEPPING, clients=1))
+    master = SimulatedMaster(world, 0, simulation.terms, Clock(world, EPOCH, 1.0))
+    master.memory.set(master.terms.lock("r"), b"a {}", 1000)
+    master.step(5.0, cleans=cleans)
+    master.step(-5.0, cleans=cleans)
+    assert bool(master.locks()) is not cleans
+
+
+def test_new_kinds_of_faults_shift_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    stepping = next(s for s in range(50) if Simulation(s).setup.faults.intersection(STEPS))
+    steady = next(s for s in range(50) if not Simulation(s).setup.faults.intersection(STEPS))
+    told = {seed: replay(seed) for seed in (stepping, steady)}
+    monkeypatch.setattr(simulator, "STEPS", ())
+    assert replay(steady) == told[steady]
+    assert replay(stepping) != told[stepping]
+    without = Simulation(stepping).setup
+    monkeypatch.undo()
+    drawn = Simulation(stepping).setup
+    assert drawn.faults.intersection(KINDS) == without.faults
+    assert replace(drawn, faults=without.faults) == without
+
+
+# The rules of the watch, each taken out: the simulator tells.
+
+LEAPING = replace(STEPPING, busy=0.02, ttls=(1.0, 2.0), every=0.3, faults=frozenset({"leap"}))
+NARROW = replace(STEPPING, skew=0.005, latency=0.0005, drifting=True, busy=1.0, seconds=20.0)
+FOUND = {
+    "clocks may step": (STEPPING, "nobody notices"),
+    "the step is not marked": (STEPPING, "suspected for ever"),
+    "our own step is theirs": (STEPPING, "still believes"),
+    "voided by the clock that went back": (LEAPING, "still believes"),
+    "drift is a step": (NARROW, "and has not"),
+}
+
+
+def _found(setup: Setup, how: str) -> int:
+    """The first seed that tells."""
+    for seed in range(40):
+        try:
+            Simulation(seed, setup).run()
+        except Violation as violation:
+            if how in str(violation):
+                return seed
+    pytest.fail("it survives 40 seeds")
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_a_rule_that_is_missing_is_found_out(name: str) -> None:
+    mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
+    setup, how = FOUND[name]
+    with mutant.living():
+        seed = _found(setup, how)
+    Simulation(seed, setup).run()  # without the mutant there is nothing to find out
+
+
+def test_leases_that_nothing_voids_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(StepWatch, "void", lambda self, lease: False)
+    seed = _found(LEAPING, "still believes")
+    monkeypatch.undo()
+    Simulation(seed, LEAPING).run()
+
+
+def test_a_mark_that_is_forgotten_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A seed that found it: of five masters two were never counted again by one client."""
+    setup = Setup(
+        masters=5, clients=2, resources=2, ttls=(0.2, 0.5), two=0.3, latency=0.01,
+        master_timeout=0.03, late=0.04, drifting=True, wrong_walls=100.0, off_masters=0.0,
+        faults=frozenset({"lag", "leap", "reset"}), every=0.1,
+    )  # fmt: skip
+    check = Wire._check
+
+    def forgets(self: Wire, master: Master, how: str) -> None:
+        master.how = how
+        check(self, master, how)
+
+    Simulation(3014, setup).run()
+    monkeypatch.setattr(Wire, "_check", forgets)
+    with pytest.raises(Violation, match=r"although all is well|suspected for ever"):
+        Simulation(3014, setup).run()
