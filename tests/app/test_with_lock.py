@@ -139,8 +139,9 @@ def lost_soon(memory: MemoryBackend) -> None:
             now = memory.now
             memory.now = lambda: now() + 3600
 
+        lease = acquire(*arguments)
         threading.Timer(0.3, lose).start()
-        return acquire(*arguments)
+        return lease
 
     memory.acquire = soon  # type: ignore[assignment,method-assign]
 
