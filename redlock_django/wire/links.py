@@ -409,12 +409,10 @@ class Links:
             return
         if word == "NOSCRIPT" and self._retry(master, owed.exchange, owed.command):
             return
-        if owed.command is None:
-            master.checking = False
-            self.steps.decide()
-        elif owed.exchange is not None:
+        if owed.exchange is not None:
             owed.exchange.cast(master.place, failed(f"answered {word}"))
-        if word in ("READONLY", "NOAUTH", "LOADING", "MASTERDOWN", "BUSY"):
+        # A check that failed must be made again, or the master would be suspected for ever.
+        if owed.command is None or word in ("READONLY", "NOAUTH", "LOADING", "MASTERDOWN", "BUSY"):
             if isinstance(owed.command, Release):
                 master.keep(owed.command)
             self.lose(master, f"answered {word}")  # the next join finds out why

@@ -615,6 +615,11 @@ MUTANTS: tuple[Mutant, ...] = (
         quiet.a_step_is_marked_although_another_is_seen_and_the_link_breaks,
     ),
     Mutant(
+        "a check that failed is not made again", "§7.4 marked on the master", Links._refused,
+        (("owed.command is None or word in", "word in"),),
+        quiet.a_step_is_marked_although_the_master_cannot_take_the_mark_now,
+    ),
+    Mutant(
         "voided by the clock that went back", "§7.4 our own clock: leases are lost",
         StepWatch._blame_ourselves, (("max(now, self._latest)", "now"),),
         quiet.a_clock_that_goes_back_voids_what_was_begun_before,

@@ -380,6 +380,17 @@ def a_step_is_marked_although_another_is_seen_and_the_link_breaks() -> None:
         assert [said[-1] for said in ends.heard()] == [b"distrust"]
 
 
+def a_step_is_marked_although_the_master_cannot_take_the_mark_now() -> None:
+    with quiet(3) as links:
+        _stepped(links, 0)
+        links.ends[0].say(b"-OOM command not allowed when used memory > 'maxmemory'.\r\n")
+        links.read(links.masters[0])
+        assert links.masters[0].fault(clock()) == "answered OOM"
+        ends = links.join(0, ahead=30.0)
+        links.flush()
+        assert [said[-1] for said in ends.heard()] == [b"distrust"]
+
+
 def a_clock_that_goes_back_voids_what_was_begun_before() -> None:
     with quiet(3) as links:
         lease = replace(Masters(3).taken(), started=clock())

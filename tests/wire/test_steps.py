@@ -13,5 +13,9 @@ def test_a_step_is_marked_although_another_is_seen_and_the_link_breaks() -> None
     quiet.a_step_is_marked_although_another_is_seen_and_the_link_breaks()
 
 
+def test_a_step_is_marked_although_the_master_cannot_take_the_mark_now() -> None:
+    quiet.a_step_is_marked_although_the_master_cannot_take_the_mark_now()
+
+
 def test_a_clock_that_goes_back_voids_what_was_begun_before() -> None:
     quiet.a_clock_that_goes_back_voids_what_was_begun_before()
