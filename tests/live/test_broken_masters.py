@@ -165,7 +165,7 @@ def _busy(master: LocalMaster) -> bool:
 
 @both
 def test_threads_stay_few_with_a_hung_master(name: str, masters: list[LocalMaster]) -> None:
-    with joined(name, masters[:3], master_timeout=0.1) as colour:
+    with joined(name, masters[:3], master_timeout=0.5) as colour:
         seen: Counter[str] = Counter()
         masters[0].pause()
         for turn in range(80):

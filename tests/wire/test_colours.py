@@ -219,9 +219,9 @@ def test_a_minority_is_slow(name: str, masters: list[LocalMaster], down: int, n:
     with ExitStack() as stack:
         proxies = [stack.enter_context(FaultProxy(m.port)) for m in masters[:down]]
         urls = [proxy.url for proxy in proxies] + [m.url for m in masters[down:n]]
-        with playing(name, masters[:n], urls=urls, master_timeout=0.1) as play:
+        with playing(name, masters[:n], urls=urls, master_timeout=0.4) as play:
             for proxy in proxies:
-                proxy.delay_down = 0.2
+                proxy.delay_down = 0.8
             play.acquire("A", "order:1")
             play.acquire("B", "order:1")
             play.extend("A")

@@ -248,7 +248,7 @@ def test_replies_held_past_the_timeout_are_never_read(
     with ExitStack() as stack:
         proxies = [stack.enter_context(FaultProxy(master.port)) for master in masters[:2]]
         urls = [*(proxy.url for proxy in proxies), masters[2].url]
-        colour = stack.enter_context(joined(name, masters[:3], urls=urls, master_timeout=0.15))
+        colour = stack.enter_context(joined(name, masters[:3], urls=urls, master_timeout=0.5))
         for proxy in proxies:
             proxy.hold()
         with pytest.raises(QuorumUnreachable, match="did not answer within"):
@@ -306,7 +306,7 @@ def test_a_release_travels_behind_its_acquire(name: str, masters: list[LocalMast
 def test_a_release_whose_link_is_gone_is_said_after_the_next_join(
     name: str, masters: list[LocalMaster], back_first: bool
 ) -> None:
-    with joined(name, masters[:3], master_timeout=0.15) as colour:
+    with joined(name, masters[:3], master_timeout=0.5) as colour:
         masters[2].pause()
         lease = colour.acquire("order:1")
         if back_first:
@@ -379,7 +379,7 @@ def test_so_many_releases_are_kept_and_no_more(name: str, monkeypatch: pytest.Mo
     most = 2_500  # still more than a socket takes at once
     monkeypatch.setattr(master_module, "KEPT", most)
     players = [ScriptedMaster() for _ in range(3)]
-    with scripted(name, *players, master_timeout=0.2) as colour:
+    with scripted(name, *players, master_timeout=1.0) as colour:
         players[2].hang_up()
         colour.release(colour.acquire("warm-up"))  # threads notice only when they speak
         colour.wait_gone(2)
@@ -411,7 +411,7 @@ def test_so_many_releases_are_kept_and_no_more(name: str, monkeypatch: pytest.Mo
 
 @both
 def test_a_hung_master_costs_later_rounds_nothing(name: str, masters: list[LocalMaster]) -> None:
-    with joined(name, masters[:3], master_timeout=0.2) as colour:
+    with joined(name, masters[:3], master_timeout=0.5) as colour:
         masters[0].pause()
         colour.release(colour.acquire("order:1"))
         colour.wait_gone(0)
@@ -424,7 +424,7 @@ def test_a_hung_master_costs_later_rounds_nothing(name: str, masters: list[Local
             vote = lease.tally.votes[0]
             assert vote is not None
             assert not vote.sent
-        assert time.monotonic() - began < 30 * 0.2
+        assert time.monotonic() - began < 30 * 0.5
         masters[0].resume()
         colour.wait_usable(3)
         lease = colour.acquire("order:2")
@@ -442,7 +442,7 @@ def test_a_majority_known_to_be_down_refuses_at_once_and_asks_nobody(
             stats: dict[str, Any] = client.info("commandstats")
         return sum(s["calls"] for verb, s in stats.items() if verb.startswith("cmdstat_eval"))
 
-    with joined(name, masters[:3], master_timeout=0.15) as colour:
+    with joined(name, masters[:3], master_timeout=0.5) as colour:
         for master in masters[:2]:
             master.pause()
         with pytest.raises(QuorumUnreachable):
@@ -454,7 +454,7 @@ def test_a_majority_known_to_be_down_refuses_at_once_and_asks_nobody(
             with pytest.raises(QuorumUnreachable, match="2 of 3 masters") as caught:
                 colour.acquire("order:1")
         # Not ten times the timeout, and nowhere near the time for connecting.
-        assert time.monotonic() - began < 10 * 0.15
+        assert time.monotonic() - began < 10 * 0.5
         assert asked() == before
         tally = list(caught.value.tally.values())
         assert all("did not answer" in said for said in tally[:2])
