@@ -32,22 +32,24 @@ class StepWatch:
         self.terms = terms
         self.check = check
         self.clock = clock
-        self.voided = float("-inf")  # leases begun before this moment are lost
-        self._latest = float("-inf")  # where our clock stood when it went back
+        self.voided = float("-inf")  # leases begun up to this moment are lost
+        self._latest = float("-inf")  # the latest moment that our clock has shown
         self._stepped: set[int] = set()
 
     def void(self, lease: Lease) -> bool:
         """Whether a lease, taken by these masters' links, must be given up before its time."""
-        return lease.started < self.voided
+        return lease.started <= self.voided
 
     def note(self, master: Master, low: float, high: float) -> bool:
         """Narrow down a master's clock minus ours, in seconds; False where it has stepped."""
         now = self.clock()
+        self._latest = max(self._latest, now)
+        if high < low:  # our clock has gone back since the master was asked
+            self._latest = max(self._latest, now + low - high + 1e-6)  # as exact as floats are
+            high = low
         if master.offset is not None:
             then_low, then_high, at = master.offset
-            if now < at:
-                self._latest = max(self._latest, at)
-            slack = 0.01 * (now - at)
+            slack = 0.01 * abs(now - at)
             apart = max(low - (then_high + slack), (then_low - slack) - high)
             if apart > self.terms.max_clock_skew:
                 master.offset = (low, high, now)

@@ -201,9 +201,7 @@ class Judge:
                 # What its clock went back by, it stands for as well, until somebody asks.
                 if not 0 <= left <= master.terms.max_ttl + master.clock.fell(0.0):
                     raise Violation(f"{resource} stands on {master.name} for {left} s")
-                # What a snapshot brings back lives for as long as the clock went back, too.
-                back = master.restored and master.clock.fell(0.0) > 0
-                if clients_idle and self.alive[token] and not (back or token in master.strays):
+                if clients_idle and self.alive[token] and token not in master.strays:
                     raise Violation(f"{resource} of {token[:6]} was left on {master.name}")
             self._queues(master, clients_idle=clients_idle and not master.restored)
 

@@ -615,6 +615,11 @@ MUTANTS: tuple[Mutant, ...] = (
         quiet.a_step_is_marked_although_another_is_seen_and_the_link_breaks,
     ),
     Mutant(
+        "a clock that goes back under a round is not seen", "§7.4 our own clock: leases are lost",
+        StepWatch.note, (("if high < low:", "if False:"),),
+        quiet.a_clock_that_goes_back_under_a_round_voids_what_comes_of_it,
+    ),
+    Mutant(
         "a check that failed is not made again", "§7.4 marked on the master", Links._refused,
         (("owed.command is None or word in", "word in"),),
         quiet.a_step_is_marked_although_the_master_cannot_take_the_mark_now,
@@ -636,7 +641,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "drift is a step", "§7.4 widened by 1 % of the time between", StepWatch.note,
-        (("0.01 * (now - at)", "0.0"),), quiet.a_clock_that_runs_a_little_fast_has_not_stepped,
+        (("0.01 * abs(now - at)", "0.0"),), quiet.a_clock_that_runs_a_little_fast_has_not_stepped,
     ),
     Mutant(
         "a child speaks for its parent", "§7.7 inherited sockets without a byte", Links.abandon,

@@ -25,7 +25,7 @@ class Truth:
         """The client knows nothing of the master's clock, as a newcomer."""
         self._last: tuple[float, float] | None = None
         self._ever = (0.0, 0.0)
-        self._width = self._widest = self._at = 0.0
+        self._width = self._widest = self._at = self._when = 0.0
 
     def noted(self, steady: bool, theirs: float, asked: float, width: float) -> None:
         """The client takes a clock to be steady, or not, after one more answer.
@@ -39,9 +39,10 @@ class Truth:
         if self._last is None:
             self._ever, self._widest = (least, most), width
         else:
-            slack = 0.01 * abs(now - self._at)
+            # What the watch allows for by our clock, and how far they may have run apart in truth.
+            slack = 0.01 * (abs(now - self._at) + self.world.now - self._when)
             apart = max(least - self._last[1], self._last[0] - most)
-            if steady and apart > skew + width + self._width + 2 * slack:
+            if steady and apart > skew + width + self._width + slack:
                 raise Violation(f"{self.master.name} stepped by {apart:.3f} s, and nobody notices")
             self._ever = (min(self._ever[0], least), max(self._ever[1], most))
             self._widest = max(self._widest, width)
@@ -53,7 +54,8 @@ class Truth:
             self._ever, self._widest = (least, most), width
             self.noticed = self.world.now
             self.world.seen["step noticed"] += 1
-        self._last, self._width, self._at = (least, most), width, now
+        self._last, self._width = (least, most), width
+        self._at, self._when = now, self.world.now
 
     def counted(self) -> None:
         """The client counts the master's vote."""

@@ -152,7 +152,8 @@ class SimulatedMaster:
         self.life += 1
         self.hearers.clear()
         self._buried: dict[str, float] = {}  # until when the tombstones stand, by our clock
-        self.strays: set[str] = set()  # tokens that came later than that, and stay for their TTL
+        # Tokens that came later than that, or came back, and stay for their TTL.
+        self.strays: set[str] = set()
         self.memory.run_id = f"{self._luck.getrandbits(160):040x}"
 
     def receive(self, what: Callable[..., None], *args: Any) -> None:
@@ -232,6 +233,7 @@ class SimulatedMaster:
         self.memory.strings = dict(strings)
         self.memory.sets = {key: dict(members) for key, members in sets.items()}
         self.memory.ends = dict(ends)
+        self.strays.update(self.locks().values())
 
     def save(self) -> None:
         """Take a snapshot, to be started from later."""

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from unittest.mock import patch
 
 import hiredis
 
@@ -402,6 +403,19 @@ def a_clock_that_goes_back_voids_what_was_begun_before() -> None:
         _stepped(links, 0, 1)
         assert links.steps.void(lease)
         assert "our own clock" in links.masters[0].fault(clock() + 4.0), "it is not there again"
+
+
+def a_clock_that_goes_back_under_a_round_voids_what_comes_of_it() -> None:
+    with quiet(3) as links:
+        lease = replace(Masters(3).taken(), started=clock())
+        exchange = links.ask(links.acquire())
+        links.steps.clock = lambda: clock() - 30.0
+        with patch("redlock_django.wire.links.clock", links.steps.clock):
+            for place in range(3):
+                links.reply(place, exchange.number)
+            for place in range(3):
+                links.trusted(place)
+        assert links.steps.void(lease)
 
 
 def a_clock_that_runs_a_little_fast_has_not_stepped() -> None:

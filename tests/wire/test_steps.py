@@ -19,3 +19,7 @@ def test_a_step_is_marked_although_the_master_cannot_take_the_mark_now() -> None
 
 def test_a_clock_that_goes_back_voids_what_was_begun_before() -> None:
     quiet.a_clock_that_goes_back_voids_what_was_begun_before()
+
+
+def test_a_clock_that_goes_back_under_a_round_voids_what_comes_of_it() -> None:
+    quiet.a_clock_that_goes_back_under_a_round_voids_what_comes_of_it()
