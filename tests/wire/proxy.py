@@ -132,6 +132,12 @@ class FaultProxy:
         for _ in range(5):  # what was accepted last has its handler begin, and is reset
             await asyncio.sleep(0)
             await self._cut()
+        # One that is in the middle of a TLS handshake has no handler yet.
+        shaking = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in shaking:
+            task.cancel()
+        await asyncio.gather(*shaking, return_exceptions=True)
+        await asyncio.sleep(0)  # in which its transport is closed
 
     def _reset(self, writer: asyncio.StreamWriter) -> None:
         raw: socket.socket | None = writer.get_extra_info("socket")
