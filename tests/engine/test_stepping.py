@@ -111,3 +111,9 @@ def test_a_mark_that_is_forgotten_is_found_out(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(Wire, "_check", forgets)
     with pytest.raises(Violation, match=r"although all is well|suspected for ever"):
         Simulation(3014, setup).run()
+
+
+@pytest.mark.parametrize("seed", [207841, 216990])
+def test_no_lease_outlives_a_clock_that_went_back(seed: int) -> None:
+    """Seeds that found it: under its own round, and where the masters had come back as others."""
+    assert Simulation(seed).run()["stepped against a majority"]
