@@ -229,7 +229,7 @@ class Simulation:
 
     def _check_left(self) -> None:
         """Once every link is back, nothing is left of any round, nor comes back late."""
-        for _ in range(60):
+        for _ in range(200):  # one in some 300,000 pauses is longer than 7 s
             self.world.run(self.world.now + 0.1)
             if all(self._settled(client) for client in self.living):
                 break
