@@ -191,9 +191,7 @@ class Wire:
                 if isinstance(command, Release):
                     line.keep(command)
                 exchange.cast(line.place, _unsaid(line.reason))
-            elif command.trusted and (
-                now < line.ready or line.suspect or now < line.distrusted_until
-            ):
+            elif command.trusted and (now < line.ready or line.doubt(now)):
                 self.world.seen["untrusted"] += 1
                 exchange.cast(line.place, _unsaid("is not trusted yet"))
             else:
@@ -431,9 +429,9 @@ class Wire:
         if exchange is not None and exchange.awaited:
             command = message.words.command
             vote = command.vote(reply[1:])
-            doubted = command.trusted and (line.suspect or line.distrusted_until)
-            if not steady or (doubted and line.doubt(self.owner.clock.read())):
-                vote = failed(line.doubt(self.owner.clock.read()))
+            doubt = line.doubt(self.owner.clock.read())
+            if not steady or (command.trusted and doubt):
+                vote = failed(doubt)
             elif line.truth is not None and command.trusted and vote.ballot is Ballot.GRANTED:
                 line.truth.counted()
             exchange.cast(line.place, vote)
