@@ -19,10 +19,11 @@ import gc
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from itertools import combinations_with_replacement, product, repeat
+from struct import Struct
 from typing import NamedTuple, TypeVar
 
 from redlock_django.backends.memory import MemoryMaster
@@ -38,6 +39,7 @@ ASKING, CONFIRMING, HOLDING, THROUGH = range(4)
 LOST = failed("lost")
 
 Part = TypeVar("Part")
+State = bytes  # packed: of many million moments nothing else fits into memory
 
 
 class Seat(NamedTuple):
@@ -60,15 +62,6 @@ class Client(NamedTuple):
 
     phase: int
     fence: int
-
-
-class State(NamedTuple):
-    """One moment; `columns` are numbers of columns, in order. `last` is the last holder's fence."""
-
-    columns: tuple[int, ...]
-    clients: tuple[Client, ...]
-    last: int
-    losses: int
 
 
 class Move(NamedTuple):
@@ -109,6 +102,9 @@ class Search:
         )
         self._columns: list[Column] = []
         self._numbers: dict[Column, int] = {}
+        self._clients: list[tuple[Client, ...]] = []
+        self._client_numbers: dict[tuple[Client, ...], int] = {}
+        self._shape = Struct(f"<{len(fences)}H3H")
         self._moves = cache(self._moved)
         self._work = cache(self._worked)
         self._judge = cache(self._judged)
@@ -116,7 +112,7 @@ class Search:
         seats = (Seat(None, "a"),) * len(proposals)
         columns = sorted(self._number(Column(-1, fence, seats)) for fence in fences)
         asking = (Client(ASKING, 0),) * len(proposals)
-        self.first = State(tuple(columns), asking, 0, 0)
+        self.first = self._state(columns, asking, 0, 0)
 
     def run(self) -> int:
         """Visit every state; returns how many there are. Raises Broken with the story."""
@@ -140,6 +136,16 @@ class Search:
             state = earlier
         return story[::-1]
 
+    def _state(
+        self, columns: Iterable[int], clients: tuple[Client, ...], last: int, losses: int
+    ) -> State:
+        """One moment: the numbers of the columns, in order, and the last holder's fence."""
+        number = self._client_numbers.get(clients)
+        if number is None:
+            number = self._client_numbers[clients] = len(self._clients)
+            self._clients.append(clients)
+        return self._shape.pack(*columns, number, last, losses)
+
     def _number(self, column: Column) -> int:
         number = self._numbers.setdefault(column, len(self._columns))
         if number == len(self._columns):
@@ -147,25 +153,29 @@ class Search:
         return number
 
     def _next(self, state: State) -> Iterator[tuple[str, State]]:
-        columns, clients, last, losses = state
+        *columns, kinds, last, losses = self._shape.unpack(state)
+        clients = self._clients[kinds]
         for number, client in enumerate(clients):
             if client.phase == HOLDING:
                 through = client._replace(phase=THROUGH)
                 yield (
                     f"{NAMES[number]} is through",
-                    State(columns, _put(clients, number, through), last, losses),
+                    self._state(columns, _put(clients, number, through), last, losses),
                 )
-            for column in dict.fromkeys(columns):
+            for place, column in enumerate(columns):
+                if place and column == columns[place - 1]:
+                    continue  # they are in order: the same again
                 for move in self._moves(column, number, client):
                     if move.lost and losses == self.losses:
                         continue
-                    rest = list(columns)
-                    rest[rest.index(column)] = move.column
+                    rest = columns.copy()
+                    rest[place] = move.column
                     after = losses + move.lost
                     if move.heard:
                         yield move.what, self._heard(rest, clients, number, last, after)
                     else:
-                        yield move.what, State(tuple(sorted(rest)), clients, last, after)
+                        rest.sort()
+                        yield move.what, self._state(rest, clients, last, after)
 
     def _moved(self, place: int, number: int, client: Client) -> tuple[Move, ...]:
         column, name = self._columns[place], NAMES[number]
@@ -211,7 +221,7 @@ class Search:
         votes = tuple(self._columns[place].seats[number].vote for place in rest)
         after = self._judge(client, votes)
         if after.phase == client.phase:
-            return State(tuple(rest), clients, last, losses)
+            return self._state(rest, clients, last, losses)
         # What it has heard is of no use any more: forgetting it joins stories.
         more = "c" if after.phase == CONFIRMING else ""
         rest = sorted(self._turn(place, number, more) for place in rest)
@@ -221,7 +231,7 @@ class Search:
             if after.fence <= last:
                 raise Broken(f"{NAMES[number]} holds it with {after.fence} after {last}")
             last = after.fence
-        return State(tuple(rest), _put(clients, number, after), last, losses)
+        return self._state(rest, _put(clients, number, after), last, losses)
 
     def _turned(self, place: int, number: int, more: str) -> int:
         column = self._columns[place]
