@@ -265,7 +265,7 @@ class MemoryMaster:
         now: int,
     ) -> None:
         for behind, ((key, _), queue) in enumerate(zip(pairs, queues, strict=True), 1):
-            if behind != place and self.queue(queue).get(waiter, 0) < 0:
+            if behind != place and waiter in self.queue(queue):
                 self._leave(queue, waiter)
                 if self.get(key) is None:
                     self._call_first(queue, now)

@@ -12,7 +12,7 @@ LOCKS = (
 )  # fmt: skip
 """The commands that locks need."""
 
-WAITING = ("zrange", "zrank", "zscore", "publish", "subscribe")
+WAITING = ("zrange", "zrank", "publish", "subscribe")
 """The commands by which who waits is called; without them waiters ask from time to time."""
 
 LOOKING = ("zcard", "zcount", "zrevrangebyscore", "zscan", "scan")

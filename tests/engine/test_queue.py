@@ -260,6 +260,19 @@ def test_several_resources_are_waited_for_in_the_queue_of_the_one_in_the_way() -
     assert masters.queues("r") == [[A]] * 3
 
 
+def test_who_is_refused_one_of_several_stands_in_no_other_way() -> None:
+    masters = Masters(3)
+    masters.taken("r", ttl=1.0)
+    both = Waiting(masters, A, "r", "s")
+    masters.now += 1.1
+    masters.taken("s")
+    both.ask()
+    both.refused()
+    assert masters.queues("r") == [[]] * 3
+    assert masters.queues("s") == [[A]] * 3
+    masters.taken("r")
+
+
 def test_who_cannot_take_everything_lets_the_next_one_have_its_turn() -> None:
     masters = Masters(3)
     lease = masters.taken("s")

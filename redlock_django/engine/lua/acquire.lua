@@ -54,14 +54,10 @@ for place = 1, count do
   if other then
     local ahead = stand(KEYS[queues + place], waiter, ticket, left < 0 and max_ttl or left)
     for behind = 1, waiter ~= '' and count or 0 do
-      -- Who cannot take everything lets the next one have what it was called for.
+      -- Who cannot take everything stands in no other way, and lets the next one have its turn.
       local key = KEYS[queues + behind]
-      local score = behind ~= place and redis.pcall('ZSCORE', key, waiter)
-      if type(score) == 'string' and tonumber(score) < 0 then
-        redis.call('ZREM', key, waiter)
-        if not seen[2 + 2 * behind] then
-          call_first(key, now, '')
-        end
+      if behind ~= place and redis.pcall('ZREM', key, waiter) == 1 and not seen[2 + 2 * behind] then
+        call_first(key, now, '')
       end
     end
     return { round, status, now, place, left, stored, other, ahead }

@@ -12,7 +12,7 @@ local asked = {
   { 'ZADD', KEYS[2], 'XX', '0', '' }, { 'ZREM', KEYS[2], '' }, { 'ZCOUNT', KEYS[2], '0', '0' },
   { 'ZRANGEBYSCORE', KEYS[2], '0', '0' }, { 'ZREVRANGEBYSCORE', KEYS[2], '0', '0' },
   { 'ZSCAN', KEYS[2], '0', 'COUNT', '1' }, { 'SCAN', '0', 'COUNT', '1' },
-  { 'ZRANGE', KEYS[2], '0', '0' }, { 'ZRANK', KEYS[2], '' }, { 'ZSCORE', KEYS[2], '' },
+  { 'ZRANGE', KEYS[2], '0', '0' }, { 'ZRANK', KEYS[2], '' },
 }
 for place, command in ipairs(asked) do
   local answer = redis.pcall(unpack(command))
