@@ -178,7 +178,7 @@ class MemoryMaster:
             queue = self.queue(key)
             name = min(queue, key=lambda name: (queue[name], name), default=waiter)
             score = queue.get(name, 0.0)
-            if name == waiter or (ticket <= score and score >= 0):
+            if name == waiter or (score >= 0 and (ticket, waiter) < (score, name)):
                 return None
             if score < 0 and now < -score:
                 return name, -score - now

@@ -19,7 +19,7 @@ from redlock_django.engine.fencing import highest, settled
 from redlock_django.engine.quorum import Ballot, Tally, Verdict
 from redlock_django.engine.refusal import refusal
 from redlock_django.engine.validity import Lease, LeaseState, valid_until
-from redlock_django.engine.waiting import patience
+from redlock_django.engine.waiting import behind, patience
 
 SPLIT_ROUNDS = 8  # rounds after a split vote before it is called locked
 
@@ -76,8 +76,9 @@ def acquire(
     first deletes the lock that the second has won. `proposals` are the wall clock in µs.
     `home` is the lease's.
 
-    Who waits stands in a queue on every master that refuses it, by its first proposal, under
-    the name of `waiter`, by which it is called when its turn comes. First come, first served:
+    Who waits stands in a queue on every master that refuses it, by its first proposal (where
+    its clock is wrong, by what theirs showed then), under the name of `waiter`, by which it is
+    called when its turn comes. First come, first served:
     a free lock is granted to nobody while somebody waits who came before and can be called,
     and so never to one who does not wait. A waiter that was called has 0.1 s to ask before
     its turn is over. Several resources are waited for one at a time, in the queue of
@@ -87,13 +88,13 @@ def acquire(
     Raises ResourceLocked or QuorumUnreachable once `wait` is over.
     """
     asked, give_up = now, now + wait
-    splits = ticket = 0
+    splits = ticket = wrong = 0
     queued: frozenset[int] = frozenset()  # where we may stand in a queue
     while True:
         started = now
         value = f"{next(tokens)} {holder}"
         tally = Tally(terms.masters, skew=terms.skew, rivals=True)
-        proposal = next(proposals)
+        proposal = next(proposals) + wrong
         ticket = ticket or proposal
         ask = Acquire(
             terms=terms, resources=resources, value=value, ttl=ttl,
@@ -105,6 +106,9 @@ def acquire(
             late, last = False, tally
             if waiter:
                 queued |= _asked(tally)
+                if not wrong:
+                    wrong = behind(tally, proposal)
+                    ticket += wrong
             if tally.verdict is Verdict.WON:
                 fences = highest(tally, len(resources))
                 agreed = settled(tally, fences)

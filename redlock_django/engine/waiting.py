@@ -1,6 +1,8 @@
-"""How long a waiter pauses when nobody calls it, and when a lock in the way is gone."""
+"""When a waiter came, by the masters' clocks, and how long it pauses when nobody calls it."""
 
 from __future__ import annotations
+
+from statistics import median
 
 from redlock_django.engine.quorum import Ballot, Tally
 
@@ -8,6 +10,19 @@ from redlock_django.engine.quorum import Ballot, Tally
 # who stands before it: so long may a call that was lost cost, and a crowd asks hardly more
 # often than a few. In all no more than the last, else its queue could expire (LINGER).
 FALLBACK, FOR_EACH, LONGEST = 0.1, 0.005, 2.0
+
+
+def behind(tally: Tally, shown: int) -> int:
+    """By how many µs a clock that showed `shown` is behind a majority's; 0 if hardly.
+
+    Each master brings a ticket near its own clock, so that waiters whose clocks are wrong had
+    another order on each, and could refuse each other for long.
+    """
+    times = [vote.time for vote in tally.agreeing if vote.time is not None]
+    if tally.skew is None or not tally.majority(len(times)):
+        return 0
+    wrong = round(median(times)) - shown
+    return wrong if abs(wrong) > tally.skew / 2 else 0
 
 
 def patience(tally: Tally, delay: float, *, queueing: bool) -> float:

@@ -176,7 +176,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # §6, one round and the next.
     Mutant(
         "one token for all rounds", "§5 a fresh token for every round", rounds.acquire,
-        (("splits = ticket = 0", "splits = ticket = 0\n    token = next(tokens)"),
+        (("splits = ticket = wrong = 0", "splits = ticket = wrong = 0\n    token = next(tokens)"),
          ("{next(tokens)}", "{token}")),
         test_safety.test_a_late_undo_cannot_free_the_round_after_it,
     ),
@@ -468,6 +468,21 @@ MUTANTS: tuple[Mutant, ...] = (
         "the place is the last asking's", "§5 the place in the queue is the first proposal's",
         acquire, (("ticket = proposal - age", "ticket = proposal"),),
         test_queue.test_a_master_that_forgot_its_queue_gets_the_same_order_again,
+    ),
+    Mutant(
+        "two who came at once both go first", "§5 every master has the same order", call_first,
+        (("(ticket, waiter) < (score, name)", "ticket <= score"),),
+        test_queue.test_of_two_who_came_at_once_the_first_by_name_is_served,
+    ),
+    Mutant(
+        "the place is by one's own clock", "§5 every master has the same order", waiting.behind,
+        (("return wrong if abs(wrong) > tally.skew / 2 else 0", "return 0"),),
+        test_queue.test_what_a_wrong_clock_gains_within_the_skew_is_gone_when_it_asks_again,
+    ),
+    Mutant(
+        "a few say that a clock is wrong", "§5 a majority says what time it is", waiting.behind,
+        ((" or not tally.majority(len(times))", ""),),
+        test_queue.test_a_minority_does_not_say_that_a_clock_is_wrong,
     ),
     Mutant(
         "who gives up stays", "§5 who gives up leaves the queues", rounds._undo,

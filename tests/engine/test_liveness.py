@@ -55,6 +55,22 @@ def test_a_crowd_shares_one_resource() -> None:
     assert simulation.world.seen["grants"] > 30
 
 
+@pytest.mark.parametrize("wrong", [0.0, 100.0])
+def test_who_comes_at_once_over_a_slow_network_agrees_soon_on_who_is_first(wrong: float) -> None:
+    """Of the same microsecond, or with clocks so wrong that no master believes them."""
+    for seed in range(25):
+        setup = Setup(
+            masters=4, clients=5, seconds=30.0, latency=0.017, master_timeout=0.5,
+            ttls=(2.0, 2.0), busy=1e9, wrong_walls=wrong, drifting=True,
+        )  # fmt: skip
+        simulation = Simulation(seed, setup)
+        simulation.world.run(1.0)
+        simulation._ask_once(wait=20.0)
+        while not simulation.judge.holders:
+            simulation.world.run(simulation.world.now + 0.01)
+            assert simulation.world.now < 1.6, f"seed {seed}: nobody has it"
+
+
 def test_a_killed_holder_is_followed_after_its_ttl_and_not_before() -> None:
     setup = replace(QUIET, clients=2, ttls=(0.5, 0.5), busy=0.001)
     killed = 0

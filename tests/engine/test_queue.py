@@ -10,7 +10,7 @@ from redlock_django.backends.memory import LINGER, TURN
 from redlock_django.engine import rounds
 from redlock_django.engine.commands import Acquire, Release
 from redlock_django.engine.errors import QuorumUnreachable, ResourceLocked
-from redlock_django.engine.quorum import Ballot, Tally, Vote, failed, granted
+from redlock_django.engine.quorum import Ballot, Tally, Verdict, Vote, failed, granted
 from redlock_django.engine.rounds import Pause, Protocol, Round, Step
 from redlock_django.engine.validity import Lease
 from redlock_django.engine.waiting import FALLBACK, LONGEST, patience
@@ -190,6 +190,47 @@ def test_a_clock_that_is_wrong_gains_no_place_and_loses_none() -> None:
     assert masters.queues() == [[A, B, C]] * 3
     free(masters, lease)
     assert masters.called == on_all(masters, A)
+
+
+def test_what_a_wrong_clock_gains_within_the_skew_is_gone_when_it_asks_again() -> None:
+    masters = Masters(3)
+    masters.taken()
+    Waiting(masters, A)
+    masters.now += 0.2
+    wrong = Waiting(masters, B, wall=-3600.0)
+    assert masters.queues() == [[B, A]] * 3, "MAX_CLOCK_SKEW is half a second"
+    wrong.ask()
+    wrong.refused()
+    assert masters.queues() == [[A, B]] * 3
+
+
+def test_a_minority_does_not_say_that_a_clock_is_wrong() -> None:
+    masters = Masters(5)
+    masters.off[:2] = [3600.0] * 2
+    masters.taken()
+    waiting = Waiting(masters, A)
+    masters.now += 0.1
+    Waiting(masters, B)
+    waiting.ask()
+    waiting.refused(deaf=(2, 3, 4))
+    waiting.ask()
+    waiting.refused()
+    assert masters.queues()[2:] == [[A, B]] * 3
+
+
+def test_of_two_who_came_at_once_the_first_by_name_is_served() -> None:
+    for stands, asks in ((A, B), (B, A)):
+        masters = Masters(3)
+        masters.taken(ttl=0.3)
+        protocol = masters.acquire(waiter=asks, wait=60.0)
+        asked = next(protocol)
+        Waiting(masters, stands)
+        masters.now += 0.3
+        assert isinstance(asked, Round)
+        masters.hear(asked)
+        assert (asked.tally.verdict is Verdict.WON) is (asks == A), "on every master the same"
+        assert masters.called == ([] if asks == A else on_all(masters, A))
+        protocol.close()
 
 
 def test_a_master_that_forgot_its_queue_gets_the_same_order_again() -> None:

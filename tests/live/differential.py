@@ -257,7 +257,7 @@ def some_commands(pair: Pair, many: int = 24) -> None:
     for number in range(many):
         if luck.random() < 0.3:
             _disturb(pair)
-        command = _said(luck, pair.now)
+        command = _said(luck, pair.now // 1000 * 1000)  # as tickets in queues are
         argv: list[Any] = [number, *command.arguments()]
         if command.trusted:
             late = luck.choice((0, 0, 0, 0, 0, 60_000_000))

@@ -9,7 +9,11 @@ local function call_first(key, now, waiter, ticket)
   for _ = 1, 1000 do
     local first = redis.pcall('ZRANGE', key, 0, 0, 'WITHSCORES')
     local name, score = first[1], tonumber(first[2])
-    if not name or name == waiter or (ticket and score >= 0 and ticket <= score) then
+    if not name or name == waiter then
+      return
+    end
+    -- Of the same moment, the first by name: each master must have the same order.
+    if ticket and score >= 0 and (ticket < score or ticket == score and waiter < name) then
       return
     end
     if score < 0 and now < -score then
