@@ -106,9 +106,6 @@ def acquire(
             late, last = False, tally
             if waiter:
                 queued |= _asked(tally)
-                if not wrong:
-                    wrong = behind(tally, proposal)
-                    ticket += wrong
             if tally.verdict is Verdict.WON:
                 fences = highest(tally, len(resources))
                 agreed = settled(tally, fences)
@@ -140,6 +137,9 @@ def acquire(
             again = now < give_up or (split and splits < SPLIT_ROUNDS)
             now = yield _undo(ask, tally, frozenset() if again else queued, leave=not again)
             if again:
+                if off := behind(tally, proposal):
+                    wrong += off
+                    ticket = proposal + off - round((started - asked) * 1_000_000)
                 delay = next(delays)
                 if not split:
                     queueing = bool(waiter) and not (late or last.unreachable)

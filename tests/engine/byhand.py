@@ -25,6 +25,7 @@ class Masters:
         names = tuple(f"m{place}" for place in range(masters))
         self.terms = Terms(names=names, **terms)
         self.now = START
+        self.wall = 0.0  # seconds by which the wall clocks of all clients are wrong
         self.off = [0.0] * masters  # seconds by which each master's clock is wrong
         self.gone: set[str] = set()  # the channels that nobody hears any more
         self.called: list[tuple[int, str]] = []  # which master called whom
@@ -107,7 +108,7 @@ class Masters:
             now=self.now,
             wait=wait,
             tokens=tokens or fresh(),
-            proposals=iter(lambda: int((self.now + wall) * 1_000_000), None),
+            proposals=iter(lambda: int((self.now + self.wall + wall) * 1_000_000), None),
             delays=iter(lambda: 0.01, None),
             waiter=waiter,
         )

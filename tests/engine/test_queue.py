@@ -204,6 +204,22 @@ def test_what_a_wrong_clock_gains_within_the_skew_is_gone_when_it_asks_again() -
     assert masters.queues() == [[A, B]] * 3
 
 
+def test_whose_clock_steps_while_it_waits_keeps_its_place() -> None:
+    masters = Masters(3)
+    masters.taken()
+    first = Waiting(masters, A)
+    masters.now += 1.1
+    Waiting(masters, B)
+    for step in (3600.0, -3600.0):
+        masters.wall = step
+        for _ in range(2):
+            first.ask()
+            first.refused()
+        masters.now += 1.1
+        Waiting(masters, C)
+        assert masters.queues() == [[A, B, C]] * 3
+
+
 def test_a_minority_does_not_say_that_a_clock_is_wrong() -> None:
     masters = Masters(5)
     masters.off[:2] = [3600.0] * 2
