@@ -78,12 +78,12 @@ def acquire(
 
     Who waits stands in a queue on every master that refuses it, by its first proposal (where
     its clock is wrong, by what theirs showed then), under the name of `waiter`, by which it is
-    called when its turn comes. First come, first served:
-    a free lock is granted to nobody while somebody waits who came before and can be called,
-    and so never to one who does not wait. A waiter that was called has 0.1 s to ask before
-    its turn is over. Several resources are waited for one at a time, in the queue of
-    the first that is refused; none is kept meanwhile. Let everybody name them in the same order:
-    of two that do not, each would be called for what the other has been promised.
+    called when its turn comes. First come, first served: a free lock is granted to nobody while
+    somebody waits who came before and can be called, and so never to one who does not wait. A
+    waiter that was called has 0.1 s to ask before its turn is over. Several resources are waited
+    for one at a time, in the queue of the first that is refused; none is kept meanwhile. Let
+    everybody name them in the same order: of two that do not, each would be called for what the
+    other has been promised.
 
     Raises ResourceLocked or QuorumUnreachable once `wait` is over.
     """
@@ -137,7 +137,7 @@ def acquire(
             again = now < give_up or (split and splits < SPLIT_ROUNDS)
             now = yield _undo(ask, tally, frozenset() if again else queued, leave=not again)
             if again:
-                if off := behind(tally, proposal):
+                if off := behind(tally, proposal, now - started):
                     wrong += off
                     ticket = proposal + off - round((started - asked) * 1_000_000)
                 delay = next(delays)

@@ -12,17 +12,19 @@ from redlock_django.engine.quorum import Ballot, Tally
 FALLBACK, FOR_EACH, LONGEST = 0.1, 0.005, 2.0
 
 
-def behind(tally: Tally, shown: int) -> int:
-    """By how many µs a clock that showed `shown` is behind a majority's; 0 if hardly.
+def behind(tally: Tally, shown: int, took: float) -> int:
+    """By how many µs, at least, our clock is behind a majority's; 0 if hardly.
 
-    Each master brings a ticket near its own clock, so that waiters whose clocks are wrong had
-    another order on each, and could refuse each other for long.
+    It showed `shown` when the round began, which `took` so many seconds. Each master brings a
+    ticket near its own clock: waiters whose clocks are wrong would stand in another order on
+    each, and refuse each other for long.
     """
     times = [vote.time for vote in tally.agreeing if vote.time is not None]
     if tally.skew is None or not tally.majority(len(times)):
         return 0
-    wrong = round(median(times)) - shown
-    return wrong if abs(wrong) > tally.skew / 2 else 0
+    most = round(median(times)) - shown
+    least = min(max(most - round(took * 1_000_000), 0), most)  # they may have answered late
+    return least if abs(least) > tally.skew / 2 else 0
 
 
 def patience(tally: Tally, delay: float, *, queueing: bool) -> float:

@@ -476,8 +476,13 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the place is by one's own clock", "§5 every master has the same order", waiting.behind,
-        (("return wrong if abs(wrong) > tally.skew / 2 else 0", "return 0"),),
+        (("return least if abs(least) > tally.skew / 2 else 0", "return 0"),),
         test_queue.test_what_a_wrong_clock_gains_within_the_skew_is_gone_when_it_asks_again,
+    ),
+    Mutant(
+        "who was stopped has a wrong clock", "§5 the place is the first proposal's",
+        waiting.behind, (("most - round(took * 1_000_000)", "most"),),
+        test_queue.test_who_was_stopped_while_it_asked_is_not_taken_for_one_whose_clock_is_wrong,
     ),
     Mutant(
         "a few say that a clock is wrong", "§5 a majority says what time it is", waiting.behind,

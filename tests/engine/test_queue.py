@@ -220,6 +220,25 @@ def test_whose_clock_steps_while_it_waits_keeps_its_place() -> None:
         assert masters.queues() == [[A, B, C]] * 3
 
 
+def test_who_was_stopped_while_it_asked_is_not_taken_for_one_whose_clock_is_wrong() -> None:
+    masters = Masters(3)
+    masters.taken()
+    protocol = masters.acquire(waiter=A, wait=60.0)
+    step = next(protocol)
+    masters.now += 0.3
+    Waiting(masters, B)
+    masters.now += 2.7
+    for _ in range(2):
+        assert isinstance(step, Round)
+        masters.hear(step)
+        undo = protocol.send(masters.now)
+        assert isinstance(undo, Round)
+        masters.hear(undo)
+        assert isinstance(protocol.send(masters.now), Pause)
+        step = protocol.send(masters.now)
+    assert masters.queues() == [[A, B]] * 3
+
+
 def test_a_minority_does_not_say_that_a_clock_is_wrong() -> None:
     masters = Masters(5)
     masters.off[:2] = [3600.0] * 2
