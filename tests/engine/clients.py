@@ -59,6 +59,7 @@ class Client:
         self._program: Program
         self._safe = False  # an interrupt may strike now
         self._ticket = 0
+        self._rested = -1.0  # when it rested last
         self._exchange: Exchange | None = None
         self._tokens: list[str] = []
         self._moments: dict[float, float] = {}  # when, in truth, our clock was read
@@ -208,6 +209,10 @@ class Client:
             if self.waiter.decided:
                 called()
                 return
+        if self._rested == self.world.now:
+            # What is left of a wait may be too little to move a clock, and time would stand still.
+            seconds = max(seconds, 1e-6)
+        self._rested = self.world.now
         self.world.after(seconds / self.clock.rate, self.hear, self._go_on, self._ticket)
 
     def called(self, name: bytes, master: int) -> None:

@@ -48,6 +48,13 @@ def test_nobody_wins_without_a_majority(masters: int, dead: int) -> None:
     assert simulation.world.seen["locked"] == 0, "no quorum must not look like a lock"
 
 
+@pytest.mark.parametrize("seed", [44_115, 52_003])
+def test_time_goes_on_where_less_is_left_of_a_wait_than_moves_a_clock(seed: int) -> None:
+    simulation = Simulation(seed)
+    simulation.run()
+    assert simulation.world.now > simulation.setup.seconds
+
+
 def test_a_crowd_shares_one_resource() -> None:
     simulation = Simulation(1, replace(QUIET, masters=5, clients=12, seconds=8.0))
     simulation.run()
