@@ -106,7 +106,7 @@ class MemoryMaster:
         if stored is None:
             return None
         value, expiry = stored
-        if self._moment() > expiry:
+        if (self._ms or self._moment()) > expiry:  # asked so often that a call counts
             del self.strings[key]
             return None
         return value
@@ -206,7 +206,8 @@ class MemoryMaster:
         return sorted(queue, key=lambda name: (queue[name], name)).index(waiter)
 
     def _acquire(self, now: int, keys: list[str], argv: list[bytes]) -> Reply:
-        value, ttl, proposal, skew, fence_ttl, max_ttl = argv[1], *map(int, argv[2:7])
+        value = argv[1]
+        ttl, proposal, skew, fence_ttl, max_ttl = map(int, argv[2:7])
         number, _, waiter = argv[7].partition(b" ")
         age = proposal - int(number or 0)
         if not self._ready(keys, argv, now):
@@ -319,7 +320,8 @@ class MemoryMaster:
             return [NOT_READY, now]
         if self.get(keys[2]) is not None:
             return [BURIED, now]
-        value, ttl, skew, fence_ttl = argv[1], *map(int, argv[2:5])
+        value = argv[1]
+        ttl, skew, fence_ttl = map(int, argv[2:5])
         count = (len(keys) - 3) // 2
         resources, wanted = argv[5 : 5 + count], argv[5 + count : -2]
         pairs = list(zip(keys[3::2], keys[4::2], strict=True))

@@ -59,6 +59,7 @@ class Client:
         self._program: Program
         self._safe = False  # an interrupt may strike now
         self._ticket = 0
+        self._vain = 0  # how often in a row it was told that no quorum is to be had
         self._rested = -1.0  # when it rested last
         self._exchange: Exchange | None = None
         self._tokens: list[str] = []
@@ -280,7 +281,9 @@ class Client:
         """Take locks, hold them, renew them, free them, again and again."""
         luck = self.luck
         while True:
-            yield Pause(luck.expovariate(1 / busy))
+            # Where no quorum is to be had it asks less and less often, as its user would: most
+            # rounds would find nobody to ask, and show nothing.
+            yield Pause(luck.expovariate(1 / max(busy, min(0.05 * self._vain, 0.5))))
             if self.world.now >= stop_at:
                 return
             if luck.random() < two and len(names) > 1:
@@ -289,6 +292,8 @@ class Client:
                 resources = (luck.choice(names),)
             ttl = luck.uniform(*ttls)
             wait = luck.choice((0.0, 0.0, luck.uniform(0, 1.5)))
+            if self._vain > 1:
+                wait = 0.0
             yield from self.once(resources, ttl, wait, luck.uniform(0, 1.6) * ttl)
 
     def once(self, resources: tuple[str, ...], ttl: float, wait: float, hold: float) -> Program:
@@ -314,6 +319,7 @@ class Client:
         except NotAcquired as error:
             kind = {ResourceLocked: "locked", QuorumUnreachable: "unreachable"}[type(error)]
             self.world.seen[kind] += 1
+            self._vain = self._vain + 1 if kind == "unreachable" else 0
             self.world.note(self.name, "gives up:", error)
             return
         except Interrupted:
@@ -323,6 +329,7 @@ class Client:
             self._safe = False
             self.waiter = None
             asked = self.judge.asking.pop(self.name, None)
+        self._vain = 0
         self.lease = lease
         self.judge.granted(self, lease, self._began(lease))
         self.judge.turn(lease, asked)

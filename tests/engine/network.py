@@ -116,6 +116,7 @@ class Link:
         self.joined = False
         self.owed: deque[Message] = deque()
         self.since = 0.0  # since when the master owes what it owes
+        self.watched = False  # an event will look whether it owes for too long
         self.flying: deque[Message] = deque()
         self.there = 0.0  # when the last message arrives: nothing sent later comes sooner
         self.back = 0.0
@@ -311,7 +312,9 @@ class Wire:
         assert link is not None
         if not link.owed:
             link.since = self.world.now
-            self.world.after(self.master_timeout, self.owner.hear, self._judge, line, link)
+            if not link.watched:
+                link.watched = True
+                self.world.after(self.master_timeout, self.owner.hear, self._judge, line, link)
         link.owed.append(message)
         message.marker, message.ready_at = line.marker, line.ready_at
         self._post(line, link, message)
@@ -441,6 +444,7 @@ class Wire:
     def _judge(self, line: Line, link: Link) -> None:
         """A link that owes a reply for too long is given up."""
         if line.link is not link or not link.owed:
+            link.watched = False
             return
         left = link.since + self.master_timeout - self.world.now
         if left <= 1e-9:
