@@ -1,0 +1,78 @@
+"""The same very many seeds, half again as fast: a copy of engine and simulator, compiled.
+
+`uv run --group release python -m tests.engine.compiled --seeds 1000000 --done kept.txt` takes what
+`tests.engine.sweep` takes and tells the same stories, digest and all; its first seeds are run
+uncompiled as well, to see that they are. Needs a C compiler; the first time it takes a minute.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from hashlib import sha256
+from pathlib import Path
+from shutil import copytree, ignore_patterns, rmtree, which
+from tempfile import gettempdir
+
+ROOT = Path(__file__).parents[2]
+TREES = ("redlock_django", "testproject", "tests")
+HOT = {
+    "redlock_django/backends": "memory",
+    "redlock_django/engine": "commands fencing quorum refusal rounds validity waiting",
+    "redlock_django/wire": "master steps waiters",
+    "tests/engine": "clients judge network simulator stepping world",
+}
+SAME = ("--first", "0", "--seeds", "20", "--jobs", "1")  # seeds that are run both ways
+
+
+def built() -> Path:
+    """Where the compiled copy of this source, for this Python, stands."""
+    text = sha256(sys.version.encode())
+    for tree in TREES:
+        for file in sorted((ROOT / tree).rglob("*.py")):
+            text.update(file.read_bytes())
+    place = Path(gettempdir()) / f"redlock-compiled-{text.hexdigest()[:16]}"
+    if not place.exists():
+        _build(place)
+    return place
+
+
+def _build(place: Path) -> None:
+    begun = place.with_suffix(f".{os.getpid()}")
+    for tree in TREES:
+        copytree(ROOT / tree, begun / tree, ignore=ignore_patterns("__pycache__"))
+    for folder in (begun / "tests", begun / "tests/engine"):
+        (folder / "__init__.py").touch()  # by which Cython tells a module's name
+    files = [f"{folder}/{name}.py" for folder, names in HOT.items() for name in names.split()]
+    command = ("cythonize", "-q", "-3", "-i", "-j", f"{os.cpu_count() or 1}")
+    # What a type hint says is not made a rule: it should do what it does uncompiled.
+    hints = ("-X", "annotation_typing=False")
+    silent = {**os.environ, "CFLAGS": "-O2 -w"}  # it warns of what never happens
+    try:
+        subprocess.run([*command, *hints, *files], cwd=begun, env=silent, check=True)
+        begun.rename(place)
+    finally:
+        rmtree(begun, ignore_errors=True)
+
+
+def _told(place: Path) -> str:
+    command = [sys.executable, "-P", "-m", "tests.engine.sweep", *SAME]
+    path = {**os.environ, "PYTHONPATH": str(place)}
+    done = subprocess.run(command, env=path, check=True, stdout=subprocess.PIPE, text=True)
+    return done.stdout
+
+
+def main(argv: list[str]) -> None:
+    """The command line: that of `sweep`, in whose place it is run."""
+    if which("cythonize") is None:
+        sys.exit("there is no Cython here: uv run --group release python -m tests.engine.compiled")
+    place = built()
+    if _told(place) != _told(ROOT):
+        sys.exit("compiled, the same seeds tell other stories")
+    os.environ["PYTHONPATH"] = str(place)
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "tests.engine.sweep", *argv])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
