@@ -28,15 +28,27 @@ def why_not() -> str:
     if shutil.which("ip") is None:
         return "iproute2 is not installed (apt-get install iproute2)"
     name = f"rl{os.getpid()}-probe"
-    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True, check=False)
-    if made.returncode:
-        return f"no network namespace can be made here: {made.stderr.strip()}"
-    _ip("netns", "del", name)
+    try:
+        _ip("netns", "add", name)
+    except Refused as refused:
+        return f"no network namespace can be made here: {refused}"
+    try:
+        _ip("-n", name, "link")
+    except Refused as refused:  # in a chroot whose / is no mount point
+        return f"no network namespace can be entered here: {refused}"
+    finally:
+        _ip("netns", "del", name)
     return ""
 
 
+class Refused(Exception):
+    """`ip` has failed; the text is what it said."""
+
+
 def _ip(*words: str) -> str:
-    done = subprocess.run(["ip", *words], check=True, capture_output=True, text=True, timeout=20)
+    done = subprocess.run(["ip", *words], check=False, capture_output=True, text=True, timeout=20)
+    if done.returncode:
+        raise Refused(f"ip {' '.join(words)}: {done.stderr.strip()}")
     return done.stdout
 
 
