@@ -12,6 +12,7 @@ import struct
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import hiredis
 
@@ -88,6 +89,8 @@ class Link:
         "owed",
         "parser",
         "pushes",
+        "recv",
+        "send_some",
         "sending",
         "sent",
         "since",
@@ -98,6 +101,10 @@ class Link:
 
     def __init__(self, connected: socket.socket, *, pushes: bool = False) -> None:
         self.socket = connected
+        self.recv: Callable[[int], bytes] = connected.recv
+        self.send_some: Callable[[bytearray], int] = connected.send
+        if isinstance(connected, ssl.SSLSocket):
+            self.recv, self.send_some = _asked_twice(self.recv), _asked_twice(self.send_some)
         self.pushes = pushes  # it speaks RESP3: a push cannot be mistaken for a reply
         self.parser = hiredis.Reader()
         self.owed: deque[Owed] = deque()
@@ -117,7 +124,7 @@ class Link:
                 raise ProtocolDesync("a send was interrupted")
             try:
                 if not self.sending:
-                    sending = map(self.socket.send, (self.out,))
+                    sending = map(self.send_some, (self.out,))
                     self.sending = True
                     # Sent and noted down in one call of C, which lets no signal in between. A
                     # process that ends by Ctrl-C has no time to come back on another link.
@@ -134,7 +141,7 @@ class Link:
         """Feed the parser all that has arrived. Raises OSError, or EOFError at the end."""
         while True:
             try:
-                data = self.socket.recv(CHUNK)
+                data = self.recv(CHUNK)
             except WOULD_BLOCK:
                 return
             if not data:
@@ -151,7 +158,7 @@ class Link:
     def _drain(self, until: float) -> None:
         while (left := until - clock()) > 0:
             self.socket.settimeout(left)
-            if not self.socket.recv(CHUNK):
+            if not self.recv(CHUNK):
                 return
 
     def close(self, *, cut: bool) -> None:
@@ -162,6 +169,43 @@ class Link:
                 self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
         with suppress(OSError):
             self.socket.close()
+
+
+def _asked_twice(operation: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """An operation of a TLS socket whose error is believed only when it comes again.
+
+    OpenSSL keeps errors in a queue, one for all connections of a thread, and takes what lies
+    there for an error of the operation it is asked about. Python does not empty it before an
+    operation, nor after each error (python/cpython#148594). So where one master's connection
+    is reset, those to all others seem to be; and so does one where the application had an
+    error that has nothing to do with us.
+    """
+
+    def ask(argument: Any) -> Any:
+        try:
+            return operation(argument)
+        except (*WOULD_BLOCK, TimeoutError):
+            raise
+        except OSError as error:
+            _forget_errors()
+            try:
+                if answer := operation(argument):
+                    return answer
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                raise
+            except OSError:
+                _forget_errors()  # nor shall others of this thread take it for theirs
+            raise error from None
+
+    return ask
+
+
+def _forget_errors() -> None:
+    """Empty OpenSSL's queue of errors of this thread, as every handshake does when it begins."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    begun = context.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_side=True)
+    with suppress(ssl.SSLWantReadError):
+        begun.do_handshake()
 
 
 def nobody() -> None:

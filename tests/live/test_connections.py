@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
+import socket
 import ssl
 import subprocess
 import sys
@@ -193,6 +195,60 @@ def test_tls_by_many_at_once_in_pieces_and_after_a_cut(
             proxies[1].cut()
             colour.release(colour.acquire("order:1", wait=3.0))
             colour.wait_usable(3)
+
+
+@both
+def test_a_tls_link_that_is_reset_takes_no_other_with_it(
+    name: str, masters: list[LocalMaster], authority: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with behind_tls(authority, masters[:3]) as proxies:
+        options = {"ssl_ca_certs": str(authority / "ca.pem")}
+        urls = [proxy.url for proxy in proxies]
+        backend = make_backend(urls, options=options, **TLS_PATIENCE)
+        context = ssl.create_default_context(cafile=authority / "ca.pem")
+        address = ("127.0.0.1", proxies[2].port)
+        with (
+            coloured(name, backend) as colour,
+            socket.create_connection(address) as plain,
+            context.wrap_socket(plain, server_hostname=address[0]) as of_the_application,
+        ):
+            of_the_application.setblocking(False)
+            colour.start()
+            colour.wait_usable(3)
+            colour.settle()
+            caplog.set_level(logging.INFO, "redlock_django")
+            proxies[0].cut()
+            assert colour.release(colour.acquire("order:1")) is True
+            with pytest.raises(ssl.SSLWantReadError):
+                colour.inside(lambda: of_the_application.recv(1))
+            colour.wait_usable(3)
+            told = [line for line in caplog.messages if "conne" in line]
+            assert all(str(proxies[0].port) in line for line in told), told
+
+
+@both
+def test_an_error_of_the_application_is_not_laid_at_a_tls_links_door(
+    name: str, masters: list[LocalMaster], authority: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        with pytest.raises(ValueError, match="unknown object"):  # OpenSSL notes it down
+            ssl.Purpose.fromname("none of that name")
+
+    with behind_tls(authority, masters[:3]) as proxies:
+        options = {"ssl_ca_certs": str(authority / "ca.pem")}
+        urls = [proxy.url for proxy in proxies]
+        backend = make_backend(urls, options=options, **TLS_PATIENCE)
+        with coloured(name, backend) as colour:
+            colour.start()
+            colour.wait_usable(3)
+            colour.settle()
+            caplog.set_level(logging.INFO, "redlock_django")
+            colour.inside(fail)
+            lease = colour.acquire("order:1")
+            colour.inside(fail)
+            assert colour.release(lease) is True
+            colour.settle()
+            assert caplog.messages == []
 
 
 @both
