@@ -82,7 +82,8 @@ class Fenced(Generic[Row]):
         """Update all rows, or none; return how many there were.
 
         Raises LockLost where a newer holder has written one of them. A caught LockLost leaves
-        the transaction around it usable.
+        the transaction around it usable. Where the transaction reads from a snapshot, the
+        database may refuse before the fence is looked at, with an OperationalError of its own.
         """
         rows = self._rows.using(self._using)
         with transaction.atomic(using=self._using):
