@@ -39,6 +39,7 @@ def asked() -> dict[str, str]:
     return found(deploy=True, tag="redlock_masters", databases=["default"])
 
 
+@pytest.mark.django_db  # since Django 6.1 a plain check asks the database what it can do
 def test_nobody_is_asked_without_a_wish(
     site: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
