@@ -283,7 +283,7 @@ def test_must_fail_an_extension_that_re_creates(monkeypatch: Patch) -> None:
     assert state is LeaseState.RENEWED  # two holders
 
 
-@pytest.mark.parametrize("seed", [10_049, 92_258])
+@pytest.mark.parametrize("seed", [10_049, 10_579])
 def test_what_outlives_its_tombstone_stands_for_its_ttl_and_is_nobodys(seed: int) -> None:
     """An acquire that a hung master carries out more than MAX_TTL after it was undone."""
     assert Simulation(seed).run()["outlived its tombstone"] == 1
