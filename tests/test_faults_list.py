@@ -9,17 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine import mutants
-from tests.live import test_script_mutants
+from tests.live import bent
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXT = (ROOT / "docs" / "faults.md").read_text()
 ROWS = re.findall(r"^\| (\d+) \|(.*)\|(.*)\|(.*)\|(.*)\|$", TEXT, re.MULTILINE)
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
+NAMES = re.compile(r'"([^"]+)"')
 NAMED = [found for row in ROWS for found in TEST.findall("".join(row[3:]))]
-MUTANTS = {mutant.name for mutant in mutants.MUTANTS} | {
-    mutant[0] for mutant in test_script_mutants.MUTANTS
-}
+MUTANTS = bent.names()
 
 
 Test = ast.FunctionDef | ast.AsyncFunctionDef
@@ -54,8 +52,8 @@ def test_none_stands_for_two_faults() -> None:
 def test_without_the_rule_something_is_known_to_fail(row: tuple[str, ...]) -> None:
     """By a second run of the test itself, by a mutant, or by another test."""
     told = TEST.sub("", row[4]).strip()
-    assert set(re.findall(r'"([^"]+)"', told)) <= MUTANTS
-    said = re.sub(r'"[^"]+"', "", told).strip()
+    assert set(NAMES.findall(told)) <= MUTANTS
+    said = NAMES.sub("", told).strip()
     assert said in ("", "own") or said.startswith("own (")
     tests = [_tests(file)[name] for file, name in TEST.findall(row[3])]
     ways = [ast.unparse(way) for test in tests for way in test.decorator_list]

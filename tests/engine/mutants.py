@@ -15,8 +15,8 @@ import logging
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
@@ -64,31 +64,9 @@ class Mutant(NamedTuple):
     bends: tuple[Bent, ...]
     told_by: Schedule
 
-    @contextmanager
-    def living(self) -> Iterator[None]:
+    def living(self) -> AbstractContextManager[None]:
         """Let the mutant take the place of what it mutates."""
-        function = _plain(self.function)
-        code = function.__code__
-        function.__code__ = self._compiled(function)
-        try:
-            yield
-        finally:
-            function.__code__ = code
-
-    def _compiled(self, function: FunctionType) -> CodeType:
-        source = textwrap.dedent(inspect.getsource(function))
-        for stands, put in self.bends:
-            if source.count(stands) != 1:
-                raise LookupError(f"{self.name}: {source.count(stands)} times {stands!r}")
-            source = source.replace(stands, put)
-        for free in function.__code__.co_freevars:
-            # Only a function within another one has a free name, such as super()'s.
-            source = f"def around({free}):\n{textwrap.indent(source, '    ')}"
-            source += f"    return {function.__name__}\n{function.__name__} = around(None)\n"
-        scope = dict(function.__globals__)
-        head = "from __future__ import annotations\n"
-        exec(compile(head + source, f"<{self.name}>", "exec"), scope)
-        return _plain(scope[function.__name__]).__code__
+        return bent(self.name, self.function, self.bends)
 
     def found_out(self) -> str:
         """What its schedule says of it; "" where it survives."""
@@ -98,6 +76,34 @@ class Mutant(NamedTuple):
             except FOUND as found:
                 return str(found).strip().partition("\n")[0] or type(found).__name__
         return ""
+
+
+@contextmanager
+def bent(name: str, function: Any, bends: Iterable[Bent]) -> Iterator[None]:
+    """Let a function have other text in places; `name` is what its file is called meanwhile."""
+    plain = _plain(function)
+    code = plain.__code__
+    plain.__code__ = _compiled(name, plain, bends)
+    try:
+        yield
+    finally:
+        plain.__code__ = code
+
+
+def _compiled(name: str, function: FunctionType, bends: Iterable[Bent]) -> CodeType:
+    source = textwrap.dedent(inspect.getsource(function))
+    for stands, put in bends:
+        if source.count(stands) != 1:
+            raise LookupError(f"{name}: {source.count(stands)} times {stands!r}")
+        source = source.replace(stands, put)
+    for free in function.__code__.co_freevars:
+        # Only a function within another one has a free name, such as super()'s.
+        source = f"def around({free}):\n{textwrap.indent(source, '    ')}"
+        source += f"    return {function.__name__}\n{function.__name__} = around(None)\n"
+    scope = dict(function.__globals__)
+    head = "from __future__ import annotations\n"
+    exec(compile(head + source, f"<{name}>", "exec"), scope)
+    return _plain(scope[function.__name__]).__code__
 
 
 def _plain(function: Any) -> FunctionType:

@@ -1,13 +1,19 @@
-"""Scripts with one rule less, as masters run them: to see that a test tells."""
+"""Rules taken out, of what masters run and of our own code: to see that a test tells."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from hashlib import sha1
+from typing import Any
 
 import pytest
 
-from redlock_django.engine import commands
+from redlock_django.engine import commands, quorum
+from redlock_django.keeper import Hold
 from redlock_django.wire import join, link, links
+from tests.engine import mutants
+from tests.live import test_script_mutants
 
 guards = pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "unguarded"])
 
@@ -21,3 +27,59 @@ def bend(monkeypatch: pytest.MonkeyPatch, name: str, stands: str, put: str) -> N
     real = commands.script
     for module in (commands, join, link, links):
         monkeypatch.setattr(module, "script", lambda of: (bent, digest) if of == name else real(of))
+
+
+# Beside the mutants that have schedules of their own: what only real masters tell. A function, or
+# the name of a script; the text that stands there; what is put in its place.
+RULES: dict[str, tuple[Any, str, str]] = {
+    "all must agree": (quorum.quorum, "masters // 2 + 1", "masters"),
+    "whoever may still come is waited for": (
+        links.Links.hoping, "usable < need <= usable + hopeful", "True",
+    ),
+    "a lost link is told to nobody": (
+        links.Links.lose, "owed.exchange.cast(master.place, failed(reason))", "pass",
+    ),
+    "a lost link stays lost": (links.Links.lose, "self._dial(master, reason, delay)", "pass"),
+    "of replies that come together one is read": (
+        links.Links.read, "self._answer(master, link, reply)",
+        "self._answer(master, link, reply)\n            break",
+    ),
+    "what comes after the verdict is dropped": (
+        quorum.Tally.cast, "is not None:", "is not None or self.verdict is not Verdict.PENDING:",
+    ),
+    "what a busy master refused is forgotten": (
+        links.Links._refused, "master.keep(owed.command)", "pass",
+    ),
+    "a master that loads is taken": (
+        join.faults, 'info.get("loading", "0") != "0"', "False",
+    ),
+    "an extension writes anew": (
+        "extend", "'PEXPIRE', KEYS[2 + place], ttl", "'SET', KEYS[2 + place], ARGV[2], 'PX', ttl",
+    ),
+    "only masters say that a lock is over": (Hold.remaining, "left <= 0", "False"),
+}  # fmt: skip
+
+
+def names() -> set[str]:
+    """All rules that `without` can take out."""
+    told = {mutant.name for mutant in mutants.MUTANTS}
+    return told | {mutant[0] for mutant in test_script_mutants.MUTANTS} | RULES.keys()
+
+
+@contextmanager
+def without(name: str) -> Iterator[None]:
+    """Take a rule out: of what masters run, where it is theirs, and of our own code."""
+    scripts = {of: tuple(bent) for of, *bent in test_script_mutants.MUTANTS}
+    functions = {mutant.name: mutant.living for mutant in mutants.MUTANTS}
+    if name in functions and name not in scripts:
+        with functions[name]():
+            yield
+        return
+    what, stands, put = scripts.get(name) or RULES[name]
+    if isinstance(what, str):
+        with pytest.MonkeyPatch.context() as patch:
+            bend(patch, what, stands, put)
+            yield
+    else:
+        with mutants.bent(name, what, ((stands, put),)):
+            yield

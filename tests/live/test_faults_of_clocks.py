@@ -14,7 +14,7 @@ import pytest
 from redlock_django.engine.errors import NotAcquired, QuorumUnreachable, ResourceLocked
 from redlock_django.engine.quorum import Tally
 from redlock_django.engine.validity import LeaseState
-from redlock_django.wire.clock import clock
+from redlock_django.wire.clock import clock, wall_ns
 from redlock_django.wire.master import Master
 from redlock_django.wire.steps import StepWatch
 from tests.live.bent import bend, guards
@@ -33,6 +33,7 @@ pytestmark = pytest.mark.live
 ROOT = Path(__file__).parents[2]
 both = pytest.mark.parametrize("name", COLOURS)
 MINUTE = 60.0
+WALL = "redlock_django.backends.base.wall_ns"  # what fences are proposed by
 Clocked = list[ClockedMaster]
 
 
@@ -240,18 +241,23 @@ def test_small_steps_are_borne_and_the_fence_only_grows(name: str, clocked: Cloc
 
 @both
 def test_a_step_too_small_to_be_noticed_lets_two_in_whom_the_fence_tells_apart(
-    name: str, clocked: Clocked
+    name: str, clocked: Clocked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Steps up to MAX_CLOCK_SKEW are assumed not to happen while a lock is held."""
-    masters, skew = masters_of(clocked), {"max_clock_skew": 30.0}
-    away = f"redis://127.0.0.1:{free_port()}/0"
-    with joined(name, masters, **skew) as b, ExitStack() as stack:
-        backend = make_backend([*urls(clocked)[:2], away], max_clock_skew=30.0)
-        a = stack.enter_context(coloured(name, backend))
-        a.start()
+    trusted, away = urls(clocked), f"redis://127.0.0.1:{free_port()}/0"
+    with joined(name, masters_of(clocked), max_clock_skew=30.0), ExitStack() as stack:
+        a, b = (
+            stack.enter_context(coloured(name, make_backend(seen, max_clock_skew=30.0)))
+            for seen in ([*trusted[:2], away], [away, *trusted[1:]])
+        )
+        for colour in (a, b):
+            colour.start()
+            colour.wait_usable(2)
         held = a.acquire("order:1")
         a.settle()
         clocked[1].set(20.0)
+        # The one who comes later has the earlier clock: it is not by that that the fence grows.
+        monkeypatch.setattr(WALL, lambda: wall_ns() - 10_000_000_000)
         taken = b.acquire("order:1")
         assert clock() < held.until
         assert taken.fences > held.fences

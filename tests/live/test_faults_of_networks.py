@@ -14,6 +14,7 @@ import hiredis
 import pytest
 
 from redlock_django.engine import quorum, rounds
+from redlock_django.engine.commands import BURIED
 from redlock_django.engine.errors import NotAcquired
 from redlock_django.engine.validity import Lease, LeaseState
 from redlock_django.wire.clock import clock
@@ -89,10 +90,9 @@ def test_masters_that_are_all_slower_than_the_ttl(
                 assert taker.result(10).until == math.inf
 
 
-@both
-def test_the_same_words_said_again_are_the_same_grant(
-    name: str, masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
-) -> None:
+@contextmanager
+def listening() -> Iterator[dict[int, bytes]]:
+    """What is said to each port last, while this lasts."""
     said: dict[int, bytes] = {}
     send = Link.send
 
@@ -101,11 +101,19 @@ def test_the_same_words_said_again_are_the_same_grant(
             said[link.socket.getpeername()[1]] = bytes(link.out)
         send(link)
 
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Link, "send", listen)
+        yield said
+
+
+@both
+def test_the_same_words_said_again_are_the_same_grant(
+    name: str, masters: list[LocalMaster]
+) -> None:
     with joined(name, masters[:3]) as colour:
-        monkeypatch.setattr(Link, "send", listen)
-        lease = colour.acquire("order:1")
-        colour.settle()
-        monkeypatch.undo()
+        with listening() as said:
+            lease = colour.acquire("order:1")
+            colour.settle()
         assert len(said) == 3
         for master in masters[:3]:
             with master.client() as client:
@@ -114,6 +122,24 @@ def test_the_same_words_said_again_are_the_same_grant(
                 after = client.get("redlock:fence:order:1"), client.get("redlock:lock:order:1")
                 assert after == before
         assert colour.release(lease) is True
+        assert not left(masters[:3])
+
+
+@both
+def test_an_acquire_that_comes_behind_its_release_finds_the_tombstone(
+    name: str, masters: list[LocalMaster]
+) -> None:
+    with joined(name, masters[:3], master_timeout=0.5) as colour:
+        masters[2].pause()
+        with listening() as said:
+            lease = colour.acquire("order:1")
+            colour.wait_gone(2)
+        masters[2].resume()
+        assert colour.release(lease) is True
+        colour.wait_usable(3)
+        colour.settle()
+        status, *_ = again(masters[2], said[masters[2].port])[1:]
+        assert status == BURIED
         assert not left(masters[:3])
 
 
@@ -162,14 +188,23 @@ def test_masters_that_come_and_go_in_any_order(masters: list[LocalMaster]) -> No
     """Cut off one after the other, and put back in another order, until a majority is gone."""
     luck = random.Random(15)
     with behind(masters) as proxies, ExitStack() as stack:
-        backend = make_backend([proxy.url for proxy in proxies], max_ttl=1.0)
+        backend = make_backend([proxy.url for proxy in proxies])
         colours = [stack.enter_context(coloured(name, backend)) for name in COLOURS]
         with Traffic(colours, workers=4, resources=2) as traffic:
             traffic.wait_for_wins(10, "all is well")
             for _ in range(3):
-                for place in luck.sample(range(5), 2):
-                    proxies[place].refuse()
+                away = luck.sample(proxies, 2)
+                for proxy in away:
+                    proxy.refuse()
                 traffic.wait_for_wins(5, "a minority is gone")
+                a, b = luck.sample(colours, 2)
+                held = a.acquire("order:held", ttl=8.0, wait=5.0)
+                for proxy in away:
+                    proxy.accept()
+                b.wait_usable(5)
+                with pytest.raises(NotAcquired):
+                    b.acquire("order:held")
+                assert a.release(held) is True
                 for proxy in luck.sample(proxies, 5):
                     proxy.refuse()
                 for proxy in luck.sample(proxies, 5):
