@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from redlock_django.backends.redis import RedisBackend
 from redlock_django.engine import commands, quorum
 from redlock_django.keeper import Hold
 from redlock_django.wire import join, link, links
@@ -55,6 +56,9 @@ RULES: dict[str, tuple[Any, str, str]] = {
     ),
     "an extension writes anew": (
         "extend", "'PEXPIRE', KEYS[2 + place], ttl", "'SET', KEYS[2 + place], ARGV[2], 'PX', ttl",
+    ),
+    "a loop frees on links of its own": (
+        RedisBackend.arelease, "lease.home is self._loops.get(asyncio.get_running_loop())", "True",
     ),
     "only masters say that a lock is over": (Hold.remaining, "left <= 0", "False"),
 }  # fmt: skip
