@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from dataclasses import replace
 from itertools import accumulate, pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from redlock_django.backends.base import BaseBackend
 from redlock_django.engine.errors import NotAcquired, QuorumUnreachable
@@ -39,11 +39,15 @@ class Parts(tuple[Part, ...]):
 
 
 class Ask(NamedTuple):
-    """Take these resources in their group, and wait that many seconds for them."""
+    """Let a group do something: what its method of that name does with these arguments."""
 
     group: BaseBackend
-    resources: tuple[str, ...]
-    wait: float
+    verb: str
+    arguments: tuple[Any, ...]
+
+
+Result = TypeVar("Result")
+Asking = Generator[Ask, Any, Result]
 
 
 class GroupedBackend(BaseBackend):
@@ -84,40 +88,16 @@ class GroupedBackend(BaseBackend):
     # Taking: all parts or none.
 
     def acquire(self, resources: tuple[str, ...], ttl: float, wait: float, holder: str) -> Lease:
-        taking = self._take(resources, ttl, wait)
-        try:
-            ask = next(taking)
-            while True:
-                try:
-                    lease = ask.group.acquire(ask.resources, ttl, ask.wait, holder)
-                except BaseException as error:  # noqa: BLE001 - raised again in there
-                    ask = taking.throw(error)
-                else:
-                    ask = taking.send(lease)
-        except StopIteration as done:
-            taken: Lease = done.value
-            return taken
+        return self._run(self._take(resources, ttl, wait, holder))
 
     async def aacquire(
         self, resources: tuple[str, ...], ttl: float, wait: float, holder: str
     ) -> Lease:
-        taking = self._take(resources, ttl, wait)
-        try:
-            ask = next(taking)
-            while True:
-                try:
-                    lease = await ask.group.aacquire(ask.resources, ttl, ask.wait, holder)
-                except BaseException as error:  # noqa: BLE001 - raised again in there
-                    ask = taking.throw(error)
-                else:
-                    ask = taking.send(lease)
-        except StopIteration as done:
-            taken: Lease = done.value
-            return taken
+        return await self._arun(self._take(resources, ttl, wait, holder))
 
     def _take(
-        self, resources: tuple[str, ...], ttl: float, wait: float
-    ) -> Generator[Ask, Lease, Lease]:
+        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str
+    ) -> Asking[Lease]:
         """Ask group after group; what was taken is given back where one refuses.
 
         Who waits keeps what it has, but not for long: then it begins anew, with all of its
@@ -125,7 +105,9 @@ class GroupedBackend(BaseBackend):
         """
         shares = self._shares(resources)
         if len(shares) == 1:
-            return (yield Ask(*shares[0], wait))
+            group, share = shares[0]
+            taken: Lease = yield Ask(group, "acquire", (share, ttl, wait, holder))
+            return taken
         asked = began = self.clock()
         waited = False
         while True:
@@ -136,7 +118,8 @@ class GroupedBackend(BaseBackend):
                     until = asked + wait
                     if parts:
                         until = min(until, parts[0].lease.started + KEPT * ttl)
-                    lease = yield Ask(group, share, max(0.0, until - began))
+                    left = max(0.0, until - began)
+                    lease = yield Ask(group, "acquire", (share, ttl, left, holder))
                     parts.append(Part(group, lease))
                     waited = waited or lease.waited > 0
                 whole = _joined(resources, parts)
@@ -170,18 +153,28 @@ class GroupedBackend(BaseBackend):
     # Holding and giving back: each part by its group.
 
     def extend(self, lease: Lease, ttl: float) -> tuple[LeaseState, Lease]:
-        return _extended(lease, [part.group.extend(part.lease, ttl) for part in self._parts(lease)])
+        return self._run(self._extend(lease, ttl))
 
     async def aextend(self, lease: Lease, ttl: float) -> tuple[LeaseState, Lease]:
-        return _extended(
-            lease, [await part.group.aextend(part.lease, ttl) for part in self._parts(lease)]
-        )
+        return await self._arun(self._extend(lease, ttl))
+
+    def _extend(self, lease: Lease, ttl: float) -> Asking[tuple[LeaseState, Lease]]:
+        found = []
+        for group, part in self._parts(lease):
+            found.append((yield Ask(group, "extend", (part, ttl))))
+        return _extended(lease, found)
 
     def release(self, lease: Lease) -> bool | None:
-        return _freed([part.group.release(part.lease) for part in self._parts(lease)])
+        return self._run(self._free(lease))
 
     async def arelease(self, lease: Lease) -> bool | None:
-        return _freed([await part.group.arelease(part.lease) for part in self._parts(lease)])
+        return await self._arun(self._free(lease))
+
+    def _free(self, lease: Lease) -> Asking[bool | None]:
+        freed = []
+        for group, part in self._parts(lease):
+            freed.append((yield Ask(group, "release", (part,))))
+        return _freed(freed)
 
     def hand_over(self, lease: Lease) -> None:
         _give_back(self._parts(lease))
@@ -193,6 +186,36 @@ class GroupedBackend(BaseBackend):
         if isinstance(lease.home, Parts):
             return lease.home
         return (Part(self.groups[self.group_of(lease.resources[0])], lease),)
+
+    # Asking: what is said to the groups is the same in both colours.
+
+    def _run(self, asking: Asking[Result]) -> Result:
+        try:
+            ask = next(asking)
+            while True:
+                try:
+                    answer = getattr(ask.group, ask.verb)(*ask.arguments)
+                except BaseException as error:  # noqa: BLE001 - raised again in there
+                    ask = asking.throw(error)
+                else:
+                    ask = asking.send(answer)
+        except StopIteration as done:
+            result: Result = done.value
+            return result
+
+    async def _arun(self, asking: Asking[Result]) -> Result:
+        try:
+            ask = next(asking)
+            while True:
+                try:
+                    answer = await getattr(ask.group, f"a{ask.verb}")(*ask.arguments)
+                except BaseException as error:  # noqa: BLE001 - raised again in there
+                    ask = asking.throw(error)
+                else:
+                    ask = asking.send(answer)
+        except StopIteration as done:
+            result: Result = done.value
+            return result
 
     # All groups alike.
 
