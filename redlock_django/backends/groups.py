@@ -171,9 +171,13 @@ class GroupedBackend(BaseBackend):
         return await self._arun(self._free(lease))
 
     def _free(self, lease: Lease) -> Asking[bool | None]:
-        freed = []
-        for group, part in self._parts(lease):
-            freed.append((yield Ask(group, "release", (part,))))
+        parts, freed = self._parts(lease), list[bool | None]()
+        try:
+            for group, part in parts:
+                freed.append((yield Ask(group, "release", (part,))))
+        except BaseException:
+            _give_back(parts[len(freed) + 1 :])  # its group sees to the one that broke off
+            raise
         return _freed(freed)
 
     def hand_over(self, lease: Lease) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -148,6 +149,31 @@ def test_an_extension_that_only_one_group_answers_is_not_a_loss() -> None:
         group(0).restore(place)
     assert taken.extend() > 4
     assert taken.release()
+
+
+def test_a_release_that_breaks_off_frees_the_groups_behind_it() -> None:
+    first = min((0, 1), key=backend().terms.groups.__getitem__)
+    names = (of_group(0), of_group(1))
+    release = group(first).release
+
+    def broken(lease: Lease) -> None:
+        release(lease)  # whatever breaks off in there, its group sees to its own
+        raise KeyboardInterrupt
+
+    async def cancelled(lease: Lease) -> None:
+        broken(lease)
+
+    async def give_back() -> None:
+        await backend().arelease(await backend().aacquire(names, 5, 0, "{}"))
+
+    group(first).release = broken  # type: ignore[method-assign]
+    group(first).arelease = cancelled  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        backend().release(backend().acquire(names, 5, 0, "{}"))
+    assert held() == []
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(give_back())
+    assert held() == []
 
 
 async def test_tasks_take_and_give_back_over_groups() -> None:
