@@ -6,19 +6,22 @@ from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from itertools import count
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from redlock_django.engine import renewal, rounds
-from redlock_django.engine.commands import Acquire, Command, Confirm, Terms
+from redlock_django.engine import renewal
+from redlock_django.engine.commands import Acquire, Command, Confirm
 from redlock_django.engine.errors import NotAcquired, QuorumUnreachable, ResourceLocked
 from redlock_django.engine.quorum import Ballot, Tally, Verdict
 from redlock_django.engine.rounds import Pause, Round, Step
 from redlock_django.engine.validity import Lease, LeaseState
 from redlock_django.wire.link import nobody
 from redlock_django.wire.waiters import Waiter
-from tests.engine.judge import Judge
-from tests.engine.network import Exchange, Wire
-from tests.engine.world import EPOCH, Clock, Violation, World
+from tests.engine.judge import Holding, Judge
+from tests.engine.network import Exchange, Line, Wire
+from tests.engine.world import EPOCH, Clock, SimulatedMaster, Violation, World
+
+if TYPE_CHECKING:
+    from tests.engine.groups import SimulatedGroup, SimulatedGroups
 
 Program = Generator[Step, float, None]
 
@@ -28,13 +31,12 @@ class Interrupted(BaseException):
 
 
 class Client:
-    """One process: a clock, a wire, and one thing it does at a time."""
+    """One process: a clock, a wire to each group of masters, and one thing it does at a time."""
 
     def __init__(
         self,
         world: World,
         name: str,
-        terms: Terms,
         clock: Clock,
         judge: Judge,
         *,
@@ -44,16 +46,17 @@ class Client:
     ) -> None:
         self.world = world
         self.name = name
-        self.terms = terms
         self.clock = clock
         self.judge = judge
         self.luck: Random = world.luck(f"client {name}")
-        self.wire: Wire
+        self.service: SimulatedGroup | SimulatedGroups
+        self.wire: Wire  # of the group that it asks, or asked last
         self.gone = False
         self.idle = True
         self.lease: Lease | None = None
         self.waiter: Waiter | None = None
-        self._waits = count(1)
+        self.waits = count(1)
+        self.disturbed = 0  # how often it was stopped, or its clock stepped
         self._stalls, self._strikes = stalls, strikes
         self._wall_error = wall_error
         self._program: Program
@@ -65,6 +68,20 @@ class Client:
         self._tokens: list[str] = []
         self._moments: dict[float, float] = {}  # when, in truth, our clock was read
         self._asleep: list[tuple[Callable[..., None], tuple[Any, ...]]] | None = None
+
+    @property
+    def wires(self) -> list[Wire]:
+        """The wires to all groups."""
+        return [group.wire for group in self.service.simulated]
+
+    @property
+    def lines(self) -> list[Line]:
+        """The lines to all masters."""
+        return [line for wire in self.wires for line in wire.lines]
+
+    def wire_to(self, master: SimulatedMaster) -> Wire:
+        """The wire that has a line to this master."""
+        return self.wires[self.service.places[master.terms.group]]
 
     # Being paused, interrupted, killed.
 
@@ -83,6 +100,7 @@ class Client:
             return
         self.world.note(self.name, f"pauses for {seconds:.3f} s")
         self.world.seen["pauses"] += 1
+        self.disturbed += 1
         if self.lease and self.clock.when(self.lease.until) < self.world.now + seconds:
             self.world.seen["paused past the deadline"] += 1
         self._asleep = []
@@ -91,7 +109,7 @@ class Client:
     def _wake(self, seconds: float) -> None:
         told, self._asleep = self._asleep, None
         # Time in which nobody polled does not make a master late.
-        for line in self.wire.lines:
+        for line in self.lines:
             if line.link is not None:
                 line.link.since += seconds
         for what, args in told or ():
@@ -105,6 +123,7 @@ class Client:
     def leap(self, seconds: float) -> None:
         """Have our own clock, that leases are measured by, leap forward or back."""
         self.world.note(self.name, f"has its own clock leap by {seconds:+.3f} s")
+        self.disturbed += 1
         self.clock.step(seconds)
 
     def doze(self, seconds: float) -> None:
@@ -115,12 +134,14 @@ class Client:
 
     def void(self, lease: Lease) -> bool:
         """Whether a lease must be given up, since our own clock stepped."""
-        return self.wire.steps.void(lease)
+        return self.service.voided(lease)
 
-    def blamed(self) -> None:
-        """The clocks of a majority were seen to step at once: then it was our own."""
+    def blamed(self, wire: Wire) -> None:
+        """The clocks of its majority were seen to step at once: then it was our own."""
         self.world.seen["stepped against a majority"] += 1
         if self.lease is None:
+            return
+        if all(group.wire is not wire for group, _ in self.service.parts(self.lease)):
             return
         if not self.void(self.lease):
             raise Violation(f"{self.name} still believes in its lease, by a clock that stepped")
@@ -149,7 +170,8 @@ class Client:
         self.judge.asking.pop(self.name, None)
         self.judge.dead.add(self.name)
         self._program.close()
-        self.wire.close()
+        for wire in self.wires:
+            wire.close()
 
     # Running a program: the driver.
 
@@ -180,17 +202,28 @@ class Client:
             elif step.awaited:
                 return
             else:
-                resume = partial(self._program.send, self._read())
+                resume = partial(self._program.send, self.read())
 
-    def _read(self) -> float:
+    def read(self) -> float:
+        """What our clock shows."""
         now = self.clock.read()
         if self.world.stepping:
             self._moments[now] = self.world.now
         return now
 
-    def _began(self, lease: Lease) -> float:
-        """When, in truth, the round of a lease began."""
-        return self._moments.get(lease.started) or self.clock.when(lease.started)
+    def _held(self, lease: Lease) -> list[Holding]:
+        """What we believe to hold with a lease, in each group."""
+        return [
+            Holding(
+                self,
+                lease,
+                part,
+                # When, in truth, its round began.
+                self._moments.get(part.started) or self.clock.when(part.started),
+                [line.master for line in group.wire.lines],
+            )
+            for group, part in self.service.parts(lease)
+        ]
 
     def _say(self, asked: Round) -> None:
         if not asked.awaited:
@@ -249,13 +282,13 @@ class Client:
         if ticket != self._ticket:
             return
         if self._stalls > 0 and self.luck.random() < self._stalls:
-            seconds = self.luck.uniform(0, 1.5 * self.terms.max_ttl)
+            seconds = self.luck.uniform(0, 1.5 * self.service.terms.max_ttl)
             if self.luck.random() < 0.5:
                 self.pause(seconds)
                 self.hear(self._send, ticket, None)
             else:
                 # The clock is read, and then the world stops.
-                now = self._read()
+                now = self.read()
                 self.pause(seconds)
                 self.hear(self._send, ticket, now)
             return
@@ -264,7 +297,7 @@ class Client:
     def _send(self, ticket: int, now: float | None) -> None:
         if ticket == self._ticket:
             self._exchange = None
-            shown = self._read() if now is None else now
+            shown = self.read() if now is None else now
             self._drive(partial(self._program.send, shown))
 
     # Programs.
@@ -287,7 +320,8 @@ class Client:
             if self.world.now >= stop_at:
                 return
             if luck.random() < two and len(names) > 1:
-                resources = tuple(luck.sample(names, 2))
+                several = 2 if len(self.wires) == 1 else luck.randint(2, min(3, len(names)))
+                resources = tuple(luck.sample(names, several))
             else:
                 resources = (luck.choice(names),)
             ttl = luck.uniform(*ttls)
@@ -299,23 +333,9 @@ class Client:
     def once(self, resources: tuple[str, ...], ttl: float, wait: float, hold: float) -> Program:
         """Take a lock, hold it for some seconds, free it."""
         self._safe = True
-        if wait > 0:
-            name = f"{self.wire.channel} {next(self._waits)}"
-            self.waiter = Waiter(name, self.terms.masters)
         self.judge.asks(self.name, resources)
         try:
-            lease = yield from rounds.acquire(
-                self.terms,
-                resources,
-                ttl,
-                '{"pid":1}',
-                now=self._read(),
-                wait=wait,
-                tokens=self._fresh(),
-                proposals=self._proposals(),
-                delays=self._delays(),
-                waiter="" if self.waiter is None else self.waiter.name,
-            )
+            lease = yield from self.service.acquire(resources, ttl, wait, '{"pid":1}')
         except NotAcquired as error:
             kind = {ResourceLocked: "locked", QuorumUnreachable: "unreachable"}[type(error)]
             self.world.seen[kind] += 1
@@ -327,18 +347,22 @@ class Client:
             return
         finally:
             self._safe = False
-            self.waiter = None
             asked = self.judge.asking.pop(self.name, None)
         self._vain = 0
         self.lease = lease
-        self.judge.granted(self, lease, self._began(lease))
+        self.judge.granted(self, lease, self._held(lease))
         self.judge.turn(lease, asked)
         yield from self._hold(ttl, hold)
+
+    def each(self, names: list[str], ttl: float, wait: float, hold: float) -> Program:
+        """Take and free these, one after the other."""
+        for name in names:
+            yield from self.once((name,), ttl, wait, hold)
 
     def _hold(self, ttl: float, hold: float) -> Program:
         self._safe = True
         try:
-            yield from self._renew(ttl, self._read() + hold)
+            yield from self._renew(ttl, self.read() + hold)
         except Interrupted:
             pass
         finally:
@@ -348,7 +372,7 @@ class Client:
         self.judge.ended(lease)
         self._safe = True
         try:
-            yield from rounds.release(self.terms, lease)
+            yield from self.service.release(lease)
         except Interrupted:
             self.world.seen["interrupted releasing"] += 1
         finally:
@@ -360,7 +384,7 @@ class Client:
         assert lease is not None
         renews, state = self.luck.random() < 0.6, LeaseState.RENEWED
         while True:
-            now = self._read()
+            now = self.read()
             if self.void(lease):
                 return
             plan = None
@@ -376,29 +400,34 @@ class Client:
                 return
             when, asked = plan
             yield Pause(max(when - now, 0.0))
-            state, lease = yield from rounds.extend(self.terms, lease, asked, now=self._read())
+            before = lease.until
+            state, lease = yield from self.service.extend(lease, asked)
             self.lease = lease
             self.world.note(self.name, "extension:", state.value)
             if state is LeaseState.LOST:
                 self.world.seen["lost"] += 1
                 return
-            if state is LeaseState.RENEWED:
-                self.judge.renewed(self, lease, self._began(lease))
-            else:
+            # Of several parts the one that ends first may live longer, and another be unknown.
+            if state is LeaseState.RENEWED or lease.until != before:
+                self.judge.renewed(self._held(lease))
+            if state is LeaseState.UNKNOWN:
                 self.world.seen["unknown"] += 1
 
-    def _fresh(self) -> Iterator[str]:
+    def fresh(self) -> Iterator[str]:
+        """Tokens, each of which the judge hears of."""
         while True:
             token = f"{self.luck.getrandbits(128):032x}"
             self._tokens.append(token)
             self.judge.drawn(token)
             yield token
 
-    def _proposals(self) -> Iterator[int]:
+    def proposals(self) -> Iterator[int]:
+        """Our wall clock in µs, as wrong as it is."""
         while True:
             yield int((EPOCH + self.world.now + self._wall_error) * 1_000_000)
 
-    def _delays(self) -> Iterator[float]:
+    def delays(self) -> Iterator[float]:
+        """Seconds between rounds, as `backends.base` draws them."""
         for tries in count():
             longest = min(0.1, 0.002 * 2.0 ** min(tries, 8))
             yield self.luck.uniform(longest / 4, longest)

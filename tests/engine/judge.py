@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -22,16 +23,28 @@ class Holder(Protocol):
 
 
 class Holding:
-    """A client that believes that it holds a resource, from a round that began at `began`."""
+    """A client that believes in a lease, and the part of it that one group of masters granted.
 
-    __slots__ = ("began", "client", "lease", "masters")
+    That was in a round that began at the true time `began`. Where there is one group, the part
+    is the lease.
+    """
 
-    def __init__(self, client: Holder, lease: Lease, began: float) -> None:
+    __slots__ = ("began", "client", "lease", "masters", "part")
+
+    def __init__(
+        self,
+        client: Holder,
+        lease: Lease,
+        part: Lease,
+        began: float,
+        masters: Sequence[SimulatedMaster],
+    ) -> None:
         self.client = client
         self.lease = lease
-        self.began = began  # true time
-        votes = enumerate(lease.tally.votes)
-        self.masters = {p for p, vote in votes if vote and vote.ballot is Ballot.GRANTED}
+        self.part = part
+        self.began = began
+        votes = zip(masters, part.tally.votes, strict=True)
+        self.masters = {one for one, vote in votes if vote and vote.ballot is Ballot.GRANTED}
 
     def left(self, now: float) -> float:
         """True seconds that it goes on believing, as its clock runs now."""
@@ -108,33 +121,36 @@ class Judge:
                 other.overtaken += 1
                 self.overtaken = max(self.overtaken, other.overtaken)
 
-    def granted(self, client: Holder, lease: Lease, began: float) -> None:
-        """A client was told that it holds a lease, from a round that began at true time `began`."""
+    def granted(self, client: Holder, lease: Lease, holdings: Sequence[Holding]) -> None:
+        """A client was told that it holds a lease, which has these parts."""
         self.world.note(client.name, "HOLDS", "+".join(lease.resources), lease.fences)
-        holding = Holding(client, lease, began)
-        if holding.left(self.world.now) <= 0:
+        if holdings[0].left(self.world.now) <= 0:
             self.world.seen["woke up too late"] += 1
             return
         self.world.seen["grants"] += 1
         self.world.seen["two resources"] += len(lease.resources) > 1
+        if len(holdings) > 1:
+            self.world.seen["several groups"] += 1
         self.holders.add(client.name)
-        self._alone(holding)
+        for holding in holdings:
+            self._alone(holding)
+        by = {resource: holding for holding in holdings for resource in holding.part.resources}
         for resource, fence in zip(lease.resources, lease.fences, strict=True):
             self.winners[resource] = self.winners.get(resource, 0) + 1
-            self._grows(resource, fence, holding)
+            self._grows(resource, fence, by[resource])
             self.fences[resource] = max(fence, self.fences.get(resource, 0))
-            self.told.setdefault(resource, []).append((self.world.now, holding))
+            self.told.setdefault(resource, []).append((self.world.now, by[resource]))
 
-    def renewed(self, client: Holder, lease: Lease, began: float) -> None:
+    def renewed(self, holdings: Sequence[Holding]) -> None:
         """A client was told that its lease lives longer."""
-        holding = Holding(client, lease, began)
-        if holding.left(self.world.now) > 0:
+        if holdings[0].left(self.world.now) > 0:
             self.world.seen["renewed"] += 1
-            self._alone(holding)
+            for holding in holdings:
+                self._alone(holding)
 
     def _alone(self, new: Holding) -> None:
         now, token = self.world.now, new.lease.token
-        for resource in new.lease.resources:
+        for resource in new.part.resources:
             others = [
                 held
                 for held in self.holdings.get(resource, ())
@@ -142,7 +158,7 @@ class Judge:
             ]
             for held in others:
                 # Where both were granted it, one must have lost it before its time.
-                both = [self.masters[place] for place in held.masters & new.masters]
+                both = held.masters & new.masters
                 if not both or not all(
                     held.robbed(master, new.began, now) or new.robbed(master, held.began, now)
                     for master in both

@@ -58,8 +58,8 @@ class Owner(Protocol):
     def called(self, name: bytes, master: int) -> None:
         """A master calls one of this owner's waiters."""
 
-    def blamed(self) -> None:
-        """The clocks of a majority were seen to step at once: then it was our own."""
+    def blamed(self, wire: Wire) -> None:
+        """The clocks of its majority were seen to step at once: then it was our own."""
 
 
 class Exchange:
@@ -145,7 +145,7 @@ def _address(name: str) -> Address:
 
 
 class Wire:
-    """One client's links to all masters."""
+    """One client's links to all masters of a group."""
 
     def __init__(
         self,
@@ -169,7 +169,8 @@ class Wire:
         self.late = late
         self.closed = False
         self.channel = self.terms.wake(owner.name)
-        self.luck: Random = world.luck(f"network {owner.name}")
+        group = f" {self.terms.group}" if self.terms.group else ""
+        self.luck: Random = world.luck(f"network {owner.name}{group}")
         self._number = 0
         for line in self.lines:
             self._dial(line, 0.0)
@@ -303,7 +304,7 @@ class Wire:
         stepped, self._noticed = self._noticed, set()
         what()
         if len(stepped) >= quorum(len(self.lines)):
-            self.owner.blamed()
+            self.owner.blamed(self)
 
     # Bytes out.
 

@@ -1,4 +1,4 @@
-"""A failing seed made small: the fewest faults, clients and seconds with which it still fails.
+"""A failing seed made small: as few faults, groups, clients and seconds as still make it fail.
 
 `uv run python -m tests.engine.shrink --seed 123` prints the transcript of what is left, and the
 command that replays it.
@@ -39,6 +39,8 @@ def simpler(setup: Setup) -> Iterator[Setup]:
     yield replace(setup, off_masters=0.0)
     yield replace(setup, drifting=False)
     yield replace(setup, outsider=False)
+    for groups in range(1, setup.groups):
+        yield replace(setup, groups=groups)
     yield replace(setup, resources=1)
     for masters in (1, 2, 3, 5):
         yield replace(setup, masters=min(masters, setup.masters))
@@ -74,8 +76,11 @@ def main(argv: list[str]) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.engine.shrink")
     parser.add_argument("--seed", type=int, required=True, help="a seed that fails")
+    parser.add_argument("--groups", type=int, default=1, help="over so many groups of masters")
+    options = parser.parse_args(argv)
+    setup = Simulation(options.seed, groups=options.groups).setup
     try:
-        sys.stdout.write(replay(*shrunk(parser.parse_args(argv).seed)) + "\n")
+        sys.stdout.write(replay(*shrunk(options.seed, setup)) + "\n")
     except ValueError as error:
         parser.error(str(error))
     return 1

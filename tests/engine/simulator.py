@@ -15,14 +15,16 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
-from itertools import cycle
+from dataclasses import asdict, dataclass, field, replace
+from itertools import count
 from random import Random
 from statistics import median
 
 from redlock_django.engine.commands import Terms
 from redlock_django.engine.quorum import quorum
+from redlock_django.engine.rendezvous import chosen, identity
 from tests.engine.clients import Client
+from tests.engine.groups import SimulatedGroup, SimulatedGroups
 from tests.engine.judge import Judge
 from tests.engine.network import Line, Wire
 from tests.engine.world import EPOCH, Clock, SimulatedMaster, Violation, World
@@ -32,6 +34,7 @@ KINDS = (
     "deaf", "mute", "partition", "isolate", "hang", "kill", "restart", "snapshot", "flush",
     "slow", "lag", "reset", "pause", "cancel", "die", "jump",
 )  # fmt: skip
+PATIENCE = 10.0  # seconds within which everybody has had what all want
 STEPS = ("step", "leap")  # of a master's clock, of a client's own; by a luck of their own
 # Masters whose clocks step are no news here.
 logging.getLogger("redlock_django").addHandler(logging.NullHandler())
@@ -44,8 +47,12 @@ def restart_delay(max_ttl: float, skew: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What one seed draws: the size of the world and the faults that happen in it."""
+    """What one seed draws: the size of the world and the faults that happen in it.
 
+    `masters` and `resources` are those of each group.
+    """
+
+    groups: int = 1  # never drawn: asked for
     masters: int = 3
     clients: int = 3
     resources: int = 1
@@ -82,13 +89,13 @@ class Setup:
         return json.dumps(other, default=sorted)
 
     @staticmethod
-    def drawn(luck: Random, steps: Random) -> Setup:
+    def drawn(luck: Random, steps: Random, groups: int = 1) -> Setup:
         """A swarm: every seed has its own few kinds of faults, so that each gets its room.
 
         `steps` is the luck of whether clocks step.
         """
         max_ttl = luck.choice((0.8, 2.0, 3.0))
-        return Setup(
+        drawn = Setup(
             masters=luck.choice((1, 2, 3, 3, 3, 4, 5, 5, 7)),
             clients=luck.randint(2, 5),
             resources=luck.choice((1, 1, 2, 3)),
@@ -109,14 +116,24 @@ class Setup:
             | {kind for kind in STEPS if steps.random() < 0.12},
             every=luck.choice((0.1, 0.3, 1.0)),
         )
+        return drawn if groups == 1 else replace(drawn, groups=groups, two=0.7)
 
 
 class Simulation:
     """One seed, from the first connection to the last check."""
 
-    def __init__(self, seed: int, setup: Setup | None = None, *, recording: bool = False) -> None:
+    def __init__(
+        self,
+        seed: int,
+        setup: Setup | None = None,
+        *,
+        groups: int = 1,
+        recording: bool = False,
+    ) -> None:
         self.world = World(seed, recording=recording)
-        self.setup = setup or Setup.drawn(self.world.luck("setup"), self.world.luck("steps"))
+        self.setup = setup or Setup.drawn(
+            self.world.luck("setup"), self.world.luck("steps"), groups
+        )
         self.world.stepping = bool(self.setup.faults.intersection(STEPS))
         self.world.note(
             "", f"{self.setup}, faults: {' '.join(sorted(self.setup.faults)) or 'none'}"
@@ -125,16 +142,32 @@ class Simulation:
         self._luck = self.world.luck("faults")
         self._calm = False
         size = self.setup
-        self.terms = Terms(
-            names=tuple(f"m{place}" for place in range(size.masters)),
-            max_ttl=size.max_ttl,
-            max_clock_skew=size.skew,
-            restart_delay=restart_delay(size.max_ttl, size.skew),
-            fence_ttl=restart_delay(size.max_ttl, size.skew),
-        )
-        self.resources = [f"r{number}" for number in range(size.resources)]
+        numbers = count()
+        names = [
+            tuple(f"m{next(numbers)}" for _ in range(size.masters)) for _ in range(size.groups)
+        ]
+        identities = [identity(group) for group in names]
+        self.groups = [
+            Terms(
+                names=group,
+                max_ttl=size.max_ttl,
+                max_clock_skew=size.skew,
+                restart_delay=restart_delay(size.max_ttl, size.skew),
+                fence_ttl=restart_delay(size.max_ttl, size.skew),
+                groups=tuple(identities) if size.groups > 1 else (),
+                group=place,
+            )
+            for place, group in enumerate(names)
+        ]
+        self.terms = self.groups[0]
+        self.shares = _shares(identities, size.resources)
+        self.resources = [resource for share in self.shares for resource in share]
         clocks = self.world.luck("clocks")
-        self.masters = [self._master(place, clocks) for place in range(size.masters)]
+        self.masters = [
+            self._master(terms, place, clocks)
+            for terms in self.groups
+            for place in range(size.masters)
+        ]
         self.judge.masters = self.masters
         for master in self.masters[: size.dead]:
             master.kill()
@@ -148,12 +181,12 @@ class Simulation:
         # The ends of the range are where it hurts.
         return 1 + RATE_APART * luck.choice((-1.0, 1.0, luck.uniform(-1, 1)))
 
-    def _master(self, place: int, luck: Random) -> SimulatedMaster:
+    def _master(self, terms: Terms, place: int, luck: Random) -> SimulatedMaster:
         off = self.setup.skew * luck.uniform(-1, 1) * self.setup.off_masters
         if self.setup.outsider and place == 0 and self.setup.masters > 2:
             off = 3 * self.setup.skew * luck.choice((-1, 1))
         clock = Clock(self.world, EPOCH + off, self._rate(luck))
-        master = SimulatedMaster(self.world, place, self.terms, clock)
+        master = SimulatedMaster(self.world, place, terms, clock)
         master.join(master.memory.run_id, "trust")
         return master
 
@@ -165,21 +198,15 @@ class Simulation:
         client = Client(
             self.world,
             name,
-            self.terms,
             clock,
             self.judge,
             wall_error=luck.uniform(-1, 1) * size.wrong_walls,
             stalls=size.stalls,
             strikes=size.strikes,
         )
-        client.wire = Wire(
-            self.world,
-            client,
-            self.masters,
-            master_timeout=size.master_timeout,
-            latency=size.latency,
-            late=size.late,
-        )
+        groups = [self._way(client, terms) for terms in self._settings(name)]
+        client.wire = groups[0].wire
+        client.service = SimulatedGroups(groups) if len(groups) > 1 else groups[0]
         self.clients.append(client)
         client.start(
             client.live(
@@ -191,6 +218,25 @@ class Simulation:
             )
         )
         return client
+
+    def _settings(self, name: str) -> list[Terms]:
+        """The groups of masters in the order in which a client's settings have them."""
+        order = self.world.luck(f"settings {name}").sample(self.groups, len(self.groups))
+        if len(order) == 1:
+            return order
+        groups = tuple(terms.groups[terms.group] for terms in order)
+        return [replace(terms, groups=groups, group=place) for place, terms in enumerate(order)]
+
+    def _way(self, client: Client, terms: Terms) -> SimulatedGroup:
+        wire = Wire(
+            self.world,
+            client,
+            [master for master in self.masters if master.name in terms.names],
+            master_timeout=self.setup.master_timeout,
+            latency=self.setup.latency,
+            late=self.setup.late,
+        )
+        return SimulatedGroup(client, terms, wire)
 
     @property
     def living(self) -> list[Client]:
@@ -222,10 +268,11 @@ class Simulation:
                 master.start(snapshot=False)
             master.resume()
         for client in self.living:
-            client.wire.latency = min(client.wire.latency, self.setup.master_timeout / 30)
-            for line in client.wire.lines:
-                line.lag = 0.0
-                client.wire.heal(line)
+            for wire in client.wires:
+                wire.latency = min(wire.latency, self.setup.master_timeout / 30)
+                for line in wire.lines:
+                    line.lag = 0.0
+                    wire.heal(line)
 
     def _check_left(self) -> None:
         """Once every link is back, nothing is left of any round, nor comes back late."""
@@ -242,8 +289,7 @@ class Simulation:
 
     def _settled(self, client: Client) -> bool:
         return client.idle and all(
-            not line.master.up or (line.link is not None and not line.kept)
-            for line in client.wire.lines
+            not line.master.up or (line.link is not None and not line.kept) for line in client.lines
         )
 
     def _check_live(self) -> None:
@@ -257,32 +303,53 @@ class Simulation:
             # while a majority is known to be out.
             self._ask_once(wait=0.0)
             self.world.run(self.world.now + self.terms.restart_delay + self.terms.max_ttl + back)
-        if not self._clocks_agree():
+        if not all(map(self._clocks_agree, self.groups)):
             return
         self.judge.winners.clear()
         asked = self._ask_once(wait=2.0)
-        self.world.run(self.world.now + 4.0)
+        self.world.run(self.world.now + 4.0 * len(self.groups))
         for resource in asked:
             if not self.judge.winners.get(resource):
                 raise Violation(f"nobody gets {resource} although all is well")
-        if any(line.suspect for client in self.living for line in client.wire.lines):
+        if any(line.suspect for client in self.living for line in client.lines):
             raise Violation("a master is suspected for ever")
         if not all(client.idle for client in self.living):
             raise Violation("a client does not come to an end")
         self.judge.left(self.masters, clients_idle=False)
+        if len(self.groups) > 1:
+            self._check_rings()
 
-    def _clocks_agree(self) -> bool:
+    def _check_rings(self) -> None:
+        """Everybody who wants one resource of each group, in whatever order, gets them soon."""
+        self.judge.winners.clear()
+        luck = self.world.luck("rings")
+        names = [share[0] for share in self.shares]
+        for client in self.living:
+            wanted = tuple(luck.sample(names, len(names)))
+            client.start(client.once(wanted, self.terms.max_ttl, PATIENCE, 0.01))
+        while not all(client.idle for client in self.living):
+            self.world.run(self.world.now + 0.1)
+        won = min(self.judge.winners.get(resource, 0) for resource in names)
+        if won < len(self.living) and all(map(self._clocks_agree, self.groups)):
+            raise Violation(f"only {won} of {len(self.living)} get what all wait for")
+        self.world.run(self.world.now + 2 * self.setup.master_timeout)
+        self.judge.left(self.masters, clients_idle=True)
+
+    def _clocks_agree(self, terms: Terms) -> bool:
         """Whether a majority of clocks is no further apart than the design assumes."""
-        shown = [master.clock.read() for master in self.masters if master.up]
+        group = [master for master in self.masters if master.terms is terms]
+        shown = [master.clock.read() for master in group if master.up]
         near = [one for one in shown if abs(one - median(shown)) <= self.setup.skew]
         apart = max(near, default=0) - min(near, default=0)
         return len(near) >= quorum(self.setup.masters) and apart < 0.95 * self.setup.skew
 
     def _ask_once(self, *, wait: float) -> set[str]:
+        """Let everybody ask for a resource of every group, one after the other."""
         asked = set()
-        for client, resource in zip(self.living, cycle(self.resources), strict=False):
-            client.start(client.once((resource,), self.terms.max_ttl, wait, 0.01))
-            asked.add(resource)
+        for nth, client in enumerate(self.living):
+            names = [share[nth % len(share)] for share in self.shares]
+            client.start(client.each(names, self.terms.max_ttl, wait, 0.01))
+            asked.update(names)
         return asked
 
     # Faults.
@@ -324,7 +391,7 @@ class Simulation:
 
     def _some_line(self) -> tuple[Client, Line]:
         client = self._luck.choice(self.clients)
-        return client, self._luck.choice(client.wire.lines)
+        return client, self._luck.choice(client.lines)
 
     def _cut(self, client: Client, line: Line, seconds: float, *, out: bool, back: bool) -> None:
         self.world.note(client.name, f"/ {line.master.name} for {seconds:.3f} s")
@@ -333,7 +400,7 @@ class Simulation:
 
     def _mend(self, client: Client, line: Line) -> None:
         if not client.gone:
-            client.wire.heal(line)
+            client.wire_to(line.master).heal(line)
 
     def _deaf(self, seconds: float) -> None:
         self._cut(*self._some_line(), seconds, out=True, back=False)
@@ -345,11 +412,12 @@ class Simulation:
         master = self._some_master()
         for client in self.living:
             if self._luck.random() < 0.7:
-                self._cut(client, client.wire.lines[master.place], seconds, out=True, back=True)
+                line = client.wire_to(master).lines[master.place]
+                self._cut(client, line, seconds, out=True, back=True)
 
     def _isolate(self, seconds: float) -> None:
         client = self._luck.choice(self.clients)
-        for line in client.wire.lines:
+        for line in client.lines:
             if self._luck.random() < 0.7:
                 self._cut(client, line, seconds, out=True, back=self._luck.random() < 0.5)
 
@@ -370,7 +438,8 @@ class Simulation:
         master.kill()
         self._later(seconds, "_revive", master, snapshot)
         for client in self.living:
-            client.wire.notice(client.wire.lines[master.place])
+            wire = client.wire_to(master)
+            wire.notice(wire.lines[master.place])
 
     def _revive(self, master: SimulatedMaster, snapshot: bool) -> None:
         if not master.up:
@@ -411,7 +480,7 @@ class Simulation:
     def _reset(self, _: float) -> None:
         client, line = self._some_line()
         if line.link is not None and not client.gone:
-            client.hear(client.wire._ended, line, line.link)
+            client.hear(client.wire_to(line.master)._ended, line, line.link)
 
     def _pause(self, seconds: float) -> None:
         self._luck.choice(self.clients).pause(seconds * 2)
@@ -465,27 +534,45 @@ class Simulation:
             self._client()
 
 
-def replay(seed: int, setup: Setup | None = None) -> str:
+def _shares(groups: list[str], resources: int) -> list[list[str]]:
+    """The first names that give each group its number of resources."""
+    shares: list[list[str]] = [[] for _ in groups]
+    for number in count():
+        share = shares[chosen(groups, f"r{number}")]
+        if len(share) < resources:
+            share.append(f"r{number}")
+        elif all(len(share) == resources for share in shares):
+            break
+    return shares
+
+
+def command(seed: int, groups: int = 1) -> str:
+    """What replays a seed."""
+    several = f" --groups {groups}" if groups > 1 else ""
+    return f"uv run python -m tests.engine.simulator --seed {seed}{several}"
+
+
+def replay(seed: int, setup: Setup | None = None, groups: int = 1) -> str:
     """The transcript of a seed, its end and the command that shows it again."""
-    simulation = Simulation(seed, setup, recording=True)
+    simulation = Simulation(seed, setup, groups=groups, recording=True)
     end = "no promise was broken"
     try:
         simulation.run()
     except Exception as error:  # noqa: BLE001 - whatever it was, it is what is shown
         end = f"{type(error).__name__}: {error}"
     lines = simulation.world.transcript or []
-    command = f"uv run python -m tests.engine.simulator --seed {seed}"
+    again = command(seed, groups)
     if setup is not None:
-        command += f" --setup {shlex.quote(setup.spelled())}"
-    return "\n".join([*lines, end, command])
+        again += f" --setup {shlex.quote(setup.spelled())}"
+    return "\n".join([*lines, end, again])
 
 
-def sweep(seeds: range) -> tuple[Counter[str], dict[int, str]]:
+def sweep(seeds: range, groups: int = 1) -> tuple[Counter[str], dict[int, str]]:
     """Run many seeds: what was seen in all of them, and how the failing ones ended."""
     seen: Counter[str] = Counter()
     failing = {}
     for seed in seeds:
-        simulation = Simulation(seed)
+        simulation = Simulation(seed, groups=groups)
         try:
             simulation.run()
         except Exception as error:  # noqa: BLE001 - the other seeds go on
@@ -498,17 +585,19 @@ def main(argv: list[str]) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.engine.simulator")
     parser.add_argument("--seed", type=int, help="replay one seed and print its transcript")
+    parser.add_argument("--groups", type=int, default=1, help="over so many groups of masters")
     parser.add_argument("--setup", type=Setup.read, help="in this world, not in the one it draws")
     parser.add_argument("--seeds", type=int, default=300, help="run so many seeds")
     parser.add_argument("--first", type=int, default=0, help="beginning with this one")
     options = parser.parse_args(argv)
     write = sys.stdout.write
     if options.seed is not None:
-        text = replay(options.seed, options.setup)
+        text = replay(options.seed, options.setup, options.groups)
         write(text + "\n")
         return 0 if "no promise was broken" in text else 1
     began = time.perf_counter()
-    seen, failing = sweep(range(options.first, options.first + options.seeds))
+    seeds = range(options.first, options.first + options.seeds)
+    seen, failing = sweep(seeds, options.groups)
     took = time.perf_counter() - began
     for what, times in sorted(seen.items()):
         write(f"{times:10,} {what}\n")

@@ -20,27 +20,31 @@ from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.engine.simulator import Simulation
+from tests.engine.simulator import Simulation, command
 
 CHUNK = 100  # seeds that are run, and kept, together
 
 
 class Chunk(NamedTuple):
-    """Some seeds: a digest of their stories, what was seen, and how the failing ones ended."""
+    """Some seeds: a digest of their stories, what was seen, and how the failing ones ended.
+
+    They have `groups` groups of masters.
+    """
 
     first: int
     seeds: int
     digest: str
     seen: dict[str, int]
     failing: dict[str, str]
+    groups: int = 1
 
 
-def run(first: int, seeds: int) -> Chunk:
+def run(first: int, seeds: int, groups: int = 1) -> Chunk:
     """Run some seeds, one after the other."""
     digest, seen, failing = sha256(), Counter[str](), {}
     gc.disable()  # nothing here is so long that its cycles had to be collected meanwhile
     for seed in range(first, first + seeds):
-        simulation = Simulation(seed)
+        simulation = Simulation(seed, groups=groups)
         end = ""
         try:
             simulation.run()
@@ -52,24 +56,24 @@ def run(first: int, seeds: int) -> Chunk:
         digest.update(json.dumps(story).encode())
     gc.enable()
     gc.collect()
-    return Chunk(first, seeds, digest.hexdigest(), dict(seen), failing)
+    return Chunk(first, seeds, digest.hexdigest(), dict(seen), failing, groups)
 
 
-def finished(done: Path | None) -> dict[tuple[int, int], Chunk]:
+def finished(done: Path | None, groups: int = 1) -> dict[tuple[int, int], Chunk]:
     """What an earlier run has kept, by first seed and number."""
     lines = done.read_text().splitlines() if done and done.exists() else []
     chunks = [Chunk(*json.loads(line)) for line in lines if line.endswith("]")]
-    return {(chunk.first, chunk.seeds): chunk for chunk in chunks}
+    return {(chunk.first, chunk.seeds): chunk for chunk in chunks if chunk.groups == groups}
 
 
-def sweep(first: int, seeds: int, jobs: int, done: Path | None) -> Iterator[Chunk]:
+def sweep(first: int, seeds: int, jobs: int, done: Path | None, groups: int = 1) -> Iterator[Chunk]:
     """Every chunk as it is finished, those of an earlier run at once."""
     end = first + seeds
     wanted = [(at, min(CHUNK, end - at)) for at in range(first, end, CHUNK)]
-    known = finished(done)
+    known = finished(done, groups)
     yield from (known[one] for one in wanted if one in known)
     with ProcessPoolExecutor(jobs) as pool:
-        running = [pool.submit(run, *one) for one in wanted if one not in known]
+        running = [pool.submit(run, *one, groups) for one in wanted if one not in known]
         for future in as_completed(running):
             chunk = future.result()
             if done:
@@ -83,16 +87,17 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.engine.sweep")
     parser.add_argument("--seeds", type=int, default=100_000, help="run so many seeds")
     parser.add_argument("--first", type=int, default=0, help="beginning with this one")
+    parser.add_argument("--groups", type=int, default=1, help="over so many groups of masters")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="on so many cores")
     parser.add_argument("--done", type=Path, help="keep here what is done, and go on from there")
     options = parser.parse_args(argv)
     began, chunks, count = time.perf_counter(), list[Chunk](), 0
-    for chunk in sweep(options.first, options.seeds, options.jobs, options.done):
+    for chunk in sweep(options.first, options.seeds, options.jobs, options.done, options.groups):
         chunks.append(chunk)
         count += chunk.seeds
         for seed, end in chunk.failing.items():
-            replay = f"uv run python -m tests.engine.simulator --seed {seed}"
-            sys.stdout.write(f"seed {seed}: {end}\n    {replay}\n")
+            again = command(int(seed), options.groups)
+            sys.stdout.write(f"seed {seed}: {end}\n    {again}\n")
         pace = count / (time.perf_counter() - began)
         sys.stderr.write(f"\r{count:,} of {options.seeds:,} seeds, {pace:.0f}/s ")
         sys.stderr.flush()

@@ -135,7 +135,7 @@ class SimulatedMaster:
         self.memory = MemoryMaster(clock.micros)
         self.memory.publish = self._publish
         self.hearers: dict[str, Callable[[bytes], None]] = {}  # channel -> the link that hears it
-        self._luck = world.luck(f"master {place}")
+        self._luck = world.luck(f"master {terms.group * terms.masters + place}")
         self._backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._saved: Memory = ({}, {}, {})
         self._reborn()

@@ -1,0 +1,152 @@
+"""The third colour of the backends: a group of masters, and several of them behind one door.
+
+What blocks or is awaited elsewhere is here a program, which the client that asks has to run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from redlock_django.backends.base import BaseBackend
+from redlock_django.backends.groups import Asking, GroupedBackend, Part
+from redlock_django.engine import rounds
+from redlock_django.engine.commands import Terms
+from redlock_django.engine.errors import NotAcquired
+from redlock_django.engine.validity import Lease, LeaseState
+from redlock_django.wire.link import nobody
+from redlock_django.wire.waiters import Waiter
+from tests.engine.network import Wire
+from tests.engine.world import Violation
+
+if TYPE_CHECKING:
+    from tests.engine.clients import Client
+
+
+class SimulatedGroup(BaseBackend):
+    """What `RedisBackend` is: one client's way to one group of masters."""
+
+    def __init__(self, client: Client, terms: Terms, wire: Wire) -> None:
+        super().__init__(
+            "default",
+            addresses=tuple(line.address for line in wire.lines),
+            terms=terms,
+            master_timeout=wire.master_timeout,
+            connect_timeout=wire.connect_timeout,
+        )
+        self.client = client
+        self.wire = wire
+        self.simulated = (self,)
+        self.places = (0,)
+        self.said = LeaseState.RENEWED  # of the lease that was extended last
+
+    def clock(self) -> float:
+        return self.client.read()
+
+    def acquire(self, resources: tuple[str, ...], ttl: float, wait: float, holder: str) -> Any:
+        client = self.client
+        client.wire = self.wire
+        if wait > 0:
+            client.waiter = Waiter(f"{self.wire.channel} {next(client.waits)}", self.terms.masters)
+        try:
+            return (
+                yield from rounds.acquire(
+                    self.terms,
+                    resources,
+                    ttl,
+                    holder,
+                    now=self.clock(),
+                    wait=wait,
+                    tokens=client.fresh(),
+                    proposals=client.proposals(),
+                    delays=client.delays(),
+                    waiter="" if client.waiter is None else client.waiter.name,
+                )
+            )
+        finally:
+            client.waiter = None
+
+    def extend(self, lease: Lease, ttl: float) -> Any:
+        self.client.wire = self.wire
+        self.said, lease = yield from rounds.extend(self.terms, lease, ttl, now=self.clock())
+        return self.said, lease
+
+    def release(self, lease: Lease) -> Any:
+        self.client.wire = self.wire
+        return rounds.release(self.terms, lease)
+
+    def hand_over(self, lease: Lease) -> None:
+        if not self.client.gone:  # a process that was killed says nothing
+            self.client.world.seen["handed over"] += 1
+            asked = next(rounds.release(self.terms, lease, awaited=False))
+            assert isinstance(asked, rounds.Round)
+            self.wire.begin(self.wire.exchange(asked, nobody))
+
+    def voided(self, lease: Lease) -> bool:
+        return self.wire.steps.void(lease)
+
+    def parts(self, lease: Lease) -> list[tuple[SimulatedGroup, Lease]]:
+        """What a lease is in each group: here there is one."""
+        return [(self, lease)]
+
+
+class SimulatedGroups(GroupedBackend):
+    """The product's own code over several groups; only what runs it is the client's."""
+
+    def __init__(self, groups: Sequence[SimulatedGroup]) -> None:
+        super().__init__(groups)
+        self.simulated = tuple(groups)
+        self.client = groups[0].client
+        # As the world counts them: in these settings they may stand in another order.
+        self.places = tuple(
+            place
+            for _, place in sorted((group.wire.terms.group, n) for n, group in enumerate(groups))
+        )
+
+    def _run(self, asking: Asking[Any]) -> Any:
+        try:
+            ask = next(asking)
+            while True:
+                try:
+                    answer = yield from getattr(ask.group, ask.verb)(*ask.arguments)
+                except BaseException as error:  # noqa: BLE001 - raised again in there
+                    ask = asking.throw(error)
+                else:
+                    ask = asking.send(answer)
+        except StopIteration as done:
+            return done.value
+
+    def acquire(self, resources: tuple[str, ...], ttl: float, wait: float, holder: str) -> Any:
+        client = self.client
+        world, began, disturbed = client.world, client.world.now, client.disturbed
+        try:
+            lease = yield from self._run(self._take(resources, ttl, wait, holder))
+        except NotAcquired:
+            late = world.now - began - wait
+            if client.disturbed == disturbed and late > 1 + 3 * self.master_timeout:
+                raise Violation(
+                    f"{client.name} waited {late:.3f} s longer than it wanted"
+                ) from None
+            raise
+        if client.disturbed == disturbed and self.clock() >= lease.until:
+            raise Violation(f"{client.name} is given what is over")
+        return lease
+
+    def extend(self, lease: Lease, ttl: float) -> Any:
+        state, new = yield from self._run(self._extend(lease, ttl))
+        parts = [group.said for group, _ in self.parts(lease)]
+        if LeaseState.LOST in parts and state is not LeaseState.LOST:
+            raise Violation(f"{self.client.name} believes in a lease that has lost a part")
+        return state, new
+
+    def release(self, lease: Lease) -> Any:
+        return super().release(lease)
+
+    def parts(self, lease: Lease) -> list[tuple[SimulatedGroup, Lease]]:
+        """What a lease is in each group."""
+        return [(_simulated(part), part.lease) for part in self._parts(lease)]
+
+
+def _simulated(part: Part) -> SimulatedGroup:
+    assert isinstance(part.group, SimulatedGroup)
+    return part.group
