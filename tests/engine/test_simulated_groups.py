@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from redlock_django.backends import groups
+from redlock_django.backends.groups import GroupedBackend
 from tests.engine import sweep as many
+from tests.engine.mutants import Mutant
 from tests.engine.shrink import shrunk
 from tests.engine.simulator import Setup, Simulation, main, replay, sweep
+from tests.engine.world import Violation
 
 SEEDS = {2: range(20), 3: range(100, 110)}  # for so many groups
 
@@ -102,3 +106,88 @@ def test_a_wait_is_that_for_all_groups_together() -> None:
 
 def test_who_waited_for_a_group_has_half_of_its_ttl_left() -> None:
     _enough_is_left()
+
+
+# Mutants: a rule of `backends/groups.py` taken out. A seed, or a directed test, tells.
+
+
+SEEDED = {
+    "a refusal leaves what was taken": (
+        GroupedBackend._take, "error:\n            _give_back(parts)", "error:", 46, "left on",
+    ),
+    "an interrupt leaves what was taken": (
+        GroupedBackend._take, "Exception:\n            _give_back(parts)", "Exception:",
+        1, "left on",
+    ),
+    "groups in the order of the settings": (
+        GroupedBackend._shares, "shares, key=self.terms.groups.__getitem__", "shares",
+        14, "get what all wait for",
+    ),
+    "groups in the order of the resources": (
+        GroupedBackend._shares, "sorted(shares, key=self.terms.groups.__getitem__)", "list(shares)",
+        11, "get what all wait for",
+    ),
+    "it asks on when its wait is over": (
+        GroupedBackend._take, "not parts or self.clock() >= asked + wait", "not parts",
+        11, "longer than it wanted",
+    ),
+    "what came too late is held": (
+        GroupedBackend._take, "self.clock() >= whole.until", "False", 53, "given what is over",
+    ),
+    "as long as the part that ends last": (groups._joined, "min((", "max((", 0, "hold it"),
+    "fences in the order of the groups": (
+        groups._joined, "tuple(fences[resource] for resource in resources)",
+        "tuple(fences.values())", 0, "fence",
+    ),
+    "renewed where one part is": (
+        groups._extended, "in _WORST_FIRST if", "in reversed(_WORST_FIRST) if",
+        5, "has lost a part",
+    ),
+    "lost to our own clock where all parts are": (
+        GroupedBackend.voided, "any(", "all(", 181, "still believes",
+    ),
+    "only the first part is freed": (
+        GroupedBackend._free, "in parts:", "in parts[:1]:", 0, "left on",
+    ),
+    "a release that breaks off leaves the rest": (
+        GroupedBackend._free, "_give_back(parts[len(freed) + 1 :])", "pass", 4, "left on",
+    ),
+    "a resource has its group by its place": (
+        GroupedBackend.group_of, "chosen(self.terms.groups, resource)",
+        "len(resource) % len(self.groups)", 0, "hold it",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SEEDED)
+def test_a_mutant_is_found_out(name: str) -> None:
+    function, stands, put, named, how = SEEDED[name]
+    Simulation(named, groups=2).run()  # without the mutant there is nothing to find out
+
+    def told() -> None:
+        # The named seed kills it today; where the simulator has changed, one of the next will.
+        for seed in range(named, named + 60):
+            try:
+                Simulation(seed, groups=2).run()
+            except Violation as violation:
+                if how in str(violation):
+                    raise
+
+    assert Mutant(name, "", function, ((stands, put),), told).found_out()
+
+
+DIRECTED = {
+    "every group is waited for anew": (
+        "until = asked + wait", "until = began + wait", _wait_is_kept,
+    ),
+    "a group's lease is kept for ever": (
+        "until = min(until, parts[0].lease.started + KEPT * ttl)", "pass", _enough_is_left,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DIRECTED)
+def test_a_directed_mutant_is_found_out(name: str) -> None:
+    stands, put, told_by = DIRECTED[name]
+    bends = ((stands, put),)
+    assert Mutant(name, "", GroupedBackend._take, bends, told_by).found_out()
