@@ -9,13 +9,14 @@ so of two that overlap, one is first wherever they meet, and none waits for the 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from redlock_django.backends.base import BaseBackend
 from redlock_django.engine.errors import NotAcquired, QuorumUnreachable
 from redlock_django.engine.rendezvous import chosen
+from redlock_django.engine.rounds import Result, ended
 from redlock_django.engine.validity import Lease, LeaseState
 from redlock_django.wire.survey import Survey
 
@@ -38,16 +39,20 @@ class Parts(tuple[Part, ...]):
     __slots__ = ()
 
 
-class Ask(NamedTuple):
-    """Let a group do something: what its method of that name does with these arguments."""
+@dataclass(slots=True)
+class Ask:
+    """Let a group do what its method of that name does with these arguments.
+
+    The answer is put in here: a signal that strikes as a generator goes on loses what it is sent.
+    """
 
     group: BaseBackend
     verb: str
     arguments: tuple[Any, ...]
+    answer: Any = None
 
 
-Result = TypeVar("Result")
-Asking = Generator[Ask, Any, Result]
+Asking = Generator[Ask, None, Result]
 
 
 class GroupedBackend(BaseBackend):
@@ -104,40 +109,37 @@ class GroupedBackend(BaseBackend):
         TTL before it.
         """
         shares = self._shares(resources)
-        if len(shares) == 1:
-            group, share = shares[0]
-            taken: Lease = yield Ask(group, "acquire", (share, ttl, wait, holder))
-            return taken
         asked = began = self.clock()
         waited = False
         while True:
-            parts: list[Part] = []
+            asks: list[Ask] = []
             try:
                 for group, share in shares:
                     began = self.clock()
                     until = asked + wait
-                    if parts:
-                        until = min(until, parts[0].lease.started + KEPT * ttl)
+                    if asks:
+                        until = min(until, asks[0].answer.started + KEPT * ttl)
                     left = max(0.0, until - began)
-                    lease = yield Ask(group, "acquire", (share, ttl, left, holder))
-                    parts.append(Part(group, lease))
+                    asks.append(Ask(group, "acquire", (share, ttl, left, holder)))
+                    yield asks[-1]
+                    lease: Lease = asks[-1].answer
                     waited = waited or lease.waited > 0
-                whole = _joined(resources, parts)
+                if len(asks) == 1:
+                    return lease
+                whole = _joined(resources, _taken(asks))
                 if self.clock() >= whole.until:
-                    raise QuorumUnreachable(
-                        f"{', '.join(resources)}: the groups of masters answered too slowly for "
-                        "the lock's TTL",
-                        resource=", ".join(resources),
-                    )
+                    names = ", ".join(resources)
+                    slow = "the groups of masters answered too slowly for the lock's TTL"
+                    raise QuorumUnreachable(f"{names}: {slow}", resource=names)
                 return replace(whole, waited=lease.started - asked if waited else 0.0)
             except NotAcquired as error:
-                _give_back(parts)
-                if not parts or self.clock() >= asked + wait:
+                _give_back(_taken(asks))
+                if len(asks) == 1 or self.clock() >= asked + wait:
                     error.waited += began - asked if wait else 0.0
                     raise
                 waited = True
             except BaseException:
-                _give_back(parts)
+                _give_back(_taken(asks))
                 raise
 
     def _shares(self, resources: tuple[str, ...]) -> list[tuple[BaseBackend, tuple[str, ...]]]:
@@ -159,10 +161,9 @@ class GroupedBackend(BaseBackend):
         return await self._arun(self._extend(lease, ttl))
 
     def _extend(self, lease: Lease, ttl: float) -> Asking[tuple[LeaseState, Lease]]:
-        found = []
-        for group, part in self._parts(lease):
-            found.append((yield Ask(group, "extend", (part, ttl))))
-        return _extended(lease, found)
+        asks = [Ask(group, "extend", (part, ttl)) for group, part in self._parts(lease)]
+        yield from asks
+        return _extended(lease, [ask.answer for ask in asks])
 
     def release(self, lease: Lease) -> bool | None:
         return self._run(self._free(lease))
@@ -171,14 +172,13 @@ class GroupedBackend(BaseBackend):
         return await self._arun(self._free(lease))
 
     def _free(self, lease: Lease) -> Asking[bool | None]:
-        parts, freed = self._parts(lease), list[bool | None]()
+        asks = [Ask(group, "release", (part,)) for group, part in self._parts(lease)]
         try:
-            for group, part in parts:
-                freed.append((yield Ask(group, "release", (part,))))
+            yield from asks
         except BaseException:
-            _give_back(parts[len(freed) + 1 :])  # its group sees to the one that broke off
+            _give_back(self._parts(lease))  # to free twice does no harm
             raise
-        return _freed(freed)
+        return _freed([ask.answer for ask in asks])
 
     def hand_over(self, lease: Lease) -> None:
         _give_back(self._parts(lease))
@@ -191,35 +191,34 @@ class GroupedBackend(BaseBackend):
             return lease.home
         return (Part(self.groups[self.group_of(lease.resources[0])], lease),)
 
-    # Asking: what is said to the groups is the same in both colours.
-
     def _run(self, asking: Asking[Result]) -> Result:
-        try:
-            ask = next(asking)
-            while True:
-                try:
-                    answer = getattr(ask.group, ask.verb)(*ask.arguments)
-                except BaseException as error:  # noqa: BLE001 - raised again in there
-                    ask = asking.throw(error)
-                else:
-                    ask = asking.send(answer)
-        except StopIteration as done:
-            result: Result = done.value
-            return result
+        ask = next(asking)
+        while True:
+            try:
+                while True:  # in here, since a signal may strike where a loop turns
+                    ask.answer = getattr(ask.group, ask.verb)(*ask.arguments)
+                    ask = next(asking)
+            except StopIteration as done:
+                result: Result = done.value
+                return result
+            except BaseException as error:
+                if ended(asking):
+                    raise  # that was its own word
+                ask = asking.throw(error)
 
     async def _arun(self, asking: Asking[Result]) -> Result:
-        try:
-            ask = next(asking)
-            while True:
-                try:
-                    answer = await getattr(ask.group, f"a{ask.verb}")(*ask.arguments)
-                except BaseException as error:  # noqa: BLE001 - raised again in there
-                    ask = asking.throw(error)
-                else:
-                    ask = asking.send(answer)
-        except StopIteration as done:
-            result: Result = done.value
-            return result
+        ask = next(asking)
+        while True:
+            try:
+                ask.answer = await getattr(ask.group, f"a{ask.verb}")(*ask.arguments)
+                ask = next(asking)
+            except StopIteration as done:
+                result: Result = done.value
+                return result
+            except BaseException as error:
+                if ended(asking):
+                    raise
+                ask = asking.throw(error)
 
     # All groups alike.
 
@@ -237,6 +236,10 @@ class GroupedBackend(BaseBackend):
     async def aclose(self) -> None:
         for group in self.groups:
             await group.aclose()
+
+
+def _taken(asks: Sequence[Ask]) -> Sequence[Part]:
+    return [Part(ask.group, ask.answer) for ask in asks if ask.answer is not None]
 
 
 def _joined(resources: tuple[str, ...], parts: Sequence[Part]) -> Lease:

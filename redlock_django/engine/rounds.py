@@ -12,7 +12,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Generator, Iterator
 from dataclasses import replace
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from redlock_django.engine.commands import Acquire, Command, Confirm, Extend, Heal, Release, Terms
 from redlock_django.engine.fencing import highest, settled
@@ -50,7 +50,7 @@ Result = TypeVar("Result")
 Protocol = Generator[Step, float, Result]
 
 
-def ended(protocol: Protocol[Result]) -> bool:
+def ended(protocol: Generator[object, Any, object]) -> bool:
     """Whether a protocol has said its last word, so that nothing may be thrown into it."""
     return inspect.getgeneratorstate(protocol) == inspect.GEN_CLOSED
 

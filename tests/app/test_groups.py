@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -28,6 +29,7 @@ from redlock_django.health import master_status
 from redlock_django.inspection import held_locks, who_holds
 from redlock_django.locking import lock
 from redlock_django.testing import assert_locked, assert_not_locked, held_elsewhere, memory_masters
+from tests.live.test_locking_interrupts import Lines
 from tests.operate.commands import run
 from tests.patience import patience
 
@@ -157,7 +159,7 @@ def test_a_release_that_breaks_off_frees_the_groups_behind_it() -> None:
     release = group(first).release
 
     def broken(lease: Lease) -> None:
-        release(lease)  # whatever breaks off in there, its group sees to its own
+        group(first).release = release  # type: ignore[method-assign]
         raise KeyboardInterrupt
 
     async def cancelled(lease: Lease) -> None:
@@ -171,9 +173,37 @@ def test_a_release_that_breaks_off_frees_the_groups_behind_it() -> None:
     with pytest.raises(KeyboardInterrupt):
         backend().release(backend().acquire(names, 5, 0, "{}"))
     assert held() == []
+    group(first).release = broken  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         asyncio.run(give_back())
     assert held() == []
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["one group", "both"])
+@pytest.mark.parametrize("what", ["acquire", "extend", "release"])
+def test_interrupted_at_every_line_of_groups(what: str, several: bool) -> None:
+    """A signal where Python may notice one: no part of the lock is left in any group."""
+    lines, visits = Lines(), Counter[tuple[str, int]]()
+
+    def strike(wanted: tuple[tuple[str, int], int] | None = None) -> None:
+        taken = lock(*[of_group(0), of_group(1)][: 1 + several])
+        if what != "acquire":
+            taken.acquire()
+        try:
+            lines.run(getattr(taken, what), wanted)
+        except KeyboardInterrupt:
+            assert lines.struck
+        if what == "extend" or not lines.struck:
+            taken.release()
+
+    strike()
+    visits.update(lines.seen)
+    ours = [place for place in visits if place[0].endswith("backends/groups.py")]
+    assert len(ours) > 5
+    for place in ours:
+        for nth in range(1, visits[place] + 1):
+            strike((place, nth))
+            assert held() == [], f"after an interrupt at {place}, time {nth}"
 
 
 async def test_tasks_take_and_give_back_over_groups() -> None:

@@ -108,11 +108,11 @@ class SimulatedGroups(GroupedBackend):
             ask = next(asking)
             while True:
                 try:
-                    answer = yield from getattr(ask.group, ask.verb)(*ask.arguments)
+                    ask.answer = yield from getattr(ask.group, ask.verb)(*ask.arguments)
                 except BaseException as error:  # noqa: BLE001 - raised again in there
                     ask = asking.throw(error)
                 else:
-                    ask = asking.send(answer)
+                    ask = next(asking)
         except StopIteration as done:
             return done.value
 

@@ -113,11 +113,12 @@ def test_who_waited_for_a_group_has_half_of_its_ttl_left() -> None:
 
 SEEDED = {
     "a refusal leaves what was taken": (
-        GroupedBackend._take, "error:\n            _give_back(parts)", "error:", 46, "left on",
+        GroupedBackend._take, "error:\n            _give_back(_taken(asks))", "error:",
+        46, "left on",
     ),
     "an interrupt leaves what was taken": (
-        GroupedBackend._take, "Exception:\n            _give_back(parts)", "Exception:",
-        1, "left on",
+        GroupedBackend._take, "Exception:\n            _give_back(_taken(asks))", "Exception:",
+        59, "left on",
     ),
     "groups in the order of the settings": (
         GroupedBackend._shares, "shares, key=self.terms.groups.__getitem__", "shares",
@@ -128,7 +129,7 @@ SEEDED = {
         11, "get what all wait for",
     ),
     "it asks on when its wait is over": (
-        GroupedBackend._take, "not parts or self.clock() >= asked + wait", "not parts",
+        GroupedBackend._take, "len(asks) == 1 or self.clock() >= asked + wait", "len(asks) == 1",
         11, "longer than it wanted",
     ),
     "what came too late is held": (
@@ -141,16 +142,16 @@ SEEDED = {
     ),
     "renewed where one part is": (
         groups._extended, "in _WORST_FIRST if", "in reversed(_WORST_FIRST) if",
-        5, "has lost a part",
+        31, "has lost a part",
     ),
     "lost to our own clock where all parts are": (
         GroupedBackend.voided, "any(", "all(", 181, "still believes",
     ),
     "only the first part is freed": (
-        GroupedBackend._free, "in parts:", "in parts[:1]:", 0, "left on",
+        GroupedBackend._free, "yield from asks", "yield from asks[:1]", 0, "left on",
     ),
     "a release that breaks off leaves the rest": (
-        GroupedBackend._free, "_give_back(parts[len(freed) + 1 :])", "pass", 4, "left on",
+        GroupedBackend._free, "_give_back(self._parts(lease))", "pass", 4, "left on",
     ),
     "a resource has its group by its place": (
         GroupedBackend.group_of, "chosen(self.terms.groups, resource)",
@@ -181,7 +182,7 @@ DIRECTED = {
         "until = asked + wait", "until = began + wait", _wait_is_kept,
     ),
     "a group's lease is kept for ever": (
-        "until = min(until, parts[0].lease.started + KEPT * ttl)", "pass", _enough_is_left,
+        "until = min(until, asks[0].answer.started + KEPT * ttl)", "pass", _enough_is_left,
     ),
 }  # fmt: skip
 
