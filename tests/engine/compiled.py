@@ -21,7 +21,7 @@ HOT = {
     "redlock_django/backends": "memory",
     "redlock_django/engine": "commands fencing quorum refusal rounds validity waiting",
     "redlock_django/wire": "master steps waiters",
-    "tests/engine": "clients judge network simulator stepping world",
+    "tests/engine": "clients groups judge network simulator stepping world",
 }
 SAME = ("--first", "0", "--seeds", "20", "--jobs", "1")  # seeds that are run both ways
 
