@@ -148,7 +148,7 @@ SEEDED = {
         GroupedBackend.voided, "any(", "all(", 181, "still believes",
     ),
     "only the first part is freed": (
-        GroupedBackend._free, "yield from asks", "yield from asks[:1]", 0, "left on",
+        GroupedBackend._free, "for ask in asks:", "for ask in asks[:1]:", 0, "left on",
     ),
     "a release that breaks off leaves the rest": (
         GroupedBackend._free, "_give_back(self._parts(lease))", "pass", 4, "left on",
