@@ -16,7 +16,7 @@ from shutil import copytree, ignore_patterns, rmtree, which
 from tempfile import gettempdir
 
 ROOT = Path(__file__).parents[2]
-TREES = ("redlock_django", "testproject", "tests")
+TREES = ("redlock_django", "tests/engine")
 HOT = {
     "redlock_django/backends": "memory",
     "redlock_django/engine": "commands fencing quorum refusal rounds validity waiting",
