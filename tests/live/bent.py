@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from hashlib import sha1
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,18 +21,15 @@ guards = pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "ungu
 
 def bend(monkeypatch: pytest.MonkeyPatch, name: str, stands: str, put: str) -> None:
     """Have masters run a script with one rule less."""
-    text, _ = commands.script(name)
-    assert text.count(stands) == 1
-    bent = text.replace(stands, put)
-    digest = sha1(bent.encode(), usedforsecurity=False).hexdigest()
-    real = commands.script
+    bent = partial(test_script_mutants.bent, name, stands, put)
+    bent(name)  # fails here where the text does not stand there
     for module in (commands, join, link, links):
-        monkeypatch.setattr(module, "script", lambda of: (bent, digest) if of == name else real(of))
+        monkeypatch.setattr(module, "script", bent)
 
 
-# Beside the mutants that have schedules of their own: what only real masters tell. A function, or
-# the name of a script; the text that stands there; what is put in its place.
-RULES: dict[str, tuple[Any, str, str]] = {
+# What only real masters tell: a function, or the name of a script; the text that stands there; what
+# is put in its place.
+_TOLD_HERE: dict[str, tuple[Any, str, str]] = {
     "all must agree": (quorum.quorum, "masters // 2 + 1", "masters"),
     "whoever may still come is waited for": (
         links.Links.hoping, "usable < need <= usable + hopeful", "True",
@@ -64,26 +61,23 @@ RULES: dict[str, tuple[Any, str, str]] = {
 }  # fmt: skip
 
 
-def names() -> set[str]:
-    """All rules that `without` can take out."""
-    told = {mutant.name for mutant in mutants.MUTANTS}
-    return told | {mutant[0] for mutant in test_script_mutants.MUTANTS} | RULES.keys()
+# Every rule that `without` can take out. Where masters have a script, its model is not meant.
+RULES: dict[str, tuple[Any, tuple[mutants.Bent, ...]]] = {
+    **{mutant.name: (mutant.function, mutant.bends) for mutant in mutants.MUTANTS},
+    **{name: (of, ((old, new),)) for name, of, old, new in test_script_mutants.MUTANTS},
+    **{name: (of, ((old, new),)) for name, (of, old, new) in _TOLD_HERE.items()},
+}
 
 
 @contextmanager
 def without(name: str) -> Iterator[None]:
     """Take a rule out: of what masters run, where it is theirs, and of our own code."""
-    scripts = {of: tuple(bent) for of, *bent in test_script_mutants.MUTANTS}
-    functions = {mutant.name: mutant.living for mutant in mutants.MUTANTS}
-    if name in functions and name not in scripts:
-        with functions[name]():
-            yield
-        return
-    what, stands, put = scripts.get(name) or RULES[name]
-    if isinstance(what, str):
-        with pytest.MonkeyPatch.context() as patch:
-            bend(patch, what, stands, put)
-            yield
-    else:
-        with mutants.bent(name, what, ((stands, put),)):
-            yield
+    what, bends = RULES[name]
+    with ExitStack() as stack:
+        if isinstance(what, str):
+            patch = stack.enter_context(pytest.MonkeyPatch.context())
+            for stands, put in bends:
+                bend(patch, what, stands, put)
+        else:
+            stack.enter_context(mutants.bent(name, what, bends))
+        yield

@@ -23,7 +23,7 @@ from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import LockLost
 from redlock_django.wire.clock import clock, wall_ns
 from tests.live.bent import bend, guards
-from tests.live.clocks import Clock
+from tests.live.clocks import WALL, Clock
 from tests.live.left_over import granted, locked
 from tests.live.traffic import left
 from tests.patience import patience
@@ -43,7 +43,6 @@ pytestmark = pytest.mark.live
 ROOT = Path(__file__).parents[2]
 both = pytest.mark.parametrize("name", COLOURS)
 MINUTE = 60.0
-WALL = "redlock_django.backends.base.wall_ns"  # what fences are proposed by
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from redlock_django.wire.clock import clock, wall_ns
 from redlock_django.wire.master import Master
 from redlock_django.wire.steps import StepWatch
 from tests.live.bent import bend, guards
-from tests.live.clocks import ClockedMaster, NoShim, clocked_masters
+from tests.live.clocks import WALL, ClockedMaster, NoShim, clocked_masters
 from tests.ports import free_port
 from tests.waiting import until
 from tests.wire.colours import COLOURS, Colour, coloured, joined, make_backend, trust
@@ -33,7 +33,6 @@ pytestmark = pytest.mark.live
 ROOT = Path(__file__).parents[2]
 both = pytest.mark.parametrize("name", COLOURS)
 MINUTE = 60.0
-WALL = "redlock_django.backends.base.wall_ns"  # what fences are proposed by
 Clocked = list[ClockedMaster]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 from hashlib import sha1
 from typing import TYPE_CHECKING
 
@@ -71,7 +71,9 @@ MUTANTS: list[tuple[str, str, str, str]] = [
 ]  # fmt: skip
 
 
-def _bent(of: str, stands: str, put: str, name: str) -> tuple[str, str]:
+@cache
+def bent(of: str, stands: str, put: str, name: str) -> tuple[str, str]:
+    """What `commands.script` gives for `name`, where that of `of` has other text in a place."""
     text, digest = script(name)
     if name != of:
         return text, digest
@@ -86,9 +88,9 @@ def _bent(of: str, stands: str, put: str, name: str) -> tuple[str, str]:
 def test_a_mutant_is_found_out(
     masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch, of: str, stands: str, put: str
 ) -> None:
-    bent = partial(_bent, of, stands, put)
-    bent(of)
-    monkeypatch.setattr(differential, "script", bent)
+    mutated = partial(bent, of, stands, put)
+    mutated(of)
+    monkeypatch.setattr(differential, "script", mutated)
     beside: Beside = _joins if of == "join" else _commands
     with pytest.raises(AssertionError):
         beside(masters)
