@@ -35,7 +35,7 @@ DEFAULTS: Mapping[str, Any] = {
     "WAIT": 0,
     "RENEW": True,
     "MAX_HOLD": 300,
-    "MASTER_TIMEOUT": 0.05,
+    "MASTER_TIMEOUT": 0.25,
     "CONNECT_TIMEOUT": 1.0,
     "MAX_TTL": 60,
     "MAX_CLOCK_SKEW": 0.5,

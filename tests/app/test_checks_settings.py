@@ -99,8 +99,8 @@ def test_a_master_that_is_named_by_its_cache(settings: Settings) -> None:
 
 
 def test_times_that_do_not_fit(settings: Settings) -> None:
-    assert "up to CONNECT_TIMEOUT + 2 x MASTER_TIMEOUT = 1.1 s" in of(settings, TTL=1.1)["W008"]
-    assert set(of(settings, TTL=1.2)) == set()
+    assert "up to CONNECT_TIMEOUT + 2 x MASTER_TIMEOUT = 1.5 s" in of(settings, TTL=1.5)["W008"]
+    assert set(of(settings, TTL=1.6)) == set()
     assert "MAX_HOLD (12 s) ends a lock of TTL (10 s)" in of(settings, MAX_HOLD=12)["W009"]
     assert of(settings, MAX_HOLD=12, RENEW=False) == {}
     assert of(settings, MAX_HOLD=14) == {}

@@ -47,7 +47,7 @@ def test_defaults(settings: Settings) -> None:
     ]
     assert (options.alias, options.ttl, options.wait, options.max_ttl) == ("default", 10, 0, 60)
     assert (options.renew, options.max_hold) == (True, 300)
-    assert (options.master_timeout, options.connect_timeout) == (0.05, 1.0)
+    assert (options.master_timeout, options.connect_timeout) == (0.25, 1.0)
     assert options.max_clock_skew == 0.5
     assert options.restart_delay == pytest.approx(1.02 * 60 + 5 * 0.5 + 0.05)
     assert (options.key_prefix, options.fence_ttl) == ("redlock", 600)
@@ -121,7 +121,7 @@ BAD: list[tuple[str, Any, str]] = [
     ("TTL", float("nan"), "TTL must be a number of seconds or a timedelta that ends"),
     ("TTL", float("inf"), "TTL must be a number of seconds or a timedelta that ends"),
     ("TTL", 61, "TTL is 61 s and MAX_TTL is 60 s: lower TTL or raise MAX_TTL"),
-    ("TTL", 0.1, "TTL (0.1 s) must be more than twice MASTER_TIMEOUT (0.05 s)"),
+    ("TTL", 0.5, "TTL (0.5 s) must be more than twice MASTER_TIMEOUT (0.25 s)"),
     ("MAX_HOLD", 9, "MAX_HOLD (9 s) must not be less than TTL (10 s)"),
     ("WAIT", None, "WAIT must be a number of seconds"),
     ("WAIT", -0.1, "WAIT must be at least 0 s"),
