@@ -10,7 +10,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from redlock_django.decorators import lock_resource
     from redlock_django.exceptions import (
         AlreadyHeld,
         BadResource,
@@ -23,14 +22,15 @@ if TYPE_CHECKING:
         RedlockError,
         ResourceLocked,
     )
-    from redlock_django.handler import locks
-    from redlock_django.holding import hold
     from redlock_django.idempotency.decorators import idempotent
     from redlock_django.idempotency.forms import IdempotentFormMixin
     from redlock_django.idempotency.views import IdempotentMixin
-    from redlock_django.locking import Lock, lock
-    from redlock_django.resources import resource
-    from redlock_django.views import LockResourceMixin
+    from redlock_django.locking.handler import locks
+    from redlock_django.locking.lock import Lock, lock
+    from redlock_django.web.hold import hold
+    from redlock_django.web.lock_resource import lock_resource
+    from redlock_django.web.mixins import LockResourceMixin
+    from redlock_django.web.resources import resource
 
 __all__ = [
     "AlreadyHeld",
@@ -58,14 +58,14 @@ __all__ = [
 _HOMES = {
     "IdempotentFormMixin": "idempotency.forms",
     "IdempotentMixin": "idempotency.views",
-    "Lock": "locking",
-    "LockResourceMixin": "views",
-    "hold": "holding",
+    "Lock": "locking.lock",
+    "LockResourceMixin": "web.mixins",
+    "hold": "web.hold",
     "idempotent": "idempotency.decorators",
-    "lock": "locking",
-    "lock_resource": "decorators",
-    "locks": "handler",
-    "resource": "resources",
+    "lock": "locking.lock",
+    "lock_resource": "web.lock_resource",
+    "locks": "locking.handler",
+    "resource": "web.resources",
 }
 
 

@@ -15,7 +15,7 @@ from django.db import models, router, transaction
 from django.db.models import F, Q
 
 from redlock_django.exceptions import LockLost
-from redlock_django.locking import Lock
+from redlock_django.locking.lock import Lock
 
 Row = TypeVar("Row", bound=models.Model)
 

@@ -11,12 +11,12 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
 from redlock_django.exceptions import ResourceLocked
-from redlock_django.handler import locks
-from redlock_django.handover import Handover
 from redlock_django.idempotency.forms import offer_field
-from redlock_django.leaving import behind_threads
-from redlock_django.responses import ANSWERED, answer
-from redlock_django.rules import rules
+from redlock_django.locking.cancellation import behind_threads
+from redlock_django.locking.handler import locks
+from redlock_django.web.handover import Handover
+from redlock_django.web.responses import ANSWERED, answer
+from redlock_django.web.rules import rules
 
 
 class LockMiddleware:
@@ -75,5 +75,5 @@ class LockMiddleware:
 
 def _status(error: Exception) -> int | None:
     if isinstance(error, ResourceLocked) and "default" in list(locks):
-        return locks["default"].options.status
+        return locks["default"].settings.status
     return None

@@ -12,7 +12,7 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from redlock_django.engine.holders import Holding
-from redlock_django.names import printable
+from redlock_django.locking.names import printable
 
 
 def moment(seconds: float | None) -> datetime | None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.live import bent
+from tests.live import removed_rules
 
 ROOT = Path(__file__).resolve().parents[1]
 TEXT = (ROOT / "docs" / "faults.md").read_text()
@@ -50,7 +50,7 @@ def test_none_stands_for_two_faults() -> None:
 def test_without_the_rule_something_is_known_to_fail(row: tuple[str, ...]) -> None:
     """By a second run of the test itself, by a mutant, or by another test."""
     told = TEST.sub("", row[4]).strip()
-    assert set(NAMES.findall(told)) <= bent.RULES.keys()
+    assert set(NAMES.findall(told)) <= removed_rules.RULES.keys()
     said = NAMES.sub("", told).strip()
     assert said in ("", "own") or said.startswith("own (")
     tests = [_tests(file)[name] for file, name in TEST.findall(row[3])]

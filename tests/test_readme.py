@@ -125,8 +125,8 @@ def test_a_post_that_is_sent_again_is_answered_again(site: Path) -> None:
 
 
 def test_every_setting_is_in_the_table() -> None:
-    from redlock_django.conf import DEFAULTS
-    from redlock_django.idempotency.options import DEFAULTS as IDEMPOTENCY
+    from redlock_django.conf.settings import DEFAULTS
+    from redlock_django.idempotency.settings import DEFAULTS as IDEMPOTENCY
 
     table = README[README.index("## Settings") : README.index("## What is promised")]
     assert not {key for key in (*DEFAULTS, *IDEMPOTENCY) if f"`{key}`" not in table}
@@ -135,6 +135,12 @@ def test_every_setting_is_in_the_table() -> None:
 def test_the_files_it_points_to_are_there() -> None:
     table = README[README.index("## Where is what") :]
     for name in re.findall(r"`([\w/.]+(?:\.py|/))`", table):
-        rooms = (".", "redlock_django", "redlock_django/wire", "redlock_django/idempotency")
-        places = [ROOT / room / name for room in rooms]
-        assert any(place.exists() for place in places), name
+        packages = (
+            ".",
+            "redlock_django",
+            "redlock_django/wire",
+            "redlock_django/web",
+            "redlock_django/idempotency",
+        )
+        paths = [ROOT / package / name for package in packages]
+        assert any(path.exists() for path in paths), name

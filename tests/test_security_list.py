@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from redlock_django.backends import base
-from redlock_django.conf import DEFAULTS
-from redlock_django.engine.commands import Terms
+from redlock_django.conf.settings import DEFAULTS
+from redlock_django.engine.commands import Deployment
 from redlock_django.exceptions import BadResource
-from redlock_django.names import check_resource
+from redlock_django.locking.names import check_resource
 from tests.engine import mutants
 from tests.live import test_script_mutants
 
@@ -23,7 +23,7 @@ PACKAGE = ROOT / "redlock_django"
 LIST = (ROOT / "docs" / "security.md").read_text()
 PROOF = (ROOT / "docs" / "proof.md").read_text()
 NAMED = sorted(set(re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", LIST + PROOF)))
-TERMS = Terms(names=("a", "b", "c"))
+DEPLOYMENT = Deployment(names=("a", "b", "c"))
 
 
 @cache
@@ -65,9 +65,15 @@ def test_the_list_is_whole() -> None:
 
 @pytest.mark.parametrize("name", ["fence:r", "lock:r", "master", "held", "tomb:" + "a" * 32])
 def test_no_resource_has_the_key_of_something_else(name: str) -> None:
-    ours = {TERMS.marker, TERMS.held, TERMS.fence("r"), TERMS.queue("r"), TERMS.tomb("a" * 32)}
-    assert TERMS.lock(check_resource(name)) not in ours
-    assert TERMS.fence(check_resource(name)) not in ours - {TERMS.fence("r")}
+    ours = {
+        DEPLOYMENT.marker,
+        DEPLOYMENT.held,
+        DEPLOYMENT.fence("r"),
+        DEPLOYMENT.queue("r"),
+        DEPLOYMENT.tomb("a" * 32),
+    }
+    assert DEPLOYMENT.lock(check_resource(name)) not in ours
+    assert DEPLOYMENT.fence(check_resource(name)) not in ours - {DEPLOYMENT.fence("r")}
     with pytest.raises(BadResource):
         check_resource(f"r\r\n{name}")
 

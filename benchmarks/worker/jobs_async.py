@@ -257,7 +257,7 @@ async def hold_many(
     seconds: float,
     trace: bool = False,
 ) -> dict[str, Any]:
-    """Hold `count` locks and go on with pairs beside them; they are held when this returns.
+    """HeldLease `count` locks and go on with pairs beside them; they are held when this returns.
 
     Memory of this process for each of them, in bytes: resident, and with `trace` as
     tracemalloc counts it.

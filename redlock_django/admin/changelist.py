@@ -16,11 +16,11 @@ from django.utils.translation import gettext_lazy, ngettext
 from redlock_django.admin.masters import MasterRow, master_rows
 from redlock_django.admin.queryset import PAGE, HeldLockQuerySet
 from redlock_django.admin.words import LABELS
-from redlock_django.engine.holders import State
+from redlock_django.engine.holders import HoldingState
 from redlock_django.exceptions import InvalidRedlock
-from redlock_django.handler import locks
-from redlock_django.health import master_status
-from redlock_django.inspection import HeldLocks
+from redlock_django.locking.handler import locks
+from redlock_django.operate.health import master_status
+from redlock_django.operate.inspection import HeldLocks
 
 
 def aliases() -> list[str]:
@@ -73,14 +73,14 @@ class StateFilter(SimpleListFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         """Every state, in words."""
-        return [(state.value, LABELS[state]) for state in State]
+        return [(state.value, LABELS[state]) for state in HoldingState]
 
     def queryset(self, request: HttpRequest, queryset: Any) -> Any:
         """Ask for locks in this state."""
         if (state := self.value()) is None:
             return queryset
         try:
-            return queryset.in_state(State(state))
+            return queryset.in_state(HoldingState(state))
         except ValueError as error:
             raise IncorrectLookupParameters from error
 

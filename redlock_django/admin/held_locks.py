@@ -26,10 +26,10 @@ from redlock_django.admin.masters import bars
 from redlock_django.admin.queryset import PAGE, HeldLockQuerySet, led_by
 from redlock_django.admin.releasing import gone, release, rivals, shown, tell
 from redlock_django.exceptions import BadResource
-from redlock_django.handler import locks
-from redlock_django.inspection import who_holds
+from redlock_django.locking.handler import locks
+from redlock_django.locking.names import printable
 from redlock_django.models import HeldLock
-from redlock_django.names import printable
+from redlock_django.operate.inspection import who_holds
 
 if TYPE_CHECKING:
     _ModelAdmin = admin.ModelAdmin[HeldLock]
@@ -163,7 +163,7 @@ class HeldLockAdmin(_ModelAdmin):
             "on_masters": words.masters(len(seen.leading), seen.masters),
             "badge": words.badge(seen.state),
             "explained": words.EXPLAINED[seen.state],
-            "bars": bars(seen, service.backend, looked.silent, service.options.ttl),
+            "bars": bars(seen, service.backend, looked.silent, service.settings.ttl),
             "rivals": rivals(alias, seen),
             "audit": self._audit(request, resource),
             **(extra_context or {}),

@@ -21,12 +21,12 @@ from django.utils.translation import gettext_lazy
 from redlock_django.admin import words
 from redlock_django.admin.idempotency_words import EXPLAINED, TOLD, badge, body_of
 from redlock_django.exceptions import IdempotencyUnavailable, InvalidRedlock
-from redlock_django.idempotency.options import METHODS, options_of
-from redlock_django.idempotency.protocol import State
+from redlock_django.idempotency.protocol import RecordState
 from redlock_django.idempotency.records import Unsettled
-from redlock_django.idempotency.resolving import Outcome, is_running, kept_by, resolve
+from redlock_django.idempotency.resolve import ResolveOutcome, is_running, kept_by, resolve
+from redlock_django.idempotency.settings import METHODS, settings_of
+from redlock_django.locking.names import printable
 from redlock_django.models import IdempotencyRecord
-from redlock_django.names import printable
 
 if TYPE_CHECKING:
     _ModelAdmin = admin.ModelAdmin[IdempotencyRecord]
@@ -80,7 +80,7 @@ class IdempotencyRecordAdmin(_ModelAdmin):
     @admin.display(description=gettext_lazy("state"), ordering="state")
     def condition(self, record: IdempotencyRecord) -> SafeString:
         """The state, as far as the record alone says it."""
-        return badge("in flight" if record.state == State.RUNNING else record.state)
+        return badge("in flight" if record.state == RecordState.RUNNING else record.state)
 
     @admin.display(description=gettext_lazy("began"), ordering="pk")
     def began(self, record: IdempotencyRecord) -> SafeString:
@@ -125,7 +125,7 @@ class IdempotencyRecordAdmin(_ModelAdmin):
         """The records of the alias's database, without what was answered."""
         rows = super().get_queryset(request).defer("headers", "body")
         try:
-            return rows.using(options_of(self.using).database)
+            return rows.using(settings_of(self.using).database)
         except InvalidRedlock:
             return rows  # E001 tells of it
 
@@ -197,7 +197,7 @@ class IdempotencyRecordAdmin(_ModelAdmin):
             )
         except (InvalidRedlock, IdempotencyUnavailable) as error:
             return self._back(request, messages.ERROR, str(error))
-        if outcome is Outcome.RESOLVED:
+        if outcome is ResolveOutcome.RESOLVED:
             LogEntry.objects.log_actions(
                 user_id=user.pk,
                 queryset=[record],
@@ -213,7 +213,7 @@ class IdempotencyRecordAdmin(_ModelAdmin):
 
     def _state(self, record: IdempotencyRecord) -> str:
         """The state, with the lock asked whether it is still running."""
-        if record.state != State.RUNNING:
+        if record.state != RecordState.RUNNING:
             return record.state
         try:
             running = is_running(record.key_hash, kept_by(self.using, "database")[1])

@@ -8,7 +8,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from redlock_django.idempotency.resolving import Outcome
+from redlock_django.idempotency.resolve import ResolveOutcome
 from redlock_django.models import IdempotencyRecord
 
 SHOWN = 20_000
@@ -43,13 +43,13 @@ EXPLAINED = {
 }
 
 TOLD = {
-    Outcome.RESOLVED: (messages.SUCCESS, gettext_lazy("Resolved: %s.")),
-    Outcome.RUNNING: (messages.WARNING, gettext_lazy("Not resolved: %s is still running.")),
-    Outcome.SETTLED: (
+    ResolveOutcome.RESOLVED: (messages.SUCCESS, gettext_lazy("Resolved: %s.")),
+    ResolveOutcome.RUNNING: (messages.WARNING, gettext_lazy("Not resolved: %s is still running.")),
+    ResolveOutcome.SETTLED: (
         messages.WARNING,
         gettext_lazy("Nothing to resolve: %s is not uncertain any more."),
     ),
-    Outcome.NO_QUORUM: (
+    ResolveOutcome.NO_QUORUM: (
         messages.ERROR,
         gettext_lazy("Not resolved: too few masters answered to say whether %s is still running."),
     ),

@@ -12,8 +12,8 @@ from django.utils.translation import gettext as _
 from redlock_django.admin.words import seconds
 from redlock_django.backends.base import BaseBackend
 from redlock_django.engine.holders import Holding
-from redlock_django.health import MasterStatus
-from redlock_django.inspection import span_of
+from redlock_django.operate.health import MasterStatus
+from redlock_django.operate.inspection import span_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,9 +91,9 @@ def bars(
     own = {s.master for s in holding.leading}
     longest = max([scale, *(s.ttl for s in seen.values() if s.ttl is not None)])
     drawn = []
-    for place in span_of(backend, holding.resource, seen.values()):
-        name = backend.names[place]
-        sighting = seen.get(place)
+    for index in span_of(backend, holding.resource, seen.values()):
+        name = backend.names[index]
+        sighting = seen.get(index)
         if sighting is None:
             if name in silent:
                 kind, words = "silent", _("no answer: %s") % silent[name]
@@ -101,7 +101,7 @@ def bars(
                 kind, words = "none", _("free here")
             drawn.append(Bar(master=name, kind=kind, words=words))
             continue
-        kind, words = ("own", _("has it")) if place in own else ("rival", _("has another holder"))
+        kind, words = ("own", _("has it")) if index in own else ("rival", _("has another holder"))
         ttl = longest if sighting.ttl is None else sighting.ttl
         drawn.append(
             Bar(

@@ -10,12 +10,12 @@ from typing import Any, Self
 from django.core.exceptions import FieldError
 from django.db import models
 
-from redlock_django.engine.holders import Holding, State
+from redlock_django.engine.holders import Holding, HoldingState
 from redlock_django.exceptions import BadResource
-from redlock_django.handler import locks
-from redlock_django.inspection import ORDERS, HeldLocks, held_locks, who_holds
+from redlock_django.locking.handler import locks
+from redlock_django.locking.names import check_resource
 from redlock_django.models import HeldLock
-from redlock_django.names import check_resource
+from redlock_django.operate.inspection import ORDERS, HeldLocks, held_locks, who_holds
 from redlock_django.wire.survey import Survey
 
 PAGE = 100
@@ -28,7 +28,7 @@ class Asked:
 
     alias: str = "default"
     search: str = ""
-    state: State | None = None
+    state: HoldingState | None = None
     order: str = "ttl"
     start: int = 0
     ids: tuple[str, ...] | None = None
@@ -50,7 +50,7 @@ class HeldLockQuerySet(models.QuerySet[HeldLock]):
         """Those on the masters of another alias."""
         return self._asking(alias=alias)
 
-    def in_state(self, state: State) -> Self:
+    def in_state(self, state: HoldingState) -> Self:
         """Those in one state."""
         return self._asking(state=state)
 

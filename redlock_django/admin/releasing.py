@@ -18,10 +18,10 @@ from redlock_django.admin.queryset import led_by, now_held
 from redlock_django.admin.words import age, masters, owner, place, seconds
 from redlock_django.engine.holders import Holding
 from redlock_django.exceptions import BadResource
-from redlock_django.freeing import Freed, Outcome, force_release
-from redlock_django.handler import locks
+from redlock_django.locking.handler import locks
+from redlock_django.locking.names import printable
 from redlock_django.models import HeldLock
-from redlock_django.names import printable
+from redlock_django.operate.forced_release import Freed, ReleaseOutcome, force_release
 from redlock_django.wire.survey import Survey
 
 _NAMED = 10  # locks that one message names
@@ -148,7 +148,7 @@ def release(request: HttpRequest, ids: Iterable[str]) -> list[Freed]:
 
 def tell(request: HttpRequest, done: Iterable[Freed]) -> None:
     """Tell what came of it, in one message for all locks that fared alike."""
-    alike: dict[tuple[Outcome, str], list[Freed]] = defaultdict(list)
+    alike: dict[tuple[ReleaseOutcome, str], list[Freed]] = defaultdict(list)
     for freed in done:
         # What holds a resource instead differs from lock to lock.
         alike[freed.outcome, freed.now + _on_each(freed.masters)].append(freed)
@@ -159,22 +159,22 @@ def tell(request: HttpRequest, done: Iterable[Freed]) -> None:
         messages.add_message(request, level, text)
 
 
-def _told(outcome: Outcome, every: list[Freed]) -> tuple[int, str]:
+def _told(outcome: ReleaseOutcome, every: list[Freed]) -> tuple[int, str]:
     # No message begins with a name: Django would write its first letter large.
     values = {"names": _names(every), "lock": every[0].now}
     count = len(every)
     match outcome:
-        case Outcome.RELEASED:
+        case ReleaseOutcome.RELEASED:
             said = ngettext("Released: %(names)s.", "Released: %(names)s.", count)
             return messages.SUCCESS, said % values
-        case Outcome.NOT_HELD:
+        case ReleaseOutcome.NOT_HELD:
             said = ngettext(
                 "Nothing to release: %(names)s is not held any more.",
                 "Nothing to release: %(names)s are not held any more.",
                 count,
             )
             return messages.WARNING, said % values
-        case Outcome.CHANGED:
+        case ReleaseOutcome.CHANGED:
             said = ngettext(
                 "Not released: %(names)s. It has been taken anew since it was shown, and is now "
                 "lock %(lock)s.",

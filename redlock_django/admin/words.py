@@ -13,55 +13,55 @@ from django.utils.timesince import timesince
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from redlock_django.engine.holders import State
-from redlock_django.freeing import Outcome
-from redlock_django.names import printable
+from redlock_django.engine.holders import HoldingState
+from redlock_django.locking.names import printable
+from redlock_django.operate.forced_release import ReleaseOutcome
 
 LABELS = {
-    State.HELD: gettext_lazy("held"),
-    State.EXPIRING: gettext_lazy("expiring"),
-    State.PARTIAL: gettext_lazy("partial"),
-    State.DISAGREEING: gettext_lazy("disagreeing"),
-    State.FOREIGN: gettext_lazy("foreign"),
-    State.UNCLEAR: gettext_lazy("unclear"),
+    HoldingState.HELD: gettext_lazy("held"),
+    HoldingState.EXPIRING: gettext_lazy("expiring"),
+    HoldingState.PARTIAL: gettext_lazy("partial"),
+    HoldingState.DISAGREEING: gettext_lazy("disagreeing"),
+    HoldingState.FOREIGN: gettext_lazy("foreign"),
+    HoldingState.UNCLEAR: gettext_lazy("unclear"),
 }
 
 EXPLAINED = {
-    State.HELD: gettext_lazy("A majority of the masters has it."),
-    State.EXPIRING: gettext_lazy(
+    HoldingState.HELD: gettext_lazy("A majority of the masters has it."),
+    HoldingState.EXPIRING: gettext_lazy(
         "A majority of the masters has it, but not for long: nobody seems to renew it."
     ),
-    State.PARTIAL: gettext_lazy(
+    HoldingState.PARTIAL: gettext_lazy(
         "Too few masters have it: it is being taken or released, or was left behind. "
         "It excludes nobody, and its time runs out."
     ),
-    State.DISAGREEING: gettext_lazy(
+    HoldingState.DISAGREEING: gettext_lazy(
         "Several holders, none of them on a majority of the masters: nobody has it."
     ),
-    State.FOREIGN: gettext_lazy("Another client has set it: who, its value does not say."),
-    State.UNCLEAR: gettext_lazy(
+    HoldingState.FOREIGN: gettext_lazy("Another client has set it: who, its value does not say."),
+    HoldingState.UNCLEAR: gettext_lazy(
         "Too few of the masters that answered have it; with the silent ones it may be held."
     ),
 }
 
 OUTCOMES = {
-    Outcome.RELEASED: gettext_lazy("released"),
-    Outcome.NOT_HELD: gettext_lazy("not held"),
-    Outcome.CHANGED: gettext_lazy("changed"),
-    Outcome.NO_QUORUM: gettext_lazy("no quorum"),
+    ReleaseOutcome.RELEASED: gettext_lazy("released"),
+    ReleaseOutcome.NOT_HELD: gettext_lazy("not held"),
+    ReleaseOutcome.CHANGED: gettext_lazy("changed"),
+    ReleaseOutcome.NO_QUORUM: gettext_lazy("no quorum"),
 }
 
 _SIGNS = {
-    State.HELD: "●",
-    State.EXPIRING: "◔",
-    State.PARTIAL: "◐",
-    State.DISAGREEING: "≠",
-    State.FOREIGN: "◇",
-    State.UNCLEAR: "?",
+    HoldingState.HELD: "●",
+    HoldingState.EXPIRING: "◔",
+    HoldingState.PARTIAL: "◐",
+    HoldingState.DISAGREEING: "≠",
+    HoldingState.FOREIGN: "◇",
+    HoldingState.UNCLEAR: "?",
 }
 
 
-def badge(state: State) -> SafeString:
+def badge(state: HoldingState) -> SafeString:
     """A state as a sign and a word, explained where the pointer rests."""
     return format_html(
         '<span class="redlock-badge redlock-{}" title="{}">'
@@ -151,6 +151,6 @@ def masters(having: int, of: int) -> SafeString:
 def outcome(stored: str) -> str:
     """The outcome of a forced release, as it is stored, in the reader's language."""
     try:
-        return str(OUTCOMES[Outcome(stored)])
+        return str(OUTCOMES[ReleaseOutcome(stored)])
     except ValueError:
         return stored

@@ -9,7 +9,7 @@ from itertools import count
 from typing import Any
 
 from redlock_django.engine import rounds
-from redlock_django.engine.commands import Terms
+from redlock_django.engine.commands import Deployment
 from redlock_django.engine.quorum import quorum
 from redlock_django.engine.validity import Lease, LeaseState
 from redlock_django.wire.address import Address
@@ -35,7 +35,7 @@ class BaseBackend:
         alias: str,
         *,
         addresses: tuple[Address, ...],
-        terms: Terms,
+        deployment: Deployment,
         master_timeout: float,
         connect_timeout: float,
         tolerate: frozenset[str] = frozenset(),
@@ -43,7 +43,7 @@ class BaseBackend:
     ) -> None:
         self.alias = alias
         self.addresses = addresses
-        self.terms = terms
+        self.deployment = deployment
         self.master_timeout = master_timeout
         self.connect_timeout = connect_timeout
         self.tolerate = tolerate
@@ -52,7 +52,7 @@ class BaseBackend:
     @property
     def names(self) -> tuple[str, ...]:
         """The masters of all groups, as people see them."""
-        return self.terms.names
+        return self.deployment.names
 
     @property
     def spans(self) -> tuple[range, ...]:
@@ -68,7 +68,7 @@ class BaseBackend:
         return [
             span
             for span in self.spans
-            if sum(place in masters for place in span) < quorum(len(span))
+            if sum(index in masters for index in span) < quorum(len(span))
         ]
 
     def clock(self) -> float:
@@ -86,7 +86,7 @@ class BaseBackend:
     ) -> rounds.Protocol[Lease]:
         """The rounds that take a lease, with this process's time and luck."""
         return rounds.acquire(
-            self.terms,
+            self.deployment,
             resources,
             ttl,
             holder,
@@ -125,7 +125,7 @@ class BaseBackend:
         """As `release`, on the running loop."""
         raise NotImplementedError
 
-    def hand_over(self, lease: Lease) -> None:
+    def post_release(self, lease: Lease) -> None:
         """Put the release of a lease on its way without waiting for it. Never raises."""
         raise NotImplementedError
 

@@ -26,10 +26,10 @@ from redlock_django.engine.commands import (
     FENCE_AHEAD,
     GRANTED,
     NOT_READY,
-    PROMISED,
     REFUSED,
+    RESERVED,
     Command,
-    Terms,
+    Deployment,
 )
 from redlock_django.engine.quorum import NOT_ASKED, failed
 from redlock_django.engine.rounds import Protocol, Result, Round, ended
@@ -166,8 +166,8 @@ class MemoryMaster:
             self._index(keys[1], resource, self._ms + ttl)
         return True
 
-    def _refuse(self, now: int, place: int, key: str, lock: bytes, fence: int = 0) -> Reply:
-        return [REFUSED, now, place, self.pttl(key), fence, lock[:32]]
+    def _refuse(self, now: int, index: int, key: str, lock: bytes, fence: int = 0) -> Reply:
+        return [REFUSED, now, index, self.pttl(key), fence, lock[:32]]
 
     # The scripts, line by line as in engine/lua.
 
@@ -219,8 +219,8 @@ class MemoryMaster:
         count = (len(keys) - 3) // 3
         pairs, queues = list(zip(keys[3:-count:2], keys[4:-count:2], strict=True)), keys[-count:]
         fences = []
-        for place, (key, fence_key) in enumerate(pairs, 1):
-            queue = queues[place - 1]
+        for index, (key, fence_key) in enumerate(pairs, 1):
+            queue = queues[index - 1]
             lock, fence = self.get(key), self.get(fence_key)
             if fence is not None and not _FENCE.fullmatch(fence):
                 return [CORRUPT, now]
@@ -231,18 +231,18 @@ class MemoryMaster:
                     left = max_ttl
                     self.strings[key] = (lock, now // 1000 + left)
                 expiry = math.inf if left < 0 else now // 1000 + left
-                self._index(keys[1], argv[7 + place], expiry, new_only=True)
+                self._index(keys[1], argv[7 + index], expiry, new_only=True)
                 ahead = self._stand(queue, waiter, ticket, max_ttl if left < 0 else left)
-                self._pass_on(pairs, queues, place, waiter, now)
-                return [*self._refuse(now, place, key, lock, stored), ahead]
+                self._pass_on(pairs, queues, index, waiter, now)
+                return [*self._refuse(now, index, key, lock, stored), ahead]
             if lock is None:
                 first = self._call_first(queue, now, waiter, ticket)
                 if first is not None:
                     name, us = first
                     left = math.ceil(us / 1000)
                     ahead = self._stand(queue, waiter, ticket, left)
-                    self._pass_on(pairs, queues, place, waiter, now)
-                    return [PROMISED, now, place, left, stored, name, ahead]
+                    self._pass_on(pairs, queues, index, waiter, now)
+                    return [RESERVED, now, index, left, stored, name, ahead]
             if lock is None or fence is None:
                 stored = max(stored + 1, proposal)
             if stored > now + 2 * skew:
@@ -261,12 +261,12 @@ class MemoryMaster:
         self,
         pairs: list[tuple[str, str]],
         queues: list[str],
-        place: int,
+        index: int,
         waiter: bytes,
         now: int,
     ) -> None:
         for behind, ((key, _), queue) in enumerate(zip(pairs, queues, strict=True), 1):
-            if behind != place and waiter in self.queue(queue):
+            if behind != index and waiter in self.queue(queue):
                 self._leave(queue, waiter)
                 if self.get(key) is None:
                     self._call_first(queue, now)
@@ -282,12 +282,12 @@ class MemoryMaster:
             return [NOT_READY, now]
         fences = []
         pairs = list(zip(keys[1::2], keys[2::2], argv[4:-2], strict=True))
-        for place, (key, fence_key, wanted) in enumerate(pairs, 1):
+        for index, (key, fence_key, wanted) in enumerate(pairs, 1):
             lock, fence = self.get(key), self.get(fence_key)
             if lock is None:
-                return [ABSENT, now, place]
+                return [ABSENT, now, index]
             if lock != argv[1]:
-                return self._refuse(now, place, key, lock)
+                return self._refuse(now, index, key, lock)
             if fence is not None and not _FENCE.fullmatch(fence):
                 return [CORRUPT, now]
             fences.append(max(_number(fence), int(wanted)))
@@ -301,12 +301,12 @@ class MemoryMaster:
         if not self._ready(keys, argv, now):
             return [NOT_READY, now]
         value, ttl, absent = argv[1], int(argv[2]), 0
-        for place, key in enumerate(keys[2:], 1):
+        for index, key in enumerate(keys[2:], 1):
             lock = self.get(key)
             if lock is not None and lock != value:
-                return self._refuse(now, place, key, lock)
+                return self._refuse(now, index, key, lock)
             if lock is None and not absent:
-                absent = place
+                absent = index
         if absent:
             return [ABSENT, now, absent]
         for key, resource in zip(keys[2:], argv[3:-2], strict=True):
@@ -326,13 +326,13 @@ class MemoryMaster:
         resources, wanted = argv[5 : 5 + count], argv[5 + count : -2]
         pairs = list(zip(keys[3::2], keys[4::2], strict=True))
         fences = []
-        for place, (key, fence_key) in enumerate(pairs, 1):
+        for index, (key, fence_key) in enumerate(pairs, 1):
             lock, fence = self.get(key), self.get(fence_key)
             if lock is not None and lock != value:
-                return self._refuse(now, place, key, lock)
+                return self._refuse(now, index, key, lock)
             if fence is not None and not _FENCE.fullmatch(fence):
                 return [CORRUPT, now]
-            fences.append(max(_number(fence), int(wanted[place - 1])))
+            fences.append(max(_number(fence), int(wanted[index - 1])))
             if fences[-1] > now + 2 * skew:
                 return [FENCE_AHEAD, now]
         if not self._take(keys, pairs, resources, fences, fence_ttl, value, ttl):
@@ -344,19 +344,19 @@ class MemoryMaster:
         fault, other_key = 0, ""
         other: bytes | None = None
         locks, queues = keys[2 : 2 + count], keys[2 + count :]
-        for place, key in enumerate(locks, 1):
+        for index, key in enumerate(locks, 1):
             lock = self.get(key)
             free = lock in (None, argv[1])
             if lock == argv[1]:
                 del self.strings[key]
             elif not fault:
-                fault, other, other_key = place, lock, key
+                fault, other, other_key = index, lock, key
             if free:
-                self.sets.get(keys[0], {}).pop(argv[3 + place], None)
+                self.sets.get(keys[0], {}).pop(argv[3 + index], None)
             if queues:
-                self._leave(queues[place - 1], waiter)
+                self._leave(queues[index - 1], waiter)
                 if free:
-                    self._call_first(queues[place - 1], now)
+                    self._call_first(queues[index - 1], now)
         if argv[2] != b"0":
             self.set(keys[1], b"1", int(argv[2]))
         if not fault:
@@ -448,19 +448,19 @@ class MemoryBackend(BaseBackend):
 
     def __init__(self, alias: str, **settings: Any) -> None:
         super().__init__(alias, **settings)
-        if not self.terms.names:
-            self.terms = Terms(
+        if not self.deployment.names:
+            self.deployment = Deployment(
                 names=("memory",),
-                prefix=self.terms.prefix,
-                max_ttl=self.terms.max_ttl,
-                max_clock_skew=self.terms.max_clock_skew,
+                prefix=self.deployment.prefix,
+                max_ttl=self.deployment.max_ttl,
+                max_clock_skew=self.deployment.max_clock_skew,
                 restart_delay=0,
-                fence_ttl=self.terms.fence_ttl,
+                fence_ttl=self.deployment.fence_ttl,
             )
         self.now: Callable[[], float] = lambda: clock() + self.passed
         self.time: Callable[[], int] = lambda: wall_ns() // 1000 + round(self.passed * 1_000_000)
         self.sleep: Callable[[float], None] = time.sleep
-        self.waiters = Waiters(self.terms)
+        self.waiters = Waiters(self.deployment)
         self.masters: list[MemoryMaster] = []
         self.down: list[Any] = []  # a reason, or just True
         self._markers: list[tuple[bytes, int]] = []  # as we know them: the text, and ready-at in µs
@@ -468,16 +468,16 @@ class MemoryBackend(BaseBackend):
 
     def clear(self) -> None:
         """Forget every lock and bring every master up: a fresh start for a test."""
-        many = self.terms.masters
+        many = self.deployment.masters
         self.masters[:] = [MemoryMaster(lambda: self.time()) for _ in range(many)]
         self.down[:] = [""] * many
         self._markers[:] = [(b"trusted", 0)] * many
-        for place, master in enumerate(self.masters):
-            master.set(self.terms.marker, b"trusted")
-            master.publish = partial(self._publish, place)
+        for index, master in enumerate(self.masters):
+            master.set(self.deployment.marker, b"trusted")
+            master.publish = partial(self._publish, index)
 
-    def _publish(self, place: int, channel: str, name: bytes) -> bool:
-        return channel == self.waiters.channel and self.waiters.call(name, place)
+    def _publish(self, index: int, channel: str, name: bytes) -> bool:
+        return channel == self.waiters.channel and self.waiters.call(name, index)
 
     def share(self, other: MemoryBackend) -> None:
         """Stand on the masters of another alias, as two aliases with the same MASTERS do."""
@@ -491,49 +491,49 @@ class MemoryBackend(BaseBackend):
         """Let time pass for every backend in memory, and nobody renew anything meanwhile."""
         MemoryBackend.passed += seconds
 
-    def refuse(self, place: int) -> None:
+    def refuse(self, index: int) -> None:
         """Let a master be gone: it refuses every connection."""
-        self._fail(place, "refused the connection")
+        self._fail(index, "refused the connection")
 
-    def hang(self, place: int) -> None:
+    def hang(self, index: int) -> None:
         """Let a master hang: it answers nothing."""
-        self._fail(place, f"did not answer within {self.master_timeout:g} s")
+        self._fail(index, f"did not answer within {self.master_timeout:g} s")
 
-    def restore(self, place: int) -> None:
+    def restore(self, index: int) -> None:
         """Let a master that was gone or hung answer again, with all that it knew."""
-        self.down[place] = ""
-        self.notice(self.terms.names[place], True, self._doubt(place))
+        self.down[index] = ""
+        self.notice(self.deployment.names[index], True, self._doubt(index))
 
-    def restart(self, place: int) -> None:
+    def restart(self, index: int) -> None:
         """Start a master anew and empty: it answers, and is not counted for RESTART_DELAY."""
-        self.masters[place].run_id = secrets.token_hex(20)
-        self.forget(place)
-        self.restore(place)
+        self.masters[index].run_id = secrets.token_hex(20)
+        self.forget(index)
+        self.restore(index)
 
-    def forget(self, place: int) -> None:
+    def forget(self, index: int) -> None:
         """Empty a master, as FLUSHALL does: it is not counted for RESTART_DELAY."""
-        master = self.masters[place]
+        master = self.masters[index]
         master.strings.clear()
         master.sets.clear()
-        delay = round(self.terms.restart_delay * 1_000_000)
-        argv: list[Argument] = [0, master.run_id, self.terms.fingerprint, delay, "join"]
-        _, _, _, ready_at, marker, _ = master.eval("join", [self.terms.marker], argv)
-        self._markers[place] = (bytes(marker), int(ready_at))
+        delay = round(self.deployment.restart_delay * 1_000_000)
+        argv: list[Argument] = [0, master.run_id, self.deployment.fingerprint, delay, "join"]
+        _, _, _, ready_at, marker, _ = master.eval("join", [self.deployment.marker], argv)
+        self._markers[index] = (bytes(marker), int(ready_at))
 
-    def step_clock(self, place: int, seconds: float) -> None:
+    def step_clock(self, index: int, seconds: float) -> None:
         """Set the clock of one master forward or back; beyond MAX_CLOCK_SKEW it is not counted."""
-        before = self.masters[place].time
-        self.masters[place].time = lambda: before() + round(seconds * 1_000_000)
+        before = self.masters[index].time
+        self.masters[index].time = lambda: before() + round(seconds * 1_000_000)
 
-    def _fail(self, place: int, reason: str) -> None:
-        self.down[place] = reason
-        self.notice(self.terms.names[place], False, reason)
+    def _fail(self, index: int, reason: str) -> None:
+        self.down[index] = reason
+        self.notice(self.deployment.names[index], False, reason)
 
-    def _ready_in(self, place: int) -> float:
-        return max(0.0, (self._markers[place][1] - self.masters[place].time()) / 1_000_000)
+    def _ready_in(self, index: int) -> float:
+        return max(0.0, (self._markers[index][1] - self.masters[index].time()) / 1_000_000)
 
-    def _doubt(self, place: int) -> str:
-        left = self._ready_in(place)
+    def _doubt(self, index: int) -> str:
+        left = self._ready_in(index)
         return f"fresh or flushed: trusted in {max(left, 1):.0f} s" if left else ""
 
     def clock(self) -> float:
@@ -554,18 +554,18 @@ class MemoryBackend(BaseBackend):
         return await self._arun(self._acquire(resources, ttl, wait, holder, waiter), waiter)
 
     def extend(self, lease: Lease, ttl: float) -> tuple[LeaseState, Lease]:
-        return self._run(rounds.extend(self.terms, lease, ttl, now=self.clock()))
+        return self._run(rounds.extend(self.deployment, lease, ttl, now=self.clock()))
 
     async def aextend(self, lease: Lease, ttl: float) -> tuple[LeaseState, Lease]:
         return self.extend(lease, ttl)
 
     def release(self, lease: Lease) -> bool | None:
-        return self._run(rounds.release(self.terms, lease))
+        return self._run(rounds.release(self.deployment, lease))
 
     async def arelease(self, lease: Lease) -> bool | None:
         return self.release(lease)
 
-    def hand_over(self, lease: Lease) -> None:
+    def post_release(self, lease: Lease) -> None:
         self.release(lease)
 
     def survey(self, *others: MemoryBackend) -> Survey:
@@ -639,34 +639,34 @@ class MemoryBackend(BaseBackend):
     def _answer(self, asked: Round, waiter: Waiter | None = None) -> None:
         if waiter is not None and asked.awaited:
             waiter.ask()
-        for place, command in enumerate(asked.commands):
+        for index, command in enumerate(asked.commands):
             if command is None:
                 vote = NOT_ASKED
-            elif down := self.down[place]:
+            elif down := self.down[index]:
                 vote = failed(_why(down), sent=False)
-            elif command.trusted and (doubt := self._doubt(place)):
+            elif command.trusted and (doubt := self._doubt(index)):
                 vote = failed(doubt, sent=False)
             else:
-                reply = self.masters[place].say(command, 0, *self._markers[place])
+                reply = self.masters[index].say(command, 0, *self._markers[index])
                 vote = command.vote(reply[1:])
-            asked.tally.cast(place, vote)
+            asked.tally.cast(index, vote)
 
 
 class _MemorySurvey(Survey):
     """A look at the masters of this process."""
 
     def __init__(self, backends: Sequence[MemoryBackend]) -> None:
-        super().__init__((), backends[0].terms, 0.0)
+        super().__init__((), backends[0].deployment, 0.0)
         self._every = [
-            (backend, own) for backend in backends for own in range(backend.terms.masters)
+            (backend, own) for backend in backends for own in range(backend.deployment.masters)
         ]
 
     def ask(self, what: Callable[[Say], Answer], within: float | None = None) -> dict[int, Answer]:
-        return {place: what(_sayer(backend.masters[own])) for place, backend, own in self._up()}
+        return {index: what(_sayer(backend.masters[own])) for index, backend, own in self._up()}
 
     def health(self) -> dict[int, Health]:
         return {
-            place: Health(
+            index: Health(
                 run_id=backend.masters[own].run_id,
                 latency=0.0,
                 offset=backend.masters[own].time() / 1e6 - wall_ns() / 1e9 - backend.passed,
@@ -676,20 +676,20 @@ class _MemorySurvey(Survey):
                 policy="noeviction",
                 maxmemory=0,
                 persistent=False,
-                held=len(backend.masters[own].sets.get(self.terms.held, ())),
+                held=len(backend.masters[own].sets.get(self.deployment.held, ())),
                 ready_in=backend._ready_in(own),
-                deployment=self.terms.fingerprint,
+                deployment=self.deployment.fingerprint,
                 forbidden=(),
                 faults=(),
             )
-            for place, backend, own in self._up()
+            for index, backend, own in self._up()
         }
 
     def _up(self) -> list[tuple[int, MemoryBackend, int]]:
-        for place, (backend, own) in enumerate(self._every):
+        for index, (backend, own) in enumerate(self._every):
             if down := backend.down[own]:
-                self.silent[place] = _why(down)
-        return [(place, *one) for place, one in enumerate(self._every) if place not in self.silent]
+                self.silent[index] = _why(down)
+        return [(index, *one) for index, one in enumerate(self._every) if index not in self.silent]
 
 
 def _why(down: object) -> str:

@@ -48,11 +48,11 @@ class RedisBackend(BaseBackend):
     # A renewal does not wait for a connection: it comes again soon, and other leases wait.
 
     def extend(self, lease: Lease, ttl: float) -> tuple[LeaseState, Lease]:
-        protocol = rounds.extend(self.terms, lease, ttl, now=self.clock())
+        protocol = rounds.extend(self.deployment, lease, ttl, now=self.clock())
         return self._home_sync(lease).run(protocol, patient=False)
 
     async def aextend(self, lease: Lease, ttl: float) -> tuple[LeaseState, Lease]:
-        protocol = rounds.extend(self.terms, lease, ttl, now=self.clock())
+        protocol = rounds.extend(self.deployment, lease, ttl, now=self.clock())
         return await self.loop_links().run(protocol, patient=False)
 
     # A release travels behind its acquire, on the very links that carried it. From
@@ -61,28 +61,30 @@ class RedisBackend(BaseBackend):
     def release(self, lease: Lease) -> bool | None:
         home = lease.home
         if isinstance(home, SyncLinks) and not (home.closed.is_set() or home.inside()):
-            return home.run(rounds.release(self.terms, lease), patient=False)
-        self.hand_over(lease)
+            return home.run(rounds.release(self.deployment, lease), patient=False)
+        self.post_release(lease)
         return None
 
     async def arelease(self, lease: Lease) -> bool | None:
         if lease.home is self._loops.get(asyncio.get_running_loop()):
-            return await self.loop_links().run(rounds.release(self.terms, lease), patient=False)
-        self.hand_over(lease)
+            return await self.loop_links().run(
+                rounds.release(self.deployment, lease), patient=False
+            )
+        self.post_release(lease)
         return None
 
-    def hand_over(self, lease: Lease) -> None:
-        protocol = rounds.release(self.terms, lease, awaited=False)
+    def post_release(self, lease: Lease) -> None:
+        protocol = rounds.release(self.deployment, lease, awaited=False)
         if isinstance(lease.home, LoopLinks) and lease.home.post(protocol):
             return
         # The links that took it are gone, so what they sent may still arrive.
-        bury = rounds.release(self.terms, lease, awaited=False, bury=True)
+        bury = rounds.release(self.deployment, lease, awaited=False, bury=True)
         links = self._home_sync(lease)
         links.post(protocol if links is lease.home else bury)
 
     def survey(self, *others: RedisBackend) -> Survey:
         addresses = [address for one in (self, *others) for address in one.addresses]
-        return Survey(addresses, self.terms, min(PATIENCE, self.connect_timeout))
+        return Survey(addresses, self.deployment, min(PATIENCE, self.connect_timeout))
 
     def voided(self, lease: Lease) -> bool:
         return isinstance(lease.home, Links) and lease.home.steps.void(lease)
@@ -115,7 +117,7 @@ class RedisBackend(BaseBackend):
     def _links(self, kind: Callable[..., AnyLinks]) -> AnyLinks:
         return kind(
             self.addresses,
-            self.terms,
+            self.deployment,
             master_timeout=self.master_timeout,
             connect_timeout=self.connect_timeout,
             tolerate=self.tolerate,

@@ -15,10 +15,10 @@ from redis.connection import SSLConnection
 
 from redlock_django.backends.memory import MemoryBackend
 from redlock_django.checks.settings import TAG, one_host
-from redlock_django.conf import Options, load
+from redlock_django.conf.masters import host_of, hosts
+from redlock_django.conf.settings import AliasSettings, load
 from redlock_django.exceptions import InvalidRedlock
-from redlock_django.handler import locks
-from redlock_django.masters import host_of, hosts
+from redlock_django.locking.handler import locks
 from redlock_django.wire.acl import least_acl
 from redlock_django.wire.address import Address
 
@@ -82,7 +82,7 @@ def _in_memory(alias: str) -> CheckMessage:
     )
 
 
-def _doors(options: Options) -> Iterator[CheckMessage]:
+def _doors(options: AliasSettings) -> Iterator[CheckMessage]:
     for number, problem, hint, is_open in _DOORS:
         names = [address.name for address in options.addresses if is_open(address)]
         if names:

@@ -10,8 +10,8 @@ from django.core.checks import CheckMessage, register
 
 from redlock_django.checks.settings import TAG
 from redlock_django.exceptions import InvalidRedlock
-from redlock_django.handler import locks
-from redlock_django.idempotency.options import options_of
+from redlock_django.idempotency.settings import settings_of
+from redlock_django.locking.handler import locks
 
 _NOT_SHARED = ("LocMemCache", "DummyCache")
 
@@ -22,7 +22,7 @@ def check_cache(**_: Any) -> list[CheckMessage]:
     warnings: list[CheckMessage] = []
     for alias in locks:
         try:
-            options = options_of(alias)
+            options = settings_of(alias)
         except InvalidRedlock:
             continue  # E001 tells of it
         backend = caches.settings.get(options.cache, {}).get("BACKEND", "")

@@ -8,10 +8,10 @@ from typing import Any
 from django.core import checks
 from django.core.checks import CheckMessage, Error, Tags, register
 
-from redlock_django.conf import load
+from redlock_django.conf.settings import load
 from redlock_django.exceptions import InvalidRedlock
-from redlock_django.handler import locks
-from redlock_django.health import MasterStatus, master_status, quorums
+from redlock_django.locking.handler import locks
+from redlock_django.operate.health import MasterStatus, master_status, quorums
 from redlock_django.wire.acl import least_acl
 
 MASTERS_TAG = "redlock_masters"

@@ -11,13 +11,13 @@ from django.core.checks import CheckMessage, Error, register
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 
-from redlock_django.conf import Options, load
+from redlock_django.conf.masters import caches_on, hosts
+from redlock_django.conf.settings import AliasSettings, load
 from redlock_django.exceptions import InvalidRedlock
-from redlock_django.handler import locks
-from redlock_django.idempotency.options import options_of
-from redlock_django.masters import caches_on, hosts
+from redlock_django.idempotency.settings import settings_of
+from redlock_django.locking.handler import locks
 from redlock_django.middleware import LockMiddleware
-from redlock_django.rules import plan
+from redlock_django.web.rules import plan
 
 TAG = "redlock"
 _AUTHENTICATION = ".AuthenticationMiddleware"
@@ -30,12 +30,12 @@ def check_settings(**_: Any) -> list[CheckMessage]:
     W002 to W010: it can work, but hardly as it was meant.
     """
     messages: list[CheckMessage] = []
-    known: list[Options] = []
+    known: list[AliasSettings] = []
     # Nothing at all is told as a missing "default" is.
     for alias in list(locks) or ["default"]:
         try:
             known.append(load(alias))
-            options_of(alias)
+            settings_of(alias)
         except InvalidRedlock as error:
             messages.append(Error(str(error), id="redlock_django.E001"))
     if not messages and any(options.rules for options in known):
@@ -67,7 +67,7 @@ def _rules() -> Iterator[CheckMessage]:
         )
 
 
-def _masters(options: Options) -> Iterator[CheckMessage]:
+def _masters(options: AliasSettings) -> Iterator[CheckMessage]:
     named = f"REDLOCK[{options.alias!r}]: MASTERS"
     number = len(options.groups[0])
     if number in (1, 2):
@@ -109,7 +109,7 @@ def one_host(alias: str, host: str, names: list[str]) -> CheckMessage:
     )
 
 
-def _times(options: Options) -> Iterator[CheckMessage]:
+def _times(options: AliasSettings) -> Iterator[CheckMessage]:
     named = f"REDLOCK[{options.alias!r}]"
     longest = options.connect_timeout + 2 * options.master_timeout
     if options.ttl <= longest:
@@ -131,13 +131,13 @@ def _times(options: Options) -> Iterator[CheckMessage]:
 @register(TAG)
 def check_middleware(**_: Any) -> list[CheckMessage]:
     """W006: LockMiddleware stands before AuthenticationMiddleware. W007: it is there twice."""
-    places = lock_middlewares()
-    if not places:
+    indexes = lock_middlewares()
+    if not indexes:
         return []
     messages: list[CheckMessage] = []
     # By name: without its app it cannot even be imported.
     users = [n for n, path in enumerate(settings.MIDDLEWARE) if path.endswith(_AUTHENTICATION)]
-    if users and places[0] < users[0]:
+    if users and indexes[0] < users[0]:
         messages.append(
             checks.Warning(
                 "MIDDLEWARE: LockMiddleware stands before AuthenticationMiddleware.",
@@ -145,10 +145,10 @@ def check_middleware(**_: Any) -> list[CheckMessage]:
                 id="redlock_django.W006",
             )
         )
-    if len(places) > 1:
+    if len(indexes) > 1:
         messages.append(
             checks.Warning(
-                f"MIDDLEWARE: LockMiddleware is there {len(places)} times.",
+                f"MIDDLEWARE: LockMiddleware is there {len(indexes)} times.",
                 hint="Leave the one behind AuthenticationMiddleware.",
                 id="redlock_django.W007",
             )
@@ -158,12 +158,12 @@ def check_middleware(**_: Any) -> list[CheckMessage]:
 
 def lock_middlewares() -> list[int]:
     """Give where in MIDDLEWARE a LockMiddleware stands."""
-    places = []
-    for place, path in enumerate(settings.MIDDLEWARE):
+    indexes = []
+    for index, path in enumerate(settings.MIDDLEWARE):
         try:
             middleware = import_string(path)
         except (ImportError, ImproperlyConfigured):
             continue
         if isinstance(middleware, type) and issubclass(middleware, LockMiddleware):
-            places.append(place)
-    return places
+            indexes.append(index)
+    return indexes

@@ -12,12 +12,12 @@ from django.db import connections
 
 from redlock_django.checks.settings import TAG, lock_middlewares
 from redlock_django.exceptions import InvalidRedlock
-from redlock_django.idempotency.place import OUTSIDE as IDEMPOTENT_OUTSIDE
-from redlock_django.idempotency.place import permissions_inside, replay_too_early
-from redlock_django.lock_terms import LockTerms
-from redlock_django.nesting import dedupes
-from redlock_django.routes import Route, routes
-from redlock_django.transactions import OUTSIDE, sees_commits, view_name
+from redlock_django.idempotency.placement import OUTSIDE as IDEMPOTENT_OUTSIDE
+from redlock_django.idempotency.placement import permissions_inside, replay_too_early
+from redlock_django.web.nesting import dedupes
+from redlock_django.web.options import LockOptions
+from redlock_django.web.routes import Route, routes
+from redlock_django.web.transactions import OUTSIDE, sees_commits, view_name
 
 
 @register(TAG)
@@ -54,7 +54,7 @@ def _faults(route: Route) -> Iterator[CheckMessage]:
                 hint=IDEMPOTENT_OUTSIDE,
                 id="redlock_django.E009",
             )
-        if not (hasattr(handler, "lock_terms") and atomic):
+        if not (hasattr(handler, "lock_options") and atomic):
             continue
         if not lock_middlewares():
             yield Error(
@@ -79,14 +79,14 @@ def _misplaced(view: Any) -> Iterator[CheckMessage]:
     owner = getattr(view, "view_class", None) or getattr(view, "cls", None)
     if owner is None or not dedupes(view):
         return
-    terms = getattr(view, "idempotent_terms", None)
+    options = getattr(view, "idempotent_options", None)
     if hasattr(owner, "initialize_request"):
         yield Error(
             f"{view_name(owner)} is @idempotent before REST framework has authenticated anybody.",
             hint="Put it on handler methods or actions, and LockAPIMixin before APIView.",
             id="redlock_django.E010",
         )
-    elif not getattr(terms, "replay_check", None) and (inside := permissions_inside(view, owner)):
+    elif not getattr(options, "replay_check", None) and (inside := permissions_inside(view, owner)):
         yield Error(
             str(replay_too_early(view, inside)),
             id="redlock_django.E011",
@@ -94,20 +94,20 @@ def _misplaced(view: Any) -> Iterator[CheckMessage]:
 
 
 def _wrong_terms(name: str, view: Any, route: Route) -> Iterator[CheckMessage]:
-    terms: LockTerms | None = getattr(view, "lock_terms", None)
-    if terms is None:
+    options: LockOptions | None = getattr(view, "lock_options", None)
+    if options is None:
         return
     try:
-        terms.check()
+        options.check()
     except InvalidRedlock as error:
         yield Error(f"{name}: {error}", id="redlock_django.E008")
-    for template in terms.templates:
+    for template in options.templates:
         if template.is_async and not iscoroutinefunction(view):
             yield Error(
                 f"{name} is a sync view, and its template {template.text!r} a coroutine function.",
                 id="redlock_django.E007",
             )
-    for kwarg, template_text in terms.missing(route.kwargs):
+    for kwarg, template_text in options.missing(route.kwargs):
         given = ", ".join(map(repr, sorted(route.kwargs))) or "none"
         yield Error(
             f"{name}: template {template_text!r} needs the URL kwarg {kwarg!r}; "

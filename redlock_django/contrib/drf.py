@@ -16,9 +16,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from redlock_django.exceptions import IdempotencyRefused, RedlockError
-from redlock_django.nesting import dedupes, opens_transaction
-from redlock_django.responses import ANSWERED, problem_of, retry_after
-from redlock_django.transactions import mark_seen, open_blocks, take_over, transactions_of
+from redlock_django.web.nesting import dedupes, opens_transaction
+from redlock_django.web.responses import ANSWERED, problem_of, retry_after
+from redlock_django.web.transactions import mark_seen, open_blocks, take_over, transactions_of
 
 if TYPE_CHECKING:
     from rest_framework.views import APIView

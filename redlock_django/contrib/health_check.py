@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from redlock_django.health import MasterStatus, master_status, quorums
+from redlock_django.operate.health import MasterStatus, master_status, quorums
 
 try:
     from health_check.base import HealthCheck

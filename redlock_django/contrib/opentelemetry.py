@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from redlock_django.counters import DESCRIPTIONS, MasterCounts, counters
-from redlock_django.handler import locks
+from redlock_django.locking.counters import DESCRIPTIONS, MasterCounts, counters
+from redlock_django.locking.handler import locks
 
 try:
     from opentelemetry.metrics import CallbackOptions, Meter, Observation, get_meter

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from redlock_django.counters import DESCRIPTIONS, Counts, counters
-from redlock_django.handler import locks
+from redlock_django.locking.counters import DESCRIPTIONS, Counts, counters
+from redlock_django.locking.handler import locks
 
 try:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric

@@ -24,7 +24,7 @@ BURIED = -2  # a tombstone: this token was released before its acquire arrived
 FENCE_AHEAD = -3  # a stored fence stands further ahead of the clock than any honest one
 CORRUPT = -4  # a key of ours holds something that is not ours
 ABSENT = -5  # extend: the master no longer has the lock
-PROMISED = -7  # the lock is free, but somebody else's turn has come
+RESERVED = -7  # the lock is free, but somebody else's turn has come
 
 UNCOUNTED = {
     NOT_READY: "not trusted yet",
@@ -40,7 +40,7 @@ Reply = Sequence[object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
+class Deployment:
     """The masters, by name, and the numbers that every client of them must share.
 
     `max_ttl`, `max_clock_skew`, `restart_delay` and `fence_ttl` in seconds. Where there are
@@ -137,7 +137,7 @@ class Command:
     sets: ClassVar[bool] = False
     fenced: ClassVar[bool] = False
 
-    terms: Terms
+    deployment: Deployment
     resources: tuple[str, ...]
     value: str = field(repr=False)  # holds the token
 
@@ -155,11 +155,11 @@ class Command:
         raise NotImplementedError
 
     def _locks_and_fences(self) -> list[str]:
-        terms = self.terms
-        return [key for r in self.resources for key in (terms.lock(r), terms.fence(r))]
+        deployment = self.deployment
+        return [key for r in self.resources for key in (deployment.lock(r), deployment.fence(r))]
 
     def _queues(self) -> list[str]:
-        return [self.terms.queue(resource) for resource in self.resources]
+        return [self.deployment.queue(resource) for resource in self.resources]
 
     def vote(self, reply: Reply) -> Vote:
         """What a reply means. `reply` begins with the status: the round's number is off."""
@@ -169,15 +169,15 @@ class Command:
             if len(fences) != (len(self.resources) if self.fenced else 0):
                 raise ValueError(f"{len(fences)} fences for {len(self.resources)} resources")
             return granted(time, fences)
-        if status in (REFUSED, PROMISED):
+        if status in (REFUSED, RESERVED):
             return self._refusal(status, time, reply)
         if status == ABSENT:
-            place = _integer(reply[2]) - 1
-            return Vote(Ballot.REFUSED, "forgot the lock", time, resource=place, absent=True)
+            index = _integer(reply[2]) - 1
+            return Vote(Ballot.REFUSED, "forgot the lock", time, resource=index, absent=True)
         return failed(UNCOUNTED[status], time=time)
 
     def _refusal(self, status: int, time: int, reply: Reply) -> Vote:
-        place, ttl, fence, rival = reply[2:6]
+        index, ttl, fence, rival = reply[2:6]
         left = _integer(ttl)
         until = "with no expiry" if left < 0 else f"for {left / 1000:.3g} s"
         return Vote(
@@ -187,7 +187,7 @@ class Command:
             fences=(_integer(fence),),
             ttl=left,
             rival=rival if isinstance(rival, bytes) else str(rival).encode(),
-            resource=_integer(place) - 1,
+            resource=_integer(index) - 1,
             ahead=_integer(reply[6]) if len(reply) > 6 else -1,
         )
 
@@ -216,24 +216,24 @@ class Acquire(Command):
     ticket: int = 0
 
     def keys(self) -> list[str]:
-        terms = self.terms
+        deployment = self.deployment
         return [
-            terms.marker,
-            terms.held,
-            terms.tomb(self.token),
+            deployment.marker,
+            deployment.held,
+            deployment.tomb(self.token),
             *self._locks_and_fences(),
             *self._queues(),
         ]
 
     def arguments(self) -> list[Argument]:
-        terms = self.terms
+        deployment = self.deployment
         return [
             self.value,
             ms(self.ttl),
             self.proposal,
-            terms.skew,
-            ms(terms.fence_ttl),
-            ms(terms.max_ttl),
+            deployment.skew,
+            ms(deployment.fence_ttl),
+            ms(deployment.max_ttl),
             f"{self.ticket} {self.waiter}" if self.waiter else "",
             *self.resources,
         ]
@@ -249,10 +249,10 @@ class Confirm(Command):
     fences: tuple[int, ...]
 
     def keys(self) -> list[str]:
-        return [self.terms.marker, *self._locks_and_fences()]
+        return [self.deployment.marker, *self._locks_and_fences()]
 
     def arguments(self) -> list[Argument]:
-        return [self.value, self.terms.skew, ms(self.terms.fence_ttl), *self.fences]
+        return [self.value, self.deployment.skew, ms(self.deployment.fence_ttl), *self.fences]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -264,8 +264,8 @@ class Extend(Command):
     ttl: float
 
     def keys(self) -> list[str]:
-        terms = self.terms
-        return [terms.marker, terms.held, *(terms.lock(r) for r in self.resources)]
+        deployment = self.deployment
+        return [deployment.marker, deployment.held, *(deployment.lock(r) for r in self.resources)]
 
     def arguments(self) -> list[Argument]:
         return [self.value, ms(self.ttl), *self.resources]
@@ -283,16 +283,21 @@ class Heal(Command):
     fences: tuple[int, ...]
 
     def keys(self) -> list[str]:
-        terms = self.terms
-        return [terms.marker, terms.held, terms.tomb(self.token), *self._locks_and_fences()]
+        deployment = self.deployment
+        return [
+            deployment.marker,
+            deployment.held,
+            deployment.tomb(self.token),
+            *self._locks_and_fences(),
+        ]
 
     def arguments(self) -> list[Argument]:
-        terms = self.terms
+        deployment = self.deployment
         return [
             self.value,
             ms(self.ttl),
-            terms.skew,
-            ms(terms.fence_ttl),
+            deployment.skew,
+            ms(deployment.fence_ttl),
             *self.resources,
             *self.fences,
         ]
@@ -322,13 +327,13 @@ class Release(Command):
     calls: bool = True
 
     def keys(self) -> list[str]:
-        terms = self.terms
-        locks = (terms.lock(r) for r in self.resources)
+        deployment = self.deployment
+        locks = (deployment.lock(r) for r in self.resources)
         queues = self._queues() if self.calls else ()
-        return [terms.held, terms.tomb(self.token), *locks, *queues]
+        return [deployment.held, deployment.tomb(self.token), *locks, *queues]
 
     def arguments(self) -> list[Argument]:
-        tomb = ms(self.terms.max_ttl) if self.bury else 0
+        tomb = ms(self.deployment.max_ttl) if self.bury else 0
         return [self.value, tomb, self.waiter, *self.resources]
 
 

@@ -36,6 +36,6 @@ def settled(tally: Tally, fences: tuple[int, ...]) -> bool:
     """Whether a majority that carries the lock has stored each of `fences` already."""
     votes = tally.counted()
     return all(
-        tally.majority(sum(1 for vote in votes if vote.fences[place] >= fence))
-        for place, fence in enumerate(fences)
+        tally.majority(sum(1 for vote in votes if vote.fences[index] >= fence))
+        for index, fence in enumerate(fences)
     )

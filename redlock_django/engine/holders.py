@@ -21,7 +21,7 @@ _OURS = re.compile(rb"[0-9a-fA-F]{32} \{")
 _YEAR_10000 = 253_402_300_800  # no date of Python's reaches it
 
 
-class State(Enum):
+class HoldingState(Enum):
     """What the sightings of one resource amount to."""
 
     HELD = "held"
@@ -83,17 +83,19 @@ class Holding:
         return self.leading[0].fingerprint
 
     @property
-    def state(self) -> State:
+    def state(self) -> HoldingState:
         """What the sightings amount to."""
         need = quorum(self.masters)
         if not self.leading[0].ours:
-            return State.FOREIGN
+            return HoldingState.FOREIGN
         if _enough(len(self.leading), need):
             left = self.ttl
-            return State.EXPIRING if left is not None and left < EXPIRING else State.HELD
+            return (
+                HoldingState.EXPIRING if left is not None and left < EXPIRING else HoldingState.HELD
+            )
         if _enough(len(self.leading) + len(self.silent), need):
-            return State.UNCLEAR
-        return State.DISAGREEING if self.rivals else State.PARTIAL
+            return HoldingState.UNCLEAR
+        return HoldingState.DISAGREEING if self.rivals else HoldingState.PARTIAL
 
     @property
     def ttl(self) -> float | None:

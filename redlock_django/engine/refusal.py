@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from redlock_django.engine.commands import Terms
+from redlock_django.engine.commands import Deployment
 from redlock_django.engine.errors import NotAcquired, QuorumUnreachable, ResourceLocked
 from redlock_django.engine.quorum import NOT_ASKED, Ballot, Tally
 from redlock_django.engine.waiting import free_in
 
 
 def refusal(
-    terms: Terms, resources: tuple[str, ...], tally: Tally, late: bool, waited: float
+    deployment: Deployment, resources: tuple[str, ...], tally: Tally, late: bool, waited: float
 ) -> NotAcquired:
     """The error for a round that was not won; `waited` in seconds."""
     names = ", ".join(resources)
-    votes = dict(zip(terms.names, tally.reasons(), strict=True))
+    votes = dict(zip(deployment.names, tally.reasons(), strict=True))
     if late or tally.unreachable:
         unasked = sum(vote is NOT_ASKED for vote in tally.votes)
         failures = tally.masters - len(tally.agreeing) - tally.outstanding - unasked
         why = "the masters answered too slowly for the lock's TTL"
         if not late:
-            group = f" of group {terms.group + 1}" if terms.groups else ""
+            group = f" of group {deployment.group + 1}" if deployment.groups else ""
             why = (
                 f"{failures} of {tally.masters} masters{group} cannot be counted, and "
                 f"{tally.need} must agree"
@@ -30,7 +30,7 @@ def refusal(
         )
     # Only what is in the way: of several resources the others may well be free.
     held = {vote.resource for vote in tally.votes if vote and vote.ballot is Ballot.REFUSED}
-    names = ", ".join(resources[place] for place in sorted(held))
+    names = ", ".join(resources[index] for index in sorted(held))
     return ResourceLocked(
         f"{names}: held by somebody else",
         resource=names,

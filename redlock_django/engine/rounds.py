@@ -14,12 +14,20 @@ from collections.abc import Generator, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
-from redlock_django.engine.commands import Acquire, Command, Confirm, Extend, Heal, Release, Terms
+from redlock_django.engine.commands import (
+    Acquire,
+    Command,
+    Confirm,
+    Deployment,
+    Extend,
+    Heal,
+    Release,
+)
 from redlock_django.engine.fencing import highest, settled
 from redlock_django.engine.quorum import Ballot, Tally, Verdict
 from redlock_django.engine.refusal import refusal
 from redlock_django.engine.validity import Lease, LeaseState, valid_until
-from redlock_django.engine.waiting import behind, patience
+from redlock_django.engine.waiting import behind, retry_delay
 
 SPLIT_ROUNDS = 8  # rounds after a split vote before it is called locked
 
@@ -56,7 +64,7 @@ def ended(protocol: Generator[object, Any, object]) -> bool:
 
 
 def acquire(
-    terms: Terms,
+    deployment: Deployment,
     resources: tuple[str, ...],
     ttl: float,
     holder: str,
@@ -93,16 +101,16 @@ def acquire(
     while True:
         started = now
         value = f"{next(tokens)} {holder}"
-        tally = Tally(terms.masters, skew=terms.skew, rivals=True)
+        tally = Tally(deployment.masters, skew=deployment.skew, rivals=True)
         proposal = next(proposals) + wrong
         ticket = ticket or proposal
         ask = Acquire(
-            terms=terms, resources=resources, value=value, ttl=ttl,
+            deployment=deployment, resources=resources, value=value, ttl=ttl,
             proposal=proposal, waiter=waiter, ticket=ticket,
         )  # fmt: skip
         resting = False
         try:
-            now = yield Round((ask,) * terms.masters, tally)
+            now = yield Round((ask,) * deployment.masters, tally)
             late, last = False, tally
             if waiter:
                 queued |= _asked(tally)
@@ -110,9 +118,11 @@ def acquire(
                 fences = highest(tally, len(resources))
                 agreed = settled(tally, fences)
                 if not agreed:
-                    confirm = Confirm(terms=terms, resources=resources, value=value, fences=fences)
-                    last = Tally(terms.masters, skew=terms.skew)
-                    now = yield Round((confirm,) * terms.masters, last)
+                    confirm = Confirm(
+                        deployment=deployment, resources=resources, value=value, fences=fences
+                    )
+                    last = Tally(deployment.masters, skew=deployment.skew)
+                    now = yield Round((confirm,) * deployment.masters, last)
                     agreed = last.verdict is Verdict.WON
                 until = valid_until(ttl, started)
                 late = now >= until
@@ -143,7 +153,7 @@ def acquire(
                 delay = next(delays)
                 if not split:
                     queueing = bool(waiter) and not (late or last.unreachable)
-                    delay = patience(last, delay, queueing=queueing)
+                    delay = retry_delay(last, delay, queueing=queueing)
                 if now < give_up:
                     delay = min(delay, give_up - now)
                 resting = not waiter  # then nothing of ours is anywhere
@@ -158,11 +168,11 @@ def acquire(
             if not resting:
                 yield _undo(ask, tally, queued, leave=True)
             raise
-        raise refusal(terms, resources, last, late, started - asked)
+        raise refusal(deployment, resources, last, late, started - asked)
 
 
 def extend(
-    terms: Terms, lease: Lease, ttl: float, *, now: float
+    deployment: Deployment, lease: Lease, ttl: float, *, now: float
 ) -> Protocol[tuple[LeaseState, Lease]]:
     """Let a lease live `ttl` seconds more; return what was found out, and the lease now valid.
 
@@ -173,13 +183,17 @@ def extend(
     if now >= lease.until:
         return LeaseState.LOST, lease
     started = now
-    ask = Extend(terms=terms, resources=lease.resources, value=lease.value, ttl=ttl)
+    ask = Extend(deployment=deployment, resources=lease.resources, value=lease.value, ttl=ttl)
     heal = Heal(
-        terms=terms, resources=lease.resources, value=lease.value, ttl=ttl, fences=lease.fences
+        deployment=deployment,
+        resources=lease.resources,
+        value=lease.value,
+        ttl=ttl,
+        fences=lease.fences,
     )
     forgot = _forgot(lease)
-    tally = Tally(terms.masters, skew=terms.skew)
-    commands = tuple(heal if master in forgot else ask for master in range(terms.masters))
+    tally = Tally(deployment.masters, skew=deployment.skew)
+    commands = tuple(heal if master in forgot else ask for master in range(deployment.masters))
     now = yield Round(commands, tally)
     lease = replace(lease, tally=tally, reached=lease.reached | forgot)
     if now >= lease.until:
@@ -191,7 +205,7 @@ def extend(
 
 
 def release(
-    terms: Terms, lease: Lease, *, awaited: bool = True, bury: bool = False
+    deployment: Deployment, lease: Lease, *, awaited: bool = True, bury: bool = False
 ) -> Protocol[bool | None]:
     """Free a lease wherever it may stand.
 
@@ -200,7 +214,7 @@ def release(
     cannot come back either: for releases that do not travel behind their acquire.
     """
     ask = Release(
-        terms=terms,
+        deployment=deployment,
         resources=lease.resources,
         value=lease.value,
         bury=bury,
@@ -208,15 +222,15 @@ def release(
     )
     # An extension under way may be healing the masters that had forgotten the lock.
     reached = lease.reached | _forgot(lease)
-    tally = Tally(terms.masters)
-    commands = tuple(ask if master in reached else None for master in range(terms.masters))
+    tally = Tally(deployment.masters)
+    commands = tuple(ask if master in reached else None for master in range(deployment.masters))
     try:
         yield Round(commands, tally, awaited)
     except GeneratorExit:
         raise
     except BaseException:
         # It may have struck before a byte had left; to free twice does no harm.
-        yield Round(commands, Tally(terms.masters), awaited=False)
+        yield Round(commands, Tally(deployment.masters), awaited=False)
         raise
     if tally.verdict is Verdict.WON:
         return True
@@ -247,7 +261,7 @@ def _forgot(lease: Lease) -> frozenset[int]:
 def _undo(ask: Acquire, tally: Tally, queued: frozenset[int], *, leave: bool) -> Round:
     reached = _reached(tally) | queued
     undo = Release(
-        terms=ask.terms,
+        deployment=ask.deployment,
         resources=ask.resources,
         value=ask.value,
         waiter=ask.waiter if leave else "",

@@ -27,7 +27,7 @@ def behind(tally: Tally, shown: int, took: float) -> int:
     return least if abs(least) > tally.skew / 2 else 0
 
 
-def patience(tally: Tally, delay: float, *, queueing: bool) -> float:
+def retry_delay(tally: Tally, delay: float, *, queueing: bool) -> float:
     """Seconds until it is worth asking again although nobody calls; `delay` is by chance."""
     left = free_in(tally)
     ahead = min((vote.ahead for vote in tally.votes if vote and vote.ahead >= 0), default=0)

@@ -14,7 +14,6 @@ from django.core.exceptions import PermissionDenied, RequestDataTooBig
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
-from redlock_django import events
 from redlock_django.exceptions import (
     AlreadyHeld,
     IdempotencyUnavailable,
@@ -28,18 +27,19 @@ from redlock_django.exceptions import (
 )
 from redlock_django.idempotency.current import Idempotency
 from redlock_django.idempotency.database_records import UNREACHABLE, DatabaseStore
+from redlock_django.idempotency.decorator_options import IdempotentOptions, judge, store_of
 from redlock_django.idempotency.fingerprint import FORMS, fingerprint
 from redlock_django.idempotency.forms import offer_field
 from redlock_django.idempotency.key import LockOfKey, lock_name, parse_key, seal, seed_of
-from redlock_django.idempotency.options import IdempotencyOptions
-from redlock_django.idempotency.place import check_place
+from redlock_django.idempotency.placement import check_place
 from redlock_django.idempotency.protocol import Decision, KeyLock, Step, decide
 from redlock_django.idempotency.recorders import AroundTheView, Recording, WithinTheTransaction
 from redlock_django.idempotency.records import Beaten, Claim, Record, Store
 from redlock_django.idempotency.scope import UserId, scope_of, user_of
-from redlock_django.idempotency.terms import IdempotentTerms, judge, store_of
+from redlock_django.idempotency.settings import IdempotencySettings
 from redlock_django.idempotency.work import Ask, InThread, RunView, TakeLock, Way, WhoAsks
-from redlock_django.locked_call import Call
+from redlock_django.locking import events
+from redlock_django.web.call import Call
 
 logger = logging.getLogger("redlock_django")
 
@@ -50,9 +50,9 @@ class Attempt:
     The key is in no frame that is still there when the view runs: error reports show frames.
     """
 
-    def __init__(self, call: Call, terms: IdempotentTerms, *, is_async: bool) -> None:
+    def __init__(self, call: Call, options: IdempotentOptions, *, is_async: bool) -> None:
         self.call = call
-        self._terms = terms
+        self._options = options
         self._is_async = is_async
         self._request: HttpRequest = getattr(call.request, "_request", call.request)
         self._from_form = False
@@ -60,18 +60,18 @@ class Attempt:
         self._retry_after: float | None = None
 
     @cached_property
-    def _options(self) -> IdempotencyOptions:
-        return self._terms.options()
+    def _settings(self) -> IdempotencySettings:
+        return self._options.settings()
 
     def way(self) -> Way:
         """Lead from the request to its response; raises what it is refused with."""
-        header = self._options.header
+        header = self._settings.header
         claim = None
-        if self._request.method in self._options.methods:
+        if self._request.method in self._settings.methods:
             claim = yield from self._claim()
         if claim is None:
             self._request.idempotency = Idempotency()  # type: ignore[attr-defined]
-            offer_field(self._request, self._terms.using)
+            offer_field(self._request, self._options.using)
             response = yield RunView(None)
             if header in self._request.headers or self._from_form:
                 _mark(response, "Idempotency-Status", "ignored")
@@ -83,19 +83,19 @@ class Attempt:
 
     def _claim(self) -> Way:
         """Say whose request with which key this is; None for one that is not protected."""
-        sent = self._request.headers.get(self._options.header)
+        sent = self._request.headers.get(self._settings.header)
         key = parse_key(sent) if sent is not None else (yield from self._key_in_form())
         if key is None:
-            if self._options.required:
+            if self._settings.required:
                 raise KeyMissing
             return None
-        if self._options.key_pattern and not self._options.key_pattern.fullmatch(key):
+        if self._settings.key_pattern and not self._settings.key_pattern.fullmatch(key):
             raise KeyInvalid
-        check_place(self.call, self._options, is_async=self._is_async)
+        check_place(self.call, self._settings, is_async=self._is_async)
         user = user_of((yield WhoAsks()))
         scope = yield from self._scope(user)
         if scope is None:
-            if self._options.required:
+            if self._settings.required:
                 raise KeyUnscoped
             return None
         self._seed = seed_of(scope, key)
@@ -104,14 +104,14 @@ class Attempt:
             user="" if user is None else user.pk,
             method=self._request.method or "",
             path=self._request.path,
-            retention=timedelta(seconds=self._options.retention),
+            retention=timedelta(seconds=self._settings.retention),
         )
 
     def _key_in_form(self) -> Way:
         if self._request.method != "POST" or self._request.content_type not in FORMS:
             return None
         try:
-            values = yield InThread(lambda: self._request.POST.getlist(self._options.field))
+            values = yield InThread(lambda: self._request.POST.getlist(self._settings.field))
         except RequestDataTooBig:
             raise RequestTooLarge from None
         if len(values) > 1:
@@ -121,25 +121,25 @@ class Attempt:
 
     def _scope(self, user: UserId | None) -> Way:
         anonymous = tenant = None
-        if user is None and self._terms.anonymous_scope is not None:
+        if user is None and self._options.anonymous_scope is not None:
             # An empty answer is a mistake, not a missing scope.
-            anonymous = (yield Ask(self._terms.anonymous_scope)) or ""
-        if self._options.tenant is not None:
-            tenant = (yield Ask(self._options.tenant)) or ""
+            anonymous = (yield Ask(self._options.anonymous_scope)) or ""
+        if self._settings.tenant is not None:
+            tenant = (yield Ask(self._settings.tenant)) or ""
         return scope_of(user, anonymous, tenant)
 
     def _deduplicated(self, claim: Claim) -> Way:
-        store = store_of(self._options)
+        store = store_of(self._settings)
         record: Record | None = yield InThread(partial(store.find, claim))
         step = self._decide(record, KeyLock.NOT_TRIED)
         if step is Step.LOCK:
             waiting = ("wait", "auto") if self._from_form else ("wait",)
-            waits = self._options.in_flight in waiting
+            waits = self._settings.in_flight in waiting
             state = yield from self._lock(claim, 0)
             if waits and state is KeyLock.BUSY:
                 # Only now: who waits would also wait for masters, and the client is better
                 # told at once that they are down.
-                state = yield from self._lock(claim, self._options.wait)
+                state = yield from self._lock(claim, self._settings.wait)
             if state is KeyLock.HELD and (waits or record is not None):
                 record = yield InThread(partial(store.find, claim))
             step = self._decide(record, state)
@@ -159,7 +159,7 @@ class Attempt:
         lock = LockOfKey(
             *exact,
             *keys,
-            using=self._terms.using,
+            using=self._options.using,
             wait=wait,
             holder={"path": self._request.path},
         )
@@ -181,7 +181,7 @@ class Attempt:
         complete = recorder.complete if self._is_async else None
         current = Idempotency(recorder.claim.key_hash, self._seed, complete)
         self._request.idempotency = current  # type: ignore[attr-defined]
-        offer_field(self._request, self._terms.using)
+        offer_field(self._request, self._options.using)
         try:
             response = yield RunView(recorder)
         except Beaten:
@@ -200,7 +200,7 @@ class Attempt:
     def _instead(self, step: Decision, store: Store, record: Record | None) -> Way:
         """Answer without running the view."""
         if isinstance(step, type):
-            events.refused_again(self._terms.using, step)
+            events.refused_again(self._options.using, step)
             raise step(retry_after=self._retry_after)
         if record is None or step not in (Step.REPLAY, Step.DOUBT):
             raise IdempotencyUnavailable  # what was there a moment ago is gone
@@ -208,13 +208,13 @@ class Attempt:
             yield InThread(partial(store.doubt, record.key_hash, record.attempt))
             # All of the hash: records in a cache are found by nothing less.
             logger.error("idempotency: the outcome of record %s is uncertain", record.key_hash)
-            events.refused_again(self._terms.using, OutcomeUncertain)
+            events.refused_again(self._options.using, OutcomeUncertain)
             raise OutcomeUncertain
-        if self._terms.replay_check is not None and not (yield Ask(self._terms.replay_check)):
+        if self._options.replay_check is not None and not (yield Ask(self._options.replay_check)):
             raise PermissionDenied
         response = record.replay()
         events.replayed(
-            self._terms.using,
+            self._options.using,
             sender=Idempotency,
             request=self._request,
             key_hash=record.key_hash,
@@ -224,19 +224,19 @@ class Attempt:
 
     def _decide(self, record: Record | None, lock: KeyLock) -> Decision:
         known = None if record is None else record.known
-        return decide(known, lock, rerun_expired=self._options.on_expired == "run")
+        return decide(known, lock, rerun_expired=self._settings.on_expired == "run")
 
     def _fingerprint(self) -> bytes:
         return fingerprint(
             self._request,
-            key_field=self._options.field,
-            canonical_json=self._terms.canonical_json,
-            ignore=self._terms.ignore,
-            largest=self._options.max_request_bytes,
+            key_field=self._settings.field,
+            canonical_json=self._options.canonical_json,
+            ignore=self._options.ignore,
+            largest=self._settings.max_request_bytes,
         )
 
     def _recorder(self, store: Store, claim: Claim, instead_of: Record | None) -> Recording:
-        judged = partial(judge, self._options)
+        judged = partial(judge, self._settings)
         if isinstance(store, DatabaseStore) and not self._is_async:
             return WithinTheTransaction(store, claim, judged, instead_of)
         return AroundTheView(store, claim, judged, instead_of)

@@ -12,7 +12,7 @@ from django.core.cache import caches
 from django.utils import timezone
 
 from redlock_django.exceptions import IdempotencyUnavailable
-from redlock_django.idempotency.protocol import State
+from redlock_django.idempotency.protocol import RecordState
 from redlock_django.idempotency.records import Beaten, Claim, Record, Store, Unsettled
 from redlock_django.idempotency.replay import Stored
 
@@ -38,10 +38,12 @@ class CacheStore(Store):
                 continue
             entry = json.loads(text)
             body = entries.get(_body_key(key_hash))
-            stored = Stored.loads(body) if body and entry["state"] == State.COMPLETED else None
+            stored = (
+                Stored.loads(body) if body and entry["state"] == RecordState.COMPLETED else None
+            )
             state = entry["state"]
-            if state == State.COMPLETED and stored is None:
-                state = State.TOMBSTONE
+            if state == RecordState.COMPLETED and stored is None:
+                state = RecordState.TOMBSTONE
             expires = entry.get("expires")
             at = None if expires is None else datetime.fromisoformat(expires)
             known = claim.known(key_hash, entry["fingerprint"], state, at)
@@ -65,45 +67,48 @@ class CacheStore(Store):
         # A cache may have forgotten what nobody but us knows.
         write = "set" if entry is not None else "add"
         entry = entry or _entry_of(claim)
-        running = entry["state"] in (State.RUNNING, State.UNCERTAIN)
+        running = entry["state"] in (RecordState.RUNNING, RecordState.UNCERTAIN)
         if entry["attempt"] != claim.attempt or not running:
             return False
         if stored is not None:
             seconds = claim.retention.total_seconds()
             self._asked("set", _body_key(claim.key_hash), stored.dumps(), seconds)
-        entry["state"] = State.TOMBSTONE if stored is None else State.COMPLETED
+        entry["state"] = RecordState.TOMBSTONE if stored is None else RecordState.COMPLETED
         entry["expires"] = (timezone.now() + claim.retention).isoformat()
         text = json.dumps(entry)
         self._asked(write, _state_key(claim.key_hash), text, self._keep(claim))
         return True
 
     def forget(self, claim: Claim) -> None:
-        if self._ours(claim.key_hash, claim.attempt, State.RUNNING, State.UNCERTAIN) is not None:
+        if (
+            self._ours(claim.key_hash, claim.attempt, RecordState.RUNNING, RecordState.UNCERTAIN)
+            is not None
+        ):
             self._asked("delete_many", _keys(claim.key_hash))
 
     def doubt(self, key_hash: str, attempt: str) -> None:
-        entry = self._ours(key_hash, attempt, State.RUNNING)
+        entry = self._ours(key_hash, attempt, RecordState.RUNNING)
         if entry is not None:
-            entry["state"] = State.UNCERTAIN
+            entry["state"] = RecordState.UNCERTAIN
             # Until somebody resolves it.
             self._asked("set", _state_key(key_hash), json.dumps(entry), None)
 
     def unsettled(self, beginning: str = "") -> list[Unsettled]:
         entry = self._entry(beginning)
-        if entry is None or entry["state"] not in (State.RUNNING, State.UNCERTAIN):
+        if entry is None or entry["state"] not in (RecordState.RUNNING, RecordState.UNCERTAIN):
             return []
         told = {name: entry[name] for name in ("attempt", "user", "method", "path")}
-        return [Unsettled(key_hash=beginning, state=State(entry["state"]), **told)]
+        return [Unsettled(key_hash=beginning, state=RecordState(entry["state"]), **told)]
 
     def resolve(self, key_hash: str, *, applied: bool, attempt: str | None = None) -> bool:
         entry = self._entry(key_hash)
-        if entry is None or entry["state"] != State.UNCERTAIN:
+        if entry is None or entry["state"] != RecordState.UNCERTAIN:
             return False
         if attempt not in (None, entry["attempt"]):
             return False
         if applied:
             expires = timezone.now() + self._retention
-            entry.update(state=State.TOMBSTONE, expires=expires.isoformat())
+            entry.update(state=RecordState.TOMBSTONE, expires=expires.isoformat())
             keep = (self._retention + self._tombstone_retention).total_seconds()
             self._asked("set", _state_key(key_hash), json.dumps(entry), keep)
         else:
@@ -117,7 +122,7 @@ class CacheStore(Store):
         text = self._asked("get", _state_key(key_hash))
         return None if text is None else json.loads(text)
 
-    def _ours(self, key_hash: str, attempt: str, *states: State) -> dict[str, Any] | None:
+    def _ours(self, key_hash: str, attempt: str, *states: RecordState) -> dict[str, Any] | None:
         entry = self._entry(key_hash)
         if entry is None or entry["attempt"] != attempt or entry["state"] not in states:
             return None
@@ -133,7 +138,7 @@ class CacheStore(Store):
 
 def _entry_of(claim: Claim) -> dict[str, Any]:
     return {
-        "state": State.RUNNING,
+        "state": RecordState.RUNNING,
         "fingerprint": claim.seals[0].fingerprint,
         "attempt": claim.attempt,
         "user": claim.user,

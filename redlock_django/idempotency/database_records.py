@@ -11,7 +11,7 @@ from django.db import IntegrityError, InterfaceError, OperationalError
 from django.utils import timezone
 
 from redlock_django.exceptions import IdempotencyUnavailable
-from redlock_django.idempotency.protocol import State
+from redlock_django.idempotency.protocol import RecordState
 from redlock_django.idempotency.records import Beaten, Claim, Record, Store, Unsettled
 from redlock_django.idempotency.replay import Stored
 
@@ -38,7 +38,7 @@ class DatabaseStore(Store):
 
         return IdempotencyRecord.objects.using(self.alias)
 
-    def _rows(self, key_hash: str, *states: State) -> IdempotencyRecordQuerySet:
+    def _rows(self, key_hash: str, *states: RecordState) -> IdempotencyRecordQuerySet:
         rows = self.rows().filter(key_hash=key_hash)
         return rows.filter(state__in=states) if states else rows
 
@@ -49,7 +49,7 @@ class DatabaseStore(Store):
         if row is None:
             return None
         stored = None
-        if row.state == State.COMPLETED:
+        if row.state == RecordState.COMPLETED:
             headers = tuple((name, value) for name, value in row.headers)
             stored = Stored(row.status or 200, headers, bytes(row.body))
         known = claim.known(row.key_hash, row.fingerprint, row.state, row.expires_at)
@@ -75,10 +75,10 @@ class DatabaseStore(Store):
         now = timezone.now()
         with _reachable():
             changed: int = (
-                self._rows(claim.key_hash, State.RUNNING, State.UNCERTAIN)
+                self._rows(claim.key_hash, RecordState.RUNNING, RecordState.UNCERTAIN)
                 .filter(attempt=claim.attempt)
                 .update(
-                    state=State.TOMBSTONE if stored is None else State.COMPLETED,
+                    state=RecordState.TOMBSTONE if stored is None else RecordState.COMPLETED,
                     status=status,
                     headers=[] if stored is None else [list(pair) for pair in stored.headers],
                     body=b"" if stored is None else stored.body,
@@ -90,18 +90,18 @@ class DatabaseStore(Store):
 
     def forget(self, claim: Claim) -> None:
         with _reachable():
-            self._rows(claim.key_hash, State.RUNNING, State.UNCERTAIN).filter(
+            self._rows(claim.key_hash, RecordState.RUNNING, RecordState.UNCERTAIN).filter(
                 attempt=claim.attempt
             ).delete()
 
     def doubt(self, key_hash: str, attempt: str) -> None:
         with _reachable():
-            self._rows(key_hash, State.RUNNING).filter(attempt=attempt).update(
-                state=State.UNCERTAIN
+            self._rows(key_hash, RecordState.RUNNING).filter(attempt=attempt).update(
+                state=RecordState.UNCERTAIN
             )
 
     def resolve(self, key_hash: str, *, applied: bool, attempt: str | None = None) -> bool:
-        uncertain = self._rows(key_hash, State.UNCERTAIN)
+        uncertain = self._rows(key_hash, RecordState.UNCERTAIN)
         if attempt is not None:
             uncertain = uncertain.filter(attempt=attempt)
         now = timezone.now()
@@ -109,12 +109,12 @@ class DatabaseStore(Store):
         with _reachable():
             if not applied:
                 return bool(uncertain.delete()[0])
-            changes = {"state": State.TOMBSTONE, "completed_at": now, "expires_at": expires}
+            changes = {"state": RecordState.TOMBSTONE, "completed_at": now, "expires_at": expires}
             return bool(uncertain.update(**changes))
 
     def unsettled(self, beginning: str = "") -> list[Unsettled]:
         # Only what is finished expires, and that has an index.
-        unsettled = (State.RUNNING, State.UNCERTAIN)
+        unsettled = (RecordState.RUNNING, RecordState.UNCERTAIN)
         rows = self.rows().filter(expires_at__isnull=True, state__in=unsettled)
         with _reachable():
             rows = rows.filter(key_hash__startswith=beginning).order_by("created_at", "pk")
@@ -127,7 +127,7 @@ class DatabaseStore(Store):
         now = timezone.now()
         rows = self.rows().filter(expires_at__lte=now)
         gone = rows.filter(expires_at__lte=now - tombstone_retention)
-        full = rows.filter(expires_at__gt=now - tombstone_retention, state=State.COMPLETED)
+        full = rows.filter(expires_at__gt=now - tombstone_retention, state=RecordState.COMPLETED)
         return gone, full
 
     def purge(
@@ -144,7 +144,7 @@ class DatabaseStore(Store):
         while pks := list(gone.values_list("pk", flat=True)[:batch]):
             yield "deleted", rows.filter(pk__in=pks).delete()[0]
         while pks := list(full.values_list("pk", flat=True)[:batch]):
-            emptied = {"state": State.TOMBSTONE, "headers": [], "body": b""}
+            emptied = {"state": RecordState.TOMBSTONE, "headers": [], "body": b""}
             yield "emptied", rows.filter(pk__in=pks).update(**emptied)
 
 

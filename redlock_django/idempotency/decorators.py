@@ -10,16 +10,16 @@ from typing import Any, TypeVar, cast, overload
 
 from asgiref.sync import iscoroutinefunction
 
-from redlock_django.conf import duration
+from redlock_django.conf.values import duration
 from redlock_django.exceptions import InvalidRedlock
+from redlock_django.idempotency.decorator_options import IdempotentOptions
 from redlock_django.idempotency.drivers import Driver
-from redlock_django.idempotency.options import choice, methods_of
-from redlock_django.idempotency.place import permissions_inside, replay_too_early
-from redlock_django.idempotency.terms import IdempotentTerms
-from redlock_django.lock_terms import no_lock
-from redlock_django.locked_call import Call, call_of
-from redlock_django.nesting import dedupes
-from redlock_django.transactions import take_over, view_name
+from redlock_django.idempotency.placement import permissions_inside, replay_too_early
+from redlock_django.idempotency.settings import choice, methods_of
+from redlock_django.web.call import Call, call_of
+from redlock_django.web.nesting import dedupes
+from redlock_django.web.options import no_lock
+from redlock_django.web.transactions import take_over, view_name
 
 View = TypeVar("View", bound=Callable[..., Any])
 Scope = Callable[..., Any]
@@ -106,7 +106,7 @@ def idempotent(
             raise InvalidRedlock(f"idempotent(): {name} must be a callable (request, **kwargs)")
     if tenant is not None:
         given["tenant"] = tenant
-    terms = IdempotentTerms(
+    options = IdempotentOptions(
         using=using,
         given=given,
         anonymous_scope=anonymous_scope,
@@ -129,42 +129,42 @@ def idempotent(
         if inside is not None:
             raise replay_too_early(view, inside)
         wrap = _async_view if iscoroutinefunction(view) else _sync_view
-        wrapped = wrap(view, terms)
+        wrapped = wrap(view, options)
         wrapped.dedupes = True
-        wrapped.idempotent_terms = terms  # for the system checks
+        wrapped.idempotent_options = options  # for the system checks
         return cast("View", wrapped)
 
     return decorate
 
 
-def _sync_view(view: Callable[..., Any], terms: IdempotentTerms) -> Any:
+def _sync_view(view: Callable[..., Any], options: IdempotentOptions) -> Any:
     marker = take_over(view)
 
     @functools.wraps(view)
     def deduped(*args: Any, **kwargs: Any) -> Any:
-        call = call_of(view, no_lock(terms.using), args, kwargs, marker)
-        _check_permissions(call, terms)
-        driver = Driver(call, terms)
+        call = call_of(view, no_lock(options.using), args, kwargs, marker)
+        _check_permissions(call, options)
+        driver = Driver(call, options)
         return driver.arun() if call.is_async else driver.run()
 
     deduped._non_atomic_requests = marker  # type: ignore[attr-defined]
     return deduped
 
 
-def _async_view(view: Callable[..., Any], terms: IdempotentTerms) -> Any:
+def _async_view(view: Callable[..., Any], options: IdempotentOptions) -> Any:
     # Not marked: Django's own error about ATOMIC_REQUESTS and async views must stay.
     @functools.wraps(view)
     async def deduped(*args: Any, **kwargs: Any) -> Any:
-        call = call_of(view, no_lock(terms.using), args, kwargs, None)
-        return await Driver(call, terms).arun()
+        call = call_of(view, no_lock(options.using), args, kwargs, None)
+        return await Driver(call, options).arun()
 
     return deduped
 
 
-def _check_permissions(call: Call, terms: IdempotentTerms) -> None:
+def _check_permissions(call: Call, options: IdempotentOptions) -> None:
     if call.owner is None or getattr(call.view, "__name__", "") != "dispatch":
         return
-    inside = None if terms.replay_check else permissions_inside(call.view, type(call.owner))
+    inside = None if options.replay_check else permissions_inside(call.view, type(call.owner))
     if inside is not None:
         raise replay_too_early(type(call.owner), inside)
 

@@ -11,22 +11,22 @@ from asgiref.sync import sync_to_async
 
 from redlock_django.exceptions import IdempotencyRefused, InvalidRedlock
 from redlock_django.idempotency.attempt import Attempt
+from redlock_django.idempotency.decorator_options import IdempotentOptions
 from redlock_django.idempotency.recorders import Recording
-from redlock_django.idempotency.terms import IdempotentTerms
 from redlock_django.idempotency.work import Ask, InThread, RunView, TakeLock, Way, WhoAsks, Work
-from redlock_django.lock_terms import no_lock
-from redlock_django.locked_call import Call
-from redlock_django.nesting import Nesting, opens_transaction
-from redlock_django.responses import aanswer, answer
-from redlock_django.transactions import two_locks, view_name
+from redlock_django.web.call import Call
+from redlock_django.web.nesting import Nesting, opens_transaction
+from redlock_django.web.options import no_lock
+from redlock_django.web.responses import aanswer, answer
+from redlock_django.web.transactions import two_locks, view_name
 
 
 class Driver:
     """Answers one request of an idempotent view, in whichever colour."""
 
-    def __init__(self, call: Call, terms: IdempotentTerms) -> None:
+    def __init__(self, call: Call, options: IdempotentOptions) -> None:
         self._call = call
-        self._terms = terms
+        self._options = options
         self._nesting = Nesting.of(call.request)
         self._deferred = self._nesting.take_deferred()
 
@@ -38,7 +38,7 @@ class Driver:
         self._nesting.deduping = True
         try:
             with ExitStack() as freeing:
-                steps = _Steps(Attempt(call, self._terms, is_async=False).way())
+                steps = _Steps(Attempt(call, self._options, is_async=False).way())
                 for work in steps:
                     try:
                         steps.result = self._do(work, freeing)
@@ -46,7 +46,7 @@ class Driver:
                         steps.error = error
                 return steps.answer
         except IdempotencyRefused as error:
-            error.problem_base = self._terms.options().problem_base
+            error.problem_base = self._options.settings().problem_base
             return getattr(call.owner, "answer_lock_error", answer)(call.request, error)
         finally:
             self._nesting.deduping = False
@@ -76,7 +76,7 @@ class Driver:
         call = self._call
         self._nesting.record_with(recorder)
         if not opens_transaction(call.view):
-            return run(call._replace(terms=self._deferred or no_lock(self._terms.using)))
+            return run(call._replace(options=self._deferred or no_lock(self._options.using)))
         if self._deferred is not None:
             raise two_locks(call.view)
         return call.view(*call.args, **call.kwargs)
@@ -89,7 +89,7 @@ class Driver:
         self._nesting.deduping = True
         try:
             async with AsyncExitStack() as freeing:
-                steps = _Steps(Attempt(call, self._terms, is_async=True).way())
+                steps = _Steps(Attempt(call, self._options, is_async=True).way())
                 for work in steps:
                     try:
                         steps.result = await self._ado(work, freeing)
@@ -97,7 +97,7 @@ class Driver:
                         steps.error = error
                 return steps.answer
         except IdempotencyRefused as error:
-            error.problem_base = self._terms.options().problem_base
+            error.problem_base = self._options.settings().problem_base
             return await aanswer(call.request, error)
         finally:
             self._nesting.deduping = False

@@ -15,7 +15,7 @@ from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from redlock_django.idempotency.options import options_of
+from redlock_django.idempotency.settings import settings_of
 
 if TYPE_CHECKING:
     _Form = forms.BaseForm
@@ -30,7 +30,7 @@ class HiddenKey:
         self._using = using
 
     def __str__(self) -> SafeString:
-        name = options_of(self._using).field
+        name = settings_of(self._using).field
         return format_html('<input type="hidden" name="{}" value="{}">', name, uuid4())
 
     __html__ = __str__
@@ -53,7 +53,7 @@ class IdempotentFormMixin(_Form):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._key_field = options_of(self.idempotency_using).field
+        self._key_field = settings_of(self.idempotency_using).field
         self.fields[self._key_field] = _KeyField()
 
     def add_prefix(self, field_name: str) -> str:

@@ -11,7 +11,7 @@ from django.conf import settings
 from django.utils.crypto import salted_hmac
 
 from redlock_django.exceptions import KeyInvalid
-from redlock_django.locking import Lock
+from redlock_django.locking.lock import Lock
 
 LONGEST = 255
 """Characters an idempotency key may have."""

@@ -20,7 +20,7 @@ from redlock_django.exceptions import (
 )
 
 
-class State(StrEnum):
+class RecordState(StrEnum):
     """What became of the first request with a key."""
 
     RUNNING = "running"  # or was, when its process died
@@ -29,7 +29,7 @@ class State(StrEnum):
     UNCERTAIN = "uncertain"  # it may have had its effect
 
 
-FINISHED = frozenset({State.COMPLETED, State.TOMBSTONE})
+FINISHED = frozenset({RecordState.COMPLETED, RecordState.TOMBSTONE})
 """The states that end with their retention; the others last until somebody finds out."""
 
 
@@ -39,7 +39,7 @@ class Known(NamedTuple):
     `same` is whether it was the same request, `expired` whether its retention is over.
     """
 
-    state: State
+    state: RecordState
     same: bool = True
     expired: bool = False
 
@@ -85,11 +85,11 @@ def decide(known: Known | None, lock: KeyLock, *, rerun_expired: bool = False) -
     if over:
         return KeyExpired
     match known.state:
-        case State.COMPLETED:
+        case RecordState.COMPLETED:
             return Step.REPLAY
-        case State.TOMBSTONE:
+        case RecordState.TOMBSTONE:
             return ResultUnavailable
-        case State.UNCERTAIN:
+        case RecordState.UNCERTAIN:
             return OutcomeUncertain
     # It says "running", and we hold the lock that it would hold.
     return {**_BUSY, KeyLock.HELD: Step.DOUBT, KeyLock.BUSY_OTHERWISE: KeyInFlight}[lock]

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from redlock_django.exceptions import ResultUnavailable
 from redlock_django.idempotency.key import Seal
-from redlock_django.idempotency.protocol import Known, State
+from redlock_django.idempotency.protocol import Known, RecordState
 from redlock_django.idempotency.replay import Stored
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class Claim:
     def known(self, key_hash: str, fingerprint: str, state: str, expires: datetime | None) -> Known:
         """Say what a record means for this request."""
         return Known(
-            State(state),
+            RecordState(state),
             same=Seal(key_hash, fingerprint) in self.seals,
             expired=expires is not None and expires <= timezone.now(),
         )
@@ -78,7 +78,7 @@ class Unsettled:
 
     key_hash: str
     attempt: str
-    state: State
+    state: RecordState
     user: str
     method: str
     path: str
@@ -89,7 +89,7 @@ class Unsettled:
         """Take it from a row."""
         same = ("key_hash", "attempt", "user", "method", "path")
         told = {name: getattr(row, name) for name in same}
-        return cls(state=State(row.state), created=row.created_at, **told)
+        return cls(state=RecordState(row.state), created=row.created_at, **told)
 
 
 class Store(ABC):

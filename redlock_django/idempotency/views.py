@@ -9,7 +9,7 @@ from asgiref.sync import iscoroutinefunction
 from django.utils.decorators import classonlymethod
 
 from redlock_django.idempotency.decorators import idempotent
-from redlock_django.transactions import take_over
+from redlock_django.web.transactions import take_over
 
 if TYPE_CHECKING:
     from django.views.generic import View

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
 from redlock_django.idempotency.recorders import Recording
-from redlock_django.locking import Lock
+from redlock_django.locking.lock import Lock
 
 
 class InThread(NamedTuple):

@@ -21,9 +21,9 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from redlock_django.engine.holders import Holding
 from redlock_django.exceptions import BadResource, InvalidRedlock
+from redlock_django.locking.names import printable
 from redlock_django.management.single_run import BAD_ARGUMENTS
 from redlock_django.management.table import table
-from redlock_django.names import printable
 
 
 class OperatorCommand(BaseCommand):

@@ -14,8 +14,8 @@ from redlock_django.exceptions import (
     QuorumUnreachable,
     ResourceLocked,
 )
-from redlock_django.holding import OnConflict
-from redlock_django.locking import Lock, lock
+from redlock_django.locking.lock import Lock, lock
+from redlock_django.web.hold import OnConflict
 
 BAD_ARGUMENTS = 2
 NO_QUORUM = 3
@@ -63,13 +63,13 @@ class SingleRunMixin(BaseCommand):
             return super().execute(*args, **options)
 
 
-def take(stack: ExitStack, key: str, *, skip: bool, **terms: Any) -> Lock | None:
+def take(stack: ExitStack, key: str, *, skip: bool, **deployment: Any) -> Lock | None:
     """Take a lock until `stack` is left; None if it is held elsewhere and `skip` says so.
 
     Raises CommandError with the exit status otherwise.
     """
     try:
-        return stack.enter_context(lock(key, **terms))
+        return stack.enter_context(lock(key, **deployment))
     except ResourceLocked as error:
         if skip:
             return None

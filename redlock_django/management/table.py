@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable, Sequence
 
-from redlock_django.names import printable
+from redlock_django.locking.names import printable
 
 NARROWEST = 12
 """Columns of the terminal that a cell keeps before its line is cut off."""

@@ -7,10 +7,10 @@ from types import TracebackType
 from redlock_django.engine.holders import Holding
 from redlock_django.engine.quorum import quorum
 from redlock_django.engine.validity import Lease
-from redlock_django.handler import locks
-from redlock_django.inspection import look
-from redlock_django.locking import holds
-from redlock_django.names import check_resource
+from redlock_django.locking.handler import locks
+from redlock_django.locking.lock import holds
+from redlock_django.locking.names import check_resource
+from redlock_django.operate.inspection import look
 
 _SOMEBODY = '{"host":"elsewhere","app":"held_elsewhere"}'
 
@@ -29,7 +29,7 @@ class held_elsewhere:  # noqa: N801 - a context manager, used as a function
     def __enter__(self) -> None:
         # Not by a Lock: what this very task or thread holds cannot be refused to it.
         self._backend = locks[self.using].backend
-        longest = self._backend.terms.max_ttl
+        longest = self._backend.deployment.max_ttl
         self._lease: Lease = self._backend.acquire(self.resources, longest, 0, _SOMEBODY)
 
     def __exit__(
@@ -42,7 +42,7 @@ class held_elsewhere:  # noqa: N801 - a context manager, used as a function
 
     async def __aenter__(self) -> None:
         self._backend = locks[self.using].backend
-        longest = self._backend.terms.max_ttl
+        longest = self._backend.deployment.max_ttl
         self._lease = await self._backend.aacquire(self.resources, longest, 0, _SOMEBODY)
 
     async def __aexit__(

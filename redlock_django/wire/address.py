@@ -71,20 +71,20 @@ class Address:
 
     `name` is what a person sees: `host:port`, `host:port/db` or the unix path, never a secret.
     `kwargs` go to `connection_class`, may hold a password, and are in no repr.
-    `place` is equal for two addresses of one server; the db does not count, since two
+    `endpoint` is equal for two addresses of one server; the db does not count, since two
     databases of one server are one master.
     """
 
     name: str
-    place: Hashable
+    endpoint: Hashable
     connection_class: ConnectionClass
     kwargs: Mapping[str, Any] = field(repr=False, compare=False)
 
     @property
     def store(self) -> str:
         """One text for each database of each server, however a URL spells it."""
-        place = self.place if isinstance(self.place, tuple) else (self.place,)
-        return "/".join(map(str, (*place, self.kwargs["db"])))
+        endpoint = self.endpoint if isinstance(self.endpoint, tuple) else (self.endpoint,)
+        return "/".join(map(str, (*endpoint, self.kwargs["db"])))
 
     @classmethod
     def from_url(cls, url: str, options: Mapping[str, Any] | None = None) -> Address:
@@ -110,17 +110,17 @@ class Address:
         _check_accepted(connection_class, kwargs)
         if scheme == "unix":
             name = kwargs["path"]
-            place: Hashable = name
+            endpoint: Hashable = name
         else:
             host, port = kwargs["host"], kwargs.setdefault("port", 6379)
             name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
             # Case and the usual second name of this machine; what else may be one server
             # under two names shows when both answer with one run_id.
             bare = host.lower().rstrip(".")
-            place = ("127.0.0.1" if bare == "localhost" else bare, port)
+            endpoint = ("127.0.0.1" if bare == "localhost" else bare, port)
         if kwargs["db"]:
             name = f"{name}/{kwargs['db']}"
-        return cls(name=name, place=place, connection_class=connection_class, kwargs=kwargs)
+        return cls(name=name, endpoint=endpoint, connection_class=connection_class, kwargs=kwargs)
 
 
 def _split(url: str) -> SplitResult:

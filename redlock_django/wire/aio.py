@@ -175,30 +175,30 @@ class LoopLinks(Links):
             self._flush()
 
     def _writable(self, master: Master) -> None:
-        self._dirty.add(master.place)
+        self._dirty.add(master.index)
         self._flush()
 
     def _changed(self) -> None:
         for news in self._hopes:
             _settle(news)
 
-    def deliver(self, place: int, result: Joined | Unfit) -> bool:
+    def deliver(self, index: int, result: Joined | Unfit) -> bool:
         loop = self._loop()
         self._arriving.append(result)
         with suppress(RuntimeError):  # the loop was closed in between
             if loop is not None and not self.closed.is_set():
-                loop.call_soon_threadsafe(self._delivered, place, result)
+                loop.call_soon_threadsafe(self._delivered, index, result)
                 return isinstance(result, Unfit)
         self.closed.set()
         unwanted(result)
         return False
 
-    def _delivered(self, place: int, result: Joined | Unfit) -> None:
+    def _delivered(self, index: int, result: Joined | Unfit) -> None:
         self._arriving.remove(result)
         if self.closed.is_set():
             unwanted(result)
             return
-        self.arrived(place, result)
+        self.arrived(index, result)
         self._flush()
 
     # Lateness. Reads that are ready run before timers in every turn of a loop, so a stall

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from redis.exceptions import RedisError
 
-from redlock_django.engine.commands import Terms, script
+from redlock_django.engine.commands import Deployment, script
 from redlock_django.wire.address import Address
 from redlock_django.wire.join import Unfit, ask, check, describe, prepare, read_info, read_marker
 
@@ -38,12 +38,14 @@ class Standing:
     key: str
 
 
-def look(address: Address, terms: Terms, tolerate: frozenset[str], timeout: float) -> Standing:
+def look(
+    address: Address, deployment: Deployment, tolerate: frozenset[str], timeout: float
+) -> Standing:
     """How a master stands; `timeout` in seconds for each answer. Raises Unfit."""
     with _connection(address, timeout) as connection:
         info = read_info(ask(connection, ("INFO",))[0])
         check(info, tolerate)
-        marker, (seconds, micros) = ask(connection, ("GET", terms.marker), ("TIME",))
+        marker, (seconds, micros) = ask(connection, ("GET", deployment.marker), ("TIME",))
         now = int(seconds) * 1_000_000 + int(micros)
         known = read_marker(marker)
         return Standing(
@@ -51,13 +53,14 @@ def look(address: Address, terms: Terms, tolerate: frozenset[str], timeout: floa
             run_id=info["run_id"],
             trusted=bool(known and known.run_id == info["run_id"] and known.ready_at <= now),
             fingerprint=known.deployment if known else "",
-            key=_any_key(connection, terms.lock("*")) or _any_key(connection, terms.fence("*")),
+            key=_any_key(connection, deployment.lock("*"))
+            or _any_key(connection, deployment.fence("*")),
         )
 
 
 def declare(
     standing: Standing,
-    terms: Terms,
+    deployment: Deployment,
     timeout: float,
     how: Literal["trust", "reconfigure"],
     after: Sequence[Standing] = (),
@@ -68,15 +71,15 @@ def declare(
     the restart delays, so that every lock taken under the old numbers has run out: those of
     this master and of all that it comes `after`.
     """
-    delay, _ = drained([s.fingerprint for s in (standing, *after)], terms.fingerprint)
-    return _mark(standing, terms.marker, terms.fingerprint, delay, timeout, how)
+    delay, _ = drained([s.fingerprint for s in (standing, *after)], deployment.fingerprint)
+    return _mark(standing, deployment.marker, deployment.fingerprint, delay, timeout, how)
 
 
-def close(standing: Standing, terms: Terms, timeout: float) -> None:
+def close(standing: Standing, deployment: Deployment, timeout: float) -> None:
     """Let no client count a master, old or new, until it is declared. Raises Unfit."""
     # With the old numbers, which whoever declares it has to know, if we break off here.
-    fingerprint = (standing.fingerprint or terms.fingerprint).removesuffix(CLOSED) + CLOSED
-    _mark(standing, terms.marker, fingerprint, 0, timeout, "reconfigure")
+    fingerprint = (standing.fingerprint or deployment.fingerprint).removesuffix(CLOSED) + CLOSED
+    _mark(standing, deployment.marker, fingerprint, 0, timeout, "reconfigure")
 
 
 def drained(old: Sequence[str], new: str) -> tuple[int, bool]:

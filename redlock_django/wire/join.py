@@ -18,7 +18,7 @@ from redis.exceptions import AuthenticationError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
-from redlock_django.engine.commands import COMMANDS, Terms, script
+from redlock_django.engine.commands import COMMANDS, Deployment, script
 from redlock_django.engine.printable import printable
 from redlock_django.wire.acl import forbidden
 from redlock_django.wire.address import Address
@@ -66,7 +66,9 @@ class Joined:
     pushes: bool = False
 
 
-def join(address: Address, terms: Terms, tolerate: frozenset[str], timeout: float) -> Joined:
+def join(
+    address: Address, deployment: Deployment, tolerate: frozenset[str], timeout: float
+) -> Joined:
     """Connect, check and ask a master; `timeout` in seconds. Raises Unfit."""
     connection = prepare(address, timeout)
     try:
@@ -79,9 +81,9 @@ def join(address: Address, terms: Terms, tolerate: frozenset[str], timeout: floa
             connection,
             *(("SCRIPT", "LOAD", script(command.name)[0]) for command in COMMANDS),
             ("SCRIPT", "LOAD", script("join")[0]),
-            ("EVAL", *join_arguments(terms, run_id, "join", 0, text=True)),
+            ("EVAL", *join_arguments(deployment, run_id, "join", 0, text=True)),
         )
-        trust = read_trust(terms, answer, sent, clock())
+        trust = read_trust(deployment, answer, sent, clock())
         taken: socket.socket = connection._sock
         pushes = speaks_resp3(taken)
         # From here on the socket is ours alone: redis-py must neither close nor shut it.
@@ -125,28 +127,28 @@ def speaks_resp3(connected: socket.socket) -> bool:
 
 
 def join_arguments(
-    terms: Terms, run_id: str, how: str, number: int, *, text: bool = False
+    deployment: Deployment, run_id: str, how: str, number: int, *, text: bool = False
 ) -> tuple[str | int, ...]:
     """What follows EVALSHA (or EVAL, with `text`) to run join.lua."""
     return (
         script("join")[0 if text else 1],
         1,
-        terms.marker,
+        deployment.marker,
         number,
         run_id,
-        terms.fingerprint,
-        round(terms.restart_delay * 1_000_000),
+        deployment.fingerprint,
+        round(deployment.restart_delay * 1_000_000),
         how,
     )
 
 
-def read_trust(terms: Terms, answer: Any, sent: float, read: float) -> Trust:
+def read_trust(deployment: Deployment, answer: Any, sent: float, read: float) -> Trust:
     """Read a reply of join.lua that was asked for at `sent` and read at `read`."""
     _, status, time, ready_at, marker, why = answer
     if status == MISMATCH:
         raise ConfigMismatch(
             f"its marker says {why.decode(errors='replace')!r}, this alias says "
-            f"{terms.fingerprint!r}: every client of a master must have the same number of "
+            f"{deployment.fingerprint!r}: every client of a master must have the same number of "
             "masters, MAX_TTL, MAX_CLOCK_SKEW and RESTART_DELAY (after a planned change run "
             "'manage.py redlock_init --reconfigure')"
         )

@@ -26,7 +26,7 @@ from typing import Any
 
 import hiredis
 
-from redlock_django.engine.commands import NOT_READY, Command, Release, Terms, script
+from redlock_django.engine.commands import NOT_READY, Command, Deployment, Release, script
 from redlock_django.engine.quorum import NOT_ASKED, failed, quorum
 from redlock_django.engine.rounds import Round
 from redlock_django.wire.address import Address
@@ -54,22 +54,22 @@ class Links:
     def __init__(
         self,
         addresses: Sequence[Address],
-        terms: Terms,
+        deployment: Deployment,
         *,
         master_timeout: float,
         connect_timeout: float,
         tolerate: frozenset[str] = frozenset(),
         notice: Notice = ignore,
     ) -> None:
-        self.terms = terms
+        self.deployment = deployment
         self.master_timeout = master_timeout
         self.connect_timeout = connect_timeout
         self.tolerate = tolerate
         self.notice = notice
-        self.masters = [Master(place, address) for place, address in enumerate(addresses)]
-        self.steps = StepWatch(self.masters, terms, self._check)
+        self.masters = [Master(index, address) for index, address in enumerate(addresses)]
+        self.steps = StepWatch(self.masters, deployment, self._check)
         self.closed = threading.Event()
-        self.waiters = Waiters(terms)
+        self.waiters = Waiters(deployment)
         self._listening = False
         self._numbers = count(1)
         self._dirty: set[int] = set()
@@ -87,7 +87,7 @@ class Links:
         """A master came or went: whoever waits for a quorum of links looks again."""
         raise NotImplementedError
 
-    def deliver(self, place: int, result: Joined | Unfit) -> bool:
+    def deliver(self, index: int, result: Joined | Unfit) -> bool:
         """Take what a dial thread brings, from that thread; False ends the dialling.
 
         A connection that is not taken is closed here: the thread cannot know.
@@ -108,7 +108,7 @@ class Links:
         home = _Home(self, master)
         threading.Thread(
             target=dial,
-            args=(master, self.closed, home.deliver, home.notice, self.terms, delay),
+            args=(master, self.closed, home.deliver, home.notice, self.deployment, delay),
             kwargs={
                 "lost": reason if delay else "",
                 "tolerate": self.tolerate,
@@ -118,9 +118,9 @@ class Links:
             daemon=True,
         ).start()
 
-    def arrived(self, place: int, result: Joined | Unfit) -> bool:
+    def arrived(self, index: int, result: Joined | Unfit) -> bool:
         """A dial attempt has ended; returns whether another must follow."""
-        master = self.masters[place]
+        master = self.masters[index]
         if isinstance(result, Unfit):
             if master.hopeful or master.reason != str(result):
                 logger.warning(
@@ -199,7 +199,7 @@ class Links:
         hopeful = sum(1 for m in self.masters if m.hopeful)
         if not hopeful:
             return False
-        usable, need = self.usable(), quorum(self.terms.masters)
+        usable, need = self.usable(), quorum(self.deployment.masters)
         return usable < need <= usable + hopeful
 
     # Waiting.
@@ -241,13 +241,13 @@ class Links:
         asked: list[tuple[Master, Command]] = []
         for master, command in zip(self.masters, exchange.commands, strict=True):
             if command is None:
-                exchange.cast(master.place, NOT_ASKED)
+                exchange.cast(master.index, NOT_ASKED)
                 continue
             fault = master.fault(now) if command.trusted or master.link is None else ""
             if fault:
                 if isinstance(command, Release):
                     master.keep(command)
-                exchange.cast(master.place, failed(fault, sent=False))
+                exchange.cast(master.index, failed(fault, sent=False))
             else:
                 asked.append((master, command))
         # With a majority known to be down, nothing that needs a quorum is even sent.
@@ -255,7 +255,7 @@ class Links:
         packed: dict[int, bytes] = {}
         for master, command in asked:
             if hopeless and not isinstance(command, Release):
-                exchange.cast(master.place, NOT_ASKED)
+                exchange.cast(master.index, NOT_ASKED)
                 continue
             if isinstance(command, Release) and command.token in master.loose:
                 del master.loose[command.token]
@@ -280,7 +280,7 @@ class Links:
         # comes: either way the link is dropped, and nothing is misread.
         link.owed.append(owed)
         link.out += data
-        self._dirty.add(master.place)
+        self._dirty.add(master.index)
 
     def _check(self, master: Master, how: str) -> None:
         """Ask on the live link again whether the master may be trusted."""
@@ -290,7 +290,7 @@ class Links:
         if master.link is None or (master.checking and how == "join"):
             return
         master.checking = True
-        data = spell("EVALSHA", *join_arguments(self.terms, master.run_id, how, 0))
+        data = spell("EVALSHA", *join_arguments(self.deployment, master.run_id, how, 0))
         self._write(master, Owed(None, None, clock()), data)
 
     def flush(self) -> None:
@@ -362,7 +362,7 @@ class Links:
             raise ProtocolDesync("a reply of another round")
         try:
             if command is None:
-                trust = read_trust(self.terms, reply, owed.sent, clock())
+                trust = read_trust(self.deployment, reply, owed.sent, clock())
             else:
                 vote = command.vote(reply[1:])
         except Unfit as error:
@@ -382,7 +382,7 @@ class Links:
         if exchange is not None:
             # Behind the reply that showed a step come those of rounds that were asked before.
             doubted = not steady or (command.trusted and master.doubt(read))
-            exchange.cast(master.place, failed(master.doubt(read)) if doubted else vote)
+            exchange.cast(master.index, failed(master.doubt(read)) if doubted else vote)
 
     def _pushed(self, master: Master, link: Link, push: list[Any]) -> None:
         """A push: the answer to SUBSCRIBE, a call for a waiter, or nothing to us."""
@@ -392,7 +392,7 @@ class Links:
                 raise ProtocolDesync("a subscription that nobody asked for")
             self._paid(link)
         elif kind == b"message" and len(push) == 3:
-            self.waiters.call(push[2], master.place)
+            self.waiters.call(push[2], master.index)
 
     def _paid(self, link: Link) -> float:
         """The oldest reply has come; returns when."""
@@ -410,7 +410,7 @@ class Links:
         if word == "NOSCRIPT" and self._retry(master, owed.exchange, owed.command):
             return
         if owed.exchange is not None:
-            owed.exchange.cast(master.place, failed(f"answered {word}"))
+            owed.exchange.cast(master.index, failed(f"answered {word}"))
         # A check that failed must be made again, or the master would be suspected for ever.
         if owed.command is None or word in ("READONLY", "NOAUTH", "LOADING", "MASTERDOWN", "BUSY"):
             if isinstance(owed.command, Release):
@@ -420,7 +420,7 @@ class Links:
     def _retry(self, master: Master, exchange: Exchange | None, command: Command | None) -> bool:
         """Answer NOSCRIPT by EVAL, unless the round is over: then its undo is on the way."""
         if command is None:
-            asked = join_arguments(self.terms, master.run_id, master.how, 0, text=True)
+            asked = join_arguments(self.deployment, master.run_id, master.how, 0, text=True)
             data = spell("EVAL", *asked)
         elif isinstance(command, Release) or (exchange is not None and not exchange.decided):
             number = exchange.number if exchange is not None else 0
@@ -446,7 +446,7 @@ class Links:
         """The masters that owe a reply."""
         return [m for m in self.masters if m.link is not None and m.link.owed]
 
-    def patience(self) -> float:
+    def poll_timeout(self) -> float:
         """Seconds to poll until the next link may have to be judged."""
         waited = -1.0
         for master in self.masters:
@@ -492,7 +492,7 @@ class Links:
             elif command is not None and command.sets:
                 master.loosen(command.token)
             if owed.exchange is not None:
-                owed.exchange.cast(master.place, failed(reason))
+                owed.exchange.cast(master.index, failed(reason))
         # A connection that ended in peace (an idle time-out, a restart) may come back at
         # once; a master that fell behind, or fails again, is left alone for a while.
         calm = not late and master.failures == 0
@@ -548,14 +548,14 @@ class _Home:
 
     def __init__(self, links: Links, master: Master) -> None:
         self.links = weakref.ref(links)
-        self.place, self.name = master.place, master.address.name
+        self.index, self.name = master.index, master.address.name
 
     def deliver(self, result: Joined | Unfit) -> bool:
         links = self.links()
         if links is None:
             unwanted(result)
             return False
-        return links.deliver(self.place, result)
+        return links.deliver(self.index, result)
 
     def notice(self, result: Joined | Unfit) -> None:
         links = self.links()

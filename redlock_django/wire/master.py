@@ -9,7 +9,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 
-from redlock_django.engine.commands import Release, Terms
+from redlock_django.engine.commands import Deployment, Release
 from redlock_django.wire.address import Address
 from redlock_django.wire.join import Joined, Trust, Unfit, join
 from redlock_django.wire.link import Link
@@ -26,8 +26,8 @@ KEPT = 10_000  # releases and unanswered tokens remembered for a master that is 
 class Master:
     """One master, whether there is a link to it or not."""
 
-    def __init__(self, place: int, address: Address) -> None:
-        self.place = place
+    def __init__(self, index: int, address: Address) -> None:
+        self.index = index
         self.address = address
         self.link: Link | None = None
         self.run_id = ""
@@ -94,7 +94,7 @@ def dial(
     closed: threading.Event,
     deliver: Callable[[Joined | Unfit], bool],
     notice: Callable[[Joined | Unfit], None],
-    terms: Terms,
+    deployment: Deployment,
     delay: float,
     *,
     lost: str,
@@ -112,7 +112,7 @@ def dial(
     while not closed.wait(delay):
         result: Joined | Unfit
         try:
-            result = join(master.address, terms, tolerate, timeout)
+            result = join(master.address, deployment, tolerate, timeout)
         except Unfit as error:
             result = error
         except Exception as error:  # a bug or a misuse must not end the probing silently

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 
-from redlock_django.engine.commands import Terms
+from redlock_django.engine.commands import Deployment
 from redlock_django.engine.quorum import quorum
 from redlock_django.engine.validity import Lease
 from redlock_django.wire.clock import clock
@@ -24,12 +24,12 @@ class StepWatch:
     def __init__(
         self,
         masters: Sequence[Master],
-        terms: Terms,
+        deployment: Deployment,
         check: Callable[[Master, str], None],
         clock: Callable[[], float] = clock,
     ) -> None:
         self.masters = masters
-        self.terms = terms
+        self.deployment = deployment
         self.check = check
         self.clock = clock
         self.voided = float("-inf")  # leases begun up to this moment are lost
@@ -51,7 +51,7 @@ class StepWatch:
             then_low, then_high, at = master.offset
             slack = 0.01 * abs(now - at)
             apart = max(low - (then_high + slack), (then_low - slack) - high)
-            if apart > self.terms.max_clock_skew:
+            if apart > self.deployment.max_clock_skew:
                 master.offset = (low, high, now)
                 self._suspect(master, apart)
                 return False
@@ -63,7 +63,7 @@ class StepWatch:
     def _suspect(self, master: Master, apart: float) -> None:
         """A step is proved: ask all the others, to know whose clock it was."""
         master.suspect = f"its clock stepped by {apart:.1f} s"
-        self._stepped.add(master.place)
+        self._stepped.add(master.index)
         for other in self.masters:
             if other.link is not None:
                 self.check(other, "join")
@@ -71,7 +71,7 @@ class StepWatch:
 
     def checked(self, master: Master) -> None:
         """A master has answered a check."""
-        if master.suspect and master.place not in self._stepped:
+        if master.suspect and master.index not in self._stepped:
             master.suspect = ""  # marked on the master: its ready-at says the rest
         self.decide()
 
@@ -79,9 +79,9 @@ class StepWatch:
         """Once every master that was asked has answered or is gone, say whose clock it was."""
         if not self._stepped or any(m.checking and m.link for m in self.masters):
             return
-        stepped = [self.masters[place] for place in sorted(self._stepped)]
+        stepped = [self.masters[index] for index in sorted(self._stepped)]
         self._stepped = set()
-        if len(stepped) >= quorum(self.terms.masters):
+        if len(stepped) >= quorum(self.deployment.masters):
             self._blame_ourselves(stepped)
             return
         for master in stepped:
@@ -98,7 +98,7 @@ class StepWatch:
         now = self.clock()
         # A clock that went back shows less than it did when those leases were begun.
         self.voided = max(now, self._latest)
-        until = self.voided + self.terms.restart_delay
+        until = self.voided + self.deployment.restart_delay
         for master in stepped:
             master.suspect = ""
             master.distrusted_until = until

@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar
 
 from redis.exceptions import RedisError
 
-from redlock_django.engine.commands import Terms, script
+from redlock_django.engine.commands import Deployment, script
 from redlock_django.wire.acl import forbidden
 from redlock_django.wire.address import Address
 from redlock_django.wire.clock import clock
@@ -66,8 +66,10 @@ class Survey:
     of connecting and for each answer.
     """
 
-    def __init__(self, addresses: Sequence[Address], terms: Terms, timeout: float) -> None:
-        self.terms = terms
+    def __init__(
+        self, addresses: Sequence[Address], deployment: Deployment, timeout: float
+    ) -> None:
+        self.deployment = deployment
         self.timeout = timeout
         self.silent: dict[int, str] = {}
         self.forbidden: set[int] = set()
@@ -85,8 +87,8 @@ class Survey:
         trace: TracebackType | None,
     ) -> None:
         self._closed.set()
-        for place, connection in self._connections.items():
-            if place not in self.silent:  # else its thread may be in there, and closes it
+        for index, connection in self._connections.items():
+            if index not in self.silent:  # else its thread may be in there, and closes it
                 connection.disconnect()
 
     def ask(self, what: Callable[[Say], Answer], within: float | None = None) -> dict[int, Answer]:
@@ -98,16 +100,16 @@ class Survey:
 
     def health(self) -> dict[int, Health]:
         """How each master that answers is."""
-        return self._each(lambda connection: _health(connection, self.terms), None)
+        return self._each(lambda connection: _health(connection, self.deployment), None)
 
     def _each(self, work: Callable[[Any], Answer], within: float | None) -> dict[int, Answer]:
         done: SimpleQueue[tuple[int, Answer | Unfit]] = SimpleQueue()
-        asked = [place for place in range(len(self._addresses)) if place not in self.silent]
-        for place in asked:
+        asked = [index for index in range(len(self._addresses)) if index not in self.silent]
+        for index in asked:
             threading.Thread(
                 target=self._one,
-                args=(place, work, done),
-                name=f"redlock-survey-{self._addresses[place].name}",
+                args=(index, work, done),
+                name=f"redlock-survey-{self._addresses[index].name}",
                 daemon=True,
             ).start()
         allowed = self.timeout if within is None else within
@@ -116,41 +118,41 @@ class Survey:
         heard: set[int] = set()
         while len(heard) < len(asked):
             try:
-                place, answer = done.get(timeout=max(0.0, deadline - time.monotonic()))
+                index, answer = done.get(timeout=max(0.0, deadline - time.monotonic()))
             except Empty:
                 break
-            heard.add(place)
+            heard.add(index)
             if isinstance(answer, Unfit):
-                self.silent[place] = str(answer)
+                self.silent[index] = str(answer)
                 if isinstance(answer, _Forbidden):
-                    self.forbidden.add(place)
+                    self.forbidden.add(index)
             else:
-                answers[place] = answer
-        for place in set(asked) - heard:
-            self.silent[place] = f"did not answer within {allowed:g} s"
+                answers[index] = answer
+        for index in set(asked) - heard:
+            self.silent[index] = f"did not answer within {allowed:g} s"
         return dict(sorted(answers.items()))
 
     def _one(
         self,
-        place: int,
+        index: int,
         work: Callable[[Any], Answer],
         done: SimpleQueue[tuple[int, Answer | Unfit]],
     ) -> None:
         connection = None
         try:
-            connection = self._connections.get(place)
+            connection = self._connections.get(index)
             if connection is None:
-                connection = prepare(self._addresses[place], self.timeout)
+                connection = prepare(self._addresses[index], self.timeout)
                 connection.connect()
-                self._connections[place] = connection
-            done.put((place, work(connection)))
+                self._connections[index] = connection
+            done.put((index, work(connection)))
         except Unfit as error:
-            done.put((place, error))
+            done.put((index, error))
         except (RedisError, OSError) as error:
             kind = _Forbidden if forbidden(error) else Unfit
-            done.put((place, kind(describe(error, self.timeout))))
+            done.put((index, kind(describe(error, self.timeout))))
         except Exception as error:  # noqa: BLE001 - a thread's own traceback helps nobody
-            done.put((place, Unfit(f"could not be asked: {type(error).__name__}")))
+            done.put((index, Unfit(f"could not be asked: {type(error).__name__}")))
         else:
             if not self._closed.is_set():
                 return
@@ -166,14 +168,20 @@ def _sayer(connection: Any) -> Say:
     return say
 
 
-def _health(connection: Any, terms: Terms) -> Health:
+def _health(connection: Any, deployment: Deployment) -> Health:
     sent, wall = clock(), time.time()
     (seconds, micros) = ask(connection, ("TIME",))[0]
     latency = clock() - sent
     now = int(seconds) + int(micros) / 1_000_000
     info = read_info(ask(connection, ("INFO",))[0])
     text, sha = script("health")
-    keys = (terms.marker, terms.held, terms.lock(""), terms.fence(""), terms.tomb(""))
+    keys = (
+        deployment.marker,
+        deployment.held,
+        deployment.lock(""),
+        deployment.fence(""),
+        deployment.tomb(""),
+    )
     # In the three ways in which locks and people say a script.
     _, _, reply = ask(
         connection,

@@ -252,7 +252,7 @@ class SyncLinks(Links):
 
     def _poll(self, longest: float) -> None:
         with self._mutex:
-            asked = min(max(self.patience(), 0.0), longest)
+            asked = min(max(self.poll_timeout(), 0.0), longest)
         began = clock()
         events = self._poller.poll(int(asked * 1000) + 1)
         self._listened = clock()
@@ -265,7 +265,7 @@ class SyncLinks(Links):
                     self._hush()
                     continue
                 if event & select.POLLOUT:
-                    self._dirty.add(master.place)
+                    self._dirty.add(master.index)
                 if event & ~select.POLLOUT:
                     self.read(master)
                 heard.append(master)
@@ -301,12 +301,12 @@ class SyncLinks(Links):
         for bell in list(self._hopes):
             bell.ring()
 
-    def deliver(self, place: int, result: Joined | Unfit) -> bool:
+    def deliver(self, index: int, result: Joined | Unfit) -> bool:
         with self._mutex:
             if self.closed.is_set():
                 unwanted(result)
                 return False
-            again = self.arrived(place, result)
+            again = self.arrived(index, result)
             self.flush()
             self._left.ring()
             return again
@@ -342,4 +342,4 @@ class SyncLinks(Links):
     def _look_after(self, master: Master) -> None:
         self.read(master)
         if master.link is not None and master.link.blocked:
-            self._dirty.add(master.place)  # nobody polls: try again
+            self._dirty.add(master.index)  # nobody polls: try again

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable
 from itertools import count
 
-from redlock_django.engine.commands import Terms
+from redlock_django.engine.commands import Deployment
 from redlock_django.engine.quorum import quorum
 from redlock_django.wire.link import nobody
 
@@ -46,9 +46,9 @@ class Waiter:
 class Waiters:
     """All waiters that hear on one channel. A waiter nobody keeps any more is forgotten."""
 
-    def __init__(self, terms: Terms) -> None:
-        self.channel = terms.wake(secrets.token_hex(8))
-        self._masters = terms.masters
+    def __init__(self, deployment: Deployment) -> None:
+        self.channel = deployment.wake(secrets.token_hex(8))
+        self._masters = deployment.masters
         self._numbers = count(1)
         self._by_name: weakref.WeakValueDictionary[bytes, Waiter] = weakref.WeakValueDictionary()
 

@@ -14,10 +14,11 @@ from django.db import connection
 from django.urls import clear_url_caches
 from pytest_django import Settings
 
-from redlock_django import testing, transactions
+from redlock_django import testing
 from redlock_django.backends.memory import MemoryBackend
-from redlock_django.handler import locks
-from redlock_django.locking import Lock
+from redlock_django.locking.handler import locks
+from redlock_django.locking.lock import Lock
+from redlock_django.web import transactions
 
 MEMORY = "redlock_django.backends.memory.MemoryBackend"
 LOCK_MIDDLEWARE = "redlock_django.middleware.LockMiddleware"

@@ -14,7 +14,7 @@ from django.views.generic import View
 from pytest_django import Settings
 
 from redlock_django import LockResourceMixin, lock_resource
-from redlock_django.transactions import sees_commits as really_sees_commits
+from redlock_django.web.transactions import sees_commits as really_sees_commits
 from tests.app.checking import found
 from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
 
@@ -55,7 +55,7 @@ class Mixin(LockResourceMixin, View):
 
 def test_a_site_in_order(urls: Urls) -> None:
     views: list[Any] = [function, Dispatch.as_view(), Mixin.as_view()]
-    urls(*(path(f"{place}/<int:pk>/", view) for place, view in enumerate(views)))
+    urls(*(path(f"{index}/<int:pk>/", view) for index, view in enumerate(views)))
     assert found() == {}
 
 

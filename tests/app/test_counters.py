@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from redlock_django.backends.memory import MemoryBackend
-from redlock_django.counters import DESCRIPTIONS, Counts, MasterCounts, counters
 from redlock_django.exceptions import (
     InvalidRedlock,
     LockLost,
     QuorumUnreachable,
     ResourceLocked,
 )
-from redlock_django.freeing import force_release
-from redlock_django.handler import locks
-from redlock_django.locking import lock
+from redlock_django.locking.counters import DESCRIPTIONS, Counts, MasterCounts, counters
+from redlock_django.locking.handler import locks
+from redlock_django.locking.lock import lock
+from redlock_django.operate.forced_release import force_release
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -151,7 +151,7 @@ def test_lost_and_given_back_too_late(still: Callable[[float], None]) -> None:
 def test_given_back_after_somebody_else_freed_it(backend: MemoryBackend) -> None:
     held = lock(R).acquire()
     for master in backend.masters:
-        master.strings.pop(backend.terms.lock(R))
+        master.strings.pop(backend.deployment.lock(R))
     assert held.release() is False
     counts = counters["default"]
     assert (counts.lost, counts.released_late, counts.released) == (1, 1, 0)

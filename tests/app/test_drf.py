@@ -31,7 +31,7 @@ from rest_framework.viewsets import ModelViewSet, ViewSet
 from redlock_django import LockLost, QuorumUnreachable, ResourceLocked, lock, lock_resource, locks
 from redlock_django.backends.memory import MemoryBackend
 from redlock_django.contrib.drf import LockAPIMixin, as_api_exception, exception_handler
-from redlock_django.locking import Lock
+from redlock_django.locking.lock import Lock
 from testproject.shop.models import Order
 
 SITE: dict[str, Any] = {

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pytest_django import Settings
 
-    from redlock_django.locking import Lock
+    from redlock_django.locking.lock import Lock
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

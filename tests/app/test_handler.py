@@ -16,8 +16,8 @@ from django.test import override_settings
 from redlock_django import locks as exported
 from redlock_django.backends.memory import MemoryBackend
 from redlock_django.exceptions import InvalidRedlock
-from redlock_django.handler import LockService, LockServices, locks
-from redlock_django.locking import lock
+from redlock_django.locking.handler import LockService, LockServices, locks
+from redlock_django.locking.lock import lock
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -75,16 +75,16 @@ def test_the_aliases() -> None:
 
 def test_options_reach_the_backend() -> None:
     service = locks["payments"]
-    assert service.options.ttl == 5
+    assert service.settings.ttl == 5
     assert service.backend.alias == "payments"
-    assert service.backend.terms.prefix == "pay"
-    assert service.backend.terms.max_ttl == service.options.max_ttl
+    assert service.backend.deployment.prefix == "pay"
+    assert service.backend.deployment.max_ttl == service.settings.max_ttl
 
 
 def test_no_masters_with_the_memory_backend_is_one_master() -> None:
     backend = locks["default"].backend
-    assert backend.terms.names == ("memory",)
-    assert backend.terms.restart_delay == 0
+    assert backend.deployment.names == ("memory",)
+    assert backend.deployment.restart_delay == 0
 
 
 @pytest.mark.parametrize("alias", ["nothing", "defualt", ""])
@@ -100,7 +100,7 @@ def test_wrong_settings_are_told_each_time_and_can_be_mended() -> None:
             pytest.raises(InvalidRedlock, match="TTL"),
         ):
             locks["default"]
-    assert locks["default"].options.ttl == 10
+    assert locks["default"].settings.ttl == 10
 
 
 def test_changed_settings_make_it_anew(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,8 +109,8 @@ def test_changed_settings_make_it_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MemoryBackend, "close", lambda self: closed.append(self))
     with override_settings(REDLOCK={"default": {"BACKEND": MEMORY, "TTL": 7}}):
         assert closed == [before.backend]
-        assert locks["default"].options.ttl == 7
-    assert locks["default"].options.ttl == 10
+        assert locks["default"].settings.ttl == 7
+    assert locks["default"].settings.ttl == 10
     assert locks["default"] is not before
 
 

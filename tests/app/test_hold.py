@@ -24,7 +24,7 @@ from redlock_django.exceptions import (
     QuorumUnreachable,
     ResourceLocked,
 )
-from redlock_django.handler import locks
+from redlock_django.locking.handler import locks
 from redlock_django.management.single_run import SingleRunMixin
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from pytest_django import Settings
 
-    from redlock_django.locking import Lock
+    from redlock_django.locking.lock import Lock
 
 MEMORY = "redlock_django.backends.memory.MemoryBackend"
 
@@ -242,7 +242,7 @@ class UsersTestCase(TestCase):
 
 
 @pytest.mark.parametrize(
-    ("terms", "message"),
+    ("arguments", "message"),
     [
         ({"templates": ()}, "needs a name"),
         ({"templates": ("report:<customer>",)}, "needs a parameter 'customer'; there is: 'pk'"),
@@ -255,12 +255,12 @@ class UsersTestCase(TestCase):
         ({"wait": "1"}, "wait must be a number"),
     ],
 )
-def test_errors_at_import(terms: dict[str, Any], message: str) -> None:
+def test_errors_at_import(arguments: dict[str, Any], message: str) -> None:
     def function(pk: int) -> None: ...
 
-    templates = terms.pop("templates", ("nightly",))
+    templates = arguments.pop("templates", ("nightly",))
     with pytest.raises(InvalidRedlock, match=message):
-        hold(*templates, **terms)(function)
+        hold(*templates, **arguments)(function)
 
 
 def test_generators_are_refused() -> None:

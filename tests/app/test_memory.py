@@ -16,9 +16,9 @@ from redlock_django.backends.memory import MemoryBackend, MemoryMaster
 from redlock_django.engine import waiting
 from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import QuorumUnreachable, ResourceLocked
-from redlock_django.handler import locks
-from redlock_django.health import master_status
-from redlock_django.locking import lock
+from redlock_django.locking.handler import locks
+from redlock_django.locking.lock import lock
+from redlock_django.operate.health import master_status
 from redlock_django.signals import master_down, master_up
 from tests.waiting import until
 
@@ -52,7 +52,7 @@ def restless(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def holders(backend: MemoryBackend, resource: str = R) -> list[bytes | None]:
-    return [master.get(backend.terms.lock(resource)) for master in backend.masters]
+    return [master.get(backend.deployment.lock(resource)) for master in backend.masters]
 
 
 @pytest.mark.usefixtures("restless", "backend")
@@ -134,7 +134,7 @@ def no_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def waiters(backend: MemoryBackend) -> int:
     """How many wait, on every master."""
-    return min(len(master.queue(backend.terms.queue(R))) for master in backend.masters)
+    return min(len(master.queue(backend.deployment.queue(R))) for master in backend.masters)
 
 
 def _waiting(backend: MemoryBackend, number: int) -> bool:
@@ -218,7 +218,7 @@ def test_clear_forgets_everything_and_brings_every_master_up(backend: MemoryBack
 
 @pytest.mark.parametrize("down", range(6))
 def test_as_many_masters_down_as_one_likes(backend: MemoryBackend, down: int) -> None:
-    backend.down = [place < down for place in range(5)]
+    backend.down = [index < down for index in range(5)]
     if down < 3:
         with lock(R) as held:
             assert len([value for value in holders(backend) if value]) == 5 - down
@@ -235,7 +235,7 @@ def test_a_master_that_forgot_its_marker_is_not_counted(backend: MemoryBackend) 
     with pytest.raises(QuorumUnreachable, match="not trusted yet"):
         lock(R).acquire()
     for master in backend.masters[:1]:
-        master.set(backend.terms.marker, b"trusted")
+        master.set(backend.deployment.marker, b"trusted")
     with lock(R):
         pass
 
@@ -253,7 +253,7 @@ def test_a_clock_that_stands_apart_is_not_counted(backend: MemoryBackend) -> Non
 
 def test_foreign_locks_without_expiry(backend: MemoryBackend) -> None:
     for master in backend.masters[:3]:
-        master.set(backend.terms.lock(R), b"by hand")
+        master.set(backend.deployment.lock(R), b"by hand")
     with pytest.raises(ResourceLocked) as caught:
         lock(R).acquire()
     assert caught.value.retry_after is None
@@ -262,8 +262,8 @@ def test_foreign_locks_without_expiry(backend: MemoryBackend) -> None:
 
 def test_the_index_shows_what_is_held(backend: MemoryBackend) -> None:
     with lock("a", "b"):
-        assert [set(m.sets[backend.terms.held]) for m in backend.masters] == [{b"a", b"b"}] * 5
-    assert [m.sets[backend.terms.held] for m in backend.masters] == [{}] * 5
+        assert [set(m.sets[backend.deployment.held]) for m in backend.masters] == [{b"a", b"b"}] * 5
+    assert [m.sets[backend.deployment.held] for m in backend.masters] == [{}] * 5
 
 
 # What may happen to time and to masters.
@@ -274,7 +274,7 @@ def test_a_release_that_comes_late_takes_its_lock_off_the_index(backend: MemoryB
     lease = held._hold.lease  # type: ignore[union-attr]
     backend.advance(60)
     backend.release(lease)
-    assert [master.sets.get(backend.terms.held) for master in backend.masters] == [{}] * 5
+    assert [master.sets.get(backend.deployment.held) for master in backend.masters] == [{}] * 5
 
 
 def test_time_that_passes_ends_a_lock_here_and_on_the_masters(backend: MemoryBackend) -> None:
@@ -336,10 +336,10 @@ def test_masters_that_refuse_and_hang_are_told_of(
 
 def test_a_master_that_failed_still_knows_what_it_knew(backend: MemoryBackend) -> None:
     backend.acquire((R,), 10, 0, "{}")
-    for place in (0, 1, 2):
-        backend.hang(place)
-    for place in (0, 1, 2):
-        backend.restore(place)
+    for index in (0, 1, 2):
+        backend.hang(index)
+    for index in (0, 1, 2):
+        backend.restore(index)
     with pytest.raises(ResourceLocked):
         lock(R).acquire()
 
@@ -347,8 +347,8 @@ def test_a_master_that_failed_still_knows_what_it_knew(backend: MemoryBackend) -
 def test_masters_that_restarted_are_not_counted_until_they_may_be(
     backend: MemoryBackend, told: list[tuple[str, str, str]]
 ) -> None:
-    for place in (0, 1):
-        backend.restart(place)
+    for index in (0, 1):
+        backend.restart(index)
     with lock(R):
         assert holders(backend)[:2] == [None, None]
     before = backend.masters[2].run_id
@@ -357,7 +357,7 @@ def test_masters_that_restarted_are_not_counted_until_they_may_be(
     with pytest.raises(QuorumUnreachable, match="fresh or flushed: trusted in 64 s"):
         lock(R).acquire()
     assert [code for one in master_status() for code, _ in one.faults] == ["untrusted"] * 3
-    backend.advance(backend.terms.restart_delay)
+    backend.advance(backend.deployment.restart_delay)
     with lock(R):
         assert None not in holders(backend)
     assert told == []  # they were never down
@@ -372,8 +372,8 @@ def test_a_restart_ends_an_outage(backend: MemoryBackend, told: list[tuple[str, 
 
 def test_a_master_that_was_flushed_is_not_counted(backend: MemoryBackend) -> None:
     before = backend.masters[0].run_id
-    for place in range(3):
-        backend.forget(place)
+    for index in range(3):
+        backend.forget(index)
     assert backend.masters[0].run_id == before
     with pytest.raises(QuorumUnreachable, match="flushed"):
         lock(R).acquire()

@@ -20,7 +20,6 @@ from django.urls import path
 from django.views.generic import View
 from pytest_django import Settings
 
-from redlock_django.decorators import lock_resource
 from redlock_django.exceptions import (
     BadResource,
     InvalidRedlock,
@@ -28,9 +27,10 @@ from redlock_django.exceptions import (
     QuorumUnreachable,
     ResourceLocked,
 )
-from redlock_django.locking import lock
+from redlock_django.locking.lock import lock
 from redlock_django.middleware import LockMiddleware
 from redlock_django.signals import lock_released
+from redlock_django.web.lock_resource import lock_resource
 from testproject.shop.models import Order
 from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
 

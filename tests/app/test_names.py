@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redlock_django.exceptions import BadResource
-from redlock_django.names import LONGEST, check_resource, encode
+from redlock_django.locking.names import LONGEST, check_resource, encode
 
 anything = st.text(st.characters(exclude_categories=["Cs"]))
 

@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redlock_django.exceptions import BadResource, InvalidRedlock
-from redlock_django.names import check_resource
-from redlock_django.resources import LARGEST_JSON, LONGEST_RENDERED, Template, resource
+from redlock_django.locking.names import check_resource
+from redlock_django.web.resources import LARGEST_JSON, LONGEST_RENDERED, Template, resource
 
 factory = RequestFactory()
 # The two forms of one text are one value, so only one of them is drawn.
@@ -82,7 +82,7 @@ def test_a_converter_of_the_site(monkeypatch: pytest.MonkeyPatch) -> None:
             return f"{value:x}"
 
     known = {**converters.get_converters(), "hex": Hex()}
-    monkeypatch.setattr("redlock_django.resources.get_converters", lambda: known)
+    monkeypatch.setattr("redlock_django.web.resources.get_converters", lambda: known)
     template = Template("page:<hex:n>")
     assert {template.render(request(), {"n": n}) for n in ("FF", "ff", "0ff", 255)} == {"page:ff"}
 

@@ -17,7 +17,7 @@ from redlock_django.exceptions import (
     RedlockError,
     ResourceLocked,
 )
-from redlock_django.responses import aanswer, answer
+from redlock_django.web.responses import aanswer, answer
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,7 +16,7 @@ from pytest_django import Settings
 from redlock_django import lock_resource
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.middleware import LockMiddleware
-from redlock_django.transactions import TakenOver
+from redlock_django.web.transactions import TakenOver
 from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
 
 Urls = Callable[..., None]

@@ -12,8 +12,8 @@ from django.dispatch import Signal
 
 from redlock_django import signals
 from redlock_django.exceptions import QuorumUnreachable, ResourceLocked
-from redlock_django.handler import locks
-from redlock_django.locking import lock
+from redlock_django.locking.handler import locks
+from redlock_django.locking.lock import lock
 
 if TYPE_CHECKING:
     from pytest_django import Settings

@@ -15,8 +15,8 @@ from prometheus_client import REGISTRY
 
 from redlock_django import signals
 from redlock_django.contrib.prometheus import RedlockCollector
-from redlock_django.counters import DESCRIPTIONS
-from redlock_django.locking import lock
+from redlock_django.locking.counters import DESCRIPTIONS
+from redlock_django.locking.lock import lock
 from redlock_django.testing import lose_lock
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/howto/observe.md").read_text()

@@ -9,9 +9,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from redlock_django.contrib.prometheus import RedlockCollector
-from redlock_django.counters import DESCRIPTIONS, counters
 from redlock_django.exceptions import ResourceLocked
-from redlock_django.locking import lock
+from redlock_django.locking.counters import DESCRIPTIONS, counters
+from redlock_django.locking.lock import lock
 from redlock_django.testing import held_elsewhere, memory_masters
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any
 
 from redlock_django.backends.memory import MemoryMaster
 from redlock_django.engine import rounds
-from redlock_django.engine.commands import Terms
+from redlock_django.engine.commands import Deployment
 from redlock_django.engine.quorum import failed
 from redlock_django.engine.rounds import Pause, Protocol, Result, Round, Step
 from redlock_django.engine.validity import Lease
@@ -21,31 +21,31 @@ MARKER = b"trusted"
 class Masters:
     """N masters with one clock, and a client whose clock is the same."""
 
-    def __init__(self, masters: int = 3, **terms: Any) -> None:
-        names = tuple(f"m{place}" for place in range(masters))
-        self.terms = Terms(names=names, **terms)
+    def __init__(self, masters: int = 3, **deployment: Any) -> None:
+        names = tuple(f"m{index}" for index in range(masters))
+        self.deployment = Deployment(names=names, **deployment)
         self.now = START
         self.wall = 0.0  # seconds by which the wall clocks of all clients are wrong
         self.off = [0.0] * masters  # seconds by which each master's clock is wrong
         self.gone: set[str] = set()  # the channels that nobody hears any more
         self.called: list[tuple[int, str]] = []  # which master called whom
-        self.memories = [self._memory(place) for place in range(masters)]
+        self.memories = [self._memory(index) for index in range(masters)]
 
-    def _memory(self, place: int) -> MemoryMaster:
-        memory = MemoryMaster(lambda: int((self.now + self.off[place]) * 1_000_000))
-        memory.set(self.terms.marker, MARKER)
-        memory.publish = partial(self._publish, place)
+    def _memory(self, index: int) -> MemoryMaster:
+        memory = MemoryMaster(lambda: int((self.now + self.off[index]) * 1_000_000))
+        memory.set(self.deployment.marker, MARKER)
+        memory.publish = partial(self._publish, index)
         return memory
 
-    def _publish(self, place: int, channel: str, name: bytes) -> int:
+    def _publish(self, index: int, channel: str, name: bytes) -> int:
         if channel in self.gone:
             return 0
-        self.called.append((place, name.decode()))
+        self.called.append((index, name.decode()))
         return 1
 
-    def forget(self, place: int) -> None:
+    def forget(self, index: int) -> None:
         """The master comes back empty, and is trusted for all that."""
-        self.memories[place] = self._memory(place)
+        self.memories[index] = self._memory(index)
 
     def hear(
         self,
@@ -60,17 +60,17 @@ class Masters:
 
         To `down` ones nothing was ever sent; about `silent` ones nothing is known yet.
         """
-        for place, command in enumerate(asked.commands):
-            if place in silent:
+        for index, command in enumerate(asked.commands):
+            if index in silent:
                 continue
-            if command is None or place in down:
+            if command is None or index in down:
                 vote = failed("not asked", sent=False)
-            elif place in deaf:
+            elif index in deaf:
                 vote = failed("did not answer")
             else:
-                reply = self.memories[place].say(command, 0, MARKER)
-                vote = failed("did not answer") if place in mute else command.vote(reply[1:])
-            asked.tally.cast(place, vote)
+                reply = self.memories[index].say(command, 0, MARKER)
+                vote = failed("did not answer") if index in mute else command.vote(reply[1:])
+            asked.tally.cast(index, vote)
 
     def carry(self, protocol: Protocol[Result], step: Step, **how: Collection[int]) -> Result:
         """Carry a protocol from a step of it to its end."""
@@ -101,7 +101,7 @@ class Masters:
     ) -> Protocol[Lease]:
         """The acquire protocol, with tokens that can be told apart."""
         return rounds.acquire(
-            self.terms,
+            self.deployment,
             resources or ("r",),
             ttl,
             holder,
@@ -119,18 +119,18 @@ class Masters:
 
     def tokens(self, resource: str = "r") -> list[str]:
         """Whose lock stands on each master; "" for nobody's."""
-        values = (memory.get(self.terms.lock(resource)) for memory in self.memories)
+        values = (memory.get(self.deployment.lock(resource)) for memory in self.memories)
         return [(value or b"").decode().split(" ", 1)[0] for value in values]
 
     def queues(self, resource: str = "r") -> list[list[str]]:
         """Who waits on each master, the next one first."""
-        key = self.terms.queue(resource)
+        key = self.deployment.queue(resource)
         queues = [memory.queue(key) for memory in self.memories]
         return [[name.decode() for name in sorted(q, key=q.__getitem__)] for q in queues]
 
     def fences(self, resource: str = "r") -> list[int]:
         """The fence on each master."""
-        return [int(m.get(self.terms.fence(resource)) or 0) for m in self.memories]
+        return [int(m.get(self.deployment.fence(resource)) or 0) for m in self.memories]
 
 
 _numbers = count(1)

@@ -81,7 +81,7 @@ class Client:
 
     def wire_to(self, master: SimulatedMaster) -> Wire:
         """The wire that has a line to this master."""
-        return self.wires[self.service.places[master.terms.group]]
+        return self.wires[self.service.indexes[master.deployment.group]]
 
     # Being paused, interrupted, killed.
 
@@ -282,7 +282,7 @@ class Client:
         if ticket != self._ticket:
             return
         if self._stalls > 0 and self.luck.random() < self._stalls:
-            seconds = self.luck.uniform(0, 1.5 * self.service.terms.max_ttl)
+            seconds = self.luck.uniform(0, 1.5 * self.service.deployment.max_ttl)
             if self.luck.random() < 0.5:
                 self.pause(seconds)
                 self.hear(self._send, ticket, None)
@@ -379,7 +379,7 @@ class Client:
             self._safe = False
 
     def _renew(self, ttl: float, hold_until: float) -> Program:
-        """Hold to the end, renewing as the keeper does; or to the very last moment without."""
+        """Hold to the end and renew as the renewal service does; else hold to the last moment."""
         lease = self.lease
         assert lease is not None
         renews, state = self.luck.random() < 0.6, LeaseState.RENEWED

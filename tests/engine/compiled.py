@@ -32,14 +32,14 @@ def built() -> Path:
     for tree in TREES:
         for file in sorted((ROOT / tree).rglob("*.py")):
             text.update(file.read_bytes())
-    place = Path(gettempdir()) / f"redlock-compiled-{text.hexdigest()[:16]}"
-    if not place.exists():
-        _build(place)
-    return place
+    index = Path(gettempdir()) / f"redlock-compiled-{text.hexdigest()[:16]}"
+    if not index.exists():
+        _build(index)
+    return index
 
 
-def _build(place: Path) -> None:
-    begun = place.with_suffix(f".{os.getpid()}")
+def _build(index: Path) -> None:
+    begun = index.with_suffix(f".{os.getpid()}")
     for tree in TREES:
         copytree(ROOT / tree, begun / tree, ignore=ignore_patterns("__pycache__"))
     for folder in (begun / "tests", begun / "tests/engine"):
@@ -51,14 +51,14 @@ def _build(place: Path) -> None:
     silent = {**os.environ, "CFLAGS": "-O2 -w"}  # it warns of what never happens
     try:
         subprocess.run([*command, *hints, *files], cwd=begun, env=silent, check=True)
-        begun.rename(place)
+        begun.rename(index)
     finally:
         rmtree(begun, ignore_errors=True)
 
 
-def _told(place: Path) -> str:
+def _told(index: Path) -> str:
     command = [sys.executable, "-P", "-m", "tests.engine.sweep", *SAME]
-    path = {**os.environ, "PYTHONPATH": str(place)}
+    path = {**os.environ, "PYTHONPATH": str(index)}
     done = subprocess.run(command, env=path, check=True, stdout=subprocess.PIPE, text=True)
     return done.stdout
 
@@ -67,10 +67,10 @@ def main(argv: list[str]) -> None:
     """The command line: that of `sweep`, in whose place it is run."""
     if which("cythonize") is None:
         sys.exit("there is no Cython here: uv run --group release python -m tests.engine.compiled")
-    place = built()
-    if _told(place) != _told(ROOT):
+    index = built()
+    if _told(index) != _told(ROOT):
         sys.exit("compiled, the same seeds tell other stories")
-    os.environ["PYTHONPATH"] = str(place)
+    os.environ["PYTHONPATH"] = str(index)
     os.execv(sys.executable, [sys.executable, "-P", "-m", "tests.engine.sweep", *argv])
 
 

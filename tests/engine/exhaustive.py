@@ -27,7 +27,7 @@ from struct import Struct
 from typing import NamedTuple, TypeVar
 
 from redlock_django.backends.memory import MemoryMaster
-from redlock_django.engine.commands import Acquire, Command, Confirm, Terms
+from redlock_django.engine.commands import Acquire, Command, Confirm, Deployment
 from redlock_django.engine.fencing import highest, settled
 from redlock_django.engine.quorum import Tally, Verdict, Vote, failed, granted
 
@@ -93,8 +93,8 @@ class Search:
         self.rule = rule
         self.proposals = proposals
         self.losses = losses
-        self.terms = Terms(
-            names=tuple(f"m{place}" for place in range(len(fences))),
+        self.deployment = Deployment(
+            names=tuple(f"m{index}" for index in range(len(fences))),
             max_clock_skew=0.0005,
             restart_delay=0,
             max_ttl=60,
@@ -162,14 +162,14 @@ class Search:
                     f"{NAMES[number]} is through",
                     self._state(columns, _put(clients, number, through), last, losses),
                 )
-            for place, column in enumerate(columns):
-                if place and column == columns[place - 1]:
+            for index, column in enumerate(columns):
+                if index and column == columns[index - 1]:
                     continue  # they are in order: the same again
                 for move in self._moves(column, number, client):
                     if move.lost and losses == self.losses:
                         continue
                     rest = columns.copy()
-                    rest[place] = move.column
+                    rest[index] = move.column
                     after = losses + move.lost
                     if move.heard:
                         yield move.what, self._heard(rest, clients, number, last, after)
@@ -177,8 +177,8 @@ class Search:
                         rest.sort()
                         yield move.what, self._state(rest, clients, last, after)
 
-    def _moved(self, place: int, number: int, client: Client) -> tuple[Move, ...]:
-        column, name = self._columns[place], NAMES[number]
+    def _moved(self, index: int, number: int, client: Client) -> tuple[Move, ...]:
+        column, name = self._columns[index], NAMES[number]
         moves = []
         if client.phase == THROUGH and column.owner == number:
             freed = self._number(column._replace(owner=-1))
@@ -218,13 +218,13 @@ class Search:
     ) -> State:
         rest.sort()
         client = clients[number]
-        votes = tuple(self._columns[place].seats[number].vote for place in rest)
+        votes = tuple(self._columns[index].seats[number].vote for index in rest)
         after = self._judge(client, votes)
         if after.phase == client.phase:
             return self._state(rest, clients, last, losses)
         # What it has heard is of no use any more: forgetting it joins stories.
         more = "c" if after.phase == CONFIRMING else ""
-        rest = sorted(self._turn(place, number, more) for place in rest)
+        rest = sorted(self._turn(index, number, more) for index in rest)
         if after.phase == HOLDING:
             if any(other.phase == HOLDING for other in clients):
                 raise Broken("two hold it")
@@ -233,16 +233,16 @@ class Search:
             last = after.fence
         return self._state(rest, _put(clients, number, after), last, losses)
 
-    def _turned(self, place: int, number: int, more: str) -> int:
-        column = self._columns[place]
+    def _turned(self, index: int, number: int, more: str) -> int:
+        column = self._columns[index]
         seat = Seat(None, column.seats[number].waits + more)
         return self._number(column._replace(seats=_put(column.seats, number, seat)))
 
     def _judged(self, client: Client, votes: tuple[Vote | None, ...]) -> Client:
-        tally = Tally(len(votes), skew=self.terms.skew, rivals=client.phase == ASKING)
-        for place, vote in enumerate(votes):
+        tally = Tally(len(votes), skew=self.deployment.skew, rivals=client.phase == ASKING)
+        for index, vote in enumerate(votes):
             if vote is not None:
-                tally.cast(place, vote)
+                tally.cast(index, vote)
         if tally.verdict is Verdict.PENDING:
             return client
         if tally.verdict is Verdict.LOST:
@@ -259,9 +259,9 @@ class Search:
         if what == "c" and self.rule.confirm_anywhere:
             stored = max(stored, client.fence)
             return owner, stored, granted(NOW, (stored,))
-        master, terms = MemoryMaster(lambda: NOW), self.terms
-        lock, counter = terms.lock("r"), terms.fence("r")
-        master.set(terms.marker, b"trusted")
+        master, deployment = MemoryMaster(lambda: NOW), self.deployment
+        lock, counter = deployment.lock("r"), deployment.fence("r")
+        master.set(deployment.marker, b"trusted")
         master.set(counter, b"%d" % stored)
         if owner >= 0:
             master.set(lock, VALUES[owner].encode(), 1000)
@@ -269,11 +269,13 @@ class Search:
         command: Command
         if what == "a":
             command = Acquire(
-                terms=terms, resources=("r",), value=value, ttl=10,
+                deployment=deployment, resources=("r",), value=value, ttl=10,
                 proposal=self.proposals[number],
             )  # fmt: skip
         else:
-            command = Confirm(terms=terms, resources=("r",), value=value, fences=(client.fence,))
+            command = Confirm(
+                deployment=deployment, resources=("r",), value=value, fences=(client.fence,)
+            )
         vote = command.vote(master.say(command, 0, b"trusted")[1:])
         now = master.get(lock)
         owner = -1 if now is None else VALUES.index(now.decode())
@@ -281,8 +283,8 @@ class Search:
         return owner, int(master.get(counter) or 0), vote._replace(reason="", ttl=None)
 
 
-def _put(parts: tuple[Part, ...], place: int, part: Part) -> tuple[Part, ...]:
-    return (*parts[:place], part, *parts[place + 1 :])
+def _put(parts: tuple[Part, ...], index: int, part: Part) -> tuple[Part, ...]:
+    return (*parts[:index], part, *parts[index + 1 :])
 
 
 def _told(column: Column) -> str:

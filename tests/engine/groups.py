@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from redlock_django.backends.base import BaseBackend
-from redlock_django.backends.groups import Asking, GroupedBackend, Part
+from redlock_django.backends.sharded import Asking, Part, ShardedBackend
 from redlock_django.engine import rounds
-from redlock_django.engine.commands import Terms
+from redlock_django.engine.commands import Deployment
 from redlock_django.engine.errors import NotAcquired
 from redlock_django.engine.validity import Lease, LeaseState
 from redlock_django.wire.link import nobody
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 class SimulatedGroup(BaseBackend):
     """What `RedisBackend` is: one client's way to one group of masters."""
 
-    def __init__(self, client: Client, terms: Terms, wire: Wire) -> None:
+    def __init__(self, client: Client, deployment: Deployment, wire: Wire) -> None:
         super().__init__(
             "default",
             addresses=tuple(line.address for line in wire.lines),
-            terms=terms,
+            deployment=deployment,
             master_timeout=wire.master_timeout,
             connect_timeout=wire.connect_timeout,
         )
         self.client = client
         self.wire = wire
         self.simulated = (self,)
-        self.places = (0,)
+        self.indexes = (0,)
         self.said = LeaseState.RENEWED  # of the lease that was extended last
 
     def clock(self) -> float:
@@ -47,11 +47,13 @@ class SimulatedGroup(BaseBackend):
         client = self.client
         client.wire = self.wire
         if wait > 0:
-            client.waiter = Waiter(f"{self.wire.channel} {next(client.waits)}", self.terms.masters)
+            client.waiter = Waiter(
+                f"{self.wire.channel} {next(client.waits)}", self.deployment.masters
+            )
         try:
             return (
                 yield from rounds.acquire(
-                    self.terms,
+                    self.deployment,
                     resources,
                     ttl,
                     holder,
@@ -68,17 +70,17 @@ class SimulatedGroup(BaseBackend):
 
     def extend(self, lease: Lease, ttl: float) -> Any:
         self.client.wire = self.wire
-        self.said, lease = yield from rounds.extend(self.terms, lease, ttl, now=self.clock())
+        self.said, lease = yield from rounds.extend(self.deployment, lease, ttl, now=self.clock())
         return self.said, lease
 
     def release(self, lease: Lease) -> Any:
         self.client.wire = self.wire
-        return rounds.release(self.terms, lease)
+        return rounds.release(self.deployment, lease)
 
-    def hand_over(self, lease: Lease) -> None:
+    def post_release(self, lease: Lease) -> None:
         if not self.client.gone:  # a process that was killed says nothing
             self.client.world.seen["handed over"] += 1
-            asked = next(rounds.release(self.terms, lease, awaited=False))
+            asked = next(rounds.release(self.deployment, lease, awaited=False))
             assert isinstance(asked, rounds.Round)
             self.wire.begin(self.wire.exchange(asked, nobody))
 
@@ -90,7 +92,7 @@ class SimulatedGroup(BaseBackend):
         return [(self, lease)]
 
 
-class SimulatedGroups(GroupedBackend):
+class SimulatedGroups(ShardedBackend):
     """The product's own code over several groups; only what runs it is the client's."""
 
     def __init__(self, groups: Sequence[SimulatedGroup]) -> None:
@@ -98,9 +100,11 @@ class SimulatedGroups(GroupedBackend):
         self.simulated = tuple(groups)
         self.client = groups[0].client
         # As the world counts them: in these settings they may stand in another order.
-        self.places = tuple(
-            place
-            for _, place in sorted((group.wire.terms.group, n) for n, group in enumerate(groups))
+        self.indexes = tuple(
+            index
+            for _, index in sorted(
+                (group.wire.deployment.group, n) for n, group in enumerate(groups)
+            )
         )
 
     def _run(self, asking: Asking[Any]) -> Any:

@@ -194,8 +194,8 @@ class Judge:
 
         Then nothing is left that could order the next one behind the last.
         """
-        terms = master.terms
-        expired = master.clock.rose(since) > terms.fence_ttl - 3 * terms.max_clock_skew
+        deployment = master.deployment
+        expired = master.clock.rose(since) > deployment.fence_ttl - 3 * deployment.max_clock_skew
         return (master.forgot >= since or expired) and master.clock.fell(since) > 0
 
     def ended(self, lease: Lease) -> None:
@@ -213,9 +213,9 @@ class Judge:
             if not master.up:
                 continue
             for resource, token in master.locks().items():
-                left = master.memory.pttl(master.terms.lock(resource)) / 1000
+                left = master.memory.pttl(master.deployment.lock(resource)) / 1000
                 # What its clock went back by, it stands for as well, until somebody asks.
-                if not 0 <= left <= master.terms.max_ttl + master.clock.fell(0.0):
+                if not 0 <= left <= master.deployment.max_ttl + master.clock.fell(0.0):
                     raise Violation(f"{resource} stands on {master.name} for {left} s")
                 if clients_idle and self.alive[token] and token not in master.strays:
                     raise Violation(f"{resource} of {token[:6]} was left on {master.name}")
@@ -224,9 +224,9 @@ class Judge:
     def _queues(self, master: SimulatedMaster, *, clients_idle: bool) -> None:
         """No queue outlives its lock by much; nobody stands in one who does not wait."""
         for resource, names in master.waiters().items():
-            key = master.terms.queue(resource)
+            key = master.deployment.queue(resource)
             left = master.memory.ends[key] / 1000 - master.clock.read()
-            if left > master.terms.max_ttl + LINGER / 1000 + master.clock.fell(0.0):
+            if left > master.deployment.max_ttl + LINGER / 1000 + master.clock.fell(0.0):
                 raise Violation(f"the queue of {resource} stands on {master.name} for {left} s")
             for name in names if clients_idle else ():
                 client = name.rpartition(":")[2].partition(" ")[0]

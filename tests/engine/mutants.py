@@ -26,10 +26,10 @@ import pytest
 
 from redlock_django.backends.memory import MemoryMaster
 from redlock_django.engine import fencing, quorum, renewal, rounds, validity, waiting
-from redlock_django.engine.commands import Heal, Release, Terms
+from redlock_django.engine.commands import Deployment, Heal, Release
 from redlock_django.engine.errors import RedlockError
 from redlock_django.engine.quorum import Tally
-from redlock_django.keeper import Hold
+from redlock_django.locking.renewal_service import HeldLease
 from redlock_django.wire import join
 from redlock_django.wire.link import Link
 from redlock_django.wire.links import Links
@@ -220,7 +220,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a release cut off by Ctrl-C", "§6 to free twice does no harm", rounds.release,
-        (("yield Round(commands, Tally(terms.masters), awaited=False)", "pass"),),
+        (("yield Round(commands, Tally(deployment.masters), awaited=False)", "pass"),),
         partial(test_rounds.test_a_release_that_was_interrupted_is_said_again, RuntimeError),
     ),
     Mutant(
@@ -230,13 +230,13 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "pauses by chance alone", "§6 retry when the refusal's PTTL has passed",
-        waiting.patience, (("delay if left is None else", "delay if True else"),),
+        waiting.retry_delay, (("delay if left is None else", "delay if True else"),),
         test_rounds.test_no_pause_is_longer_than_the_lock_in_the_way,
     ),
     # §5, what a master checks.
     Mutant(
         "no tombstone", "§5 a release may leave a tombstone", Release.arguments,
-        (("ms(self.terms.max_ttl) if self.bury else 0", "0"),),
+        (("ms(self.deployment.max_ttl) if self.bury else 0", "0"),),
         test_rounds.test_a_release_can_bury_and_need_not_be_awaited,
     ),
     Mutant(
@@ -277,7 +277,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a fingerprint without the skew", "§7.4 fingerprint of N, MAX_TTL and skew",
-        _of(Terms, "fingerprint"), ((",skew={ms(self.max_clock_skew)}", ""),),
+        _of(Deployment, "fingerprint"), ((",skew={ms(self.max_clock_skew)}", ""),),
         test_commands.test_a_fingerprint_differs_where_a_number_differs,
     ),
     Mutant(
@@ -365,8 +365,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "one master confirms for all", "§5 a majority answered m", fencing.settled,
-        (("tally.majority(sum(1 for vote in votes if vote.fences[place] >= fence))",
-          "any(vote.fences[place] >= fence for vote in votes)"),),
+        (("tally.majority(sum(1 for vote in votes if vote.fences[index] >= fence))",
+          "any(vote.fences[index] >= fence for vote in votes)"),),
         schedules.what_a_crashed_writer_left_goes_to_a_majority,
     ),
     Mutant(
@@ -507,12 +507,12 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "nobody is called", "§5 release wakes the next waiter", free,
-        (("self._call_first(queues[place - 1], now)", "pass"),),
+        (("self._call_first(queues[index - 1], now)", "pass"),),
         test_queue.test_first_come_first_served,
     ),
     Mutant(
         "a turn is kept by who cannot use it", "§5 who cannot take all passes its turn on",
-        MemoryMaster._pass_on, (("if behind != place and", "if False and"),),
+        MemoryMaster._pass_on, (("if behind != index and", "if False and"),),
         test_queue.test_who_cannot_take_everything_lets_the_next_one_have_its_turn,
     ),
     Mutant(
@@ -622,7 +622,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "clocks may step", "§7.4 a step is proved by two intervals", StepWatch.note,
-        (("if apart > self.terms.max_clock_skew:", "if False:"),),
+        (("if apart > self.deployment.max_clock_skew:", "if False:"),),
         quiet.a_clock_that_steps_is_marked_on_its_master,
     ),
     Mutant(
@@ -662,7 +662,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "our own step is theirs", "§7.4 a majority steps: our own clock", StepWatch.decide,
-        (("len(stepped) >= quorum(self.terms.masters)", "False"),),
+        (("len(stepped) >= quorum(self.deployment.masters)", "False"),),
         quiet.the_clocks_of_a_majority_do_not_step_at_once,
     ),
     Mutant(
@@ -676,7 +676,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a child holds its parent's lock", "§7.7 in a child, inherited locks are not held",
-        _of(Hold, "inherited"), (("self.forks != locks.forks", "False"),),
+        _of(HeldLease, "inherited"), (("self.forks != locks.forks", "False"),),
         schedules.a_child_does_not_hold_what_its_parent_holds,
     ),
     Mutant(

@@ -23,7 +23,7 @@ from redlock_django.engine.commands import (
     FENCE_AHEAD,
     GRANTED,
     NOT_READY,
-    PROMISED,
+    RESERVED,
     Command,
     Heal,
     Release,
@@ -42,7 +42,7 @@ RARE = {
     NOT_READY: "not ready",
     FENCE_AHEAD: "fence ahead",
     ABSENT: "absent",
-    PROMISED: "promised",
+    RESERVED: "promised",
 }
 
 
@@ -127,7 +127,7 @@ class Line(Master):
     """What one client knows of one master, whether there is a link or not."""
 
     def __init__(self, world: World, ours: Clock, master: SimulatedMaster) -> None:
-        super().__init__(master.place, _address(master.name))
+        super().__init__(master.index, _address(master.name))
         self.master = master
         self.truth = Truth(world, ours, master) if world.stepping else None
         self.link: Any = None  # a `Link` of this module
@@ -141,7 +141,7 @@ class Line(Master):
 
 @cache
 def _address(name: str) -> Address:
-    return Address(name=name, place=name, connection_class=Connection, kwargs={})
+    return Address(name=name, endpoint=name, connection_class=Connection, kwargs={})
 
 
 class Wire:
@@ -160,16 +160,16 @@ class Wire:
         self.world = world
         self.owner = owner
         self.lines = [Line(world, owner.clock, master) for master in masters]
-        self.terms = masters[0].terms
-        self.steps = StepWatch(self.lines, self.terms, self._check, owner.clock.read)
+        self.deployment = masters[0].deployment
+        self.steps = StepWatch(self.lines, self.deployment, self._check, owner.clock.read)
         self._noticed: set[int] = set()  # whose clocks stepped, since the last time all were asked
         self.master_timeout = master_timeout
         self.connect_timeout = 0.3
         self.latency = latency
         self.late = late
         self.closed = False
-        self.channel = self.terms.wake(owner.name)
-        group = f" {self.terms.group}" if self.terms.group else ""
+        self.channel = self.deployment.wake(owner.name)
+        group = f" {self.deployment.group}" if self.deployment.group else ""
         self.luck: Random = world.luck(f"network {owner.name}{group}")
         self._number = 0
         for line in self.lines:
@@ -188,14 +188,14 @@ class Wire:
         asked: list[tuple[Line, Command]] = []
         for line, command in zip(self.lines, exchange.commands, strict=True):
             if command is None:
-                exchange.cast(line.place, NOT_ASKED)
+                exchange.cast(line.index, NOT_ASKED)
             elif line.link is None:
                 if isinstance(command, Release):
                     line.keep(command)
-                exchange.cast(line.place, _unsaid(line.reason))
+                exchange.cast(line.index, _unsaid(line.reason))
             elif command.trusted and (now < line.ready or line.doubt(now)):
                 self.world.seen["untrusted"] += 1
-                exchange.cast(line.place, _unsaid("is not trusted yet"))
+                exchange.cast(line.index, _unsaid("is not trusted yet"))
             else:
                 asked.append((line, command))
         hopeless = exchange.decided and exchange.tally.unreachable
@@ -206,7 +206,7 @@ class Wire:
                     del line.loose[command.token]
                     command = replace(command, bury=True)
             elif hopeless:
-                exchange.cast(line.place, NOT_ASKED)
+                exchange.cast(line.index, NOT_ASKED)
                 continue
             if words is None or words.command is not command:
                 words = Words(command)  # most rounds say the same to all
@@ -273,7 +273,7 @@ class Wire:
 
     def _check(self, master: Master, how: str) -> None:
         """Ask on the live link again whether the master may be trusted."""
-        line = self.lines[master.place]
+        line = self.lines[master.index]
         if how == "join" and line.how != "join":
             return
         line.how = how
@@ -289,7 +289,7 @@ class Wire:
             line.truth.forget()
         steady = self.steps.note(line, time - read, time - message.sent)
         if not steady:
-            self._noticed.add(line.place)
+            self._noticed.add(line.index)
         if line.truth is not None:
             line.truth.noted(steady, message.answered, message.off, abs(read - message.sent))
         elif not steady:
@@ -412,7 +412,7 @@ class Wire:
         if not link.alive or self.closed:
             return
         if isinstance(reply, Push):
-            self.owner.called(reply.name, line.place)
+            self.owner.called(reply.name, line.index)
             return
         if not link.joined:
             self._joined(line, link, reply)
@@ -438,7 +438,7 @@ class Wire:
                 vote = failed(doubt)
             elif line.truth is not None and command.trusted and vote.ballot is Ballot.GRANTED:
                 line.truth.counted()
-            exchange.cast(line.place, vote)
+            exchange.cast(line.index, vote)
 
     # Losing.
 
@@ -493,7 +493,7 @@ class Wire:
             elif command is not None and command.sets:
                 line.loosen(command.token)
             if message.exchange is not None:
-                message.exchange.cast(line.place, failed(reason))
+                message.exchange.cast(line.index, failed(reason))
         self._again(line)
         self._learn(self.steps.decide)
 

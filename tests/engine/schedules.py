@@ -18,8 +18,8 @@ from redlock_django.engine.quorum import Ballot, Verdict, Vote
 from redlock_django.engine.renewal import next_extension
 from redlock_django.engine.rounds import Round, Step
 from redlock_django.engine.validity import Lease, LeaseState
-from redlock_django.handler import locks
-from redlock_django.locking import lock
+from redlock_django.locking.handler import locks
+from redlock_django.locking.lock import lock
 from redlock_django.testing.override import memory_masters
 from redlock_django.wire.waiters import Waiter
 from tests.engine.byhand import MARKER, START, Masters
@@ -44,11 +44,11 @@ def _asked(step: Step) -> Round:
 
 
 def _freed(masters: Masters, lease: Lease, **how: Collection[int]) -> bool | None:
-    return masters.run(rounds.release(masters.terms, lease), **how)
+    return masters.run(rounds.release(masters.deployment, lease), **how)
 
 
 def _extended(masters: Masters, lease: Lease, ttl: float, **how: Collection[int]) -> LeaseState:
-    state, _ = masters.run(rounds.extend(masters.terms, lease, ttl, now=masters.now), **how)
+    state, _ = masters.run(rounds.extend(masters.deployment, lease, ttl, now=masters.now), **how)
     return state
 
 
@@ -58,7 +58,7 @@ def _passed(masters: Masters, seconds: float) -> None:
 
 def _acquire(masters: Masters, token: str, **how: Any) -> Acquire:
     given = {"resources": ("r",), "ttl": 10.0, "proposal": int(masters.now * 1e6), **how}
-    return Acquire(terms=masters.terms, value=f"{token * 32} {{}}", **given)
+    return Acquire(deployment=masters.deployment, value=f"{token * 32} {{}}", **given)
 
 
 # Who has won.
@@ -88,9 +88,9 @@ def a_proved_holder_is_not_asked_again() -> None:
     protocol = masters.acquire()
     first = _asked(next(protocol))
     said = []
-    for place, rival in ((0, b"A"), (1, b"A"), (3, b"B"), (2, b"A")):
+    for index, rival in ((0, b"A"), (1, b"A"), (3, b"B"), (2, b"A")):
         vote = Vote(Ballot.REFUSED, "held", None, (5,), 900, rival)
-        said.append(first.tally.cast(place, vote))
+        said.append(first.tally.cast(index, vote))
     assert said == [Verdict.PENDING] * 3 + [Verdict.LOST], "after three nobody knows who has it"
     protocol.send(masters.now)
     with pytest.raises(ResourceLocked):
@@ -159,7 +159,7 @@ def a_master_that_was_flushed_has_no_vote() -> None:
 def a_master_that_was_flushed_confirms_and_extends_nothing() -> None:
     masters = Masters(1)
     lease = masters.taken()
-    del masters.memories[0].strings[masters.terms.marker]
+    del masters.memories[0].strings[masters.deployment.marker]
     assert _extended(masters, lease, 10.0) is not LeaseState.RENEWED
 
 
@@ -175,10 +175,10 @@ def a_master_is_not_counted_before_its_time() -> None:
 
 
 def _join(masters: Masters, run: str, fingerprint: str = "", how: str = "join") -> list[Any]:
-    terms = masters.terms
-    delay = round(terms.restart_delay * 1e6)
-    argv: list[str | int | bytes] = [0, run, fingerprint or terms.fingerprint, delay, how]
-    return list(masters.memories[0].eval("join", [terms.marker], argv))
+    deployment = masters.deployment
+    delay = round(deployment.restart_delay * 1e6)
+    argv: list[str | int | bytes] = [0, run, fingerprint or deployment.fingerprint, delay, how]
+    return list(masters.memories[0].eval("join", [deployment.marker], argv))
 
 
 def a_restarted_master_waits_for_its_time() -> None:
@@ -187,13 +187,13 @@ def a_restarted_master_waits_for_its_time() -> None:
     _passed(masters, HOUR)
     assert _join(masters, RUNS[0])[1] == 1
     ready_at = _join(masters, RUNS[1])[3]
-    assert ready_at >= (masters.now + masters.terms.restart_delay) * 1e6 - 1
+    assert ready_at >= (masters.now + masters.deployment.restart_delay) * 1e6 - 1
 
 
 def another_deployment_is_refused() -> None:
     masters = Masters(3)
     _join(masters, RUNS[0], how="trust")
-    other = Masters(5).terms.fingerprint
+    other = Masters(5).deployment.fingerprint
     assert _join(masters, RUNS[0], other)[1] == -6
     assert _join(masters, RUNS[0])[1] == 1, "and has changed nothing"
 
@@ -203,22 +203,22 @@ def a_ready_at_from_a_clock_gone_back_is_cut() -> None:
     _join(masters, RUNS[0], how="trust")
     _passed(masters, -HOUR)
     ready_at = _join(masters, RUNS[0])[3]
-    assert ready_at <= (masters.now + masters.terms.restart_delay) * 1e6 + 1
+    assert ready_at <= (masters.now + masters.deployment.restart_delay) * 1e6 + 1
 
 
 def a_lock_from_a_clock_gone_back_is_cut() -> None:
     masters = Masters(1)
     masters.taken()
-    del masters.memories[0].strings[masters.terms.fence("r")]  # it is ahead of the clock, too
+    del masters.memories[0].strings[masters.deployment.fence("r")]  # it is ahead of the clock, too
     _passed(masters, -HOUR)
     _denied(masters)
-    _passed(masters, masters.terms.max_ttl + 0.1)
+    _passed(masters, masters.deployment.max_ttl + 0.1)
     masters.taken()
 
 
 def a_foreign_lock_is_never_cut() -> None:
     masters = Masters(1)
-    masters.memories[0].set(masters.terms.lock("r"), b"foreign", 2 * HOUR * 1000)
+    masters.memories[0].set(masters.deployment.lock("r"), b"foreign", 2 * HOUR * 1000)
     _denied(masters)
     _passed(masters, HOUR)
     _denied(masters)
@@ -236,12 +236,12 @@ def the_same_words_twice_are_one_grant() -> None:
 def what_begins_with_our_token_need_not_be_ours() -> None:
     masters = Masters(1)
     other = b"a" * 32 + b" somebody else's"
-    masters.memories[0].set(masters.terms.lock("r"), other, 5000)
+    masters.memories[0].set(masters.deployment.lock("r"), other, 5000)
     ask = _acquire(masters, "a")
     assert ask.vote(masters.memories[0].say(ask, 0, MARKER)[1:]).ballot is Ballot.REFUSED
-    free = Release(terms=masters.terms, resources=("r",), value=ask.value)
+    free = Release(deployment=masters.deployment, resources=("r",), value=ask.value)
     masters.memories[0].say(free, 0, MARKER)
-    assert masters.memories[0].get(masters.terms.lock("r")) == other
+    assert masters.memories[0].get(masters.deployment.lock("r")) == other
 
 
 def who_overslept_frees_no_other() -> None:
@@ -257,7 +257,7 @@ def who_overslept_frees_no_other() -> None:
 def a_heal_never_brings_back_what_was_released() -> None:
     masters = Masters(1)
     lease = masters.taken()
-    masters.run(rounds.release(masters.terms, lease, bury=True))
+    masters.run(rounds.release(masters.deployment, lease, bury=True))
     late = _heal(masters, lease)
     masters.memories[0].say(late, 0, MARKER)
     assert masters.tokens() == [""]
@@ -266,7 +266,11 @@ def a_heal_never_brings_back_what_was_released() -> None:
 def _heal(masters: Masters, lease: Lease, ahead: int = 0) -> Heal:
     fences = tuple(fence + ahead for fence in lease.fences)
     return Heal(
-        terms=masters.terms, resources=lease.resources, value=lease.value, ttl=5, fences=fences
+        deployment=masters.deployment,
+        resources=lease.resources,
+        value=lease.value,
+        ttl=5,
+        fences=fences,
     )
 
 
@@ -285,16 +289,16 @@ def a_holder_without_memory_behind_it_still_has_the_higher_number() -> None:
     """The counters are gone, and the client's clock is an hour behind."""
     masters = Masters(3)
     first = masters.taken().fences[0]
-    _passed(masters, 2 * masters.terms.max_ttl)
-    for place in range(3):
-        masters.forget(place)
+    _passed(masters, 2 * masters.deployment.max_ttl)
+    for index in range(3):
+        masters.forget(index)
     assert masters.taken(wall=-HOUR).fences[0] > first
 
 
-def _poisoned(masters: Masters, *places: int) -> None:
+def _poisoned(masters: Masters, *indexes: int) -> None:
     ahead = int((masters.now + 10) * 1e6)
-    for place in places:
-        masters.memories[place].set(masters.terms.fence("r"), b"%d" % ahead)
+    for index in indexes:
+        masters.memories[index].set(masters.deployment.fence("r"), b"%d" % ahead)
 
 
 def a_counter_far_ahead_of_its_clock_is_not_counted() -> None:
@@ -307,7 +311,7 @@ def no_confirmation_stores_a_number_far_ahead() -> None:
     masters = Masters(1)
     lease = masters.taken()
     confirm = Confirm(
-        terms=masters.terms, resources=("r",), value=lease.value,
+        deployment=masters.deployment, resources=("r",), value=lease.value,
         fences=(lease.fences[0] + 10_000_000,),
     )  # fmt: skip
     reply = masters.memories[0].say(confirm, 0, MARKER)
@@ -326,13 +330,13 @@ def no_heal_stores_a_number_far_ahead() -> None:
 
 def a_counter_that_is_no_number_is_not_counted() -> None:
     masters = Masters(1)
-    masters.memories[0].set(masters.terms.fence("r"), b"9" * 17)
+    masters.memories[0].set(masters.deployment.fence("r"), b"9" * 17)
     assert "something else" in str(_denied(masters))
 
 
 def what_a_crashed_writer_left_goes_to_a_majority() -> None:
     masters = Masters(3)
-    masters.memories[2].set(masters.terms.fence("r"), b"%d" % int((START + 0.3) * 1e6))
+    masters.memories[2].set(masters.deployment.fence("r"), b"%d" % int((START + 0.3) * 1e6))
     first = masters.run(masters.acquire(), deaf=(1,))
     _freed(masters, first)
     second = masters.run(masters.acquire(), down=(2,))
@@ -342,12 +346,12 @@ def what_a_crashed_writer_left_goes_to_a_majority() -> None:
 def a_confirmation_counts_only_from_who_carries_the_lock() -> None:
     """Of three, two have lost it when the number is to be written: nobody holds it."""
     masters = Masters(3)
-    masters.memories[2].set(masters.terms.fence("r"), b"%d" % int((START + 0.3) * 1e6))
+    masters.memories[2].set(masters.deployment.fence("r"), b"%d" % int((START + 0.3) * 1e6))
     protocol = masters.acquire()
     masters.hear(_asked(next(protocol)))
     confirm = _asked(protocol.send(masters.now))
-    for place in (0, 1):
-        masters.memories[place].set(masters.terms.lock("r"), b"f" * 32 + b" {}", 5000)
+    for index in (0, 1):
+        masters.memories[index].set(masters.deployment.lock("r"), b"f" * 32 + b" {}", 5000)
     masters.hear(confirm)
     assert confirm.tally.verdict is Verdict.LOST
 
@@ -359,7 +363,7 @@ def a_healed_master_does_not_count_at_once() -> None:
     """It had forgotten the lock, and somebody else may have had its vote meanwhile."""
     masters = Masters(3)
     lease = masters.run(masters.acquire(), down=(2,))
-    _, lease = masters.run(rounds.extend(masters.terms, lease, 10.0, now=masters.now))
+    _, lease = masters.run(rounds.extend(masters.deployment, lease, 10.0, now=masters.now))
     assert _extended(masters, lease, 10.0, deaf=(1,)) is not LeaseState.RENEWED
 
 

@@ -20,7 +20,7 @@ from itertools import count
 from random import Random
 from statistics import median
 
-from redlock_django.engine.commands import Terms
+from redlock_django.engine.commands import Deployment
 from redlock_django.engine.quorum import quorum
 from redlock_django.engine.rendezvous import chosen, identity
 from tests.engine.clients import Client
@@ -148,25 +148,25 @@ class Simulation:
         ]
         identities = [identity(group) for group in names]
         self.groups = [
-            Terms(
+            Deployment(
                 names=group,
                 max_ttl=size.max_ttl,
                 max_clock_skew=size.skew,
                 restart_delay=restart_delay(size.max_ttl, size.skew),
                 fence_ttl=restart_delay(size.max_ttl, size.skew),
                 groups=tuple(identities) if size.groups > 1 else (),
-                group=place,
+                group=index,
             )
-            for place, group in enumerate(names)
+            for index, group in enumerate(names)
         ]
-        self.terms = self.groups[0]
+        self.deployment = self.groups[0]
         self.shares = _shares(identities, size.resources)
         self.resources = [resource for share in self.shares for resource in share]
         clocks = self.world.luck("clocks")
         self.masters = [
-            self._master(terms, place, clocks)
-            for terms in self.groups
-            for place in range(size.masters)
+            self._master(deployment, index, clocks)
+            for deployment in self.groups
+            for index in range(size.masters)
         ]
         self.judge.masters = self.masters
         for master in self.masters[: size.dead]:
@@ -181,12 +181,12 @@ class Simulation:
         # The ends of the range are where it hurts.
         return 1 + RATE_APART * luck.choice((-1.0, 1.0, luck.uniform(-1, 1)))
 
-    def _master(self, terms: Terms, place: int, luck: Random) -> SimulatedMaster:
+    def _master(self, deployment: Deployment, index: int, luck: Random) -> SimulatedMaster:
         off = self.setup.skew * luck.uniform(-1, 1) * self.setup.off_masters
-        if self.setup.outsider and place == 0 and self.setup.masters > 2:
+        if self.setup.outsider and index == 0 and self.setup.masters > 2:
             off = 3 * self.setup.skew * luck.choice((-1, 1))
         clock = Clock(self.world, EPOCH + off, self._rate(luck))
-        master = SimulatedMaster(self.world, place, terms, clock)
+        master = SimulatedMaster(self.world, index, deployment, clock)
         master.join(master.memory.run_id, "trust")
         return master
 
@@ -204,7 +204,7 @@ class Simulation:
             stalls=size.stalls,
             strikes=size.strikes,
         )
-        groups = [self._way(client, terms) for terms in self._settings(name)]
+        groups = [self._way(client, deployment) for deployment in self._settings(name)]
         client.wire = groups[0].wire
         client.service = SimulatedGroups(groups) if len(groups) > 1 else groups[0]
         self.clients.append(client)
@@ -219,24 +219,27 @@ class Simulation:
         )
         return client
 
-    def _settings(self, name: str) -> list[Terms]:
+    def _settings(self, name: str) -> list[Deployment]:
         """The groups of masters in the order in which a client's settings have them."""
         order = self.world.luck(f"settings {name}").sample(self.groups, len(self.groups))
         if len(order) == 1:
             return order
-        groups = tuple(terms.groups[terms.group] for terms in order)
-        return [replace(terms, groups=groups, group=place) for place, terms in enumerate(order)]
+        groups = tuple(deployment.groups[deployment.group] for deployment in order)
+        return [
+            replace(deployment, groups=groups, group=index)
+            for index, deployment in enumerate(order)
+        ]
 
-    def _way(self, client: Client, terms: Terms) -> SimulatedGroup:
+    def _way(self, client: Client, deployment: Deployment) -> SimulatedGroup:
         wire = Wire(
             self.world,
             client,
-            [master for master in self.masters if master.name in terms.names],
+            [master for master in self.masters if master.name in deployment.names],
             master_timeout=self.setup.master_timeout,
             latency=self.setup.latency,
             late=self.setup.late,
         )
-        return SimulatedGroup(client, terms, wire)
+        return SimulatedGroup(client, deployment, wire)
 
     @property
     def living(self) -> list[Client]:
@@ -302,7 +305,9 @@ class Simulation:
             # That a master was flushed is only noticed by asking it, and none is asked
             # while a majority is known to be out.
             self._ask_once(wait=0.0)
-            self.world.run(self.world.now + self.terms.restart_delay + self.terms.max_ttl + back)
+            self.world.run(
+                self.world.now + self.deployment.restart_delay + self.deployment.max_ttl + back
+            )
         if not all(map(self._clocks_agree, self.groups)):
             return
         self.judge.winners.clear()
@@ -326,7 +331,7 @@ class Simulation:
         names = [share[0] for share in self.shares]
         for client in self.living:
             wanted = tuple(luck.sample(names, len(names)))
-            client.start(client.once(wanted, self.terms.max_ttl, PATIENCE, 0.01))
+            client.start(client.once(wanted, self.deployment.max_ttl, PATIENCE, 0.01))
         while not all(client.idle for client in self.living):
             self.world.run(self.world.now + 0.1)
         won = min(self.judge.winners.get(resource, 0) for resource in names)
@@ -335,9 +340,9 @@ class Simulation:
         self.world.run(self.world.now + 2 * self.setup.master_timeout)
         self.judge.left(self.masters, clients_idle=True)
 
-    def _clocks_agree(self, terms: Terms) -> bool:
+    def _clocks_agree(self, deployment: Deployment) -> bool:
         """Whether a majority of clocks is no further apart than the design assumes."""
-        group = [master for master in self.masters if master.terms is terms]
+        group = [master for master in self.masters if master.deployment is deployment]
         shown = [master.clock.read() for master in group if master.up]
         near = [one for one in shown if abs(one - median(shown)) <= self.setup.skew]
         apart = max(near, default=0) - min(near, default=0)
@@ -348,7 +353,7 @@ class Simulation:
         asked = set()
         for nth, client in enumerate(self.living):
             names = [share[nth % len(share)] for share in self.shares]
-            client.start(client.each(names, self.terms.max_ttl, wait, 0.01))
+            client.start(client.each(names, self.deployment.max_ttl, wait, 0.01))
             asked.update(names)
         return asked
 
@@ -412,7 +417,7 @@ class Simulation:
         master = self._some_master()
         for client in self.living:
             if self._luck.random() < 0.7:
-                line = client.wire_to(master).lines[master.place]
+                line = client.wire_to(master).lines[master.index]
                 self._cut(client, line, seconds, out=True, back=True)
 
     def _isolate(self, seconds: float) -> None:
@@ -439,7 +444,7 @@ class Simulation:
         self._later(seconds, "_revive", master, snapshot)
         for client in self.living:
             wire = client.wire_to(master)
-            wire.notice(wire.lines[master.place])
+            wire.notice(wire.lines[master.index])
 
     def _revive(self, master: SimulatedMaster, snapshot: bool) -> None:
         if not master.up:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from redlock_django.engine.commands import Terms
+from redlock_django.engine.commands import Deployment
 from tests.engine.world import Clock, SimulatedMaster, Violation, World
 
 
@@ -17,7 +17,7 @@ class Truth:
         self.world = world
         self.ours = ours
         self.master = master
-        self.terms: Terms = master.terms
+        self.deployment: Deployment = master.deployment
         self.noticed: float | None = None  # when the client last noticed a step
         self.forget()
 
@@ -35,7 +35,7 @@ class Truth:
         """
         ours = (asked, self.ours.off)
         least, most = theirs - max(ours), theirs - min(ours)
-        now, skew = self.ours.read(), self.terms.max_clock_skew
+        now, skew = self.ours.read(), self.deployment.max_clock_skew
         if self._last is None:
             self._ever, self._widest = (least, most), width
         else:
@@ -64,7 +64,7 @@ class Truth:
         # What it takes for waiting may be shorter by what the clocks went forward meanwhile.
         hurried = max(self.master.clock.rose(self.noticed), self.ours.rose(self.noticed))
         waited = self.world.now - self.noticed
-        if waited + hurried < 0.98 * self.terms.restart_delay:
+        if waited + hurried < 0.98 * self.deployment.restart_delay:
             raise Violation(
                 f"{self.master.name} is counted {waited:.3f} s after its clock was seen to step"
             )

@@ -19,10 +19,10 @@ from redlock_django.engine.commands import (
     Acquire,
     Command,
     Confirm,
+    Deployment,
     Extend,
     Heal,
     Release,
-    Terms,
     ms,
     script,
 )
@@ -30,9 +30,9 @@ from redlock_django.engine.quorum import Ballot
 
 TOKEN = "0123456789abcdef" * 2
 VALUE = f'{TOKEN} {{"pid":1}}'
-TERMS = Terms(names=("a", "b", "c"), prefix="P")
+DEPLOYMENT = Deployment(names=("a", "b", "c"), prefix="P")
 TIME = 1_760_000_000_000_000
-SAID: dict[str, Any] = {"terms": TERMS, "resources": ("r", "s"), "value": VALUE}
+SAID: dict[str, Any] = {"deployment": DEPLOYMENT, "resources": ("r", "s"), "value": VALUE}
 ACQUIRE = Acquire(**SAID, ttl=1.5, proposal=TIME)
 CONFIRM = Confirm(**SAID, fences=(7, 8))
 EXTEND = Extend(**SAID, ttl=1.5)
@@ -42,20 +42,20 @@ ALL = (ACQUIRE, CONFIRM, EXTEND, HEAL, RELEASE)
 
 
 def test_terms() -> None:
-    assert TERMS.masters == 3
-    assert TERMS.skew == 500_000
-    assert TERMS.fingerprint == "n=3,ttl=60000,skew=500,delay=63750"
+    assert DEPLOYMENT.masters == 3
+    assert DEPLOYMENT.skew == 500_000
+    assert DEPLOYMENT.fingerprint == "n=3,ttl=60000,skew=500,delay=63750"
     assert ms(0.0015) == 2
 
 
 def test_a_fingerprint_differs_where_a_number_differs() -> None:
     others = [
-        Terms(names=("a", "b")),
-        Terms(names=("a", "b", "c"), max_ttl=30),
-        Terms(names=("a", "b", "c"), max_clock_skew=0.4),
-        Terms(names=("a", "b", "c"), restart_delay=0),
+        Deployment(names=("a", "b")),
+        Deployment(names=("a", "b", "c"), max_ttl=30),
+        Deployment(names=("a", "b", "c"), max_clock_skew=0.4),
+        Deployment(names=("a", "b", "c"), restart_delay=0),
     ]
-    prints = {terms.fingerprint for terms in [TERMS, *others]}
+    prints = {deployment.fingerprint for deployment in [DEPLOYMENT, *others]}
     assert len(prints) == 5
     assert not any(re.search(r"\s", text) for text in prints), "a marker is split at blanks"
 
@@ -69,7 +69,7 @@ def test_keys() -> None:
     assert EXTEND.keys() == ["P:master", "P:held", "P:lock:r", "P:lock:s"]
     assert RELEASE.keys() == ["P:held", tomb, "P:lock:r", "P:lock:s", *queues]
     assert Release(**SAID, calls=False).keys() == ["P:held", tomb, "P:lock:r", "P:lock:s"]
-    assert TERMS.wake("7") == "P:wake:7"
+    assert DEPLOYMENT.wake("7") == "P:wake:7"
 
 
 def test_arguments() -> None:
@@ -218,4 +218,4 @@ def test_no_reason_ever_holds_a_token() -> None:
         grant: list[object] = [GRANTED, TIME, *((7, 8) if command.fenced else ())]
         for reply in [grant, *replies]:
             assert TOKEN not in command.vote(reply).reason
-    assert TERMS.fingerprint.isprintable()
+    assert DEPLOYMENT.fingerprint.isprintable()

@@ -118,7 +118,7 @@ def test_masters_that_forget_their_queues_cost_one_fallback() -> None:
         def forget_queues(simulation: Simulation = simulation) -> None:
             for master in luck.sample(masters, luck.randint(1, 3)):  # noqa: B023 - used at once
                 for key in list(master.memory.sets):
-                    if key.startswith(master.terms.queue("")):
+                    if key.startswith(master.deployment.queue("")):
                         master.memory.sets.pop(key)
                         master.memory.ends.pop(key)
 

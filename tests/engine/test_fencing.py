@@ -15,8 +15,8 @@ NOW = 1_760_000_000_000_000
 
 def _tally(*votes: Vote, skew: int | None = 500_000) -> Tally:
     tally = Tally(len(votes), skew=skew)
-    for place, vote in enumerate(votes):
-        tally.cast(place, vote)
+    for index, vote in enumerate(votes):
+        tally.cast(index, vote)
     return tally
 
 
@@ -82,7 +82,7 @@ def test_one_trip_where_all_agree() -> None:
 
 def test_a_confirm_round_where_a_crashed_writer_left_more() -> None:
     masters = Masters(3)
-    masters.memories[1].set(masters.terms.fence("r"), b"%d" % (NOW + 100_000))
+    masters.memories[1].set(masters.deployment.fence("r"), b"%d" % (NOW + 100_000))
     said, fences = _ask(masters)
     assert said == ["Acquire", "Confirm"]
     assert fences == (NOW + 100_001,)
@@ -99,17 +99,19 @@ def test_fences_grow_whatever_the_clocks_of_clients_say(wall: float) -> None:
         last = lease.fences[0]
         assert last <= NOW + 10_000_000
         for memory in masters.memories:
-            del memory.strings[masters.terms.lock("r")]
+            del memory.strings[masters.deployment.lock("r")]
         masters.now += 0.001
 
 
 def test_confirm_raises_only_where_the_lock_is_ours() -> None:
     masters = Masters(3)
     lease = masters.taken()
-    masters.memories[2].set(masters.terms.lock("r"), b"f" * 32 + b" {}", 5000)
+    masters.memories[2].set(masters.deployment.lock("r"), b"f" * 32 + b" {}", 5000)
     masters.forget(1)
     high = NOW + 5
-    confirm = Confirm(terms=masters.terms, resources=("r",), value=lease.value, fences=(high,))
+    confirm = Confirm(
+        deployment=masters.deployment, resources=("r",), value=lease.value, fences=(high,)
+    )
     asked = Round((confirm,) * 3, Tally(3))
     masters.hear(asked)
     assert masters.fences() == [high, 0, NOW]

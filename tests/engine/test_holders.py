@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from redlock_django.engine.commands import Release, Terms
-from redlock_django.engine.holders import Holding, Sighting, State, holder_of, merge
+from redlock_django.engine.commands import Deployment, Release
+from redlock_django.engine.holders import Holding, HoldingState, Sighting, holder_of, merge
 from redlock_django.engine.quorum import Ballot, Tally, Vote
 
 OURS = b"a" * 32 + b' {"host":"web1","pid":7,"at":1790000000.5}'
@@ -16,7 +16,7 @@ OTHER = b"b" * 32 + b" {}"
 
 def seen(*values: bytes | None, silent: int = 0, ttl: float | None = 9.0) -> Holding:
     """What these masters hold, of `len(values) + silent` in all."""
-    sightings = [Sighting(place, value, ttl) for place, value in enumerate(values) if value]
+    sightings = [Sighting(index, value, ttl) for index, value in enumerate(values) if value]
     masters = len(values) + silent
     return merge("r", sightings, masters, range(len(values), masters))
 
@@ -24,17 +24,17 @@ def seen(*values: bytes | None, silent: int = 0, ttl: float | None = 9.0) -> Hol
 @pytest.mark.parametrize(
     ("holding", "state"),
     [
-        (seen(OURS, OURS, OURS), State.HELD),
-        (seen(OURS, OURS, None), State.HELD),
-        (seen(OURS, OURS, ttl=1.9), State.EXPIRING),
-        (seen(OURS, OURS, ttl=None), State.HELD),
-        (seen(OURS, None, None), State.PARTIAL),
-        (seen(OURS, None, silent=1), State.UNCLEAR),
-        (seen(OURS, OTHER, None), State.DISAGREEING),
-        (seen(b"theirs", b"theirs", b"theirs"), State.FOREIGN),
+        (seen(OURS, OURS, OURS), HoldingState.HELD),
+        (seen(OURS, OURS, None), HoldingState.HELD),
+        (seen(OURS, OURS, ttl=1.9), HoldingState.EXPIRING),
+        (seen(OURS, OURS, ttl=None), HoldingState.HELD),
+        (seen(OURS, None, None), HoldingState.PARTIAL),
+        (seen(OURS, None, silent=1), HoldingState.UNCLEAR),
+        (seen(OURS, OTHER, None), HoldingState.DISAGREEING),
+        (seen(b"theirs", b"theirs", b"theirs"), HoldingState.FOREIGN),
     ],
 )
-def test_states(holding: Holding, state: State) -> None:
+def test_states(holding: Holding, state: HoldingState) -> None:
     assert holding.state is state
 
 
@@ -90,7 +90,7 @@ def test_a_repr_holds_no_token() -> None:
     token, lost = "a1b2" * 8, Tally(3, rivals=True)
     seen_here = merge("r", [Sighting(0, token.encode() + b" {}", None)], 3, ())
     lost.cast(0, Vote(Ballot.REFUSED, "held by another", rival=token.encode()))
-    release = Release(terms=Terms(names=("m",)), resources=("r",), value=f"{token} {{}}")
+    release = Release(deployment=Deployment(names=("m",)), resources=("r",), value=f"{token} {{}}")
     told = f"{seen_here!r} {lost.votes!r} {release!r}"
     assert seen_here.fingerprint in told
     assert "held by another" in told

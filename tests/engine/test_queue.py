@@ -13,7 +13,7 @@ from redlock_django.engine.errors import QuorumUnreachable, ResourceLocked
 from redlock_django.engine.quorum import Ballot, Tally, Verdict, Vote, failed, granted
 from redlock_django.engine.rounds import Pause, Protocol, Round, Step
 from redlock_django.engine.validity import Lease
-from redlock_django.engine.waiting import FALLBACK, LONGEST, patience
+from redlock_django.engine.waiting import FALLBACK, LONGEST, retry_delay
 from tests.engine.byhand import START, Masters
 
 A, B, C = "P:wake:a 1", "P:wake:b 1", "P:wake:c 1"
@@ -62,11 +62,11 @@ class Waiting:
 
 def free(masters: Masters, lease: Lease, **how: Any) -> None:
     masters.called.clear()
-    masters.run(rounds.release(masters.terms, lease), **how)
+    masters.run(rounds.release(masters.deployment, lease), **how)
 
 
 def on_all(masters: Masters, waiter: str) -> list[tuple[int, str]]:
-    return [(place, waiter) for place in range(masters.terms.masters)]
+    return [(index, waiter) for index in range(masters.deployment.masters)]
 
 
 def test_first_come_first_served() -> None:
@@ -152,7 +152,7 @@ def test_more_dead_than_one_script_may_bury_bar_nobody() -> None:
     masters = Masters(1)
     lease = masters.taken()
     Waiting(masters, A)
-    queue = masters.memories[0].queue(masters.terms.queue("r"))
+    queue = masters.memories[0].queue(masters.deployment.queue("r"))
     queue.update({b"P:wake:a %d" % number: 1e15 for number in range(2, 1002)})
     masters.gone = {"P:wake:a"}
     free(masters, lease)
@@ -285,7 +285,7 @@ def test_an_undo_on_the_way_to_the_next_round_calls_nobody() -> None:
     masters.taken()
     first = Waiting(masters, A)
     Waiting(masters, B)
-    masters.memories[2].strings.pop(masters.terms.lock("r"))
+    masters.memories[2].strings.pop(masters.deployment.lock("r"))
     first.ask()
     first.refused()
     assert masters.tokens()[2] == ""
@@ -305,7 +305,7 @@ def test_a_queue_lives_a_little_longer_than_the_lock() -> None:
 
 def test_a_lock_for_ever_is_queued_for_as_well() -> None:
     masters = Masters(1, max_ttl=5.0)
-    masters.memories[0].set(masters.terms.lock("r"), b"foreign")
+    masters.memories[0].set(masters.deployment.lock("r"), b"foreign")
     Waiting(masters, A)
     masters.now += 5.0
     assert masters.queues() == [[A]]
@@ -313,7 +313,7 @@ def test_a_lock_for_ever_is_queued_for_as_well() -> None:
 
 def test_a_queue_that_is_no_queue_costs_no_lock() -> None:
     masters = Masters(1)
-    masters.memories[0].set(masters.terms.queue("r"), b"something else")
+    masters.memories[0].set(masters.deployment.queue("r"), b"something else")
     lease = masters.taken()
     Waiting(masters, A)
     free(masters, lease)
@@ -372,7 +372,7 @@ def test_a_turn_that_came_too_late_is_not_passed_on() -> None:
     masters.taken("r")
     free(masters, lease)
     # Somebody who knows of no queue.
-    masters.memories[0].set(masters.terms.lock("s"), b"foreign", 1000)
+    masters.memories[0].set(masters.deployment.lock("s"), b"foreign", 1000)
     masters.called.clear()
     both.ask()
     both.refused()
@@ -483,15 +483,15 @@ def test_what_is_said_of_a_waiter() -> None:
 def _refused(*votes: tuple[int, int]) -> Tally:
     """A tally of refusals: how long each lock still lives (ms), and how many wait before us."""
     tally = Tally(len(votes), rivals=True)
-    for place, (left, ahead) in enumerate(votes):
+    for index, (left, ahead) in enumerate(votes):
         vote = Vote(Ballot.REFUSED, "held", 0, (5,), left, b"A", ahead=ahead)
-        tally.cast(place, vote)
+        tally.cast(index, vote)
     return tally
 
 
 def test_whoever_nobody_calls_asks_again_after_a_while() -> None:
     def long(ahead: int, delay: float) -> float:
-        return patience(_refused(*[(60_000, ahead)] * 3), delay, queueing=True)
+        return retry_delay(_refused(*[(60_000, ahead)] * 3), delay, queueing=True)
 
     assert long(0, 0.0) == FALLBACK
     assert FALLBACK < long(0, 0.1) < 0.151
@@ -500,21 +500,21 @@ def test_whoever_nobody_calls_asks_again_after_a_while() -> None:
 
 
 def test_the_first_asks_as_soon_as_the_lock_expires_and_the_others_after_it() -> None:
-    assert patience(_refused(*[(20, 0)] * 3), 0.1, queueing=True) == pytest.approx(0.021)
-    assert patience(_refused(*[(20, 3)] * 3), 0.1, queueing=True) == pytest.approx(0.036)
-    assert patience(_refused((20, 3), (20, 0), (20, -1)), 0.1, queueing=True) < 0.022
+    assert retry_delay(_refused(*[(20, 0)] * 3), 0.1, queueing=True) == pytest.approx(0.021)
+    assert retry_delay(_refused(*[(20, 3)] * 3), 0.1, queueing=True) == pytest.approx(0.036)
+    assert retry_delay(_refused((20, 3), (20, 0), (20, -1)), 0.1, queueing=True) < 0.022
 
 
 def test_without_a_queue_chance_decides() -> None:
-    assert patience(_refused(*[(60_000, -1)] * 3), 0.03, queueing=False) == 0.03
+    assert retry_delay(_refused(*[(60_000, -1)] * 3), 0.03, queueing=False) == 0.03
     down = Tally(3)
     down.cast(0, failed("down"))
     down.cast(1, failed("down"))
-    assert patience(down, 0.03, queueing=False) == 0.03
+    assert retry_delay(down, 0.03, queueing=False) == 0.03
     free_already = Tally(3)
-    for place in range(3):
-        free_already.cast(place, granted())
-    assert patience(free_already, 0.03, queueing=True) == 0.001
+    for index in range(3):
+        free_already.cast(index, granted())
+    assert retry_delay(free_already, 0.03, queueing=True) == 0.001
 
 
 def test_a_waiter_without_a_majority_asks_as_if_it_stood_in_no_queue() -> None:

@@ -28,9 +28,9 @@ def oracle(masters: int, said: tuple[Ballot, ...]) -> Verdict:
 def test_every_ballot_in_every_order(masters: int) -> None:
     for ballots in product((YES, NO, FAIL), repeat=masters):
         tally = Tally(masters)
-        verdicts = [tally.cast(place, Vote(ballot)) for place, ballot in enumerate(ballots)]
+        verdicts = [tally.cast(index, Vote(ballot)) for index, ballot in enumerate(ballots)]
         # Reached as soon as it is certain, and never changed: the oracle cannot change its mind.
-        expected = [oracle(masters, ballots[: place + 1]) for place in range(masters)]
+        expected = [oracle(masters, ballots[: index + 1]) for index in range(masters)]
         assert verdicts == expected, ballots
         assert tally.verdict is expected[-1] is not Verdict.PENDING
 
@@ -41,8 +41,8 @@ def test_the_order_of_the_masters_is_no_matter(masters: int) -> None:
         ends = set()
         for order in permutations(range(masters)):
             tally = Tally(masters)
-            for place in order:
-                tally.cast(place, Vote(ballots[place]))
+            for index in order:
+                tally.cast(index, Vote(ballots[index]))
             ends.add(tally.verdict)
         assert len(ends) == 1
 
@@ -80,10 +80,10 @@ def test_every_ballot_with_rivals(masters: int) -> None:
     for said in product(votes, repeat=masters):
         tally = Tally(masters, rivals=True)
         reached = Verdict.PENDING
-        for place, word in enumerate(said):
+        for index, word in enumerate(said):
             if reached is Verdict.PENDING:
-                reached = _end_with_rivals(masters, said[: place + 1])
-            assert tally.cast(place, votes[word]) is reached, (said, place)
+                reached = _end_with_rivals(masters, said[: index + 1])
+            assert tally.cast(index, votes[word]) is reached, (said, index)
 
 
 def test_the_first_vote_of_a_master_stands() -> None:
@@ -121,9 +121,9 @@ SECOND = 1_000_000
 def _cast(times: list[float | None], *, rivals: bool = False) -> tuple[Tally, list[Verdict]]:
     tally = Tally(len(times), skew=SECOND, rivals=rivals)
     verdicts = []
-    for place, time in enumerate(times):
+    for index, time in enumerate(times):
         vote = failed("hung") if time is None else granted(int(time * SECOND))
-        verdicts.append(tally.cast(place, vote))
+        verdicts.append(tally.cast(index, vote))
     return tally, verdicts
 
 
@@ -148,13 +148,13 @@ def test_a_vote_comes_back_when_the_median_moves() -> None:
 
 def test_nobody_is_unreachable_while_the_median_may_move() -> None:
     tally = Tally(4, skew=SECOND, rivals=True)
-    for place, time in ((0, 5), (3, 0)):
-        tally.cast(place, Vote(NO, "held", time * SECOND, rival=b"A"))
+    for index, time in ((0, 5), (3, 0)):
+        tally.cast(index, Vote(NO, "held", time * SECOND, rival=b"A"))
     assert tally.agreeing == []
     assert not tally.unreachable
     assert tally.verdict is Verdict.PENDING
-    for place in (1, 2):
-        tally.cast(place, Vote(NO, "held", 0, rival=b"A"))
+    for index in (1, 2):
+        tally.cast(index, Vote(NO, "held", 0, rival=b"A"))
     assert tally.rival_won
     assert not tally.unreachable
 

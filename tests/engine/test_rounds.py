@@ -47,18 +47,18 @@ def one(step: Step) -> Command:
 
 def refuse(step: Step, *holders: str | None, left: int = 5000) -> None:
     """Let the masters refuse, each for its holder; None grants."""
-    for place, holder in enumerate(holders):
+    for index, holder in enumerate(holders):
         vote = granted(int(START * 1e6), (int(START * 1e6),))
         if holder is not None:
             vote = Vote(Ballot.REFUSED, "held", int(START * 1e6), (5,), left, holder.encode())
-        asked(step).tally.cast(place, vote)
+        asked(step).tally.cast(index, vote)
 
 
-def is_undo(step: Step, of: Command, places: set[int]) -> None:
+def is_undo(step: Step, of: Command, indexes: set[int]) -> None:
     """The step is the release of `of`, to those masters, not waited for."""
     undo = asked(step)
     assert not undo.awaited
-    assert {place for place, command in enumerate(undo.commands) if command} == places
+    assert {index for index, command in enumerate(undo.commands) if command} == indexes
     for command in undo.commands:
         if command is not None:
             assert isinstance(command, Release)
@@ -89,8 +89,8 @@ def test_won_before_the_slowest_has_answered() -> None:
 def test_reached_leaves_out_only_who_surely_has_nothing() -> None:
     masters = Masters(9)
     masters.run(masters.acquire(), down=(5, 6, 7, 8))
-    for place in (0, 1, 2, 3):
-        masters.forget(place)
+    for index in (0, 1, 2, 3):
+        masters.forget(index)
     lease = masters.run(masters.acquire(), down=(1,), deaf=(2,), mute=(3,))
     assert masters.tokens()[4] != lease.token
     assert lease.reached == {0, 2, 3, 5, 6, 7, 8}
@@ -120,9 +120,9 @@ def test_a_proven_holder_refuses_at_once_and_says_until_when() -> None:
     masters = Masters(5)
     protocol = masters.acquire()
     step = next(protocol)
-    for place, left in ((3, 900), (0, 700), (2, 800)):
+    for index, left in ((3, 900), (0, 700), (2, 800)):
         vote = Vote(Ballot.REFUSED, "held", 0, (5,), left, b"A")
-        asked(step).tally.cast(place, vote)
+        asked(step).tally.cast(index, vote)
     assert asked(step).tally.verdict is Verdict.LOST, "the other two need not be waited for"
     is_undo(protocol.send(masters.now), one(step), {1, 4})
     with pytest.raises(ResourceLocked) as caught:
@@ -243,13 +243,13 @@ def test_won_too_late_may_be_tried_again() -> None:
 
 
 def _to_confirm(masters: Masters, **how: Any) -> tuple[Protocol[Lease], Round, Command]:
-    masters.memories[0].set(masters.terms.fence("r"), b"%d" % int((START + 0.3) * 1e6))
+    masters.memories[0].set(masters.deployment.fence("r"), b"%d" % int((START + 0.3) * 1e6))
     protocol = masters.acquire(**how)
     step = next(protocol)
     ask = one(step)
     masters.hear(asked(step))
     confirm = asked(protocol.send(masters.now))
-    assert said(confirm) == ["confirm"] * masters.terms.masters
+    assert said(confirm) == ["confirm"] * masters.deployment.masters
     assert isinstance(one(confirm), Confirm)
     assert one(confirm).value == ask.value
     return protocol, confirm, ask
@@ -356,8 +356,8 @@ def test_interrupted_in_a_pause_there_is_nothing_left_to_undo(kind: Kind) -> Non
 def _closable() -> list[Callable[[Masters], Protocol[Any]]]:
     return [
         lambda masters: masters.acquire(),
-        lambda masters: rounds.extend(masters.terms, masters.taken(), 10.0, now=masters.now),
-        lambda masters: rounds.release(masters.terms, masters.taken()),
+        lambda masters: rounds.extend(masters.deployment, masters.taken(), 10.0, now=masters.now),
+        lambda masters: rounds.release(masters.deployment, masters.taken()),
     ]
 
 
@@ -387,7 +387,7 @@ def test_a_protocol_that_has_said_its_last_word() -> None:
 
 
 def _extend(masters: Masters, lease: Lease, ttl: float = 10.0) -> Protocol[Any]:
-    return rounds.extend(masters.terms, lease, ttl, now=masters.now)
+    return rounds.extend(masters.deployment, lease, ttl, now=masters.now)
 
 
 def test_renewed_from_before_its_first_byte() -> None:
@@ -437,8 +437,8 @@ def test_half_of_an_even_number_that_has_it_no_more_is_a_loss_too() -> None:
 def test_taken_by_another_is_a_loss_and_left_to_the_other() -> None:
     masters = Masters(3)
     lease = masters.taken()
-    for place in (0, 1):
-        masters.forget(place)
+    for index in (0, 1):
+        masters.forget(index)
     other = masters.taken()
     state, _ = masters.run(_extend(masters, lease))
     assert state is LeaseState.LOST
@@ -540,7 +540,7 @@ def test_a_late_word_that_it_forgot_is_heeded() -> None:
 def test_released() -> None:
     masters = Masters(3)
     lease = masters.taken("r", "s")
-    protocol = rounds.release(masters.terms, lease)
+    protocol = rounds.release(masters.deployment, lease)
     step = asked(next(protocol))
     assert step[2] is True, "by default a release is awaited"
     assert masters.carry(protocol, step) is True
@@ -552,41 +552,43 @@ def test_released_says_false_where_it_was_lost() -> None:
     lease = masters.taken()
     masters.forget(0)
     masters.forget(2)
-    assert masters.run(rounds.release(masters.terms, lease)) is False
+    assert masters.run(rounds.release(masters.deployment, lease)) is False
     masters = Masters(4)  # here the two others are no quorum either
     lease = masters.taken()
     masters.forget(0)
     masters.forget(1)
-    assert masters.run(rounds.release(masters.terms, lease)) is False
+    assert masters.run(rounds.release(masters.deployment, lease)) is False
 
 
 def test_released_says_none_where_nobody_knows() -> None:
     masters = Masters(3)
     lease = masters.taken()
-    assert masters.run(rounds.release(masters.terms, lease), deaf=(0, 1)) is None
+    assert masters.run(rounds.release(masters.deployment, lease), deaf=(0, 1)) is None
     masters = Masters(3)
     lease = masters.taken()
     masters.forget(0)
-    assert masters.run(rounds.release(masters.terms, lease), deaf=(1,)) is None
+    assert masters.run(rounds.release(masters.deployment, lease), deaf=(1,)) is None
 
 
 def test_a_release_goes_to_who_may_carry_it_and_to_who_is_being_healed() -> None:
     masters = Masters(3)
     lease = masters.run(masters.acquire(), down=(2,))
-    assert said(next(rounds.release(masters.terms, lease))) == ["release", "release", None]
+    assert said(next(rounds.release(masters.deployment, lease))) == ["release", "release", None]
     _, lease = masters.run(_extend(masters, lease))
-    assert said(next(rounds.release(masters.terms, lease))) == ["release"] * 3
+    assert said(next(rounds.release(masters.deployment, lease))) == ["release"] * 3
 
 
 def test_a_release_can_bury_and_need_not_be_awaited() -> None:
     masters = Masters(3)
     lease = masters.taken()
-    protocol = rounds.release(masters.terms, lease, awaited=False, bury=True)
+    protocol = rounds.release(masters.deployment, lease, awaited=False, bury=True)
     step = asked(next(protocol))
     assert not step.awaited
     masters.carry(protocol, step)
-    assert all(memory.get(masters.terms.tomb(lease.token)) for memory in masters.memories)
-    late = Acquire(terms=masters.terms, resources=("r",), value=lease.value, ttl=1, proposal=1)
+    assert all(memory.get(masters.deployment.tomb(lease.token)) for memory in masters.memories)
+    late = Acquire(
+        deployment=masters.deployment, resources=("r",), value=lease.value, ttl=1, proposal=1
+    )
     reply = masters.memories[0].say(late, 0, b"trusted")
     assert late.vote(reply[1:]).reason == "this token was released already"
 
@@ -595,7 +597,7 @@ def test_a_release_can_bury_and_need_not_be_awaited() -> None:
 def test_a_release_that_was_interrupted_is_said_again(kind: Kind) -> None:
     masters = Masters(3)
     lease = masters.taken()
-    protocol = rounds.release(masters.terms, lease, bury=True)
+    protocol = rounds.release(masters.deployment, lease, bury=True)
     first = asked(next(protocol))
     again = asked(protocol.throw(kind()))
     assert again.commands == first.commands
@@ -626,6 +628,6 @@ def test_opposite_orders_do_not_deadlock() -> None:
     # What refused it has the same fence, so it must confirm a higher one.
     winner = masters.carry(second, second.send(masters.now))
     masters.hear(asked(first.send(masters.now)))
-    masters.run(rounds.release(masters.terms, winner))
+    masters.run(rounds.release(masters.deployment, winner))
     loser = masters.carry(first, first.send(masters.now))
     assert masters.tokens("a") == masters.tokens("b") == [loser.token] * 3

@@ -177,8 +177,8 @@ def _no_undo(patch: Patch) -> None:
 def _undo_only_what_was_granted(patch: Patch) -> None:
     def reached(tally: Tally) -> frozenset[int]:
         return frozenset(
-            place
-            for place, vote in enumerate(tally.votes)
+            index
+            for index, vote in enumerate(tally.votes)
             if vote is not None and vote.ballot is Ballot.GRANTED
         )
 
@@ -229,7 +229,7 @@ def _late_undo(tokens: Any) -> tuple[Masters, list[str]]:
     assert isinstance(undo, Round)
     # An engine without links: the undo has left, and is overtaken.
     for memory in masters.memories:
-        memory.strings.pop(masters.terms.lock("r"), None)
+        memory.strings.pop(masters.deployment.lock("r"), None)
     protocol.send(masters.now)
     lease = masters.carry(protocol, protocol.send(masters.now))
     assert masters.tokens() == [lease.token] * 3
@@ -260,7 +260,7 @@ def _extended_after_a_rival(patch: Callable[[], None]) -> LeaseState:
     assert masters.tokens() == [mine.token, rival.token, rival.token]
     masters.forget(1)  # B still holds m2, and its majority counted m1
     patch()
-    state, _ = masters.run(rounds.extend(masters.terms, mine, 10.0, now=masters.now))
+    state, _ = masters.run(rounds.extend(masters.deployment, mine, 10.0, now=masters.now))
     return state
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from redlock_django.backends import groups
-from redlock_django.backends.groups import GroupedBackend
+from redlock_django.backends import sharded
+from redlock_django.backends.sharded import ShardedBackend
 from tests.engine import sweep as many
 from tests.engine.mutants import Mutant
 from tests.engine.shrink import shrunk
@@ -59,7 +59,7 @@ QUIET = Setup(groups=2, clients=3, busy=1e9)  # nobody asks by himself
 
 def _first_and_second(simulation: Simulation) -> tuple[str, str]:
     """A resource of the group that everybody asks first, and one of the other."""
-    identity = simulation.terms.groups.__getitem__
+    identity = simulation.deployment.groups.__getitem__
     first, second = sorted(range(2), key=identity)
     return simulation.shares[first][0], simulation.shares[second][0]
 
@@ -113,48 +113,49 @@ def test_who_waited_for_a_group_has_half_of_its_ttl_left() -> None:
 
 SEEDED = {
     "a refusal leaves what was taken": (
-        GroupedBackend._take, "error:\n            _give_back(_taken(asks))", "error:",
+        ShardedBackend._take, "error:\n            _give_back(_taken(asks))", "error:",
         46, "left on",
     ),
     "an interrupt leaves what was taken": (
-        GroupedBackend._take, "Exception:\n            _give_back(_taken(asks))", "Exception:",
+        ShardedBackend._take, "Exception:\n            _give_back(_taken(asks))", "Exception:",
         59, "left on",
     ),
     "groups in the order of the settings": (
-        GroupedBackend._shares, "shares, key=self.terms.groups.__getitem__", "shares",
+        ShardedBackend._shares, "shares, key=self.deployment.groups.__getitem__", "shares",
         14, "get what all wait for",
     ),
     "groups in the order of the resources": (
-        GroupedBackend._shares, "sorted(shares, key=self.terms.groups.__getitem__)", "list(shares)",
+        ShardedBackend._shares,
+        "sorted(shares, key=self.deployment.groups.__getitem__)", "list(shares)",
         11, "get what all wait for",
     ),
     "it asks on when its wait is over": (
-        GroupedBackend._take, "len(asks) == 1 or self.clock() >= asked + wait", "len(asks) == 1",
+        ShardedBackend._take, "len(asks) == 1 or self.clock() >= asked + wait", "len(asks) == 1",
         11, "longer than it wanted",
     ),
     "what came too late is held": (
-        GroupedBackend._take, "self.clock() >= whole.until", "False", 53, "given what is over",
+        ShardedBackend._take, "self.clock() >= whole.until", "False", 53, "given what is over",
     ),
-    "as long as the part that ends last": (groups._joined, "min((", "max((", 0, "hold it"),
+    "as long as the part that ends last": (sharded._joined, "min((", "max((", 0, "hold it"),
     "fences in the order of the groups": (
-        groups._joined, "tuple(fences[resource] for resource in resources)",
+        sharded._joined, "tuple(fences[resource] for resource in resources)",
         "tuple(fences.values())", 0, "fence",
     ),
     "renewed where one part is": (
-        groups._extended, "in _WORST_FIRST if", "in reversed(_WORST_FIRST) if",
+        sharded._extended, "in _WORST_FIRST if", "in reversed(_WORST_FIRST) if",
         31, "has lost a part",
     ),
     "lost to our own clock where all parts are": (
-        GroupedBackend.voided, "any(", "all(", 181, "still believes",
+        ShardedBackend.voided, "any(", "all(", 181, "still believes",
     ),
     "only the first part is freed": (
-        GroupedBackend._free, "for ask in asks:", "for ask in asks[:1]:", 0, "left on",
+        ShardedBackend._free, "for ask in asks:", "for ask in asks[:1]:", 0, "left on",
     ),
     "a release that breaks off leaves the rest": (
-        GroupedBackend._free, "_give_back(self._parts(lease))", "pass", 4, "left on",
+        ShardedBackend._free, "_give_back(self._parts(lease))", "pass", 4, "left on",
     ),
     "a resource has its group by its place": (
-        GroupedBackend.group_of, "chosen(self.terms.groups, resource)",
+        ShardedBackend.group_of, "chosen(self.deployment.groups, resource)",
         "len(resource) % len(self.groups)", 0, "hold it",
     ),
 }  # fmt: skip
@@ -191,4 +192,4 @@ DIRECTED = {
 def test_a_directed_mutant_is_found_out(name: str) -> None:
     stands, put, told_by = DIRECTED[name]
     bends = ((stands, put),)
-    assert Mutant(name, "", GroupedBackend._take, bends, told_by).found_out()
+    assert Mutant(name, "", ShardedBackend._take, bends, told_by).found_out()

@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 from redlock_django.backends.memory import MemoryMaster, Reply, encoded
-from redlock_django.engine.commands import GRANTED, Command, Release, Terms
+from redlock_django.engine.commands import GRANTED, Command, Deployment, Release
 from redlock_django.wire.join import MARKED
 
 Memory = tuple[dict[str, tuple[bytes, float]], dict[str, dict[bytes, float]], dict[str, float]]
@@ -119,11 +119,11 @@ class Words:
 class SimulatedMaster:
     """A `MemoryMaster` that can hang, die and come back with or without its memory."""
 
-    def __init__(self, world: World, place: int, terms: Terms, clock: Clock) -> None:
+    def __init__(self, world: World, index: int, deployment: Deployment, clock: Clock) -> None:
         self.world = world
-        self.place = place
-        self.name = terms.names[place]
-        self.terms = terms
+        self.index = index
+        self.name = deployment.names[index]
+        self.deployment = deployment
         self.clock = clock
         self.up = True
         self.hung = False
@@ -135,7 +135,7 @@ class SimulatedMaster:
         self.memory = MemoryMaster(clock.micros)
         self.memory.publish = self._publish
         self.hearers: dict[str, Callable[[bytes], None]] = {}  # channel -> the link that hears it
-        self._luck = world.luck(f"master {terms.group * terms.masters + place}")
+        self._luck = world.luck(f"master {deployment.group * deployment.masters + index}")
         self._backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._saved: Memory = ({}, {}, {})
         self._reborn()
@@ -165,10 +165,10 @@ class SimulatedMaster:
 
     def join(self, run_id: str, how: str) -> Reply:
         """What join.lua answers."""
-        terms = self.terms
-        delay = round(terms.restart_delay * 1_000_000)
-        argv: list[str | int | bytes] = [0, run_id, terms.fingerprint, delay, how]
-        reply = self.memory.eval("join", [terms.marker], argv)
+        deployment = self.deployment
+        delay = round(deployment.restart_delay * 1_000_000)
+        argv: list[str | int | bytes] = [0, run_id, deployment.fingerprint, delay, how]
+        reply = self.memory.eval("join", [deployment.marker], argv)
         if reply[1] == MARKED and how != "trust":
             self.marked.append(self.world.now)
             self.world.seen["distrusted for a step"] += how == "distrust"
@@ -182,7 +182,7 @@ class SimulatedMaster:
             argv += (marker, b"%d" % ready_at)
         reply = self.memory.run(command.name, words.keys, argv)
         if isinstance(command, Release) and command.bury:
-            self._buried[command.token] = self.clock.read() + self.terms.max_ttl
+            self._buried[command.token] = self.clock.read() + self.deployment.max_ttl
         elif command.sets and reply[1] == GRANTED and command.token in self._buried:
             self._dug_up(command.token)
         return reply
@@ -220,7 +220,7 @@ class SimulatedMaster:
         for key in list(self.memory.sets):
             self.memory.queue(key)
         for token in self._buried:
-            if self.memory.get(self.terms.tomb(token)) is None:
+            if self.memory.get(self.deployment.tomb(token)) is None:
                 self._buried[token] = 0.0
 
     def start(self, *, snapshot: bool) -> None:
@@ -250,7 +250,7 @@ class SimulatedMaster:
 
     def waiters(self) -> dict[str, set[str]]:
         """Who stands in the queues here, by resource."""
-        prefix = self.terms.queue("")
+        prefix = self.deployment.queue("")
         return {
             key.removeprefix(prefix): {name.decode() for name in queue}
             for key in list(self.memory.sets)
@@ -259,7 +259,7 @@ class SimulatedMaster:
 
     def locks(self) -> dict[str, str]:
         """The tokens of the locks that stand here, by resource."""
-        prefix = self.terms.lock("")
+        prefix = self.deployment.lock("")
         return {
             key.removeprefix(prefix): value.decode().split(" ", 1)[0]
             for key in list(self.memory.strings)

@@ -15,12 +15,12 @@ from django.http import Http404, HttpRequest, HttpResponse
 from redlock_django import idempotent
 from redlock_django.exceptions import ResourceLocked
 from redlock_django.idempotency.cache_records import CacheStore
+from redlock_django.idempotency.decorator_options import store_of
 from redlock_django.idempotency.key import Seal
-from redlock_django.idempotency.options import options_of
 from redlock_django.idempotency.protocol import Fate
 from redlock_django.idempotency.recorders import AroundTheView
 from redlock_django.idempotency.records import Claim
-from redlock_django.idempotency.terms import store_of
+from redlock_django.idempotency.settings import settings_of
 from redlock_django.models import IdempotencyRecord
 from tests.idempotency.conftest import Aside, Site, make_order, masters_forget, orders
 
@@ -207,7 +207,7 @@ def test_a_hook_that_fails_after_commit_leaves_a_response_to_replay(
 
 def test_one_of_two_commits_is_uncertain(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = AroundTheView(
-        store_of(options_of("default")),
+        store_of(settings_of("default")),
         Claim(seals=(Seal("k", "f"),)),
         lambda response, **_: (Fate.KEEP, None),
         None,
@@ -376,7 +376,7 @@ def test_an_uncertain_one_is_resolved(site: Site, applied: bool, then: int) -> N
     with pytest.raises(KeyboardInterrupt):
         site.post()
     site.post()
-    store = store_of(options_of("default"))
+    store = store_of(settings_of("default"))
     assert isinstance(store, CacheStore)
     cache: Any = caches["default"]
     key_hash = next(name.split(":")[3] for name in cache._cache if "state" in name)

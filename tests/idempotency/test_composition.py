@@ -22,7 +22,7 @@ from pytest_django import Settings
 from redlock_django import IdempotentMixin, LockResourceMixin, idempotent, lock_resource
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.models import IdempotencyRecord
-from redlock_django.transactions import TakenOver, transactions_of
+from redlock_django.web.transactions import TakenOver, transactions_of
 from tests.app.conftest import MEMORY
 from tests.idempotency.conftest import KEY, Site, make_order, orders, record
 

@@ -12,18 +12,18 @@ from django.http import HttpRequest, HttpResponse
 
 from redlock_django import idempotent
 from redlock_django.exceptions import InvalidRedlock
-from redlock_django.idempotency.options import DEFAULTS, IdempotencyOptions, options_of
+from redlock_django.idempotency.settings import DEFAULTS, IdempotencySettings, settings_of
 from tests.app.conftest import MEMORY
 from tests.idempotency.conftest import Site, make_order
 
-Configure = Callable[..., IdempotencyOptions]
+Configure = Callable[..., IdempotencySettings]
 
 
 @pytest.fixture
 def configure(settings: Any, memory: None) -> Configure:
-    def read(**idempotency: Any) -> IdempotencyOptions:
+    def read(**idempotency: Any) -> IdempotencySettings:
         settings.REDLOCK = {"default": {"BACKEND": MEMORY, "IDEMPOTENCY": idempotency}}
-        return options_of("default")
+        return settings_of("default")
 
     return read
 
@@ -38,7 +38,7 @@ def test_every_key_is_an_option(configure: Configure) -> None:
 def test_they_are_read_anew_when_settings_change(configure: Configure) -> None:
     assert configure(RETENTION=timedelta(hours=1)).retention == 3600
     assert configure(RETENTION=5).retention == 5
-    assert options_of("default") is options_of("default")
+    assert settings_of("default") is settings_of("default")
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_a_cache_of_one_process_is_warned_of(
 def test_an_alias_that_is_not_there(configure: Configure) -> None:
     configure()
     with pytest.raises(InvalidRedlock, match="no alias 'payments'"):
-        options_of("payments")
+        settings_of("payments")
 
 
 @pytest.mark.django_db(transaction=True)

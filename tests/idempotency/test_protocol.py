@@ -20,7 +20,7 @@ from redlock_django.idempotency.protocol import (
     Fate,
     KeyLock,
     Known,
-    State,
+    RecordState,
     Step,
     decide,
     settle,
@@ -29,10 +29,10 @@ from redlock_django.models import IdempotencyRecord
 
 EVERY = [
     None,
-    *(Known(*known) for known in product(State, (True, False), (True, False))),
+    *(Known(*known) for known in product(RecordState, (True, False), (True, False))),
 ]
 CASES = list(product(EVERY, KeyLock, (True, False)))
-FINISHED = {State.COMPLETED, State.TOMBSTONE}
+FINISHED = {RecordState.COMPLETED, RecordState.TOMBSTONE}
 
 
 def is_new(known: Known | None, rerun: bool) -> bool:
@@ -48,13 +48,13 @@ def test_a_view_runs_only_under_its_lock_and_only_where_nothing_is_known() -> No
 def test_only_the_same_request_is_given_a_response_that_is_there() -> None:
     for known, lock, rerun in CASES:
         replays = decide(known, lock, rerun_expired=rerun) is Step.REPLAY
-        assert replays == (known == Known(State.COMPLETED))
+        assert replays == (known == Known(RecordState.COMPLETED))
 
 
 def test_once_the_lock_was_tried_it_is_not_asked_for_again() -> None:
     for known, lock, rerun in CASES:
         asks = decide(known, lock, rerun_expired=rerun) is Step.LOCK
-        running = known is not None and known.same and known.state is State.RUNNING
+        running = known is not None and known.same and known.state is RecordState.RUNNING
         unknown = is_new(known, rerun) or running
         assert asks == (lock is KeyLock.NOT_TRIED and unknown)
 
@@ -68,7 +68,7 @@ def test_another_request_is_told_so_first_of_all() -> None:
 def test_a_request_that_runs_without_its_lock_is_doubted() -> None:
     for known, lock, rerun in CASES:
         doubts = decide(known, lock, rerun_expired=rerun) is Step.DOUBT
-        running = known is not None and known.same and known.state is State.RUNNING
+        running = known is not None and known.same and known.state is RecordState.RUNNING
         assert doubts == (running and lock is KeyLock.HELD)
 
 
@@ -78,14 +78,14 @@ def test_a_request_that_runs_without_its_lock_is_doubted() -> None:
         (None, KeyLock.BUSY, KeyInFlight),
         (None, KeyLock.BUSY_OTHERWISE, KeyReused),
         (None, KeyLock.DOWN, IdempotencyUnavailable),
-        (Known(State.RUNNING), KeyLock.BUSY, KeyInFlight),
-        (Known(State.RUNNING), KeyLock.DOWN, IdempotencyUnavailable),
-        (Known(State.UNCERTAIN), KeyLock.HELD, OutcomeUncertain),
-        (Known(State.UNCERTAIN), KeyLock.NOT_TRIED, OutcomeUncertain),
-        (Known(State.TOMBSTONE), KeyLock.NOT_TRIED, ResultUnavailable),
-        (Known(State.TOMBSTONE, expired=True), KeyLock.NOT_TRIED, KeyExpired),
-        (Known(State.COMPLETED, expired=True), KeyLock.NOT_TRIED, KeyExpired),
-        (Known(State.COMPLETED, expired=True), KeyLock.DOWN, KeyExpired),
+        (Known(RecordState.RUNNING), KeyLock.BUSY, KeyInFlight),
+        (Known(RecordState.RUNNING), KeyLock.DOWN, IdempotencyUnavailable),
+        (Known(RecordState.UNCERTAIN), KeyLock.HELD, OutcomeUncertain),
+        (Known(RecordState.UNCERTAIN), KeyLock.NOT_TRIED, OutcomeUncertain),
+        (Known(RecordState.TOMBSTONE), KeyLock.NOT_TRIED, ResultUnavailable),
+        (Known(RecordState.TOMBSTONE, expired=True), KeyLock.NOT_TRIED, KeyExpired),
+        (Known(RecordState.COMPLETED, expired=True), KeyLock.NOT_TRIED, KeyExpired),
+        (Known(RecordState.COMPLETED, expired=True), KeyLock.DOWN, KeyExpired),
     ],
 )
 def test_refusals(known: Known | None, lock: KeyLock, refusal: type[Exception]) -> None:
@@ -123,4 +123,4 @@ def test_a_final_answer_is_kept_whatever_else_is_true() -> None:
 
 
 def test_the_table_knows_the_same_states() -> None:
-    assert {state.value for state in State} == set(IdempotencyRecord.State.values)
+    assert {state.value for state in RecordState} == set(IdempotencyRecord.State.values)

@@ -15,8 +15,8 @@ from django.test import Client
 from django.urls import path
 
 from redlock_django import idempotent
-from redlock_django.handler import locks
 from redlock_django.idempotency.key import lock_name
+from redlock_django.locking.handler import locks
 from redlock_django.models import IdempotencyRecord
 from redlock_django.testing import held_elsewhere
 from testproject.urls import urlpatterns as shop_and_admin

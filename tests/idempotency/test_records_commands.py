@@ -15,9 +15,9 @@ from django.utils import timezone
 
 from redlock_django import idempotent
 from redlock_django.exceptions import IdempotencyUnavailable
-from redlock_django.handler import locks
 from redlock_django.idempotency.database_records import DatabaseStore
 from redlock_django.idempotency.key import lock_name
+from redlock_django.locking.handler import locks
 from redlock_django.models import IdempotencyRecord
 from redlock_django.testing import held_elsewhere
 from tests.idempotency.conftest import KEY, Site, make_order, orders, record

@@ -12,8 +12,8 @@ from django.utils import timezone
 
 from redlock_django import idempotent
 from redlock_django.idempotency.database_records import DatabaseStore
-from redlock_django.idempotency.options import options_of
-from redlock_django.idempotency.terms import store_of
+from redlock_django.idempotency.decorator_options import store_of
+from redlock_django.idempotency.settings import settings_of
 from redlock_django.models import IdempotencyRecord
 from tests.idempotency.conftest import Site, make_order, orders, record
 
@@ -93,7 +93,7 @@ def test_an_uncertain_record_does_not_expire(site: Site, store: str, later: Late
 
 
 def purge(batch: int = 1000) -> list[int]:
-    options = options_of("default")
+    options = settings_of("default")
     store = store_of(options)
     assert isinstance(store, DatabaseStore)
     kept = timedelta(seconds=options.tombstone_retention)
@@ -125,7 +125,7 @@ def record_of(place: int) -> int:
 def test_an_uncertain_one_is_resolved(site: Site, applied: bool, then: int) -> None:
     site.serve(idempotent(make_order))
     site.post()
-    store = store_of(options_of("default"))
+    store = store_of(settings_of("default"))
     key_hash = record().key_hash
     assert not store.resolve(key_hash, applied=applied)
     IdempotencyRecord.objects.update(state="uncertain", expires_at=None)

@@ -18,7 +18,7 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.urls import path
 
 from redlock_django import lock_resource
-from redlock_django.handler import locks
+from redlock_django.locking.handler import locks
 from redlock_django.signals import lock_lost, lock_released
 
 PK = 1
@@ -61,7 +61,7 @@ def robbed(request: HttpRequest, pk: int) -> HttpResponse:
     for address in backend.addresses:
         host, _, port = address.name.rpartition(":")
         with redis.Redis(host=host, port=int(port)) as client:
-            client.delete(backend.terms.lock(f"counter:{pk}"))
+            client.delete(backend.deployment.lock(f"counter:{pk}"))
     told = lost.wait(10)
     return JsonResponse({"told": told})
 

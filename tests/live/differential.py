@@ -18,20 +18,20 @@ from typing import Any
 from redlock_django.backends.memory import MemoryMaster
 from redlock_django.engine.commands import (
     COMMANDS,
-    PROMISED,
     REFUSED,
+    RESERVED,
     Acquire,
     Command,
     Confirm,
+    Deployment,
     Extend,
     Heal,
     Release,
-    Terms,
     script,
 )
 from redlock_django.testing.masters import local_masters
 
-TERMS = Terms(names=("a", "b", "c"), max_ttl=30, max_clock_skew=0.5, fence_ttl=100)
+DEPLOYMENT = Deployment(names=("a", "b", "c"), max_ttl=30, max_clock_skew=0.5, fence_ttl=100)
 RESOURCES = ("r", "s", "t")
 TOKENS = ("a" * 32, "b" * 32, "C0" * 16)
 OTHERS = ("plain", "", "a" * 32, f"{'d' * 32} {{}}", f"{'d' * 31} {{}}", f"{'g' * 32} {{}}")
@@ -73,7 +73,7 @@ class Pair:
         self.model.sets.clear()
         self.model.ends.clear()
         self.story.clear()
-        self.put(TERMS.marker, "marker", None)
+        self.put(DEPLOYMENT.marker, "marker", None)
 
     def tick(self) -> int:
         """The server's clock, in ms."""
@@ -126,16 +126,16 @@ class Pair:
         model = self.model.eval(name, keys, argv)
         self.story.append(f"{name} {keys} {argv}\n  real  {real}\n  model {model}")
         assert len(real) == len(model), self.told()
-        for place, (truth, said) in enumerate(zip(real, model, strict=True)):
-            left = name != "join" and real[1] in (REFUSED, PROMISED) and place == 4
+        for index, (truth, said) in enumerate(zip(real, model, strict=True)):
+            left = name != "join" and real[1] in (REFUSED, RESERVED) and index == 4
             near = left and abs(truth - said) <= MILLISECONDS
             assert truth == said or near, self.told()
 
     def index(self, member: bytes, score: float) -> None:
         """An entry of the index, to expire at that moment of the server's clock, in ms."""
         self.story.append(f"ZADD {member!r} {score}")
-        self.client.zadd(TERMS.held, {member: score})
-        self.model.sets.setdefault(TERMS.held, {})[member] = score
+        self.client.zadd(DEPLOYMENT.held, {member: score})
+        self.model.sets.setdefault(DEPLOYMENT.held, {})[member] = score
 
     def ask(self, name: str, keys: list[str], argv: list[Any]) -> list[Any]:
         """What both say to what people ask; it must begin the same, and be as long."""
@@ -196,7 +196,7 @@ class Pair:
 def _said(luck: Random, now: int) -> Command:
     resources = tuple(luck.sample(RESOURCES, luck.choice((1, 1, 2, 3))))
     value = f"{luck.choice(TOKENS)} {{}}"
-    common: dict[str, Any] = {"terms": TERMS, "resources": resources, "value": value}
+    common: dict[str, Any] = {"deployment": DEPLOYMENT, "resources": resources, "value": value}
     ttl = luck.choice((5.0, 20.0, 30.0))
     fences = tuple(now + luck.choice((-3_000_000, 0, 400_000, 2_000_000)) for _ in resources)
     kind = luck.choice((Acquire, Acquire, Confirm, Extend, Heal, Release))
@@ -216,8 +216,8 @@ def _said(luck: Random, now: int) -> Command:
 
 def _disturb(pair: Pair) -> None:
     luck = pair.luck
-    lock, fence = TERMS.lock(luck.choice(RESOURCES)), TERMS.fence(luck.choice(RESOURCES))
-    queue = TERMS.queue(luck.choice(RESOURCES))
+    lock, fence = DEPLOYMENT.lock(luck.choice(RESOURCES)), DEPLOYMENT.fence(luck.choice(RESOURCES))
+    queue = DEPLOYMENT.queue(luck.choice(RESOURCES))
     what = luck.randrange(15)
     if what == 0:
         pair.put(lock, luck.choice(OTHERS), luck.choice((4000, 400_000, None)))
@@ -232,12 +232,12 @@ def _disturb(pair: Pair) -> None:
     elif what == 4:
         pair.put_set(luck.choice((lock, fence)))
     elif what == 5:
-        pair.put(TERMS.held, "not a set", None)
+        pair.put(DEPLOYMENT.held, "not a set", None)
     elif what == 6:
-        pair.put(TERMS.tomb(luck.choice(TOKENS)), "1", luck.choice((1, 5000)))
+        pair.put(DEPLOYMENT.tomb(luck.choice(TOKENS)), "1", luck.choice((1, 5000)))
         time.sleep(0.003)
     elif what == 7:
-        pair.put(TERMS.marker, luck.choice(("marker", "marker", "another")), None)
+        pair.put(DEPLOYMENT.marker, luck.choice(("marker", "marker", "another")), None)
     elif what == 8:
         pair.put(queue, "not a set", luck.choice((None, 5000)))
     elif what in (9, 10, 11):
@@ -247,7 +247,7 @@ def _disturb(pair: Pair) -> None:
         pair.put_queue(queue, {name: luck.choice(scores) for name in names}, luck.choice((1, 4000)))
         time.sleep(0.003)
     else:
-        pair.drop(luck.choice((lock, fence, lock, fence, TERMS.held, queue)))
+        pair.drop(luck.choice((lock, fence, lock, fence, DEPLOYMENT.held, queue)))
 
 
 def some_commands(pair: Pair, many: int = 24) -> None:
@@ -273,16 +273,16 @@ def some_joins(pair: Pair, many: int = 12) -> None:
     for number in range(many):
         if luck.random() < 0.4:
             now = pair.tick() * 1000
-            odd = ("", "marker", f"{RUN_IDS[0]} 12 {TERMS.fingerprint} x", f"zz {now} p")
+            odd = ("", "marker", f"{RUN_IDS[0]} 12 {DEPLOYMENT.fingerprint} x", f"zz {now} p")
             ready = now + luck.choice((-5, 1_000_000, 10_000_000_000))
-            known = f"{luck.choice(RUN_IDS)} {ready} {luck.choice((TERMS.fingerprint, 'p'))}"
-            pair.put(TERMS.marker, luck.choice((*odd, known, known, known)), None)
+            known = f"{luck.choice(RUN_IDS)} {ready} {luck.choice((DEPLOYMENT.fingerprint, 'p'))}"
+            pair.put(DEPLOYMENT.marker, luck.choice((*odd, known, known, known)), None)
         if luck.random() < 0.1:
-            pair.drop(TERMS.marker)
+            pair.drop(DEPLOYMENT.marker)
         how = luck.choice(("join", "join", "distrust", "trust", "reconfigure"))
-        delay = round(TERMS.restart_delay * 1_000_000)
-        argv = [number, luck.choice(RUN_IDS), TERMS.fingerprint, delay, how]
-        pair.eval("join", [TERMS.marker], argv)
+        delay = round(DEPLOYMENT.restart_delay * 1_000_000)
+        argv = [number, luck.choice(RUN_IDS), DEPLOYMENT.fingerprint, delay, how]
+        pair.eval("join", [DEPLOYMENT.marker], argv)
     pair.compare()
 
 
@@ -296,10 +296,10 @@ def crowd(pair: Pair, many: int) -> None:
         pair.index(member, float("inf") if luck.random() < 0.1 else float(now + left))
     for resource in luck.sample(RESOURCES, 2):
         value = luck.choice((*OTHERS, f"{TOKENS[0]} {{}}"))
-        pair.put(TERMS.lock(resource), value, luck.choice((1, 20_000, None)))
+        pair.put(DEPLOYMENT.lock(resource), value, luck.choice((1, 20_000, None)))
     time.sleep(0.003)
     if luck.random() < 0.3:
-        pair.put_set(TERMS.lock(luck.choice(RESOURCES)))
+        pair.put_set(DEPLOYMENT.lock(luck.choice(RESOURCES)))
 
 
 def main(argv: list[str]) -> int:

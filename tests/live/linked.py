@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from redlock_django.backends.redis import RedisBackend
-from redlock_django.handler import locks
-from redlock_django.locking import lock
+from redlock_django.locking.handler import locks
+from redlock_django.locking.lock import lock
 from tests.waiting import until
 
 

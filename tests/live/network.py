@@ -54,9 +54,9 @@ def _ip(*words: str) -> str:
 
 def _clear_up() -> None:
     """Take away the machines of processes that were killed."""
-    for pid, place in re.findall(r"^rl(\d+)-(\d+)", _ip("netns", "list"), re.MULTILINE):
+    for pid, index in re.findall(r"^rl(\d+)-(\d+)", _ip("netns", "list"), re.MULTILINE):
         if not Path(f"/proc/{pid}").exists():
-            _ip("netns", "del", f"rl{pid}-{place}")
+            _ip("netns", "del", f"rl{pid}-{index}")
 
 
 class NotHere(Exception):
@@ -66,9 +66,9 @@ class NotHere(Exception):
 class Host:
     """A machine with one master on it, at the other end of a cable."""
 
-    def __init__(self, nursery: Nursery, place: int, subnet: str) -> None:
-        self.name = f"rl{os.getpid()}-{place}"
-        self._here, self.address = f"{subnet}.{4 * place + 1}", f"{subnet}.{4 * place + 2}"
+    def __init__(self, nursery: Nursery, index: int, subnet: str) -> None:
+        self.name = f"rl{os.getpid()}-{index}"
+        self._here, self.address = f"{subnet}.{4 * index + 1}", f"{subnet}.{4 * index + 2}"
         _ip("netns", "add", self.name)
         peer = ("peer", "name", "cable", "netns", self.name)
         _ip("link", "add", self.name, "type", "veth", *peer)
@@ -167,8 +167,8 @@ def hosts(number: int) -> Iterator[list[Host]]:
     with ExitStack() as stack:
         made = []
         nursery = Nursery("redlock-hosts-")
-        for place in range(number):
-            made.append(Host(nursery, place, subnet))
+        for index in range(number):
+            made.append(Host(nursery, index, subnet))
             stack.callback(made[-1].close)
         stack.enter_context(nursery)  # the servers go before their machines
         for host in made:

@@ -17,8 +17,8 @@ import pytest
 from redlock_django.engine.errors import QuorumUnreachable
 from tests.live.traffic import Traffic, all_freed, left
 from tests.waiting import until
-from tests.wire.colours import COLOURS, coloured, joined, make_backend, trust
 from tests.wire.proxy import FaultProxy
+from tests.wire.variants import COLOURS, coloured, joined, make_backend, trust
 
 if TYPE_CHECKING:
     from redlock_django.testing.masters import LocalMaster
@@ -34,10 +34,10 @@ def test_locks_go_on_while_two_of_five_are_hurt_in_every_way(masters: list[Local
         proxy = stack.enter_context(FaultProxy(masters[1].port))
         urls = [masters[0].url, proxy.url, *(master.url for master in masters[2:])]
         # A restart delay that covers the largest TTL, as "auto" would have it.
-        terms = {"max_ttl": 1.0, "max_clock_skew": 0.2, "restart_delay": 2.1}
-        backend = make_backend(urls, **terms, master_timeout=0.15)  # type: ignore[arg-type]
+        deployment = {"max_ttl": 1.0, "max_clock_skew": 0.2, "restart_delay": 2.1}
+        backend = make_backend(urls, **deployment, master_timeout=0.15)  # type: ignore[arg-type]
         for master in masters:
-            trust(master, backend.terms)
+            trust(master, backend.deployment)
         colours = [stack.enter_context(coloured(name, backend)) for name in COLOURS]
         with Traffic(colours, workers=6, resources=2) as traffic:
             traffic.wait_for_wins(20, "all is well")
@@ -182,7 +182,7 @@ def test_threads_stay_few_with_a_hung_master(name: str, masters: list[LocalMaste
 
 LEAVING = """
 import sys
-from tests.wire.colours import Loop, Threads, make_backend
+from tests.wire.variants import Loop, Threads, make_backend
 held = []
 for kind in (Threads, Loop):
     colour = kind(make_backend(sys.argv[1:], connect_timeout=20.0))

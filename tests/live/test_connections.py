@@ -20,8 +20,8 @@ from redlock_django.engine.errors import NotAcquired, QuorumUnreachable
 from redlock_django.engine.validity import LeaseState
 from redlock_django.wire.acl import LOCKS, least_acl
 from tests.waiting import until
-from tests.wire.colours import COLOURS, Colour, coloured, make_backend
 from tests.wire.proxy import FaultProxy
+from tests.wire.variants import COLOURS, Colour, coloured, make_backend
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -278,7 +278,7 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(
 LOOPS = """
 import asyncio, gc, logging, sys, threading, time
 from asgiref.sync import async_to_sync
-from tests.wire.colours import HOLDER, make_backend
+from tests.wire.variants import HOLDER, make_backend
 
 urls = sys.argv[1:]
 backend = make_backend(urls, options={"client_name": "looped"})
@@ -298,7 +298,7 @@ async def go():
 
 async def left_open():
     # Ends with the lock held and its release on the way.
-    backend.hand_over(await backend.aacquire(("order:1",), 8.0, 3.0, HOLDER))
+    backend.post_release(await backend.aacquire(("order:1",), 8.0, 3.0, HOLDER))
 
 for _ in range(5):
     assert asyncio.run(go()) is True

@@ -22,14 +22,14 @@ from redlock_django.engine.errors import QuorumUnreachable
 from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import LockLost
 from redlock_django.wire.clock import clock, wall_ns
-from tests.live.bent import bend, guards
 from tests.live.clocks import WALL, Clock
 from tests.live.left_over import granted, locked
+from tests.live.removed_rules import bend, guards
 from tests.live.traffic import left
-from tests.patience import patience
+from tests.timeouts import generous_timeouts
 from tests.waiting import until
-from tests.wire.colours import COLOURS, joined
 from tests.wire.proxy import behind
+from tests.wire.variants import COLOURS, joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,7 +69,7 @@ LATECOMER = """
 import sys
 from redlock_django.engine import rounds
 from redlock_django.engine.errors import NotAcquired
-from tests.wire.colours import coloured, make_backend
+from tests.wire.variants import coloured, make_backend
 if sys.argv[1] == "unguarded":
     rounds.valid_until = lambda ttl, started: float("inf")
 with coloured(sys.argv[2], make_backend(sys.argv[3:], master_timeout=8.0)) as colour:
@@ -159,7 +159,7 @@ def test_a_renewal_that_never_gets_to_run(
             "MASTERS": [master.url for master in masters[:3]],
             "RESTART_DELAY": 0,
             "TTL": 0.5,
-            **patience(0.5),
+            **generous_timeouts(0.5),
         }
     }
 
@@ -215,7 +215,7 @@ if sys.argv[1] == "monotonic":
     del time.CLOCK_BOOTTIME
 from redlock_django.wire.clock import clock, wall_ns
 from redlock_django.wire.master import Master
-from tests.wire.colours import coloured, make_backend
+from tests.wire.variants import coloured, make_backend
 with coloured(sys.argv[2], make_backend(sys.argv[3:])) as colour:
     lease = colour.acquire("order:1", wait=5.0)
     print("ready", flush=True)

@@ -17,11 +17,11 @@ from redlock_django.engine.validity import LeaseState
 from redlock_django.wire.clock import clock, wall_ns
 from redlock_django.wire.master import Master
 from redlock_django.wire.steps import StepWatch
-from tests.live.bent import bend, guards
 from tests.live.clocks import WALL, ClockedMaster, NoShim, clocked_masters
+from tests.live.removed_rules import bend, guards
 from tests.ports import free_port
 from tests.waiting import until
-from tests.wire.colours import COLOURS, Colour, coloured, joined, make_backend, trust
+from tests.wire.variants import COLOURS, Colour, coloured, joined, make_backend, trust
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -136,7 +136,7 @@ def test_a_lock_from_before_the_clocks_went_back_is_cut(
         dead.settle()
         for each in clocked:
             each.set(-MINUTE)
-            trust(each.master, backend.terms)
+            trust(each.master, backend.deployment)
     with coloured(name, make_backend(urls(clocked), max_ttl=1.0)) as colour:
         until(lambda: usable_again(colour), "links to all")
         with pytest.raises(ResourceLocked):
@@ -169,7 +169,7 @@ def test_masters_are_trusted_in_time_although_their_clocks_went_back(
         bend(monkeypatch, "join", " and tonumber(at) <= now + delay", "")
     backend = make_backend(urls(clocked), restart_delay=0.5)
     for each in clocked:
-        trust(each.master, backend.terms)
+        trust(each.master, backend.deployment)
         each.set(-MINUTE)
     with coloured(name, backend) as colour:
         with pytest.raises(QuorumUnreachable):
@@ -192,7 +192,7 @@ def test_a_clock_that_steps_and_comes_back(name: str, asked: bool, clocked: Cloc
     """Seen by whoever asks in between. By nobody else: then one master has forgotten."""
     backend = make_backend(urls(clocked), restart_delay=0.5)
     for each in clocked:
-        trust(each.master, backend.terms)
+        trust(each.master, backend.deployment)
     with coloured(name, backend) as colour:
         colour.start()
         colour.wait_usable(3)

@@ -19,13 +19,13 @@ from redlock_django.engine.errors import NotAcquired
 from redlock_django.engine.validity import Lease, LeaseState
 from redlock_django.wire.clock import clock
 from redlock_django.wire.link import Link
-from tests.live.bent import guards
 from tests.live.left_over import granted, locked
+from tests.live.removed_rules import guards
 from tests.live.traffic import Traffic, all_freed, left
 from tests.ports import free_port
 from tests.waiting import until
-from tests.wire.colours import COLOURS, Colour, coloured, joined, make_backend, trust
 from tests.wire.proxy import behind
+from tests.wire.variants import COLOURS, Colour, coloured, joined, make_backend, trust
 
 if TYPE_CHECKING:
     from redlock_django.testing.masters import LocalMaster
@@ -224,14 +224,14 @@ def test_a_failover_behind_one_address(
     with ExitStack() as stack:
         (proxy, away) = stack.enter_context(behind([masters[2], masters[1]]))
         away.refuse()
-        terms = {"restart_delay": delay, "max_ttl": ttl, "max_clock_skew": 0.1}
+        deployment = {"restart_delay": delay, "max_ttl": ttl, "max_clock_skew": 0.1}
         urls = [masters[0].url, masters[1].url, proxy.url]
-        backend = make_backend(urls, **terms)  # type: ignore[arg-type]
+        backend = make_backend(urls, **deployment)  # type: ignore[arg-type]
         for master in masters[:3]:
-            trust(master, backend.terms)
-        partial = make_backend([urls[0], away.url, urls[2]], **terms)  # type: ignore[arg-type]
+            trust(master, backend.deployment)
+        partial = make_backend([urls[0], away.url, urls[2]], **deployment)  # type: ignore[arg-type]
         a = stack.enter_context(coloured(name, partial))
-        b = stack.enter_context(joined(name, masters[:3], urls=urls, **terms))
+        b = stack.enter_context(joined(name, masters[:3], urls=urls, **deployment))
         a.start()
         with masters[2].client() as client, promoted.client() as replica:
             replica.set("redlock:master", client.get("redlock:master") or b"")

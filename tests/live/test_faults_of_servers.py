@@ -17,7 +17,7 @@ from tests.live.left_over import locked
 from tests.live.traffic import left
 from tests.ports import free_port
 from tests.waiting import until
-from tests.wire.colours import COLOURS, Colour, coloured, joined, make_backend, trust
+from tests.wire.variants import COLOURS, Colour, coloured, joined, make_backend, trust
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -249,11 +249,11 @@ def test_all_masters_are_restarted_within_one_ttl(
     name: str, delay: float, ttl: float, masters: list[LocalMaster]
 ) -> None:
     """One after the other and empty. Without the delay somebody would get in beside the holder."""
-    terms = {"restart_delay": delay, "max_ttl": ttl, "max_clock_skew": 0.1}
-    backend = make_backend([master.url for master in masters], **terms)  # type: ignore[arg-type]
+    deployment = {"restart_delay": delay, "max_ttl": ttl, "max_clock_skew": 0.1}
+    backend = make_backend([master.url for master in masters], **deployment)  # type: ignore[arg-type]
     for master in masters:
-        trust(master, backend.terms)
-    with coloured(name, backend) as colour, joined(name, masters, **terms) as rival:
+        trust(master, backend.deployment)
+    with coloured(name, backend) as colour, joined(name, masters, **deployment) as rival:
         colour.start()
         colour.wait_usable(5)
         held = colour.acquire("order:1", ttl=ttl)

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from redlock_django.backends.groups import GroupedBackend
 from redlock_django.backends.redis import RedisBackend
+from redlock_django.backends.sharded import ShardedBackend
 from redlock_django.exceptions import QuorumUnreachable, ResourceLocked
-from redlock_django.handler import locks
-from redlock_django.locking import lock
+from redlock_django.locking.handler import locks
+from redlock_django.locking.lock import lock
 from redlock_django.testing import held_elsewhere
 from redlock_django.testing.masters import LocalMaster, local_masters
 from redlock_django.wire.declare import Standing, close
 from redlock_django.wire.join import Unfit
 from tests.live.left_over import locked, nothing_left
 from tests.operate.commands import run
-from tests.patience import patience
+from tests.timeouts import generous_timeouts
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def section(*groups: Sequence[LocalMaster], **more: Any) -> dict[str, Any]:
             "MASTERS": urls[0] if len(urls) == 1 else urls,
             "RESTART_DELAY": 0,
             "TTL": 5,
-            **patience(0.5),
+            **generous_timeouts(0.5),
             **more,
         }
     }
@@ -65,25 +65,25 @@ def section(*groups: Sequence[LocalMaster], **more: Any) -> dict[str, Any]:
 def site(six: list[LocalMaster], settings: Settings) -> list[LocalMaster]:
     settings.REDLOCK = section(six[:3], six[3:])
     with lock(of_group(0), of_group(1)):
-        until(lambda: all(usable(place) == 3 for place in (0, 1)), what="a link to every master")
+        until(lambda: all(usable(index) == 3 for index in (0, 1)), what="a link to every master")
     return six
 
 
-def backend() -> GroupedBackend:
+def backend() -> ShardedBackend:
     found = locks["default"].backend
-    assert isinstance(found, GroupedBackend)
+    assert isinstance(found, ShardedBackend)
     return found
 
 
-def usable(place: int) -> int:
-    group = backend().groups[place]
+def usable(index: int) -> int:
+    group = backend().groups[index]
     assert isinstance(group, RedisBackend)
     return group.sync_links().usable()
 
 
-def of_group(place: int, nth: int = 0) -> str:
+def of_group(index: int, nth: int = 0) -> str:
     names = (f"order:{n}" for n in range(1000))
-    return [name for name in names if backend().group_of(name) == place][nth]
+    return [name for name in names if backend().group_of(name) == index][nth]
 
 
 def test_a_lock_stands_in_its_own_group_only(site: list[LocalMaster]) -> None:
@@ -262,9 +262,9 @@ def test_a_new_group_lets_nobody_in_who_has_the_old_settings(
     ran = run("redlock_init", "--reconfigure")
     assert ran.out.count("trusted in 3.") == 6
     locks.close()
-    for place in (0, 1):
+    for index in (0, 1):
         with pytest.raises(QuorumUnreachable, match="trusted in"):
-            lock(of_group(place)).acquire()
+            lock(of_group(index)).acquire()
     settings.REDLOCK = section(six[:3], MAX_TTL=0.6, TTL=0.5, MASTER_TIMEOUT=0.2)
     with pytest.raises(QuorumUnreachable, match="groups="):
         lock(name, wait=0.5).acquire()  # the old settings are of no more use
@@ -303,7 +303,7 @@ def test_a_reconfiguration_that_breaks_off_leaves_no_two_ways_in(
 
 def test_one_server_in_two_groups_is_told_of(six: list[LocalMaster], settings: Settings) -> None:
     urls = [[six[0].url, six[1].url, six[2].url], [six[0].unix_url, six[3].url, six[4].url]]
-    settings.REDLOCK = {"default": {"MASTERS": urls, "RESTART_DELAY": 0, **patience()}}
+    settings.REDLOCK = {"default": {"MASTERS": urls, "RESTART_DELAY": 0, **generous_timeouts()}}
     ran = run("redlock_init")
     assert ran.status == 2
     assert "is the same server as" in ran.said

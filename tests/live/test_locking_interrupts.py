@@ -24,14 +24,14 @@ import pytest
 
 from redlock_django.backends.redis import RedisBackend
 from redlock_django.exceptions import ResourceLocked
-from redlock_django.handler import locks
-from redlock_django.locking import Lock, lock
+from redlock_django.locking.handler import locks
+from redlock_django.locking.lock import Lock, lock
 from redlock_django.testing.masters import LocalMaster
 from redlock_django.wire import links as wire_links
 from redlock_django.wire.link import Link
 from tests.live.left_over import locked, nothing_left
 from tests.live.linked import linked, wait_linked
-from tests.patience import patience
+from tests.timeouts import generous_timeouts
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -48,7 +48,7 @@ def _on_real_masters(masters: list[LocalMaster], settings: Settings) -> None:
             "MASTERS": [m.url for m in masters],
             "RESTART_DELAY": 0,
             "TTL": 30,
-            **patience(),
+            **generous_timeouts(),
         }
     }
 
@@ -591,9 +591,9 @@ PROCESS = """
     import sys, time, signal
     import django
     from django.conf import settings
-    from tests.patience import patience
+    from tests.timeouts import generous_timeouts
     settings.configure(REDLOCK={"default": {
-        "MASTERS": sys.argv[1].split(","), "RESTART_DELAY": 0, "TTL": 30, **patience()}})
+        "MASTERS": sys.argv[1].split(","), "RESTART_DELAY": 0, "TTL": 30, **generous_timeouts()}})
     django.setup()
     from redlock_django import lock
     if sys.argv[2] == "wait":

@@ -19,13 +19,13 @@ import pytest
 
 from redlock_django.backends.redis import RedisBackend
 from redlock_django.exceptions import LockLost, ResourceLocked
-from redlock_django.handler import locks
-from redlock_django.keeper import keeper
-from redlock_django.locking import lock
+from redlock_django.locking.handler import locks
+from redlock_django.locking.lock import lock
+from redlock_django.locking.renewal_service import renewal_service
 from redlock_django.testing.masters import LocalMaster
 from redlock_django.wire.sync import SyncLinks
 from tests.live.left_over import locked, nothing_left
-from tests.patience import patience
+from tests.timeouts import generous_timeouts
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def _on_real_masters(masters: list[LocalMaster], settings: Settings) -> None:
             "MASTERS": [m.url for m in masters],
             "RESTART_DELAY": 0,
             "TTL": 3,
-            **patience(0.6),
+            **generous_timeouts(0.6),
         }
     }
     with lock("first"):
@@ -140,9 +140,10 @@ HOLDER = """
     import sys, time
     import django
     from django.conf import settings
-    from tests.patience import patience
+    from tests.timeouts import generous_timeouts
     settings.configure(REDLOCK={"default": {
-        "MASTERS": sys.argv[1].split(","), "RESTART_DELAY": 0, "TTL": 1.5, **patience(1.5)}})
+        "MASTERS": sys.argv[1].split(","), "RESTART_DELAY": 0,
+        "TTL": 1.5, **generous_timeouts(1.5)}})
     django.setup()
     from redlock_django import lock
     with lock("order:1"):
@@ -294,7 +295,7 @@ def test_a_child_has_its_own_locks_sockets_and_threads(masters: list[LocalMaster
             except OSError:
                 continue
             raise AssertionError(f"inherited socket {file} is still open")
-        assert keeper._thread is None
+        assert renewal_service._thread is None
         with lock("order:2") as own:
             mine = {
                 tuple(m.link.socket.getsockname()) for m in links().masters if m.link is not None
@@ -303,7 +304,7 @@ def test_a_child_has_its_own_locks_sockets_and_threads(masters: list[LocalMaster
             assert not mine & parents
             assert own.extend() > 2
             time.sleep(1.2)
-            assert own.remaining() > 2.5, "its own keeper renews"
+            assert own.remaining() > 2.5, "its own renewal_service renews"
         assert "order:1" not in str(locked(masters).keys() - {KEY})
 
     with lock(R) as held:
@@ -369,11 +370,11 @@ def mutexes() -> dict[str, object]:
         "links' end": shared.closed._cond,  # type: ignore[attr-defined]
         "backend": backend._making,
         "services": locks._making,
-        "keeper": keeper._mutex,
+        "renewal_service": renewal_service._mutex,
     }
 
 
-@pytest.mark.parametrize("name", ["backend", "keeper", "links", "links' end", "services"])
+@pytest.mark.parametrize("name", ["backend", "renewal_service", "links", "links' end", "services"])
 def test_a_fork_while_a_mutex_is_held(name: str, masters: list[LocalMaster]) -> None:
     def child() -> None:
         with lock("order:2", renew=True) as held:
@@ -460,9 +461,9 @@ def test_a_child_that_exits_normally_ends_promptly(masters: list[LocalMaster]) -
         import os, sys, time
         import django
         from django.conf import settings
-        from tests.patience import patience
+        from tests.timeouts import generous_timeouts
         settings.configure(REDLOCK={"default": {
-            "MASTERS": sys.argv[1].split(","), "RESTART_DELAY": 0, **patience()}})
+            "MASTERS": sys.argv[1].split(","), "RESTART_DELAY": 0, **generous_timeouts()}})
         django.setup()
         from redlock_django import lock
         held = lock("order:1").acquire()

@@ -3,29 +3,30 @@
 Where the bugs of other libraries (B1-B34) are looked for, as far as they concern `Lock`:
 
 =====  ==========================================================================================
-B8     app/test_locking.py::test_taking_it_again_with_the_same_object_keeps_it
+B8     app/test_lock.py::test_taking_it_again_with_the_same_object_keeps_it
 B9     test_a_late_release_never_frees_another_holders_lock
-B10    app/test_locking.py::test_the_bodys_exception_wins_*
+B10    app/test_lock.py::test_the_bodys_exception_wins_*
 B11    test_locking_interrupts.py::test_cancelled_at_every_step, ::test_timed_out_*
-B12    app/test_locking.py::test_a_release_that_is_interrupted_is_said_again,
+B12    app/test_lock.py::test_a_release_that_is_interrupted_is_said_again,
        test_a_release_during_an_outage_is_said_again
 B13    test_one_loop_after_the_other
-B14    app/test_locking.py::test_extend_never_brings_back_what_expired, test_extend_of_what_expired
-B15    app/test_keeper.py::test_an_outage_shorter_*, ::test_a_longer_outage_*,
+B14    app/test_lock.py::test_extend_never_brings_back_what_expired, test_extend_of_what_expired
+B15    app/test_renewal_service.py::test_an_outage_shorter_*, ::test_a_longer_outage_*,
        test_renewal_survives_a_short_outage, test_a_long_outage_is_told
-B16    app/test_locking.py::test_lost_when_its_time_is_over
-B18    app/test_locking.py::test_a_jump_of_the_wall_clock_changes_nothing
-B19    app/test_locking.py::test_bad_ttl*, ::test_bad_wait
+B16    app/test_lock.py::test_lost_when_its_time_is_over
+B18    app/test_lock.py::test_a_jump_of_the_wall_clock_changes_nothing
+B19    app/test_lock.py::test_bad_ttl*, ::test_bad_wait
 B20    test_every_key_has_its_ttl
 B21    test_release_never_deletes_a_foreign_lock
 B22    test_two_locks_of_one_process_do_not_disturb_each_other
-B23    app/test_locking.py::test_release_of_what_a_majority_forgot_is_a_loss
-B25    app/test_keeper.py::test_a_minority_that_is_down_is_nothing
-B26    app/test_locking.py::test_every_way_in_honours_its_ttl
+B23    app/test_lock.py::test_release_of_what_a_majority_forgot_is_a_loss
+B25    app/test_renewal_service.py::test_a_minority_that_is_down_is_nothing
+B26    app/test_lock.py::test_every_way_in_honours_its_ttl
 B30    test_locking_processes.py
-B31    app/test_keeper.py::test_max_hold_ends_it, ::test_a_late_renewal_stays_within_max_hold
+B31    app/test_renewal_service.py::test_max_hold_ends_it,
+       ::test_a_late_renewal_stays_within_max_hold
 B33    test_locking_transactions.py
-B34    app/test_keeper.py::test_stops_at_release
+B34    app/test_renewal_service.py::test_stops_at_release
 =====  ==========================================================================================
 """
 
@@ -49,13 +50,13 @@ import pytest
 from redlock_django.backends.redis import RedisBackend
 from redlock_django.engine import waiting
 from redlock_django.exceptions import LockLost, QuorumUnreachable, ResourceLocked
-from redlock_django.handler import locks
-from redlock_django.locking import Lock, lock
+from redlock_django.locking.handler import locks
+from redlock_django.locking.lock import Lock, lock
 from redlock_django.signals import lock_lost
 from redlock_django.testing.masters import LocalMaster
 from tests.live.left_over import locked, nothing_left
 from tests.live.linked import linked
-from tests.patience import patience
+from tests.timeouts import generous_timeouts
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def _on_real_masters(masters: list[LocalMaster], settings: Settings) -> None:
             "MASTERS": [m.url for m in masters],
             "RESTART_DELAY": 0,
             "TTL": 5,
-            **patience(0.3),
+            **generous_timeouts(0.3),
         }
     }
     linked()
@@ -108,9 +109,9 @@ PROCESS = """
     from pathlib import Path
     import django
     from django.conf import settings
-    from tests.patience import patience
+    from tests.timeouts import generous_timeouts
     settings.configure(REDLOCK={"default": {
-        "MASTERS": sys.argv[2].split(","), "RESTART_DELAY": 0, "TTL": 5, **patience()}})
+        "MASTERS": sys.argv[2].split(","), "RESTART_DELAY": 0, "TTL": 5, **generous_timeouts()}})
     django.setup()
     from redlock_django import lock
     from tests.live.test_locking_races import add_one
@@ -200,9 +201,9 @@ def test_two_resources_go_to_who_came_first_in_whatever_order_they_are_named(
     two = (R, "order:2")
     served: list[int] = []
 
-    def take(place: int, resources: Sequence[str]) -> None:
+    def take(index: int, resources: Sequence[str]) -> None:
         with lock(*resources, wait=20, ttl=8):
-            served.append(place)
+            served.append(index)
 
     def waits(many: int) -> bool:
         found = 0
@@ -214,9 +215,9 @@ def test_two_resources_go_to_who_came_first_in_whatever_order_they_are_named(
     held = lock(*two, ttl=20).acquire()
     with ThreadPoolExecutor(6) as pool:
         takers = []
-        for place in range(6):
-            takers.append(pool.submit(take, place, two[:: 1 if place % 2 else -1]))
-            until(partial(waits, place + 1), what=f"{place + 1} who wait")
+        for index in range(6):
+            takers.append(pool.submit(take, index, two[:: 1 if index % 2 else -1]))
+            until(partial(waits, index + 1), what=f"{index + 1} who wait")
         held.release()
         for taker in takers:
             taker.result(20)
@@ -239,7 +240,7 @@ def test_the_first_use_of_all_by_many_at_once() -> None:
 
 def test_of_twenty_at_once_exactly_one_wins(masters: list[LocalMaster], settings: Settings) -> None:
     """Over four sets of links, so that they reach the masters in different orders."""
-    common = {"MASTERS": [m.url for m in masters], "RESTART_DELAY": 0, **patience(0.5)}
+    common = {"MASTERS": [m.url for m in masters], "RESTART_DELAY": 0, **generous_timeouts(0.5)}
     aliases = ["default", "second", "third"]
     settings.REDLOCK = dict.fromkeys(aliases, common)
     for alias in aliases:

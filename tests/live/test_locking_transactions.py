@@ -18,7 +18,7 @@ import pytest
 
 from redlock_django.testing.masters import LocalMaster
 from tests.live.left_over import locked, nothing_left
-from tests.patience import patience
+from tests.timeouts import generous_timeouts
 
 pytestmark = pytest.mark.live
 MANY = 60
@@ -47,7 +47,7 @@ def sites(
     masters: list[LocalMaster], database: dict[str, Any], *, processes: int = 1, look: bool = False
 ) -> Iterator[list[str]]:
     """The addresses of that many processes that serve one counter."""
-    common = {"MASTERS": [m.url for m in masters], "RESTART_DELAY": 0, **patience(0.3)}
+    common = {"MASTERS": [m.url for m in masters], "RESTART_DELAY": 0, **generous_timeouts(0.3)}
     redlock = {
         "default": {**common, "TTL": 1.5},
         "unrenewed": {**common, "TTL": 0.3, "RENEW": False},
@@ -73,37 +73,37 @@ def sites(
             stack.callback(process.communicate)
             stack.callback(process.kill)
             started.append(process)
-        places = []
+        addresses = []
         for process in started:
             assert process.stdout is not None
-            places.append(f"127.0.0.1:{process.stdout.readline().split()[-1]}")
-        yield places
+            addresses.append(f"127.0.0.1:{process.stdout.readline().split()[-1]}")
+        yield addresses
 
 
-def get(place: str, url: str) -> tuple[int, dict[str, Any]]:
-    with closing(http.client.HTTPConnection(place, timeout=40)) as connection:
+def get(site: str, url: str) -> tuple[int, dict[str, Any]]:
+    with closing(http.client.HTTPConnection(site, timeout=40)) as connection:
         connection.request("GET", url, headers={"Accept": "application/json"})
         answer = connection.getresponse()
         body = answer.read()
         return answer.status, json.loads(body) if body.startswith(b"{") else {}
 
 
-def crowd(places: list[str], url: str) -> list[int]:
+def crowd(addresses: list[str], url: str) -> list[int]:
     """The statuses of many requests at once, over all processes."""
     gate = threading.Barrier(MANY)
 
     def one(number: int) -> int:
         gate.wait(20)
-        return get(places[number % len(places)], url)[0]
+        return get(addresses[number % len(addresses)], url)[0]
 
     with ThreadPoolExecutor(MANY) as pool:
         return list(pool.map(one, range(MANY)))
 
 
 def test_every_one_of_sixty_is_kept(masters: list[LocalMaster], database: dict[str, Any]) -> None:
-    with sites(masters, database, processes=2) as places:
-        assert crowd(places, "/1/locked/") == [200] * MANY
-        assert get(places[0], "/")[1]["n"] == MANY
+    with sites(masters, database, processes=2) as addresses:
+        assert crowd(addresses, "/1/locked/") == [200] * MANY
+        assert get(addresses[0], "/")[1]["n"] == MANY
     assert locked(masters) == {}
 
 
@@ -111,10 +111,10 @@ def test_every_one_of_sixty_is_kept(masters: list[LocalMaster], database: dict[s
 def test_without_the_lock_some_are_lost(
     masters: list[LocalMaster], postgres: dict[str, Any]
 ) -> None:
-    with sites(masters, {**postgres, "ATOMIC_REQUESTS": True}, processes=2) as places:
+    with sites(masters, {**postgres, "ATOMIC_REQUESTS": True}, processes=2) as addresses:
         for attempt in range(1, 6):
-            assert crowd(places, "/1/unlocked/") == [200] * MANY
-            if get(places[0], "/")[1]["n"] < attempt * MANY:
+            assert crowd(addresses, "/1/unlocked/") == [200] * MANY
+            if get(addresses[0], "/")[1]["n"] < attempt * MANY:
                 return
     pytest.fail("nothing was ever lost: the test above proves nothing")
 
@@ -122,17 +122,17 @@ def test_without_the_lock_some_are_lost(
 def test_committed_before_it_is_free_or_rolled_back(
     masters: list[LocalMaster], database: dict[str, Any]
 ) -> None:
-    with sites(masters, database, look=True) as [place]:
+    with sites(masters, database, look=True) as [site]:
         for number in range(1, 6):
-            assert get(place, "/1/locked/") == (200, {"n": number})
+            assert get(site, "/1/locked/") == (200, {"n": number})
             # What another connection saw at the moment the lock was free.
-            assert get(place, "/")[1]["seen_at_release"] == list(range(1, number + 1))
+            assert get(site, "/")[1]["seen_at_release"] == list(range(1, number + 1))
         for url in ("/1/robbed/", "/1/slow/"):
-            status, body = get(place, url)
+            status, body = get(site, url)
             assert (status, body.get("code")) == (503, "lock-lost")
-            assert get(place, "/")[1]["n"] == 5, f"{url} was committed"
+            assert get(site, "/")[1]["n"] == 5, f"{url} was committed"
         nothing_left(masters)
-        assert get(place, "/1/failing/")[0] == 500
-        assert get(place, "/")[1]["n"] == 5
+        assert get(site, "/1/failing/")[0] == 500
+        assert get(site, "/")[1]["n"] == 5
         nothing_left(masters)
-        assert get(place, "/1/locked/") == (200, {"n": 6})
+        assert get(site, "/1/locked/") == (200, {"n": 6})

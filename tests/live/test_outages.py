@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from redlock_django.backends.redis import RedisBackend
-from redlock_django.counters import MasterCounts, counters
 from redlock_django.exceptions import QuorumUnreachable
-from redlock_django.handler import locks
-from redlock_django.locking import lock
+from redlock_django.locking.counters import MasterCounts, counters
+from redlock_django.locking.handler import locks
+from redlock_django.locking.lock import lock
 from redlock_django.signals import master_down, master_up
-from tests.patience import patience
+from tests.timeouts import generous_timeouts
 from tests.waiting import until
-from tests.wire.colours import COLOURS, Colour, coloured
+from tests.wire.variants import COLOURS, Colour, coloured
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -37,7 +37,7 @@ def configure(masters: list[LocalMaster], settings: Settings) -> Configure:
             "default": {
                 "MASTERS": [master.url for master in masters],
                 "RESTART_DELAY": 0,
-                **patience(),
+                **generous_timeouts(),
                 **section,
             }
         }

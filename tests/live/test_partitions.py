@@ -12,7 +12,7 @@ from redlock_django.engine.validity import LeaseState
 from tests.live.network import Host, NotHere, hosts, why_not
 from tests.live.traffic import Traffic, all_freed
 from tests.waiting import until
-from tests.wire.colours import COLOURS, Colour, coloured, make_backend
+from tests.wire.variants import COLOURS, Colour, coloured, make_backend
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 

@@ -12,10 +12,10 @@ from redlock_django.backends.memory import MemoryMaster, Reply
 from redlock_django.engine.commands import REFUSED
 from tests.live import differential
 from tests.live.differential import (
+    DEPLOYMENT,
     GLOBS,
     MILLISECONDS,
     RESOURCES,
-    TERMS,
     Pair,
     crowd,
     some_commands,
@@ -54,12 +54,12 @@ def test_the_model_shows_what_the_scripts_show(masters: list[LocalMaster], many:
             crowd(pair, many)
             for _ in range(6):
                 most, last_first = luck.choice((0, 1, 2, 5, 1000)), luck.choice((0, 1))
-                real, model = pair.ask("held", [TERMS.held], [most, last_first])
+                real, model = pair.ask("held", [DEPLOYMENT.held], [most, last_first])
                 assert real == model, pair.told()
                 pattern, step = luck.choice(GLOBS), luck.choice((1, 10, 1000))
-                pair.walk("find", [TERMS.held], pattern, step)
+                pair.walk("find", [DEPLOYMENT.held], pattern, step)
                 pair.walk("scan", [], luck.choice(("*lock:*", "*:s", "*")), step)
-                keys = [TERMS.lock(luck.choice(RESOURCES)) for _ in range(luck.choice((1, 3)))]
+                keys = [DEPLOYMENT.lock(luck.choice(RESOURCES)) for _ in range(luck.choice((1, 3)))]
                 real, model = pair.ask("look", keys, [])
                 assert real[::2] == model[::2], pair.told()
                 for truth, said in zip(real[1::2], model[1::2], strict=True):

@@ -14,8 +14,8 @@ from redlock_django.engine.validity import LeaseState
 from redlock_django.testing.masters import local_masters
 from redlock_django.wire.clock import clock
 from tests.waiting import until
-from tests.wire.colours import COLOURS, Colour, coloured, joined, make_backend, trust
 from tests.wire.proxy import FaultProxy
+from tests.wire.variants import COLOURS, Colour, coloured, joined, make_backend, trust
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,7 +40,7 @@ def trusted(name: str, masters: list[LocalMaster], **settings: Any) -> Iterator[
     """A colour over masters that an operator has declared trusted."""
     backend = make_backend([master.url for master in masters], **settings)
     for master in masters:
-        trust(master, backend.terms)
+        trust(master, backend.deployment)
     with coloured(name, backend) as colour:
         colour.start()
         colour.wait_usable(len(masters))
@@ -143,13 +143,13 @@ def test_an_old_holder_and_a_master_that_forgot_never_make_two(
     """
     with ExitStack() as stack:
         proxies = [stack.enter_context(FaultProxy(master.port)) for master in masters[3:]]
-        terms = {"restart_delay": delay, "max_ttl": ttl, "max_clock_skew": 0.1}
+        deployment = {"restart_delay": delay, "max_ttl": ttl, "max_clock_skew": 0.1}
         urls = [*(master.url for master in masters[:3]), *(proxy.url for proxy in proxies)]
-        backend_a = make_backend(urls, **terms)  # type: ignore[arg-type]
+        backend_a = make_backend(urls, **deployment)  # type: ignore[arg-type]
         for master in masters:
-            trust(master, backend_a.terms)
+            trust(master, backend_a.deployment)
         a = stack.enter_context(coloured(name, backend_a))
-        b = stack.enter_context(joined(name, masters, **terms))
+        b = stack.enter_context(joined(name, masters, **deployment))
         a.start()
         a.wait_usable(5)
         for proxy in proxies:
@@ -170,7 +170,7 @@ def test_an_old_holder_and_a_master_that_forgot_never_make_two(
 def test_a_ready_at_that_is_too_far_away_is_cut(name: str, masters: list[LocalMaster]) -> None:
     backend = make_backend([master.url for master in masters[:3]], restart_delay=0.7)
     for master in masters[:3]:
-        trust(master, backend.terms)
+        trust(master, backend.deployment)
         run_id, ready_at, print_ = (marker(master) or b"").split()
         with master.client() as client:
             # As written while the master's clock stood an hour ahead.
@@ -226,7 +226,7 @@ def test_other_numbers_on_the_same_masters_are_a_mismatch(
                 stranger.acquire("order:1")
             text = str(caught.value)
             assert named in text
-            assert colour.backend.terms.fingerprint in text
+            assert colour.backend.deployment.fingerprint in text
             assert "MAX_TTL, MAX_CLOCK_SKEW and RESTART_DELAY" in text
             assert "redlock_init --reconfigure" in text
         assert [marker(master) for master in masters[:3]] == before
@@ -372,13 +372,13 @@ def test_what_is_tolerated_is_a_warning(
 # shows a step, as it would after one.
 
 
-def bend(colour: Colour, *places: int) -> None:
+def bend(colour: Colour, *indexes: int) -> None:
     def change() -> None:
-        for place in places:
-            offset = colour.links.masters[place].offset
+        for index in indexes:
+            offset = colour.links.masters[index].offset
             assert offset is not None
             low, high, at = offset
-            colour.links.masters[place].offset = (low - 60, high - 60, at)
+            colour.links.masters[index].offset = (low - 60, high - 60, at)
 
     colour.inside(change)
 
@@ -393,8 +393,8 @@ def test_the_clock_of_a_minority_steps(
         colour.settle()
         bend(colour, 0, 1)
         assert colour.release(colour.acquire("order:2")) is True
-        for place in (0, 1):
-            master = colour.links.masters[place]
+        for index in (0, 1):
+            master = colour.links.masters[index]
             until(
                 lambda master=master: "its clock stepped: trusted in" in colour.fault(master),  # type: ignore[misc]
                 "the step is marked",

@@ -13,10 +13,10 @@ from django.test import AsyncRequestFactory, RequestFactory
 from pytest_django import Settings
 
 from redlock_django import lock_resource
-from redlock_django.handler import locks
+from redlock_django.locking.handler import locks
 from redlock_django.testing.masters import LocalMaster
 from tests.live.left_over import nothing_left
-from tests.patience import patience
+from tests.timeouts import generous_timeouts
 
 pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.django_db]
 
@@ -27,7 +27,7 @@ TTL = 1.5
 def _masters(settings: Settings, masters: list[LocalMaster]) -> None:
     urls = [master.url for master in masters]
     settings.REDLOCK = {
-        "default": {"MASTERS": urls, "RESTART_DELAY": 0, "TTL": TTL, **patience(TTL)}
+        "default": {"MASTERS": urls, "RESTART_DELAY": 0, "TTL": TTL, **generous_timeouts(TTL)}
     }
 
 

@@ -12,7 +12,7 @@ from redlock_django.engine.errors import NotAcquired
 from redlock_django.engine.validity import LeaseState
 from redlock_django.wire.clock import clock
 from tests.waiting import until
-from tests.wire.colours import Colour
+from tests.wire.variants import Colour
 
 
 class Server(Protocol):

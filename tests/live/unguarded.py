@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.live.bent import without
+from tests.live.removed_rules import without
 from tests.test_faults_list import NAMES, ROWS, TEST
 
 RULE = "REDLOCK_WITHOUT"  # by which a run of pytest is told what to take out

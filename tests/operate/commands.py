@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from django.core.management import CommandError, call_command
 
 from redlock_django.backends.memory import MemoryBackend
-from redlock_django.handler import locks
+from redlock_django.locking.handler import locks
 
 THREE_IN_MEMORY = {
     "BACKEND": "redlock_django.backends.memory.MemoryBackend",
@@ -60,11 +60,11 @@ def put(
     resource: str, value: bytes, masters: tuple[int, ...] = (0, 1, 2), ms: int = 30_000
 ) -> None:
     """Set a lock on some masters as a client would, without one."""
-    for place in masters:
-        master = memory().masters[place]
+    for index in masters:
+        master = memory().masters[index]
         master.set(f"redlock:lock:{resource}", value, ms)
-        index = master.sets.setdefault("redlock:held", {})
-        index[resource.encode(errors="surrogatepass")] = master.time() // 1000 + ms
+        listed = master.sets.setdefault("redlock:held", {})
+        listed[resource.encode(errors="surrogatepass")] = master.time() // 1000 + ms
 
 
 def turns(count: int, between: Callable[[], object] = lambda: None) -> Callable[[float], None]:

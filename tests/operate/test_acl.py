@@ -16,13 +16,13 @@ from redis.exceptions import NoPermissionError
 
 from redlock_django import QuorumUnreachable, ResourceLocked, lock
 from redlock_django.engine.commands import COMMANDS
-from redlock_django.handler import locks
-from redlock_django.inspection import held_locks
+from redlock_django.locking.handler import locks
+from redlock_django.operate.inspection import held_locks
 from redlock_django.testing.masters import LocalMaster, find_server, local_masters
 from redlock_django.wire.acl import LOCKS, LOOKING, WAITING, least_acl
 from tests.live.left_over import nothing_left
 from tests.operate.commands import run
-from tests.patience import patience
+from tests.timeouts import generous_timeouts
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def site(three: list[LocalMaster], settings: Settings) -> list[LocalMaster]:
         alias: {
             "MASTERS": [master.url for master in three],
             "OPTIONS": {"username": alias.replace("default", "shop"), "password": "canary"},
-            **patience(),
+            **generous_timeouts(),
         }
         for alias in ("default", "operator")
     }

@@ -16,9 +16,9 @@ from django.db.models import Q
 from redlock_django.admin import queryset as asking
 from redlock_django.admin.queryset import HeldLockQuerySet
 from redlock_django.backends.redis import RedisBackend
-from redlock_django.engine.holders import State
-from redlock_django.inspection import held_locks
+from redlock_django.engine.holders import HoldingState
 from redlock_django.models import HeldLock
+from redlock_django.operate.inspection import held_locks
 from tests.operate.conftest import LIST, RECORDS, RELEASE
 from tests.operate.planted import plant
 
@@ -226,14 +226,14 @@ def test_every_narrowing_is_a_clone_that_asks_for_itself(
 ) -> None:
     print_ = plant(five, "order:1")
     every: Any = HeldLockQuerySet(HeldLock)
-    some = every.in_state(State.HELD).searching("order").order_by("-resource", "-pk")
+    some = every.in_state(HoldingState.HELD).searching("order").order_by("-resource", "-pk")
     assert (every.asked.state, every.asked.search, every.asked.order) == (None, "", "ttl")
     assert some._chain().asked == some.all().asked == some._clone().asked == some.asked
     assert not asked
     assert some.count() == len(some) == len(some[0:100]) == len(some._clone()) == 1
     assert some.exists()
     assert len(asked) == 1
-    assert asked[0]["state"] is State.HELD
+    assert asked[0]["state"] is HoldingState.HELD
     assert every.order_by().filter(Q()).asked == every.asked
     held = every.get(pk=f"{print_}:default:order:1")
     assert (held.resource, held.using, held.fingerprint) == ("order:1", "default", print_)

@@ -15,7 +15,7 @@ from redlock_django.wire.survey import Survey
 from tests.app.checking import found
 from tests.operate.commands import run
 from tests.operate.misconfigured import misconfigure
-from tests.patience import patience
+from tests.timeouts import generous_timeouts
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def site(masters: list[LocalMaster], settings: Settings) -> list[LocalMaster]:
-    settings.REDLOCK = {"default": {"MASTERS": [m.url for m in masters], **patience()}}
+    settings.REDLOCK = {"default": {"MASTERS": [m.url for m in masters], **generous_timeouts()}}
     assert run("redlock_init").status == 0
     return masters
 
@@ -77,7 +77,7 @@ def test_what_they_say(site: list[LocalMaster], settings: Settings) -> None:
 
 def test_twins_other_numbers_and_no_delay(site: list[LocalMaster], settings: Settings) -> None:
     urls = [site[0].url, site[0].unix_url]
-    settings.REDLOCK = {"default": {"MASTERS": urls, **patience()}}
+    settings.REDLOCK = {"default": {"MASTERS": urls, **generous_timeouts()}}
     said = asked()
     assert {"E034", "E036", "W042", "E043"} == set(said)
     assert "a restart forgets its locks" in said["W042"]
@@ -89,7 +89,7 @@ def test_an_acl_that_forbids_too_much(site: list[LocalMaster], settings: Setting
         client.execute_command("ACL", "SETUSER", "poor", "on", ">canary", *rights)
         poor = site[0].url.replace("redis://", "redis://poor:canary@")
         urls = [poor, *(master.url for master in site[1:])]
-        settings.REDLOCK = {"default": {"MASTERS": urls, **patience()}}
+        settings.REDLOCK = {"default": {"MASTERS": urls, **generous_timeouts()}}
         try:
             said = asked()
         finally:

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from redlock_django import lock
-from redlock_django.engine.holders import State
+from redlock_django.engine.holders import HoldingState
 from redlock_django.exceptions import BadResource
-from redlock_django.handler import locks
-from redlock_django.health import master_status
-from redlock_django.inspection import held_locks, nearest_held, who_holds
+from redlock_django.locking.handler import locks
+from redlock_django.operate.health import master_status
+from redlock_django.operate.inspection import held_locks, nearest_held, who_holds
 from redlock_django.wire.survey import Survey
 from tests.live.left_over import nothing_left
 from tests.live.linked import linked
-from tests.patience import patience
+from tests.timeouts import generous_timeouts
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ VALUE = "a" * 32 + ' {"host":"web1","pid":7,"app":"shop","at":1790000000.5,"path
 @pytest.fixture(autouse=True)
 def _on_real_masters(masters: list[LocalMaster], settings: Settings) -> None:
     settings.REDLOCK = {
-        "default": {"MASTERS": [m.url for m in masters], "RESTART_DELAY": 0, **patience()}
+        "default": {"MASTERS": [m.url for m in masters], "RESTART_DELAY": 0, **generous_timeouts()}
     }
     linked()
     nothing_left(masters)
@@ -57,7 +57,7 @@ def test_a_held_lock_is_seen_with_its_holder_and_its_time(masters: list[LocalMas
         until(lambda: len(only().leading) == 5, what="all five have it")
         seen = only()
         assert seen.resource == "order:1"
-        assert seen.state is State.HELD
+        assert seen.state is HoldingState.HELD
         assert seen.fingerprint == held.fingerprint
         assert 25 < seen.ttl <= 30
         assert abs(seen.since - time.time()) < 5
@@ -77,14 +77,14 @@ def test_the_states(masters: list[LocalMaster]) -> None:
     put(masters[2:3], "split", value="c" * 32 + " {}")
     states = {holding.resource: holding.state for holding in held_locks().locks}
     assert states == {
-        "all": State.HELD,
-        "quorum": State.HELD,
-        "minority": State.PARTIAL,
-        "soon": State.EXPIRING,
-        "theirs": State.FOREIGN,
-        "split": State.DISAGREEING,
+        "all": HoldingState.HELD,
+        "quorum": HoldingState.HELD,
+        "minority": HoldingState.PARTIAL,
+        "soon": HoldingState.EXPIRING,
+        "theirs": HoldingState.FOREIGN,
+        "split": HoldingState.DISAGREEING,
     }
-    assert only(state=State.FOREIGN).resource == "theirs"
+    assert only(state=HoldingState.FOREIGN).resource == "theirs"
 
 
 def test_another_clients_lock_without_expiry_is_shown_once_it_contends(
@@ -94,7 +94,7 @@ def test_another_clients_lock_without_expiry_is_shown_once_it_contends(
         with master.client() as client:
             client.set("redlock:lock:order:9", "theirs")
     assert not held_locks().locks
-    assert only(scan=True).state is State.FOREIGN
+    assert only(scan=True).state is HoldingState.FOREIGN
     assert only(search="order:9").ttl is None  # the very name is asked for, index or not
     assert not lock("order:9").locked
     with pytest.raises(Exception, match="held"):
@@ -135,7 +135,7 @@ def test_a_hung_master_is_told_of_and_costs_half_a_second(masters: list[LocalMas
     assert time.monotonic() - began < 1.5
     assert list(page.silent) == [masters[4].url.removeprefix("redis://").removesuffix("/0")]
     assert "did not answer" in next(iter(page.silent.values()))
-    assert page.locks[0].state is State.HELD
+    assert page.locks[0].state is HoldingState.HELD
     assert len(page.locks[0].leading) == 4
 
 
@@ -143,7 +143,7 @@ def test_what_may_be_held_by_the_silent_ones_is_unclear(masters: list[LocalMaste
     put(masters[:2], "order:1")
     for master in masters[3:]:
         master.kill()
-    assert only().state is State.UNCLEAR
+    assert only().state is HoldingState.UNCLEAR
 
 
 def test_with_every_master_down_the_page_is_empty_and_says_so(masters: list[LocalMaster]) -> None:
@@ -207,7 +207,7 @@ def test_the_memory_backend_shows_the_same(settings: Settings) -> None:
     backend: Any = locks["default"].backend
     with lock("order:1"), lock("order:2", ttl=5):
         assert [h.resource for h in held_locks().locks] == ["order:2", "order:1"]
-        assert only(search="r:1").state is State.HELD
+        assert only(search="r:1").state is HoldingState.HELD
         backend.down[0] = True
         assert only(search="order:2").silent == {0}
         assert [one.reason for one in master_status()] == ["down", "", ""]

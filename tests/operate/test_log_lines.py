@@ -11,7 +11,7 @@ from django.test import RequestFactory
 from redis.exceptions import ResponseError
 
 from redlock_django import RedlockError, lock, lock_resource
-from redlock_django.freeing import force_release
+from redlock_django.operate.forced_release import force_release
 from redlock_django.wire.join import describe, faults, read_info
 from tests.operate.commands import THREE_IN_MEMORY, memory, put
 

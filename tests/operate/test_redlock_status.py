@@ -14,7 +14,7 @@ import pytest
 from redlock_django import lock
 from tests.operate.commands import THREE_IN_MEMORY, Terminal, memory, run
 from tests.operate.misconfigured import misconfigure
-from tests.patience import patience
+from tests.timeouts import generous_timeouts
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -27,7 +27,7 @@ MANAGE = Path(__file__).parents[2] / "manage.py"
 @pytest.fixture
 def site(masters: list[LocalMaster], settings: Settings) -> list[LocalMaster]:
     """Five real masters that are all trusted."""
-    settings.REDLOCK = {"default": {"MASTERS": [m.url for m in masters], **patience()}}
+    settings.REDLOCK = {"default": {"MASTERS": [m.url for m in masters], **generous_timeouts()}}
     assert run("redlock_init").status == 0
     return masters
 
@@ -99,7 +99,7 @@ def test_one_server_under_two_names_and_another_deployment(
     site: list[LocalMaster], settings: Settings
 ) -> None:
     twins = [site[0].url, site[0].unix_url, site[1].url]
-    settings.REDLOCK = {"default": {"MASTERS": twins, **patience()}}
+    settings.REDLOCK = {"default": {"MASTERS": twins, **generous_timeouts()}}
     ran = run("redlock_status", "--format=json")
     assert ran.status == 3
     assert codes(ran.json) == [["twin", "deployment"]] * 2 + [["deployment"]]

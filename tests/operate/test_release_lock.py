@@ -12,8 +12,8 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError
 
 from redlock_django import lock
-from redlock_django.inspection import who_holds
 from redlock_django.models import ForcedRelease
+from redlock_django.operate.inspection import who_holds
 from tests.operate.commands import THREE_IN_MEMORY, memory, put, run
 
 if TYPE_CHECKING:
@@ -125,8 +125,8 @@ def test_without_a_terminal_it_needs_to_know_which_lock() -> None:
 
 
 def test_force_frees_every_holder_of_a_split_vote() -> None:
-    for place in range(3):
-        put(R, f"{'abc'[place] * 32} {{}}".encode(), (place,))
+    for index in range(3):
+        put(R, f"{'abc'[index] * 32} {{}}".encode(), (index,))
     assert run("release_lock", R, "--noinput", "--force").status == 0
     assert all(master.get(f"redlock:lock:{R}") is None for master in memory().masters)
 

@@ -22,21 +22,21 @@ from django.views.debug import ExceptionReporter
 
 from redlock_django import RedlockError, lock, lock_resource, signals
 from redlock_django.backends.redis import RedisBackend
-from redlock_django.counters import counters
 from redlock_django.engine.commands import COMMANDS, Acquire
 from redlock_django.engine.holders import Sighting
 from redlock_django.exceptions import InvalidRedlock
-from redlock_django.freeing import force_release
-from redlock_django.handler import locks
-from redlock_django.health import master_status
-from redlock_django.inspection import held_locks
-from redlock_django.locking import Lock
+from redlock_django.locking.counters import counters
+from redlock_django.locking.handler import locks
+from redlock_django.locking.lock import Lock
 from redlock_django.models import ForcedRelease, HeldLock
-from redlock_django.responses import answer
+from redlock_django.operate.forced_release import force_release
+from redlock_django.operate.health import master_status
+from redlock_django.operate.inspection import held_locks
+from redlock_django.web.responses import answer
 from redlock_django.wire.acl import least_acl
 from tests.live.left_over import locked
 from tests.operate.commands import run
-from tests.patience import patience
+from tests.timeouts import generous_timeouts
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -71,12 +71,12 @@ def site(masters: list[LocalMaster], settings: Settings) -> Iterator[list[LocalM
         "default": {
             "MASTERS": [with_password[0], three[1].url, "cache:locks"],
             "OPTIONS": {"username": "shop", "password": CANARY},
-            **patience(),
+            **generous_timeouts(),
         },
         "locked out": {
             "MASTERS": [with_password[0].replace(CANARY, f"{CANARY}-wrong"), three[1].url],
             "OPTIONS": {"username": "shop", "password": f"{CANARY}-wrong"},
-            **patience(),
+            **generous_timeouts(),
         },
     }
     run("redlock_init")
@@ -273,7 +273,9 @@ def in_options(settings: Settings, urls: list[str], **keys: Any) -> None:
     """Put the password where the documentation says it belongs."""
     settings.CACHES = {}
     login = {"username": "shop", "password": CANARY}
-    settings.REDLOCK = {"default": {"MASTERS": urls, "OPTIONS": login, **patience(), **keys}}
+    settings.REDLOCK = {
+        "default": {"MASTERS": urls, "OPTIONS": login, **generous_timeouts(), **keys}
+    }
     settings.DEBUG = True
 
 
@@ -312,10 +314,10 @@ def test_reprs(held: Lock) -> None:
     assert held._hold is not None
     lease = held._hold.lease
     said = Acquire(
-        terms=service.backend.terms, resources=(R,), value=lease.value, ttl=1, proposal=1
+        deployment=service.backend.deployment, resources=(R,), value=lease.value, ttl=1, proposal=1
     )
     things: list[Any] = [
-        service, service.options, service.backend, *service.backend.addresses,
+        service, service.settings, service.backend, *service.backend.addresses,
         links, *links.masters, *(vars(master) for master in links.masters),
         held, held._hold, lease, lease.tally, lease.tally.votes, said, COMMANDS,
         held_locks(), held_locks().locks[0].holder, Sighting(0, lease.value.encode(), 1.0),

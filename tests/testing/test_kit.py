@@ -11,11 +11,11 @@ import pytest
 from django.test import override_settings
 
 from redlock_django.backends.memory import MemoryBackend
-from redlock_django.counters import counters
 from redlock_django.exceptions import BadResource, LockLost, QuorumUnreachable, ResourceLocked
-from redlock_django.handler import locks
-from redlock_django.inspection import held_locks
-from redlock_django.locking import lock
+from redlock_django.locking.counters import counters
+from redlock_django.locking.handler import locks
+from redlock_django.locking.lock import lock
+from redlock_django.operate.inspection import held_locks
 from redlock_django.signals import lock_lost
 from redlock_django.testing import (
     assert_locked,
@@ -49,8 +49,8 @@ def test_every_alias_is_in_memory_and_keeps_its_other_settings() -> None:
     before = locks["default"].backend
     with memory_masters() as backend:
         assert backend is locks["default"].backend
-        assert backend.terms.names == ("a:6379", "b:6379", "c:6379")
-        assert locks["default"].options.ttl == 7
+        assert backend.deployment.names == ("a:6379", "b:6379", "c:6379")
+        assert locks["default"].settings.ttl == 7
         assert isinstance(locks["other"].backend, MemoryBackend)
         with lock(R) as held:
             assert 6 < held.remaining() < 7
@@ -167,8 +167,8 @@ class TestHolders:
             assert_locked("order 1")
 
     def test_too_few_masters_are_not_taken_for_no_lock(self, redlock_memory: MemoryBackend) -> None:
-        for place in range(3):
-            redlock_memory.refuse(place)
+        for index in range(3):
+            redlock_memory.refuse(index)
         with pytest.raises(AssertionError, match="only 0 of 3 masters answered"):
             assert_not_locked(R)
 

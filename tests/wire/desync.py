@@ -24,8 +24,8 @@ from redlock_django.engine.validity import LeaseState
 from redlock_django.testing.masters import LocalMaster, local_masters
 from tests.live.left_over import nothing_left
 from tests.looking import looking_at
-from tests.wire.colours import COLOURS, Colour, coloured, make_backend, trust
 from tests.wire.proxy import FaultProxy
+from tests.wire.variants import COLOURS, Colour, coloured, make_backend, trust
 
 TIMEOUT = 0.1
 WORKERS = 8
@@ -56,7 +56,7 @@ def worker(colour: Colour, number: int, seed: int, over: threading.Event, seen: 
     luck, last = Random(f"{seed}/{number}"), dict[str, int]()
     while not over.is_set():
         many = luck.randint(1, 3)
-        resources = tuple(f"order:{number}:{place}" for place in range(many))
+        resources = tuple(f"order:{number}:{index}" for index in range(many))
         try:
             lease = colour.acquire(*resources, ttl=8.0)
         except NotAcquired:
@@ -122,7 +122,7 @@ def run(name: str, wanted: int, seed: int) -> tuple[int, Seen]:
         urls = [*(proxy.url for proxy in proxies), *(master.url for master in masters[3:])]
         backend = make_backend(urls, master_timeout=TIMEOUT)
         for master in masters:
-            trust(master, backend.terms)
+            trust(master, backend.deployment)
         colour = stack.enter_context(coloured(name, backend))
         colour.start()
         over = threading.Event()

@@ -15,7 +15,7 @@ from unittest.mock import patch
 
 import hiredis
 
-from redlock_django.engine.commands import Acquire, Command, Release, Terms, script
+from redlock_django.engine.commands import Acquire, Command, Deployment, Release, script
 from redlock_django.engine.quorum import Ballot, Tally, Verdict
 from redlock_django.engine.rounds import Round
 from redlock_django.wire.address import Address
@@ -71,14 +71,16 @@ class QuietLinks(Links):
     """Links that nothing drives: they connect to nobody and wait for nothing."""
 
     def __init__(self, masters: int = 3) -> None:
-        urls = [f"unix:///nowhere/{place}.sock" for place in range(masters)]
+        urls = [f"unix:///nowhere/{index}.sock" for index in range(masters)]
         addresses = [Address.from_url(url, None) for url in urls]
-        terms = Terms(names=tuple(a.name for a in addresses), max_clock_skew=0.5, restart_delay=5)
-        super().__init__(addresses, terms, master_timeout=TIMEOUT, connect_timeout=1.0)
+        deployment = Deployment(
+            names=tuple(a.name for a in addresses), max_clock_skew=0.5, restart_delay=5
+        )
+        super().__init__(addresses, deployment, master_timeout=TIMEOUT, connect_timeout=1.0)
         self.ends: list[Ends] = []
-        for place in range(masters):
+        for index in range(masters):
             self.ends.append(Ends())
-            self.join(place)
+            self.join(index)
 
     def _watch(self, master: Master) -> None: ...
 
@@ -89,22 +91,22 @@ class QuietLinks(Links):
     def _dial(self, master: Master, reason: str, delay: float) -> None:
         master.reason = reason
 
-    def join(self, place: int, *, run_id: str = "", ready: float = 0.0, ahead: float = 0.0) -> Ends:
+    def join(self, index: int, *, run_id: str = "", ready: float = 0.0, ahead: float = 0.0) -> Ends:
         """A master is reached (again)."""
-        self.ends[place].close()
-        self.ends[place] = ends = Ends()
+        self.ends[index].close()
+        self.ends[index] = ends = Ends()
         offset = time.time() + ahead - clock()
         bounds = (offset - 0.05, offset + 0.05)
         trust = Trust(MARKER, 0, clock() + ready, "waits to be trusted", bounds)
-        self.arrived(place, Joined(ends.theirs, run_id or f"{place}", trust, (), True))
+        self.arrived(index, Joined(ends.theirs, run_id or f"{index}", trust, (), True))
         return ends
 
-    def ask(self, command: Command, *places: int) -> Exchange:
+    def ask(self, command: Command, *indexes: int) -> Exchange:
         """Put a round on its way, to some masters or to all."""
-        where = places or range(len(self.masters))
-        commands = tuple(command if m.place in where else None for m in self.masters)
+        where = indexes or range(len(self.masters))
+        commands = tuple(command if m.index in where else None for m in self.masters)
         rivals = isinstance(command, Acquire)
-        tally = Tally(len(self.masters), skew=self.terms.skew, rivals=rivals)
+        tally = Tally(len(self.masters), skew=self.deployment.skew, rivals=rivals)
         exchange = self.exchange(Round(commands, tally), lambda: None)
         self.begin(exchange)
         self.flush()
@@ -113,26 +115,26 @@ class QuietLinks(Links):
     def acquire(self, token: str = TOKEN) -> Acquire:
         """A command that takes a lock."""
         return Acquire(
-            terms=self.terms, resources=("r",), value=f"{token} {{}}", ttl=10, proposal=1
+            deployment=self.deployment, resources=("r",), value=f"{token} {{}}", ttl=10, proposal=1
         )
 
     def release(self, token: str = TOKEN) -> Release:
         """A command that frees it."""
-        return Release(terms=self.terms, resources=("r",), value=f"{token} {{}}")
+        return Release(deployment=self.deployment, resources=("r",), value=f"{token} {{}}")
 
-    def reply(self, place: int, number: int, status: int = 1, *, ahead: float = 0.0) -> None:
+    def reply(self, index: int, number: int, status: int = 1, *, ahead: float = 0.0) -> None:
         """A master answers an acquire, by a clock that may be wrong."""
         now = int((time.time() + ahead) * 1e6)
-        self.ends[place].say(resp([number, status, now, *[7] * (status == 1)]))
-        self.read(self.masters[place])
+        self.ends[index].say(resp([number, status, now, *[7] * (status == 1)]))
+        self.read(self.masters[index])
         self.flush()
 
-    def trusted(self, place: int, status: int = 1, *, ahead: float = 0.0) -> None:
+    def trusted(self, index: int, status: int = 1, *, ahead: float = 0.0) -> None:
         """A master answers a check of its trust."""
         now = int((time.time() + ahead) * 1e6)
         why = b"n=9,ttl=9,skew=9,delay=9" if status == -6 else b""
-        self.ends[place].say(resp([0, status, now, now, MARKER, why]))
-        self.read(self.masters[place])
+        self.ends[index].say(resp([0, status, now, now, MARKER, why]))
+        self.read(self.masters[index])
         self.flush()
 
 
@@ -227,12 +229,12 @@ def an_ordinary_release_leaves_no_tombstone() -> None:
         assert _tomb(links.ends[0].heard()[-1]) == b"0"
 
 
-def _no_script(links: QuietLinks, place: int) -> list[bytes]:
-    links.ends[place].heard()
-    links.ends[place].say(b"-NOSCRIPT No matching script.\r\n")
-    links.read(links.masters[place])
+def _no_script(links: QuietLinks, index: int) -> list[bytes]:
+    links.ends[index].heard()
+    links.ends[index].say(b"-NOSCRIPT No matching script.\r\n")
+    links.read(links.masters[index])
     links.flush()
-    said = links.ends[place].heard()
+    said = links.ends[index].heard()
     assert len(said) == 1
     return said[0]
 
@@ -329,15 +331,15 @@ def another_deployments_master_is_given_up() -> None:
         assert "--reconfigure" in links.masters[0].reason
 
 
-def _stepped(links: QuietLinks, *places: int) -> Exchange:
+def _stepped(links: QuietLinks, *indexes: int) -> Exchange:
     exchange = links.ask(links.acquire())
-    for place in range(3):
-        links.reply(place, exchange.number, ahead=30.0 * (place in places))
+    for index in range(3):
+        links.reply(index, exchange.number, ahead=30.0 * (index in indexes))
     for ends in links.ends:
         ends.heard()
-    for place in range(3):
-        if links.masters[place].checking:
-            links.trusted(place, ahead=30.0 * (place in places))
+    for index in range(3):
+        if links.masters[index].checking:
+            links.trusted(index, ahead=30.0 * (index in indexes))
     return exchange
 
 
@@ -396,8 +398,8 @@ def a_clock_that_goes_back_voids_what_was_begun_before() -> None:
     with quiet(3) as links:
         lease = replace(Masters(3).taken(), started=clock())
         exchange = links.ask(links.acquire("b" * 32))
-        for place in range(3):
-            links.reply(place, exchange.number)
+        for index in range(3):
+            links.reply(index, exchange.number)
         assert not links.steps.void(lease)
         links.steps.clock = lambda: clock() - 30.0
         _stepped(links, 0, 1)
@@ -411,10 +413,10 @@ def a_clock_that_goes_back_under_a_round_voids_what_comes_of_it() -> None:
         exchange = links.ask(links.acquire())
         links.steps.clock = lambda: clock() - 30.0
         with patch("redlock_django.wire.links.clock", links.steps.clock):
-            for place in range(3):
-                links.reply(place, exchange.number)
-            for place in range(3):
-                links.trusted(place)
+            for index in range(3):
+                links.reply(index, exchange.number)
+            for index in range(3):
+                links.trusted(index)
         assert links.steps.void(lease)
 
 

@@ -133,12 +133,12 @@ def test_bad_options_are_refused(options: dict[str, Any], says: str) -> None:
     ],
 )
 def test_one_server_has_one_place(one: str, other: str) -> None:
-    assert Address.from_url(one).place == Address.from_url(other).place
+    assert Address.from_url(one).endpoint == Address.from_url(other).endpoint
 
 
 def test_different_servers_have_different_places() -> None:
     urls = ["redis://h:1", "redis://h:2", "redis://i:1", "unix:///h", "unix:///i"]
-    assert len({Address.from_url(url).place for url in urls}) == len(urls)
+    assert len({Address.from_url(url).endpoint for url in urls}) == len(urls)
 
 
 BREAKING = [
@@ -204,5 +204,5 @@ def test_whatever_the_password_no_error_shows_it(noise: str, shape: str) -> None
 def test_no_address_shows_a_password(url: str, options: dict[str, str]) -> None:
     address = Address.from_url(url, options)
     assert CANARY in address.kwargs.values()
-    assert CANARY not in f"{address!r} {address} {address.name} {address.place}"
+    assert CANARY not in f"{address!r} {address} {address.name} {address.endpoint}"
     assert CANARY not in f"{[address]!r}"

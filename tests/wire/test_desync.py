@@ -8,7 +8,7 @@ import pytest
 
 from redlock_django.wire.links import Links
 from tests.wire import desync
-from tests.wire.colours import COLOURS
+from tests.wire.variants import COLOURS
 
 pytestmark = pytest.mark.live
 

@@ -24,9 +24,9 @@ from redlock_django.wire import sync
 from redlock_django.wire.link import Link, ProtocolDesync
 from redlock_django.wire.master import Master
 from tests.waiting import until
-from tests.wire.colours import COLOURS, Colour, coloured, joined, make_backend
 from tests.wire.proxy import FaultProxy
 from tests.wire.scripted import Said, ScriptedMaster, honest, resp
+from tests.wire.variants import COLOURS, Colour, coloured, joined, make_backend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -43,14 +43,14 @@ both = pytest.mark.parametrize("name", COLOURS)
 @contextmanager
 def scripted(name: str, *players: ScriptedMaster, **settings: Any) -> Iterator[Colour]:
     """A colour whose masters are these players. Nobody can be dialled: what is lost stays lost."""
-    urls = [f"unix:///nowhere/{place}.sock" for place in range(len(players))]
+    urls = [f"unix:///nowhere/{index}.sock" for index in range(len(players))]
     with ExitStack() as stack:
         for player in players:
             stack.callback(player.close)
         colour = stack.enter_context(coloured(name, make_backend(urls, **settings)))
-        for place, player in enumerate(players):
-            colour.links.masters[place].reason = "scripted"  # so that nobody dials it
-            colour.links.deliver(place, player.joined(run_id=str(place)))
+        for index, player in enumerate(players):
+            colour.links.masters[index].reason = "scripted"  # so that nobody dials it
+            colour.links.deliver(index, player.joined(run_id=str(index)))
         colour.wait_usable(len(players))
         yield colour
 
@@ -384,12 +384,14 @@ def test_so_many_releases_are_kept_and_no_more(name: str, monkeypatch: pytest.Mo
         colour.release(colour.acquire("warm-up"))  # threads notice only when they speak
         colour.wait_gone(2)
         master: Master = colour.links.masters[2]
-        terms = colour.backend.terms
+        deployment = colour.backend.deployment
         master.kept.clear()
 
         def keep() -> None:
             for number in range(most + 7):
-                master.keep(Release(terms=terms, resources=("r",), value=f"{number:032x} {{}}"))
+                master.keep(
+                    Release(deployment=deployment, resources=("r",), value=f"{number:032x} {{}}")
+                )
                 master.loosen(f"{number:032x}")
 
         colour.inside(keep)
@@ -611,13 +613,15 @@ def _nothing_to_say(colour: Colour) -> Any:
     from redlock_django.engine.quorum import Tally
     from redlock_django.engine.rounds import Round
 
-    release = Release(terms=colour.backend.terms, resources=("order:1",), value="0" * 32 + " {}")
+    release = Release(
+        deployment=colour.backend.deployment, resources=("order:1",), value="0" * 32 + " {}"
+    )
     return Round((release,) * 3, Tally(3))
 
 
 STALLED = """
 import json, logging, sys, threading, time
-from tests.wire.colours import coloured, make_backend
+from tests.wire.variants import coloured, make_backend
 
 class Losses(logging.Handler):
     def emit(self, record):

@@ -25,9 +25,9 @@ from redlock_django.engine.errors import QuorumUnreachable, ResourceLocked
 from redlock_django.wire.join import speaks_resp3
 from redlock_django.wire.waiters import Waiters
 from tests.waiting import until
-from tests.wire.colours import COLOURS, Colour, Loop, Threads, joined
 from tests.wire.scripted import Said, ScriptedMaster, honest, push, resp
 from tests.wire.test_link import scripted
+from tests.wire.variants import COLOURS, Colour, Loop, Threads, joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -69,9 +69,9 @@ def waiters(colour: Colour, masters: Sequence[LocalMaster], *names: str) -> Iter
     """These wait for "order:1", in this order, each with a thread of its own."""
     with ThreadPoolExecutor(len(names)) as pool:
         queue = Queue(colour, pool)
-        for place, name in enumerate(names, 1):
+        for index, name in enumerate(names, 1):
             queue.join(name)
-            wait_queued(masters, "order:1", place)
+            wait_queued(masters, "order:1", index)
         yield queue
 
 
@@ -261,7 +261,7 @@ def waiters_behind(colour: Colour, masters: Sequence[LocalMaster], ahead: int) -
 
 CHILD = """
 import sys
-from tests.wire.colours import make_backend
+from tests.wire.variants import make_backend
 backend = make_backend(sys.argv[1:])
 backend.acquire(("order:1",), 8.0, 60.0, "{}")
 """
@@ -339,8 +339,8 @@ def test_a_server_without_resp3_is_never_told_to_subscribe(
 def test_what_a_server_says_to_hello(answer: bytes, speaks: bool) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        for place in range(len(answer)):
-            theirs.sendall(answer[place : place + 1])
+        for index in range(len(answer)):
+            theirs.sendall(answer[index : index + 1])
         assert speaks_resp3(ours) is speaks
         assert theirs.recv(100) == b"*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n"
 

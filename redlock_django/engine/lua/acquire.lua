@@ -28,8 +28,8 @@ if ARGV[8] ~= '' then
   ticket = proposal - (tonumber(ARGV[4]) - tonumber(ticket))
 end
 local reply = { round, 1, now }
-for place = 1, count do
-  local lock, fence = seen[2 + 2 * place], seen[3 + 2 * place]
+for index = 1, count do
+  local lock, fence = seen[2 + 2 * index], seen[3 + 2 * index]
   -- tonumber also takes '0x10', ' 12 ' and 'nan'; above 2^53 numbers melt together.
   if fence and not (fence:find('^%d+$') and #fence <= 16) then
     return { round, -4, now }
@@ -37,30 +37,30 @@ for place = 1, count do
   local stored = tonumber(fence or 0)
   local status, left, other = 0
   if lock and lock ~= value then
-    left, other = redis.call('PTTL', KEYS[2 + 2 * place]), lock:sub(1, 32)
+    left, other = redis.call('PTTL', KEYS[2 + 2 * index]), lock:sub(1, 32)
     -- A clock that went back makes locks overlong; only ours (a token, then JSON) are cut.
     if left > max_ttl and lock:find('^%x+ {') == 1 and lock:find(' ', 1, true) == 33 then
-      redis.call('PEXPIRE', KEYS[2 + 2 * place], max_ttl)
+      redis.call('PEXPIRE', KEYS[2 + 2 * index], max_ttl)
       left = max_ttl
     end
     -- So that locks set by other clients show once they contend.
     local expiry = left < 0 and '+inf' or string.format('%.0f', now_ms + left)
-    redis.pcall('ZADD', KEYS[2], 'NX', expiry, ARGV[8 + place])
+    redis.pcall('ZADD', KEYS[2], 'NX', expiry, ARGV[8 + index])
   elseif not lock then
     status = -7
-    other, left = call_first(KEYS[queues + place], now, waiter, ticket)
+    other, left = call_first(KEYS[queues + index], now, waiter, ticket)
     left = other and math.ceil(left / 1000)
   end
   if other then
-    local ahead = stand(KEYS[queues + place], waiter, ticket, left < 0 and max_ttl or left)
+    local ahead = stand(KEYS[queues + index], waiter, ticket, left < 0 and max_ttl or left)
     for behind = 1, waiter ~= '' and count or 0 do
       -- Who cannot take everything stands in no other way, and lets the next one have its turn.
       local key = KEYS[queues + behind]
-      if behind ~= place and redis.pcall('ZREM', key, waiter) == 1 and not seen[2 + 2 * behind] then
+      if behind ~= index and redis.pcall('ZREM', key, waiter) == 1 and not seen[2 + 2 * behind] then
         call_first(key, now, '')
       end
     end
-    return { round, status, now, place, left, stored, other, ahead }
+    return { round, status, now, index, left, stored, other, ahead }
   end
   if not (lock and fence) then
     stored = math.max(stored + 1, proposal)
@@ -68,7 +68,7 @@ for place = 1, count do
   if stored > now + 2 * skew then
     return { round, -3, now }
   end
-  reply[3 + place] = stored
+  reply[3 + index] = stored
 end
 
 local stale = redis.pcall('ZRANGEBYSCORE', KEYS[2], '-inf', '(' .. string.format('%.0f', now_ms), 'LIMIT', 0, 16)
@@ -78,12 +78,12 @@ end
 if #stale > 0 then
   redis.call('ZREM', KEYS[2], unpack(stale))
 end
-for place = 1, count do
-  local key = KEYS[2 + 2 * place]
-  redis.call('SET', KEYS[3 + 2 * place], string.format('%.0f', reply[3 + place]), 'PX', fence_ttl)
-  if not seen[2 + 2 * place] and not redis.call('SET', key, value, 'NX', 'PX', ttl) then
+for index = 1, count do
+  local key = KEYS[2 + 2 * index]
+  redis.call('SET', KEYS[3 + 2 * index], string.format('%.0f', reply[3 + index]), 'PX', fence_ttl)
+  if not seen[2 + 2 * index] and not redis.call('SET', key, value, 'NX', 'PX', ttl) then
     -- MGET shows a key of another type as absent; a script has no rollback, so undo.
-    for before = 1, place - 1 do
+    for before = 1, index - 1 do
       if not seen[2 + 2 * before] then
         redis.call('DEL', KEYS[2 + 2 * before])
         redis.call('ZREM', KEYS[2], ARGV[8 + before])
@@ -91,11 +91,11 @@ for place = 1, count do
     end
     return { round, -4, now }
   end
-  redis.call('ZADD', KEYS[2], string.format('%.0f', now_ms + ttl), ARGV[8 + place])
+  redis.call('ZADD', KEYS[2], string.format('%.0f', now_ms + ttl), ARGV[8 + index])
 end
 if waiter ~= '' then
-  for place = 1, count do
-    redis.pcall('ZREM', KEYS[queues + place], waiter)
+  for index = 1, count do
+    redis.pcall('ZREM', KEYS[queues + index], waiter)
   end
 end
 return reply

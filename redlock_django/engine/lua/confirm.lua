@@ -10,23 +10,23 @@ if seen[1] ~= ARGV[#ARGV - 1] or now < tonumber(ARGV[#ARGV]) then
   return { round, -1, now }
 end
 local reply = { round, 1, now }
-for place = 1, (#KEYS - 1) / 2 do
-  local lock, fence = seen[2 * place], seen[1 + 2 * place]
+for index = 1, (#KEYS - 1) / 2 do
+  local lock, fence = seen[2 * index], seen[1 + 2 * index]
   if not lock then
-    return { round, -5, now, place }
+    return { round, -5, now, index }
   end
   if lock ~= ARGV[2] then
-    return { round, 0, now, place, redis.call('PTTL', KEYS[2 * place]), 0, lock:sub(1, 32) }
+    return { round, 0, now, index, redis.call('PTTL', KEYS[2 * index]), 0, lock:sub(1, 32) }
   end
   if fence and not (fence:find('^%d+$') and #fence <= 16) then
     return { round, -4, now }
   end
-  reply[3 + place] = math.max(tonumber(fence or 0), tonumber(ARGV[4 + place]))
-  if reply[3 + place] > now + 2 * tonumber(ARGV[3]) then
+  reply[3 + index] = math.max(tonumber(fence or 0), tonumber(ARGV[4 + index]))
+  if reply[3 + index] > now + 2 * tonumber(ARGV[3]) then
     return { round, -3, now }
   end
 end
-for place = 1, (#KEYS - 1) / 2 do
-  redis.call('SET', KEYS[1 + 2 * place], string.format('%.0f', reply[3 + place]), 'PX', ARGV[4])
+for index = 1, (#KEYS - 1) / 2 do
+  redis.call('SET', KEYS[1 + 2 * index], string.format('%.0f', reply[3 + index]), 'PX', ARGV[4])
 end
 return reply

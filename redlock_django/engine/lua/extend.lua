@@ -11,24 +11,24 @@ if seen[1] ~= ARGV[#ARGV - 1] or now < tonumber(ARGV[#ARGV]) then
   return { round, -1, now }
 end
 local absent = 0
-for place = 1, #KEYS - 2 do
-  local lock = seen[2 + place]
+for index = 1, #KEYS - 2 do
+  local lock = seen[2 + index]
   if lock and lock ~= ARGV[2] then
-    return { round, 0, now, place, redis.call('PTTL', KEYS[2 + place]), 0, lock:sub(1, 32) }
+    return { round, 0, now, index, redis.call('PTTL', KEYS[2 + index]), 0, lock:sub(1, 32) }
   end
   if not lock and absent == 0 then
-    absent = place
+    absent = index
   end
 end
 if absent > 0 then
   return { round, -5, now, absent }
 end
 local expiry = string.format('%.0f', math.floor(now / 1000) + ttl)
-for place = 1, #KEYS - 2 do
-  if redis.call('PTTL', KEYS[2 + place]) < ttl then
-    redis.call('PEXPIRE', KEYS[2 + place], ttl)
+for index = 1, #KEYS - 2 do
+  if redis.call('PTTL', KEYS[2 + index]) < ttl then
+    redis.call('PEXPIRE', KEYS[2 + index], ttl)
     -- The index only shows what is held: an index that is broken must not cost a lock.
-    redis.pcall('ZADD', KEYS[2], expiry, ARGV[3 + place])
+    redis.pcall('ZADD', KEYS[2], expiry, ARGV[3 + index])
   end
 end
 return { round, 1, now }

@@ -15,25 +15,25 @@ if seen[3] then
 end
 local count = (#KEYS - 3) / 2
 local reply = { round, 1, now }
-for place = 1, count do
-  local lock, fence = seen[2 + 2 * place], seen[3 + 2 * place]
+for index = 1, count do
+  local lock, fence = seen[2 + 2 * index], seen[3 + 2 * index]
   if lock and lock ~= value then
-    return { round, 0, now, place, redis.call('PTTL', KEYS[2 + 2 * place]), 0, lock:sub(1, 32) }
+    return { round, 0, now, index, redis.call('PTTL', KEYS[2 + 2 * index]), 0, lock:sub(1, 32) }
   end
   if fence and not (fence:find('^%d+$') and #fence <= 16) then
     return { round, -4, now }
   end
-  reply[3 + place] = math.max(tonumber(fence or 0), tonumber(ARGV[5 + count + place]))
-  if reply[3 + place] > now + 2 * tonumber(ARGV[4]) then
+  reply[3 + index] = math.max(tonumber(fence or 0), tonumber(ARGV[5 + count + index]))
+  if reply[3 + index] > now + 2 * tonumber(ARGV[4]) then
     return { round, -3, now }
   end
 end
 local expiry = string.format('%.0f', math.floor(now / 1000) + ttl)
-for place = 1, count do
-  local key = KEYS[2 + 2 * place]
-  redis.call('SET', KEYS[3 + 2 * place], string.format('%.0f', reply[3 + place]), 'PX', ARGV[5])
-  if not seen[2 + 2 * place] and not redis.call('SET', key, value, 'NX', 'PX', ttl) then
-    for before = 1, place - 1 do
+for index = 1, count do
+  local key = KEYS[2 + 2 * index]
+  redis.call('SET', KEYS[3 + 2 * index], string.format('%.0f', reply[3 + index]), 'PX', ARGV[5])
+  if not seen[2 + 2 * index] and not redis.call('SET', key, value, 'NX', 'PX', ttl) then
+    for before = 1, index - 1 do
       if not seen[2 + 2 * before] then
         redis.call('DEL', KEYS[2 + 2 * before])
         redis.pcall('ZREM', KEYS[2], ARGV[5 + before])
@@ -41,6 +41,6 @@ for place = 1, count do
     end
     return { round, -4, now }
   end
-  redis.pcall('ZADD', KEYS[2], expiry, ARGV[5 + place])
+  redis.pcall('ZADD', KEYS[2], expiry, ARGV[5 + index])
 end
 return reply

@@ -14,13 +14,13 @@ local asked = {
   { 'ZSCAN', KEYS[2], '0', 'COUNT', '1' }, { 'SCAN', '0', 'COUNT', '1' },
   { 'ZRANGE', KEYS[2], '0', '0' }, { 'ZRANK', KEYS[2], '' },
 }
-for place, command in ipairs(asked) do
+for index, command in ipairs(asked) do
   local answer = redis.pcall(unpack(command))
   local fault = type(answer) == 'table' and answer.err or ''
   if fault:find('permissions') or fault:find('user executing the script') then
     reply[#reply + 1] = command[1]:lower()
-  elseif place <= 2 and fault == '' then
-    reply[3 + place] = answer
+  elseif index <= 2 and fault == '' then
+    reply[3 + index] = answer
   end
 end
 return reply

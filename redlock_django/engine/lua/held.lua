@@ -16,9 +16,9 @@ else
   page = redis.call('ZRANGEBYSCORE', KEYS[1], now_ms, '+inf', 'WITHSCORES', 'LIMIT', 0, ARGV[2])
 end
 local reply = { tonumber(ARGV[1]), 1, now, redis.call('ZCOUNT', KEYS[1], now_ms, '+inf') }
-for place = 1, #page, 2 do
-  reply[#reply + 1] = page[place]
-  local score = tonumber(page[place + 1])
+for index = 1, #page, 2 do
+  reply[#reply + 1] = page[index]
+  local score = tonumber(page[index + 1])
   reply[#reply + 1] = score == math.huge and -1 or score - tonumber(now_ms)
 end
 return reply

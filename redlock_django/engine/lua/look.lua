@@ -5,8 +5,8 @@
 local clock = redis.call('TIME')
 local reply = { tonumber(ARGV[1]), 1, clock[1] * 1000000 + clock[2] }
 local values = redis.call('MGET', unpack(KEYS))
-for place, value in ipairs(values) do
+for index, value in ipairs(values) do
   reply[#reply + 1] = value
-  reply[#reply + 1] = value and redis.call('PTTL', KEYS[place]) or -2
+  reply[#reply + 1] = value and redis.call('PTTL', KEYS[index]) or -2
 end
 return reply

@@ -8,8 +8,8 @@ local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 local count = #ARGV - 4
 local fault, other = 0, false
-for place = 1, count do
-  local key = KEYS[2 + place]
+for index = 1, count do
+  local key = KEYS[2 + index]
   local lock = redis.pcall('GET', key)
   if type(lock) == 'table' then
     lock = false -- a key of another type is not our lock
@@ -18,15 +18,15 @@ for place = 1, count do
   if lock == ARGV[2] then
     redis.call('DEL', key)
   elseif fault == 0 then
-    fault, other = place, lock
+    fault, other = index, lock
   end
   if free then
-    redis.pcall('ZREM', KEYS[1], ARGV[4 + place]) -- also of a lock that has expired since
+    redis.pcall('ZREM', KEYS[1], ARGV[4 + index]) -- also of a lock that has expired since
   end
-  local queue = KEYS[2 + count + place]
+  local queue = KEYS[2 + count + index]
   if queue then
     if waiter ~= '' then
-      redis.pcall('ZREM', KEYS[2 + count + place], waiter)
+      redis.pcall('ZREM', KEYS[2 + count + index], waiter)
     end
     if free then
       call_first(queue, now, '')

@@ -9,11 +9,11 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from redlock_django.engine.holders import Holding, State
-from redlock_django.handler import locks
-from redlock_django.inspection import DEEPEST, HeldLocks, held_locks
+from redlock_django.engine.holders import Holding, HoldingState
+from redlock_django.locking.handler import locks
 from redlock_django.management.operating import OperatorCommand, described, iso, person
 from redlock_django.management.single_run import BAD_ARGUMENTS, NO_QUORUM
+from redlock_django.operate.inspection import DEEPEST, HeldLocks, held_locks
 
 sleep = time.sleep
 _DAY = 86_400
@@ -34,7 +34,9 @@ class Command(OperatorCommand):
             "--search", default="", metavar="TEXT", help="only resources with this in their name"
         )
         parser.add_argument(
-            "--state", choices=[state.value for state in State], help="only locks in this state"
+            "--state",
+            choices=[state.value for state in HoldingState],
+            help="only locks in this state",
         )
         parser.add_argument(
             "--order",
@@ -100,7 +102,7 @@ class Command(OperatorCommand):
         page = held_locks(
             options["using"],
             search=options["search"],
-            state=None if options["state"] is None else State(options["state"]),
+            state=None if options["state"] is None else HoldingState(options["state"]),
             order=("-" if options["reverse"] else "") + options["order"],
             offset=0 if options["every"] else options["offset"],
             limit=DEEPEST if options["every"] else options["limit"],

@@ -11,9 +11,9 @@ from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError
 
 from redlock_django.idempotency.database_records import DatabaseStore
-from redlock_django.idempotency.options import options_of
+from redlock_django.idempotency.settings import settings_of
+from redlock_django.locking.names import printable
 from redlock_django.management.operating import OperatorCommand, iso
-from redlock_django.names import printable
 
 FAILED, INTERRUPTED = 1, 130
 
@@ -38,7 +38,7 @@ class Command(OperatorCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Purge batch by batch, and say how many it were, however it ends."""
-        settings = options_of(options["using"])
+        settings = settings_of(options["using"])
         store = DatabaseStore(settings.database, retention=timedelta(seconds=settings.retention))
         kept = timedelta(seconds=settings.tombstone_retention)
         counts = {"deleted": 0, "emptied": 0}

@@ -8,10 +8,10 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from redlock_django.conf import load
-from redlock_django.engine.commands import Terms, ms
+from redlock_django.conf.settings import load
+from redlock_django.engine.commands import Deployment, ms
 from redlock_django.exceptions import InvalidRedlock
-from redlock_django.handler import terms_of
+from redlock_django.locking.handler import deployments_of
 from redlock_django.wire.declare import Standing, close, declare, drained, look
 from redlock_django.wire.join import Unfit
 
@@ -60,30 +60,32 @@ class Command(BaseCommand):
             raise CommandError(str(error), returncode=2) from None
         if not options.addresses:
             raise CommandError(f"{using!r} has no masters to declare.", returncode=2)
-        terms = terms_of(options)[0]  # what they all have in common, beside their names
+        deployment = deployments_of(options)[0]  # what they all have in common, beside their names
         standings, faults = [], []
         for address in options.addresses:
             try:
-                standings.append(look(address, terms, options.tolerate, options.connect_timeout))
+                standings.append(
+                    look(address, deployment, options.tolerate, options.connect_timeout)
+                )
             except Unfit as error:
                 faults.append(f"{address.name} {error}")
         if force:
             names = [address.name for address in options.addresses]
-            self._force(force, names, standings, faults, terms, options.connect_timeout)
+            self._force(force, names, standings, faults, deployment, options.connect_timeout)
             return
         self._refuse(faults + _twins(standings))
         if reconfigure:
-            self._refuse(_too_soon(standings, terms))
+            self._refuse(_too_soon(standings, deployment))
             # All of them first: a lock must not be had by the new rules on one master while
             # it still is by the old ones on another.
-            self._close(standings, terms, options.connect_timeout)
-            self._declare(standings, terms, options.connect_timeout, "reconfigure")
+            self._close(standings, deployment, options.connect_timeout)
+            self._declare(standings, deployment, options.connect_timeout, "reconfigure")
             return
-        other = [s for s in standings if s.fingerprint not in ("", terms.fingerprint)]
+        other = [s for s in standings if s.fingerprint not in ("", deployment.fingerprint)]
         self._refuse(
             [
                 f"{s.address.name} belongs to a deployment with {s.fingerprint!r}, this one is "
-                f"{terms.fingerprint!r}; after a planned change use --reconfigure"
+                f"{deployment.fingerprint!r}; after a planned change use --reconfigure"
                 for s in other
             ]
         )
@@ -94,7 +96,7 @@ class Command(BaseCommand):
             [f"{s.address.name} is trusted already" for s in standings if s.trusted]
             + [f"{s.address.name} is not fresh: it holds {s.key!r}" for s in standings if s.key]
         )
-        self._declare(standings, terms, options.connect_timeout, "trust")
+        self._declare(standings, deployment, options.connect_timeout, "trust")
 
     def _force(
         self,
@@ -102,7 +104,7 @@ class Command(BaseCommand):
         names: list[str],
         standings: list[Standing],
         faults: list[str],
-        terms: Terms,
+        deployment: Deployment,
         timeout: float,
     ) -> None:
         chosen = []
@@ -125,21 +127,23 @@ class Command(BaseCommand):
             if input() != "yes":
                 raise CommandError("Nothing was changed.", returncode=2)
             logger.warning("redlock master %s: trusted by force", standing.address.name)
-        self._declare(chosen, terms, timeout, "trust")
+        self._declare(chosen, deployment, timeout, "trust")
 
-    def _declare(self, standings: list[Standing], terms: Terms, timeout: float, how: Any) -> None:
+    def _declare(
+        self, standings: list[Standing], deployment: Deployment, timeout: float, how: Any
+    ) -> None:
         for standing in standings:
             try:
-                wait = declare(standing, terms, timeout, how, after=standings)
+                wait = declare(standing, deployment, timeout, how, after=standings)
             except Unfit as error:
                 raise CommandError(f"{standing.address.name} {error}", returncode=2) from None
             when = "now" if wait <= 0 else f"in {wait:.1f} s"
             self.stdout.write(f"{standing.address.name}: trusted {when}")
 
-    def _close(self, standings: list[Standing], terms: Terms, timeout: float) -> None:
+    def _close(self, standings: list[Standing], deployment: Deployment, timeout: float) -> None:
         for standing in standings:
             try:
-                close(standing, terms, timeout)
+                close(standing, deployment, timeout)
             except Unfit as error:
                 raise CommandError(
                     f"{standing.address.name} {error}\nThe masters before it are not counted by "
@@ -152,15 +156,15 @@ class Command(BaseCommand):
             raise CommandError("Nothing was changed:\n  " + "\n  ".join(reasons), returncode=2)
 
 
-def _too_soon(standings: list[Standing], terms: Terms) -> list[str]:
+def _too_soon(standings: list[Standing], deployment: Deployment) -> list[str]:
     """Say so where clients would not wait until the locks of the old masters have run out."""
-    delay, change = drained([s.fingerprint for s in standings], terms.fingerprint)
-    if not change or ms(terms.restart_delay) >= delay:
+    delay, change = drained([s.fingerprint for s in standings], deployment.fingerprint)
+    if not change or ms(deployment.restart_delay) >= delay:
         return []
     # Who joins with a smaller delay would take the longer wait for a clock that has gone back.
     problem = (
         "the masters change, and some of them do not know of locks that are held now, but "
-        f"RESTART_DELAY is {terms.restart_delay:g} s: for this change it must be at least "
+        f"RESTART_DELAY is {deployment.restart_delay:g} s: for this change it must be at least "
         f"{delay / 1000:g} s"
     )
     return [problem]

@@ -7,10 +7,10 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from redlock_django.handler import locks
-from redlock_django.health import MasterStatus, master_status, quorums
+from redlock_django.locking.handler import locks
 from redlock_django.management.operating import OperatorCommand, iso
 from redlock_django.management.single_run import BAD_ARGUMENTS, NO_QUORUM
+from redlock_django.operate.health import MasterStatus, master_status, quorums
 from redlock_django.wire.acl import least_acl
 
 FAULTY = 1
@@ -69,7 +69,7 @@ class Command(OperatorCommand):
             for _, text in one.faults:
                 self.warn(f"{one.name} {text}")
         if any(code == "acl" for one in masters for code, _ in one.faults):
-            prefix = locks[using].backend.terms.prefix
+            prefix = locks[using].backend.deployment.prefix
             self.stderr.write(f"The least rights that work: {least_acl(prefix)}")
 
 

@@ -12,22 +12,22 @@ from typing import Any, NamedTuple
 from django.core.management.base import CommandError, CommandParser
 
 from redlock_django.engine.holders import Holding, merge
-from redlock_django.freeing import Freed, Outcome, force_release
-from redlock_django.handler import locks
-from redlock_django.inspection import HeldLocks, nearest_held, who_holds
+from redlock_django.locking.handler import locks
+from redlock_django.locking.names import check_resource, printable
 from redlock_django.management.operating import OperatorCommand, iso, person, whoever
 from redlock_django.management.single_run import BAD_ARGUMENTS, NO_QUORUM
-from redlock_django.names import check_resource, printable
+from redlock_django.operate.forced_release import Freed, ReleaseOutcome, force_release
+from redlock_django.operate.inspection import HeldLocks, nearest_held, who_holds
 
 NOT_RELEASED = 1
 WOULD_RELEASE, DECLINED = "would release", "declined"
 STATUSES: Mapping[str, int] = {
-    Outcome.RELEASED.value: 0,
+    ReleaseOutcome.RELEASED.value: 0,
     WOULD_RELEASE: 0,
     DECLINED: NOT_RELEASED,
-    Outcome.NOT_HELD.value: NOT_RELEASED,
-    Outcome.CHANGED.value: NOT_RELEASED,
-    Outcome.NO_QUORUM.value: NO_QUORUM,
+    ReleaseOutcome.NOT_HELD.value: NOT_RELEASED,
+    ReleaseOutcome.CHANGED.value: NOT_RELEASED,
+    ReleaseOutcome.NO_QUORUM.value: NO_QUORUM,
 }
 """Every outcome with its exit status; of several keys the worst counts."""
 
@@ -118,7 +118,7 @@ class Command(OperatorCommand):
         shown = Freed(
             resource=key,
             using=page.using,
-            outcome=Outcome.NOT_HELD,
+            outcome=ReleaseOutcome.NOT_HELD,
             fingerprint=wanted[0].fingerprint,
             holder=wanted[0].holder,
         )
@@ -168,11 +168,11 @@ def _nothing(key: str, page: HeldLocks, held: list[Holding]) -> Result:
     backend = locks[page.using].backend
     answered = [n for n, name in enumerate(backend.names) if name not in page.silent]
     if held:
-        outcome = Outcome.CHANGED
+        outcome = ReleaseOutcome.CHANGED
     elif backend.spans[backend.group_of(key)] in backend.short(answered):
-        outcome = Outcome.NO_QUORUM
+        outcome = ReleaseOutcome.NO_QUORUM
     else:
-        outcome = Outcome.NOT_HELD
+        outcome = ReleaseOutcome.NOT_HELD
     now = held[0].fingerprint if held else ""
     freed = Freed(resource=key, using=page.using, outcome=outcome, now=now, masters=page.silent)
     return Result(outcome.value, freed)
@@ -181,18 +181,18 @@ def _nothing(key: str, page: HeldLocks, held: list[Holding]) -> Result:
 def _problem(result: Result) -> str:
     freed = result.freed
     match result.outcome:
-        case Outcome.NOT_HELD.value:
+        case ReleaseOutcome.NOT_HELD.value:
             nearest = ", ".join(map(printable, _nearest(result)))
             return f"{freed.resource} is not held." + (f" Held is: {nearest}" if nearest else "")
-        case Outcome.CHANGED.value:
+        case ReleaseOutcome.CHANGED.value:
             return f"{freed.resource} has changed hands: lock {freed.now} holds it now."
-        case Outcome.NO_QUORUM.value:
+        case ReleaseOutcome.NO_QUORUM.value:
             return f"{freed.resource} may still be held: too few masters answered."
     return f"{freed.resource} was not released."
 
 
 def _nearest(result: Result) -> list[str]:
-    wanted = result.outcome == Outcome.NOT_HELD.value
+    wanted = result.outcome == ReleaseOutcome.NOT_HELD.value
     return nearest_held(result.freed.resource, result.freed.using) if wanted else []
 
 

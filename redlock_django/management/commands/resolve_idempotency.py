@@ -12,22 +12,22 @@ from typing import Any, NamedTuple
 from django.core.management.base import CommandError, CommandParser
 
 from redlock_django.exceptions import IdempotencyUnavailable
-from redlock_django.idempotency.protocol import State
+from redlock_django.idempotency.protocol import RecordState
 from redlock_django.idempotency.records import Store, Unsettled
-from redlock_django.idempotency.resolving import Outcome, is_running, kept_by, resolve
+from redlock_django.idempotency.resolve import ResolveOutcome, is_running, kept_by, resolve
+from redlock_django.locking.names import printable
 from redlock_django.management.operating import OperatorCommand, iso, whoever
 from redlock_django.management.single_run import BAD_ARGUMENTS, NO_QUORUM
-from redlock_django.names import printable
 
 NOT_RESOLVED = 1
 DECLINED, UNKNOWN = "declined", "not found"
 STATUSES: Mapping[str, int] = {
-    Outcome.RESOLVED.value: 0,
+    ResolveOutcome.RESOLVED.value: 0,
     DECLINED: NOT_RESOLVED,
     UNKNOWN: NOT_RESOLVED,
-    Outcome.RUNNING.value: NOT_RESOLVED,
-    Outcome.SETTLED.value: NOT_RESOLVED,
-    Outcome.NO_QUORUM.value: NO_QUORUM,
+    ResolveOutcome.RUNNING.value: NOT_RESOLVED,
+    ResolveOutcome.SETTLED.value: NOT_RESOLVED,
+    ResolveOutcome.NO_QUORUM.value: NO_QUORUM,
 }
 """Every outcome with its exit status; of several the worst counts."""
 
@@ -117,8 +117,8 @@ class Command(OperatorCommand):
         return results
 
     def _looked_at(self, one: Result, aliases: list[str]) -> Result:
-        if one.record is None or one.record.state is not State.RUNNING:
-            return one._replace(outcome=one.outcome or State.UNCERTAIN.value)
+        if one.record is None or one.record.state is not RecordState.RUNNING:
+            return one._replace(outcome=one.outcome or RecordState.UNCERTAIN.value)
         running = is_running(one.record.key_hash, aliases)
         words = {True: "in flight", False: "interrupted", None: "in flight or interrupted"}
         return one._replace(outcome=words[running])

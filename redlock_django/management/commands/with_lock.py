@@ -13,7 +13,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from redlock_django.exceptions import LockLost
-from redlock_django.locking import Lock
+from redlock_django.locking.lock import Lock
 from redlock_django.management.single_run import LOCK_HELD, LOCK_LOST, NO_QUORUM, take
 
 NOT_EXECUTABLE, NOT_FOUND = 126, 127  # as shells say it

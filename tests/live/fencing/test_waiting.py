@@ -18,7 +18,7 @@ from tests.live.fencing.conftest import ALIAS
 if TYPE_CHECKING:
     from pytest_django import Settings
 
-    from redlock_django.locking import Lock
+    from redlock_django.locking.lock import Lock
 
 pytestmark = [pytest.mark.live, pytest.mark.postgres]
 

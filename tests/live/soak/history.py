@@ -31,7 +31,7 @@ class Event(NamedTuple):
     """What a worker did or was told, in the order in which it says so.
 
     `what` is "acquire", "granted", "refused", "renew", "renewed", "lost", "release", "released",
-    or about the register "write", "wrote", "rejected". A renewal that the keeper made in the
+    or about the register "write", "wrote", "rejected". A renewal made in the
     background is only ever "renewed". Questions are told before they are asked, answers after they
     are there. `until` is the lease's deadline, `entry` what is written.
     """
@@ -59,7 +59,7 @@ class Write(NamedTuple):
 
 
 @dataclass
-class Hold:
+class HeldLease:
     """One grant and what became of it; moments are seconds of the common clock."""
 
     worker: str
@@ -79,15 +79,15 @@ class Hold:
         return f"{self.resource}, fence {self.fence}, worker {self.worker}"
 
 
-def holds(events: Iterable[Event]) -> tuple[list[Hold], list[str]]:
+def holds(events: Iterable[Event]) -> tuple[list[HeldLease], list[str]]:
     """Every hold in a history, and what no worker can have seen.
 
     Each worker does one thing after the other.
     """
-    found: list[Hold] = []
+    found: list[HeldLease] = []
     wrong: list[str] = []
     asked: dict[str, Event] = {}  # by worker: the acquire or renewal that is not answered yet
-    held: dict[str, Hold] = {}
+    held: dict[str, HeldLease] = {}
     now: dict[str, float] = {}
     for event in events:
         worker, what = event.worker, event.what
@@ -102,7 +102,7 @@ def holds(events: Iterable[Event]) -> tuple[list[Hold], list[str]]:
             if question is None or question.resource != event.resource:
                 wrong.append(f"{event}: granted without having asked")
                 continue
-            held[worker] = hold = Hold(
+            held[worker] = hold = HeldLease(
                 worker, event.resource, event.fence, question.at, event.at, event.until
             )
             found.append(hold)
@@ -128,12 +128,12 @@ def holds(events: Iterable[Event]) -> tuple[list[Hold], list[str]]:
     return found, wrong
 
 
-def broken_order(found: Iterable[Hold]) -> list[str]:
+def broken_order(found: Iterable[HeldLease]) -> list[str]:
     """The grants that no fenced mutex could have given at any moment between question and answer.
 
     Linear after the sorting: the module's docstring says why.
     """
-    by_resource: dict[str, list[Hold]] = defaultdict(list)
+    by_resource: dict[str, list[HeldLease]] = defaultdict(list)
     for hold in found:
         by_resource[hold.resource].append(hold)
     wrong = []
@@ -156,7 +156,7 @@ def broken_order(found: Iterable[Hold]) -> list[str]:
     return wrong
 
 
-def broken_fences(writes: Iterable[Write], found: Iterable[Hold]) -> list[str]:
+def broken_fences(writes: Iterable[Write], found: Iterable[HeldLease]) -> list[str]:
     """The writes that a register accepted under a fence lower than one before, or nobody's."""
     granted = {(hold.resource, hold.fence) for hold in found}
     highest: dict[str, int] = defaultdict(int)
@@ -190,13 +190,13 @@ def lost_updates(writes: Sequence[Write], events: Iterable[Event] = ()) -> list[
     return [entry for entry in {**after, **told} if entry not in kept]
 
 
-def overslept(found: Iterable[Hold]) -> tuple[int, int]:
+def overslept(found: Iterable[HeldLease]) -> tuple[int, int]:
     """How many holders went on beyond their deadline, and how many of them met a newer holder.
 
     Only those that came back to release are counted: a killed one believes nothing.
     """
     late = [hold for hold in found if hold.until < hold.released < math.inf]
-    every: dict[str, list[Hold]] = defaultdict(list)
+    every: dict[str, list[HeldLease]] = defaultdict(list)
     for hold in found:
         every[hold.resource].append(hold)
     met = [

@@ -10,7 +10,7 @@ import pytest
 
 from tests.live.soak.history import (
     Event,
-    Hold,
+    HeldLease,
     Write,
     broken_fences,
     broken_order,
@@ -131,10 +131,10 @@ def test_wrong_histories(text: str, why: str) -> None:
     assert why in "\n".join(broken(text))
 
 
-def searched(found: list[Hold]) -> bool:
+def searched(found: list[HeldLease]) -> bool:
     """Wing and Gong's way: try every order of the grants, and every whole moment for each."""
 
-    def fits(order: tuple[Hold, ...], fence: int, free: float) -> bool:
+    def fits(order: tuple[HeldLease, ...], fence: int, free: float) -> bool:
         if not order:
             return True
         first, *rest = order
@@ -159,7 +159,7 @@ def test_it_says_what_a_search_would_say() -> None:
             fence = asked + granted + 1 if chance.random() < 0.6 else chance.randint(1, 20)
             # Who is stopped may be answered when its lease is over. No deadline is trusted.
             until = asked + chance.randint(-4, 8)
-            found.append(Hold(str(number), "r", fence, asked, granted, until))
+            found.append(HeldLease(str(number), "r", fence, asked, granted, until))
             if chance.random() < 0.5:
                 found[-1].released = granted + chance.randint(0, 6)
         right = searched(found)

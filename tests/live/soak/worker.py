@@ -19,7 +19,7 @@ import django
 from django.conf import settings
 
 from redlock_django.wire.clock import clock
-from tests.patience import patience
+from tests.timeouts import generous_timeouts
 
 if TYPE_CHECKING:
     from redlock_django import Lock
@@ -51,7 +51,7 @@ def lock_settings(masters: list[str], forgetful: bool = False) -> dict[str, Any]
     `forgetful` takes one rule out: restarted masters are trusted at once.
     """
     times = {"TTL": TTL, "MAX_TTL": TTL, "RESTART_DELAY": 0 if forgetful else "auto"}
-    return {"default": {"MASTERS": masters, **times, **patience(TTL)}}
+    return {"default": {"MASTERS": masters, **times, **generous_timeouts(TTL)}}
 
 
 class Worker:
@@ -137,7 +137,7 @@ class Worker:
         if self._chance.random() > 0.05:
             self._ending.wait(self._chance.uniform(0, 0.02))
             return
-        # Longer than the TTL, so that it takes a renewal: the keeper's or our own.
+        # Longer than the TTL, so that it takes a renewal: the renewal service's or our own.
         self._ending.wait(0.6 * TTL)
         if not kept:
             self._say("renew", name)

@@ -1,0 +1,209 @@
+"""`REDLOCK[alias]["IDEMPOTENCY"]`, checked whole, as one frozen `IdempotencySettings`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from django.core.cache import caches
+from django.db import connections
+from django.utils.module_loading import import_string
+
+from redlock_django.conf.values import duration
+from redlock_django.exceptions import IdempotencyRefused, InvalidRedlock
+from redlock_django.idempotency.replay import KEPT_HEADERS, NEVER_KEPT
+from redlock_django.locking.handler import locks
+from redlock_django.wire.address import nearest
+
+DAY = 24 * 3600
+METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
+"""The HTTP methods that may be idempotent by a key; the others are by themselves."""
+
+CHOICES: Mapping[str, tuple[str, ...]] = {
+    "store": ("database", "cache"),
+    "in_flight": ("auto", "conflict", "wait"),
+    "on_expired": ("reject", "run"),
+    "on_5xx": ("forget", "record"),
+}
+"""What some of the settings may be, and the arguments of the same name."""
+
+DEFAULTS: Mapping[str, Any] = {
+    "STORE": "database",
+    "DATABASE": "default",
+    "CACHE": "default",
+    "RETENTION": DAY,
+    "TOMBSTONE_RETENTION": 30 * DAY,
+    "HEADER": "Idempotency-Key",
+    "FIELD": "idempotency_key",
+    "METHODS": ("POST", "PATCH"),
+    "REQUIRED": False,
+    "IN_FLIGHT": "auto",
+    "WAIT": 10,
+    "MAX_RESPONSE_BYTES": 1024 * 1024,
+    "MAX_REQUEST_BYTES": None,
+    "KEY_PATTERN": None,
+    "KEEP_HEADERS": (),
+    "ON_EXPIRED": "reject",
+    "ON_5XX": "forget",
+    "TENANT": None,
+    "PROBLEM_BASE": IdempotencyRefused.problem_base,
+}
+"""Every key of `IDEMPOTENCY` with what it is when left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class IdempotencySettings:
+    """What one alias says about idempotency; durations in seconds."""
+
+    store: str
+    database: str
+    cache: str
+    retention: float
+    tombstone_retention: float
+    header: str
+    field: str
+    methods: frozenset[str]
+    required: bool
+    in_flight: str
+    wait: float
+    max_response_bytes: int
+    max_request_bytes: int | None
+    key_pattern: re.Pattern[str] | None
+    keep_headers: frozenset[str]
+    on_expired: str
+    on_5xx: str
+    tenant: Callable[..., Any] | None
+    problem_base: str
+
+
+_read: dict[str, tuple[Mapping[str, Any], IdempotencySettings]] = {}
+
+
+def settings_of(alias: str) -> IdempotencySettings:
+    """Give the options of an alias as they are now.
+
+    Raises InvalidRedlock with a text that names the alias and the key, and says what to do.
+    """
+    section = locks[alias].settings.idempotency
+    known = _read.get(alias)
+    if known is None or known[0] is not section:
+        try:
+            known = _read[alias] = (section, _settings(section))
+        except ValueError as error:
+            problem = f"REDLOCK[{alias!r}]: IDEMPOTENCY: {error}"
+            raise InvalidRedlock(problem) from None
+    return known[1]
+
+
+def _settings(given: Mapping[str, Any]) -> IdempotencySettings:
+    for key in given:
+        if key not in DEFAULTS:
+            raise ValueError(f"unknown key {key!r}{nearest(str(key), DEFAULTS)}")
+    section = {**DEFAULTS, **given}
+    database, cache = _text(section, "DATABASE"), _text(section, "CACHE")
+    if choice(section["STORE"], "store", "STORE") == "database":
+        if database not in connections.settings:
+            raise ValueError(f"DATABASE {database!r} is no alias of DATABASES")
+    elif cache not in caches.settings:
+        raise ValueError(f"CACHE {cache!r} is no alias of CACHES")
+    return IdempotencySettings(
+        store=section["STORE"],
+        database=database,
+        cache=cache,
+        retention=duration(section["RETENTION"], "RETENTION", least=1),
+        tombstone_retention=duration(
+            section["TOMBSTONE_RETENTION"], "TOMBSTONE_RETENTION", least=0
+        ),
+        header=_text(section, "HEADER"),
+        field=_text(section, "FIELD"),
+        methods=methods_of(section["METHODS"], "METHODS"),
+        required=_flag(section, "REQUIRED"),
+        in_flight=choice(section["IN_FLIGHT"], "in_flight", "IN_FLIGHT"),
+        wait=duration(section["WAIT"], "WAIT", least=0),
+        max_response_bytes=_bytes(section, "MAX_RESPONSE_BYTES"),
+        max_request_bytes=(
+            None if section["MAX_REQUEST_BYTES"] is None else _bytes(section, "MAX_REQUEST_BYTES")
+        ),
+        key_pattern=_pattern(section),
+        keep_headers=_headers(section),
+        on_expired=choice(section["ON_EXPIRED"], "on_expired", "ON_EXPIRED"),
+        on_5xx=choice(section["ON_5XX"], "on_5xx", "ON_5XX"),
+        tenant=_tenant(section),
+        problem_base=_text(section, "PROBLEM_BASE"),
+    )
+
+
+def choice(value: object, which: str, name: str) -> str:
+    """Give `value` if it is one of `CHOICES[which]`; ValueError names it `name`."""
+    allowed = CHOICES[which]
+    if isinstance(value, str) and value in allowed:
+        return value
+    raise ValueError(
+        f"{name} must be one of {', '.join(map(repr, allowed))}, "
+        f"got {value!r}{nearest(str(value), allowed)}"
+    )
+
+
+def methods_of(value: object, name: str) -> frozenset[str]:
+    """Give HTTP methods in capitals; ValueError for none, or for one that needs no key."""
+    if isinstance(value, str) or not isinstance(value, Collection) or not value:
+        raise ValueError(f"{name} must be a list such as ['POST']")
+    upper = frozenset(str(method).upper() for method in value)
+    if unknown := sorted(upper - METHODS):
+        raise ValueError(
+            f"{name} may hold {', '.join(map(repr, sorted(METHODS)))}, got {unknown[0]!r}"
+        )
+    return upper
+
+
+def _text(section: Mapping[str, Any], key: str) -> str:
+    value = section[key]
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{key} must be a text that is not empty, got {value!r}")
+    return value
+
+
+def _flag(section: Mapping[str, Any], key: str) -> bool:
+    value = section[key]
+    if not isinstance(value, bool):
+        raise ValueError(f"{key} must be True or False, got {type(value).__name__}")
+    return value
+
+
+def _bytes(section: Mapping[str, Any], key: str) -> int:
+    value = section[key]
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"{key} must be a number of bytes, got {value!r}")
+    return value
+
+
+def _pattern(section: Mapping[str, Any]) -> re.Pattern[str] | None:
+    value = section["KEY_PATTERN"]
+    try:
+        return None if value is None else re.compile(value)
+    except (re.error, TypeError) as error:
+        raise ValueError(f"KEY_PATTERN is no regular expression: {error}") from None
+
+
+def _headers(section: Mapping[str, Any]) -> frozenset[str]:
+    value = section["KEEP_HEADERS"]
+    if isinstance(value, str) or not isinstance(value, Collection):
+        raise ValueError("KEEP_HEADERS must be a list of header names")
+    added = frozenset(str(name).lower() for name in value)
+    if never := sorted(added & NEVER_KEPT):
+        raise ValueError(f"KEEP_HEADERS must not hold {never[0]!r}, which is not for a replay")
+    return KEPT_HEADERS | added
+
+
+def _tenant(section: Mapping[str, Any]) -> Callable[..., Any] | None:
+    value = section["TENANT"]
+    if isinstance(value, str):
+        try:
+            value = import_string(value)
+        except ImportError as error:
+            raise ValueError(f"TENANT {value!r} cannot be imported: {error}") from None
+    if value is not None and not callable(value):
+        raise ValueError("TENANT must be a callable (request, **kwargs), or the path of one")
+    return value  # type: ignore[no-any-return]

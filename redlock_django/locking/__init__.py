@@ -1,0 +1,1 @@
+"""`lock()` and everything a held lock needs: renewal, loss, events, counters, names."""

@@ -1,0 +1,1 @@
+"""Locks around views and functions: decorators, mixins, rules, transactions and responses."""

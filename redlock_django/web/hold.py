@@ -1,0 +1,150 @@
+"""`@hold`: a plain function that runs only while it holds a lock; for tasks, jobs and scripts."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+from collections.abc import Callable
+from contextlib import AsyncExitStack, ExitStack
+from datetime import timedelta
+from typing import Any, Literal, TypeVar, cast
+
+from asgiref.sync import iscoroutinefunction
+
+from redlock_django.conf.values import SHORTEST_TTL, duration
+from redlock_django.exceptions import InvalidRedlock, ResourceLocked
+from redlock_django.locking.lock import Lock, lock
+from redlock_django.web.resources import Template
+from redlock_django.web.transactions import open_blocks
+
+logger = logging.getLogger("redlock_django")
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+OnConflict = Literal["raise", "skip"]
+
+
+def hold(
+    *templates: str,
+    using: str = "default",
+    ttl: float | timedelta | None = None,
+    wait: float | timedelta | None = None,
+    reentrant: bool = False,
+    on_conflict: OnConflict = "raise",
+) -> Callable[[Function], Function]:
+    """Let a function run only while it holds the lock that its templates name.
+
+    Placeholders are the function's own parameters: `@hold("invoice:<int:pk>")`. The other
+    arguments are those of `lock()`. Where somebody else holds it, `on_conflict` "raise" raises
+    ResourceLocked, for the caller to try again; "skip" does not run the function and returns
+    None. QuorumUnreachable and LockLost are raised in any case. `@task` and `@app.task` go
+    above `@hold`. Raises InvalidRedlock when the module is imported, for what cannot work.
+    """
+    if not templates:
+        raise InvalidRedlock("hold() needs a name: @hold('nightly')")
+    for template in templates:
+        if not isinstance(template, str):
+            raise InvalidRedlock(
+                f"hold() needs a name, got {template!r}; write @hold('nightly'), with parentheses"
+            )
+    if on_conflict not in ("raise", "skip"):
+        raise InvalidRedlock(f"hold(): on_conflict is 'raise' or 'skip', got {on_conflict!r}")
+    for value, name, least in ((ttl, "ttl", SHORTEST_TTL), (wait, "wait", 0.0)):
+        if value is not None:
+            try:
+                duration(value, name, least=least)
+            except ValueError as error:
+                raise InvalidRedlock(f"hold(): {error}") from None
+    parsed = [Template(template) for template in templates]
+
+    def decorate(function: Function) -> Function:
+        _check(function)
+        signature = inspect.signature(function)
+        _check_parameters(function, signature, parsed)
+
+        def lock_for(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Lock:
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            names = [t.fill({name: bound.arguments[name] for name in t.names}) for t in parsed]
+            return lock(
+                *dict.fromkeys(names),  # two templates may name one resource
+                using=using,
+                ttl=ttl,
+                wait=wait,
+                reentrant=reentrant,
+                holder={"path": _name(function)},
+            )
+
+        def skip(error: ResourceLocked) -> None:
+            # Only for the taking: the body may meet another lock, and that is its own affair.
+            if on_conflict == "raise":
+                raise error
+            logger.info("%s skipped: %s", _name(function), error, extra={"using": using})
+
+        @functools.wraps(function)
+        async def aheld(*args: Any, **kwargs: Any) -> Any:
+            async with AsyncExitStack() as stack:
+                try:
+                    await stack.enter_async_context(lock_for(args, kwargs))
+                except ResourceLocked as error:
+                    return skip(error)
+                return await function(*args, **kwargs)
+
+        @functools.wraps(function)
+        def held(*args: Any, **kwargs: Any) -> Any:
+            _refuse_inside_a_block(function)
+            with ExitStack() as stack:
+                try:
+                    stack.enter_context(lock_for(args, kwargs))
+                except ResourceLocked as error:
+                    return skip(error)
+                return function(*args, **kwargs)
+
+        wrapper: Any = aheld if iscoroutinefunction(function) else held
+        wrapper.__signature__ = signature  # Celery does not look behind wrappers
+        return cast("Function", wrapper)
+
+    return decorate
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return f"{function.__module__}.{function.__qualname__}"
+
+
+def _check(function: Any) -> None:
+    if not (inspect.isfunction(function) or inspect.ismethod(function)):
+        raise InvalidRedlock(
+            f"hold() needs a function, got {function!r}; put @hold(...) directly on the function "
+            "and @task, @app.task or @shared_task above it"
+        )
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise InvalidRedlock(
+            f"{_name(function)} is a generator, whose body would run after the lock is free; "
+            "use 'with lock(...)' in the body"
+        )
+
+
+def _check_parameters(
+    function: Callable[..., Any], signature: inspect.Signature, templates: list[Template]
+) -> None:
+    for template in templates:
+        if template.needs_request:
+            raise InvalidRedlock(
+                f"hold(): {template.text!r} asks for more than the parameters of a function: "
+                "there is no request here"
+            )
+        for name in sorted(template.names - signature.parameters.keys()):
+            raise InvalidRedlock(
+                f"{_name(function)}: template {template.text!r} needs a parameter {name!r}; "
+                f"there is: {', '.join(map(repr, signature.parameters)) or 'none'}"
+            )
+
+
+def _refuse_inside_a_block(function: Callable[..., Any]) -> None:
+    for connection in open_blocks():
+        raise InvalidRedlock(
+            f"{_name(function)} is called inside an atomic block of database "
+            f"{connection.alias!r}, which would commit only after the lock is free. Call it with "
+            "transaction.on_commit(), or open the block inside of it; for work that is not in "
+            "this database, 'with lock(...)' does not ask"
+        )

@@ -1,0 +1,82 @@
+"""What one `lock_resource(...)` was told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any
+
+from django.http import HttpRequest
+
+from redlock_django.exceptions import InvalidRedlock, RedlockError, ResourceLocked
+from redlock_django.locking.handler import locks
+from redlock_django.locking.lock import Lock, lock
+from redlock_django.web.resources import Template
+
+OnLocked = Callable[[HttpRequest, ResourceLocked], Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LockOptions:
+    """What one `lock_resource(...)` was told, checked."""
+
+    templates: tuple[Template, ...]
+    using: str
+    ttl: float | None
+    wait: float | None
+    methods: frozenset[str] | None
+    status: int | None
+    on_locked: OnLocked | None
+
+    def apply_to(self, request: HttpRequest) -> bool:
+        """Whether requests of this method are locked."""
+        return bool(self.templates) and (self.methods is None or request.method in self.methods)
+
+    def lock(self, request: HttpRequest, names: list[str]) -> Lock:
+        """Give the lock on these resources, not taken yet."""
+        self.check()
+        return lock(
+            *dict.fromkeys(names),  # two templates may name one resource
+            using=self.using,
+            ttl=self.ttl,
+            wait=self.wait,
+            holder={"path": request.path},
+        )
+
+    def check(self) -> None:
+        """Raise InvalidRedlock where the alias is not there, or cannot keep such a lock."""
+        settings = locks[self.using].settings
+        try:
+            if self.ttl is not None:
+                settings.check_ttl(self.ttl)
+        except ValueError as error:
+            raise InvalidRedlock(f"lock_resource(using={self.using!r}): {error}") from None
+
+    def own_answer(self, request: HttpRequest, error: RedlockError) -> Any:
+        """Give what the site itself answers to a held lock, or None."""
+        if self.on_locked is None or not isinstance(error, ResourceLocked):
+            return None
+        return self.on_locked(request, error)
+
+    def status_for(self, error: RedlockError) -> int | None:
+        """Give the status of the answer to a held lock."""
+        if not isinstance(error, ResourceLocked):
+            return None
+        return self.status or locks[self.using].settings.status
+
+    def missing(self, kwargs: Collection[str]) -> list[tuple[str, str]]:
+        """Give the URL kwargs that templates need beyond these, each with its template."""
+        return [(n, t.text) for t in self.templates for n in sorted(t.names - set(kwargs))]
+
+
+def no_lock(using: str) -> LockOptions:
+    """Give the terms of a view that has its transaction from us, and no lock."""
+    return LockOptions(
+        templates=(),
+        using=using,
+        ttl=None,
+        wait=None,
+        methods=None,
+        status=None,
+        on_locked=None,
+    )

@@ -1,0 +1,268 @@
+"""Templates such as "order:<int:pk>": from a request, or from plain values, to a resource name."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import re
+import unicodedata
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from django.http import HttpRequest
+from django.http.request import RawPostDataException
+from django.urls.converters import get_converters
+
+from redlock_django.exceptions import BadResource, InvalidRedlock
+from redlock_django.locking.names import HASH_MARK, check_resource, encode
+from redlock_django.wire.address import nearest
+
+Computed = Callable[..., str | Awaitable[str]]
+"""`(request, **kwargs)` to a resource name; a coroutine function only for async views."""
+
+LONGEST_RENDERED = 200
+"""Bytes of UTF-8 up to which a rendered name stays as it is; a longer one ends in a hash."""
+
+LARGEST_JSON = 1_000_000
+"""Bytes of the largest request body that `<json:...>` looks into."""
+
+_SOURCES = ("header", "get", "post", "json")
+_PLACEHOLDER = re.compile("<([^<>]*)>")
+
+
+class _Slot(NamedTuple):
+    """One placeholder: `text` as written, the `source` it reads, the name it asks for there."""
+
+    text: str
+    source: str
+    name: str
+    converter: str = ""
+
+    @property
+    def key(self) -> str:
+        """What `resource()` calls its value."""
+        return self.name if self.source == "url" else self.text
+
+
+class Template:
+    """How a resource name is made: a text with placeholders, or a callable.
+
+    `<pk>` and `<int:pk>` are URL kwargs, as they are or through a Django path converter; the
+    other sources are `<user.pk>`, `<header:X-Tenant>`, `<get:q>`, `<post:f>` and `<json:a.b>`.
+    Values are percent-encoded, so that different values never make one name; a name over 200
+    bytes keeps its head and ends in a hash of the whole. `names` are the URL kwargs it needs,
+    and `needs_request` is whether these are not all. Raises InvalidRedlock for a malformed text.
+    """
+
+    def __init__(self, source: str | Computed) -> None:
+        self.names: frozenset[str] = frozenset()
+        self.needs_request = True
+        self.is_async = inspect.iscoroutinefunction(source)
+        self._computed: Computed | None = None
+        if isinstance(source, str):
+            self.text = source
+            self._literals, self._slots = _parse(source)
+            self.names = frozenset(s.name for s in self._slots if s.source == "url")
+            self.needs_request = any(s.source != "url" for s in self._slots)
+        elif callable(source):
+            self.text = getattr(source, "__qualname__", repr(source))
+            self._computed = source
+        else:
+            raise InvalidRedlock(
+                f"a resource template must be a text or a callable, got {type(source).__name__}"
+            )
+
+    def __repr__(self) -> str:
+        return f"Template({self.text!r})"
+
+    def render(self, request: HttpRequest, kwargs: Mapping[str, Any]) -> str:
+        """Give the resource name for this request and its URL kwargs.
+
+        Raises BadResource where the client's value is missing or wrong, InvalidRedlock where
+        the view cannot give what the template asks for.
+        """
+        if self._computed:
+            return self._check(self._computed(request, **kwargs))
+        user = request.user if self._needs_user(request, "user") else None
+        return self._join([_read(slot, request, kwargs, user) for slot in self._slots])
+
+    async def arender(self, request: HttpRequest, kwargs: Mapping[str, Any]) -> str:
+        """Do as `render` does, in an async view."""
+        if self._computed:
+            result = self._computed(request, **kwargs)
+            return self._check(await result if inspect.isawaitable(result) else result)
+        user = await request.auser() if self._needs_user(request, "auser") else None
+        return self._join([_read(slot, request, kwargs, user) for slot in self._slots])
+
+    def fill(self, values: Mapping[str, Any]) -> str:
+        """Give the resource name for plain values, each under the placeholder's own name."""
+        if self._computed:
+            raise InvalidRedlock("resource() needs a text; call a callable template yourself")
+        wanted = [slot.key for slot in self._slots]
+        if missing := set(wanted) - values.keys():
+            raise InvalidRedlock(f"template {self.text!r} needs a value for {_quoted(missing)}")
+        if unknown := values.keys() - set(wanted):
+            raise InvalidRedlock(f"template {self.text!r} has no placeholder {_quoted(unknown)}")
+        return self._join([values[key] for key in wanted])
+
+    def _needs_user(self, request: HttpRequest, attribute: str) -> bool:
+        if not any(slot.source == "user" for slot in self._slots):
+            return False
+        if not hasattr(request, attribute):
+            raise InvalidRedlock(f"template {self.text!r} needs AuthenticationMiddleware")
+        return True
+
+    def _check(self, name: object) -> str:
+        if inspect.iscoroutine(name):
+            name.close()
+        if not isinstance(name, str):
+            raise InvalidRedlock(
+                f"the resource callable {self.text!r} must return str, got {type(name).__name__}"
+            )
+        return check_resource(name)
+
+    def _join(self, values: Sequence[object]) -> str:
+        name = self._literals[0]
+        for slot, value, literal in zip(self._slots, values, self._literals[1:], strict=True):
+            name += encode(_written(slot, value)) + literal
+        return check_resource(_shortened(name))
+
+
+def resource(template: str, **values: object) -> str:
+    """Give the resource name that a view with this template locks: `resource("order:<pk>", pk=7)`.
+
+    A value for another source goes by the placeholder's text: `**{"user.pk": 7}`. For tasks,
+    the shell and tests. Raises InvalidRedlock for a malformed template, a missing or an unknown
+    value, BadResource for a value that is empty or does not fit its converter.
+    """
+    return Template(template).fill(values)
+
+
+def _quoted(names: Any) -> str:
+    return ", ".join(repr(name) for name in sorted(names))
+
+
+def _parse(text: str) -> tuple[list[str], list[_Slot]]:
+    pieces = _PLACEHOLDER.split(text)
+    literals, slots = pieces[::2], [_slot(text, inner) for inner in pieces[1::2]]
+    if not text:
+        raise InvalidRedlock("a resource template must not be empty")
+    for literal in literals:
+        if HASH_MARK in literal:
+            raise _malformed(text, f"{HASH_MARK!r} is reserved for hashed names")
+        if literal:
+            try:
+                check_resource(literal)
+            except BadResource as error:
+                raise _malformed(text, str(error).partition(";")[0]) from None
+    # Only ":" never comes out of the encoder, so only it keeps two values apart.
+    if any(":" not in literal for literal in literals[1:-1]):
+        raise _malformed(text, "between two placeholders there must be a ':'")
+    if len({slot.key for slot in slots}) < len(slots):
+        raise _malformed(text, "a placeholder stands twice")
+    return literals, slots
+
+
+def _malformed(text: str, fault: str) -> InvalidRedlock:
+    return InvalidRedlock(f"malformed resource template {text!r}: {fault}")
+
+
+def _slot(text: str, inner: str) -> _Slot:
+    if inner == "user.pk":
+        return _Slot(inner, "user", inner)
+    source, colon, name = inner.rpartition(":")
+    if not colon:
+        if not inner.isidentifier():
+            raise _malformed(text, f"<{inner}> is neither a URL kwarg nor <user.pk>")
+        return _Slot(inner, "url", inner)
+    source, _, name = inner.partition(":")
+    if source in _SOURCES:
+        if not name or (source == "json" and not all(name.split("."))):
+            raise _malformed(text, f"<{inner}> names nothing to read")
+        return _Slot(inner, source, name)
+    known = (*get_converters(), *_SOURCES)
+    if source not in known:
+        raise _malformed(
+            text, f"<{inner}> has no such converter or source {source!r}{nearest(source, known)}"
+        )
+    if not name.isidentifier():
+        raise _malformed(text, f"<{inner}> does not name a URL kwarg")
+    return _Slot(inner, "url", name, source)
+
+
+def _read(slot: _Slot, request: HttpRequest, kwargs: Mapping[str, Any], user: Any) -> object:
+    match slot.source:
+        case "url":
+            if slot.name not in kwargs:
+                given = _quoted(kwargs) or "none"
+                raise InvalidRedlock(f"<{slot.text}> needs a URL kwarg; the URL gives: {given}")
+            return kwargs[slot.name]
+        case "user":
+            return user.pk
+        case "header":
+            return request.headers.get(slot.name)
+        case "get":
+            return request.GET.get(slot.name)
+        case "post":
+            return request.POST.get(slot.name)
+    return _from_json(slot, request)
+
+
+def _from_json(slot: _Slot, request: HttpRequest) -> object:
+    """Read the body, which only this source may do: an upload view needs its stream whole."""
+    try:
+        declared = int(request.META.get("CONTENT_LENGTH") or 0)
+        body = b"" if declared > LARGEST_JSON else request.body
+        if max(declared, len(body)) > LARGEST_JSON:
+            raise BadResource(f"<{slot.text}>: the request body is too large")
+        value: object = json.loads(body)
+    except BadResource:
+        raise
+    except (ValueError, RecursionError, RawPostDataException):
+        raise BadResource(f"<{slot.text}>: the request body is no readable JSON") from None
+    for step in slot.name.split("."):
+        value = value.get(step) if isinstance(value, dict) else None
+    if value is None or (isinstance(value, str | int) and not isinstance(value, bool)):
+        return value
+    raise BadResource(f"<{slot.text}>: must be a text or a whole number in the JSON body")
+
+
+def _written(slot: _Slot, value: object) -> str:
+    """Give one value as text; only types that have one spelling, and no implicit str()."""
+    if value is None or value == "":
+        raise BadResource(f"<{slot.text}>: the value is missing or empty")
+    if slot.converter:
+        return _converted(slot, value)
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return int.__repr__(value)
+    if isinstance(value, UUID):
+        return str(value)
+    raise InvalidRedlock(
+        f"<{slot.text}> is of type {type(value).__name__}, which has no one way to be written; "
+        "use a path converter (<int:...>) or a callable"
+    )
+
+
+def _converted(slot: _Slot, value: object) -> str:
+    """Bring a value to the one spelling its converter has for it: "07" and 7 are "7"."""
+    converter = get_converters()[slot.converter]
+    try:
+        text = value if isinstance(value, str) else converter.to_url(value)
+        if re.fullmatch(converter.regex, text):
+            return str(converter.to_url(converter.to_python(text)))
+    except ValueError:
+        pass
+    raise BadResource(f"<{slot.text}>: the value is no {slot.converter!r}")
+
+
+def _shortened(name: str) -> str:
+    full = unicodedata.normalize("NFC", name).encode()
+    if len(full) <= LONGEST_RENDERED:
+        return name
+    digest = hashlib.sha256(full).hexdigest()
+    head = full[: LONGEST_RENDERED - len(digest) - 1].decode(errors="ignore")
+    return re.sub("%[0-9A-F]?$", "", head) + HASH_MARK + digest

@@ -1,0 +1,1160 @@
+"""The lock a user holds, over five masters in this process and with a clock of our own."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from asgiref.sync import async_to_sync
+from django.core.exceptions import SynchronousOnlyOperation
+from django.http import HttpRequest, HttpResponse
+from django.test import RequestFactory
+
+from redlock_django.backends import base
+from redlock_django.backends.memory import MemoryBackend, MemoryMaster
+from redlock_django.exceptions import (
+    AlreadyHeld,
+    BadResource,
+    InvalidRedlock,
+    LockLost,
+    NotHeld,
+    QuorumUnreachable,
+    ResourceLocked,
+)
+from redlock_django.locking.handler import locks
+from redlock_django.locking.lock import MOST_RESOURCES, Lock, _held, lock
+from redlock_django.locking.renewal_service import HeldLease
+from redlock_django.signals import lock_acquired, lock_lost, lock_refused, lock_released
+from redlock_django.web.lock_resource import lock_resource
+
+if TYPE_CHECKING:
+    from django.dispatch import Signal
+    from pytest_django import Settings
+
+MEMORY = "redlock_django.backends.memory.MemoryBackend"
+FIVE = [f"redis://10.0.0.{number}:6379/0" for number in range(1, 6)]
+R = "order:1"
+
+Configure = Callable[..., MemoryBackend]
+
+
+class Time:
+    """A clock that stands still until it is told otherwise."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+
+    def advance(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock() -> Time:
+    return Time()
+
+
+@pytest.fixture
+def configure(settings: Settings, clock: Time) -> Configure:
+    """Set REDLOCK['default'] anew, and put its backend and its masters on `clock`."""
+
+    def set_up(**section: Any) -> MemoryBackend:
+        settings.REDLOCK = {"default": {"BACKEND": MEMORY, "MASTERS": FIVE, **section}}
+        backend = locks["default"].backend
+        assert isinstance(backend, MemoryBackend)
+        backend.now = lambda: clock.now
+        backend.time = lambda: round(clock.now * 1_000_000)
+        backend.sleep = clock.advance
+        return backend
+
+    return set_up
+
+
+@pytest.fixture(autouse=True)
+def backend(configure: Configure) -> MemoryBackend:
+    return configure()
+
+
+@pytest.fixture
+def told() -> Iterator[list[tuple[str, dict[str, Any]]]]:
+    """Every signal of ours, in order, with what it said."""
+    heard: list[tuple[str, dict[str, Any]]] = []
+    signals = {
+        "acquired": lock_acquired,
+        "refused": lock_refused,
+        "released": lock_released,
+        "lost": lock_lost,
+    }
+    receivers: list[tuple[Signal, Callable[..., None]]] = []
+    for name, signal in signals.items():
+
+        def receive(*, _name: str = name, signal: Signal, **said: Any) -> None:
+            heard.append((_name, said))
+
+        signal.connect(receive, weak=False)
+        receivers.append((signal, receive))
+    yield heard
+    for signal, receiver in receivers:
+        signal.disconnect(receiver)
+
+
+Told = list[tuple[str, dict[str, Any]]]
+
+
+def names(told: Told) -> list[str]:
+    return [name for name, _ in told]
+
+
+async def settle(told: Told, many: int) -> None:
+    """Let the loop run until that many signals have come, and see that no more do."""
+    async with asyncio.timeout(5):
+        while len(told) < many:  # noqa: ASYNC110 - receivers run in threads too
+            await asyncio.sleep(0.001)
+    await asyncio.sleep(0.01)
+    assert len(told) == many
+
+
+def keys(backend: MemoryBackend, resource: str = R) -> list[str]:
+    """The lock's value on each master that has it."""
+    found = [master.get(backend.deployment.lock(resource)) for master in backend.masters]
+    return [value.decode() for value in found if value is not None]
+
+
+def pttls(backend: MemoryBackend, resource: str = R) -> set[int]:
+    return {master.pttl(backend.deployment.lock(resource)) for master in backend.masters}
+
+
+def steal(backend: MemoryBackend, masters: int, resource: str = R) -> None:
+    """Put somebody else's lock on the first masters."""
+    for master in backend.masters[:masters]:
+        master.set(backend.deployment.lock(resource), b"somebody else", 30_000)
+
+
+def in_thread(work: Callable[[], Any]) -> Any:
+    """What `work` gives or raises in a thread of its own."""
+    came: list[Any] = []
+
+    def run() -> None:
+        try:
+            came.append((work(), None))
+        except BaseException as error:  # noqa: BLE001 - raised again below
+            came.append((None, error))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(10)
+    assert came, "the thread hangs"
+    result, error = came[0]
+    if error is not None:
+        raise error
+    return result
+
+
+# Taking and giving back.
+
+
+def test_with_block_holds_and_frees(backend: MemoryBackend) -> None:
+    with lock(R) as held:
+        assert isinstance(held, Lock)
+        assert held.locked
+        assert len(keys(backend)) == 5
+        assert held.remaining() == pytest.approx(10 - 0.102)
+        held.ensure_held()
+        assert repr(held) == "<Lock 'order:1' using 'default', held>"
+    assert keys(backend) == []
+    assert held.remaining() == 0
+    assert repr(held) == "<Lock 'order:1' using 'default', not held>"
+
+
+async def test_async_with_block_holds_and_frees(backend: MemoryBackend) -> None:
+    async with lock(R) as held:
+        assert held.locked
+        assert len(keys(backend)) == 5
+        held.ensure_held()
+    assert keys(backend) == []
+    assert not held.locked
+
+
+def test_explicit_calls(backend: MemoryBackend, clock: Time) -> None:
+    held = lock(R)
+    assert held.acquire() is held
+    clock.advance(4)
+    assert held.remaining() == pytest.approx(5.898)
+    assert held.extend() == pytest.approx(9.898)
+    assert pttls(backend) == {10_000}
+    assert held.release() is True
+    assert keys(backend) == []
+
+
+async def test_explicit_calls_of_coroutines(backend: MemoryBackend, clock: Time) -> None:
+    held = lock(R)
+    assert await held.aacquire() is held
+    clock.advance(4)
+    assert await held.aextend() == pytest.approx(9.898)
+    assert pttls(backend) == {10_000}
+    assert await held.arelease() is True
+    assert keys(backend) == []
+
+
+def test_a_lock_object_can_be_used_again(backend: MemoryBackend) -> None:
+    held = lock(R)
+    values = set()
+    for _ in range(3):
+        with held:
+            values.update(keys(backend))
+    assert len(values) == 3, "a token must be fresh for every acquire"
+
+
+def test_release_twice_and_without_acquire_is_false(told: Told) -> None:
+    held = lock(R)
+    assert held.release() is False
+    held.acquire()
+    assert held.release() is True
+    assert held.release() is False
+    assert names(told) == ["acquired", "released"]
+
+
+async def test_arelease_twice_and_without_aacquire_is_false() -> None:
+    held = lock(R)
+    assert await held.arelease() is False
+    await held.aacquire()
+    assert await held.arelease() is True
+    assert await held.arelease() is False
+
+
+@pytest.mark.parametrize("use", ["fence", "fences", "ensure_held", "extend"])
+def test_what_needs_a_lock_says_so(use: str) -> None:
+    held = lock(R)
+    with pytest.raises(NotHeld, match="order:1: this lock is not held") as caught:
+        getattr(held, use)()
+    assert caught.value.resource == R
+
+
+async def test_aextend_needs_a_lock() -> None:
+    with pytest.raises(NotHeld):
+        await lock(R).aextend()
+
+
+def test_refused_while_somebody_else_holds_it(backend: MemoryBackend) -> None:
+    steal(backend, 3)
+    with pytest.raises(ResourceLocked) as caught:
+        lock(R).acquire()
+    assert caught.value.resource == R
+    assert caught.value.retry_after == pytest.approx(30)
+    assert len(caught.value.tally) == 5
+    assert len(keys(backend)) == 3, "what the refused round had set must be gone"
+
+
+async def test_refused_in_a_coroutine(backend: MemoryBackend) -> None:
+    steal(backend, 3)
+    with pytest.raises(ResourceLocked) as caught:
+        await lock(R).aacquire()
+    assert caught.value.retry_after == pytest.approx(30)
+
+
+def test_no_quorum(backend: MemoryBackend) -> None:
+    backend.down = [True, True, True, False, False]
+    with pytest.raises(QuorumUnreachable) as caught:
+        lock(R).acquire()
+    assert list(caught.value.tally.values()).count("down") == 3
+    assert keys(backend) == []
+
+
+def test_a_minority_that_is_down_changes_nothing(backend: MemoryBackend) -> None:
+    backend.down = [True, True, False, False, False]
+    with lock(R):
+        assert len(keys(backend)) == 3
+
+
+def test_waits_until_it_is_free(backend: MemoryBackend, clock: Time) -> None:
+    began = clock.now
+    outer = lock(R, ttl=2).acquire()
+
+    def wait_for_it() -> float:
+        with lock(R, wait=5) as held:
+            assert held.locked
+            return clock.now - began
+
+    assert 2 <= in_thread(wait_for_it) < 2.2
+    assert not outer.locked
+
+
+def test_gives_up_after_wait(backend: MemoryBackend, clock: Time) -> None:
+    steal(backend, 5)
+    began = clock.now
+    with pytest.raises(ResourceLocked):
+        lock(R, wait=3).acquire()
+    assert clock.now - began == pytest.approx(3, abs=0.2)
+
+
+def test_wait_of_the_settings(configure: Configure, clock: Time) -> None:
+    backend = configure(WAIT=2)
+    steal(backend, 5)
+    began = clock.now
+    with pytest.raises(ResourceLocked):
+        lock(R).acquire()
+    assert clock.now - began == pytest.approx(2, abs=0.2)
+
+
+def test_using_another_alias(settings: Settings) -> None:
+    settings.REDLOCK = {
+        "default": {"BACKEND": MEMORY},
+        "payments": {"BACKEND": MEMORY, "TTL": 5, "MASTERS": FIVE[:3]},
+    }
+    with lock(R), lock(R, using="payments") as held:
+        assert held.remaining() < 5
+    with pytest.raises(InvalidRedlock, match="there is no alias 'paymnets'"):
+        lock(R, using="paymnets")
+
+
+# Several resources.
+
+
+def test_several_resources_all_or_nothing(backend: MemoryBackend) -> None:
+    with lock("order:1", "user:7") as held:
+        assert len(keys(backend, "order:1")) == len(keys(backend, "user:7")) == 5
+        assert held.fences.keys() == {"order:1", "user:7"}
+        with pytest.raises(ValueError, match=r"use fences\[resource\]"):
+            _ = held.fence
+    assert keys(backend, "order:1") == keys(backend, "user:7") == []
+    steal(backend, 3, "user:7")
+    with pytest.raises(ResourceLocked):
+        lock("order:1", "user:7").acquire()
+    assert keys(backend, "order:1") == []
+
+
+@pytest.mark.parametrize("resources", [("order:1", "user:7"), ("user:7", "order:1")])
+def test_several_resources_are_asked_for_in_one_order(
+    backend: MemoryBackend, resources: tuple[str, str]
+) -> None:
+    # Else two that wait for both are each called for what the other has been promised.
+    for resource in resources:
+        steal(backend, 3, resource)
+    with pytest.raises(ResourceLocked) as refused:
+        lock(*resources).acquire()
+    assert refused.value.resource == "order:1"
+
+
+def test_the_fence_only_grows(backend: MemoryBackend, clock: Time) -> None:
+    seen = []
+    for step in (0, 5, 4.7, 100):  # the masters' clock may go back a little
+        with lock(R) as held:
+            seen.append(held.fence)
+            assert held.fences == {R: held.fence}
+        backend.time = lambda step=step: round((clock.now + step) * 1_000_000)  # type: ignore[misc]
+    assert seen == sorted(set(seen))
+    assert len(seen) == 4
+
+
+# Going on without a lock.
+
+
+def test_proceed_runs_unlocked(
+    configure: Configure, told: Told, caplog: pytest.LogCaptureFixture
+) -> None:
+    backend = configure(ON_UNAVAILABLE="proceed")
+    backend.down = [True] * 5
+    with lock(R) as held:
+        assert held.remaining() == 0
+        held.ensure_held()
+        with pytest.raises(NotHeld):
+            _ = held.fence
+    assert held.release() is False
+    [record] = [r for r in caplog.records if r.levelno == logging.ERROR]
+    assert "WITHOUT a lock" in record.getMessage()
+    assert record.__dict__["resource"] == R
+    assert names(told) == ["refused"]
+    backend.down = [False] * 5
+    with held:
+        assert held.locked, "a lock object that went on without must be able to lock again"
+    with pytest.raises(NotHeld):
+        held.ensure_held()
+
+
+async def test_proceed_runs_unlocked_in_coroutines(configure: Configure) -> None:
+    configure(ON_UNAVAILABLE="proceed").down = [True] * 5
+    async with lock(R) as held:
+        assert not held.locked
+        with pytest.raises(NotHeld):
+            _ = held.fence
+
+
+def test_proceed_still_refuses_what_somebody_holds(configure: Configure) -> None:
+    backend = configure(ON_UNAVAILABLE="proceed")
+    steal(backend, 3)
+    with pytest.raises(ResourceLocked):
+        lock(R).acquire()
+
+
+# Taking what one holds already.
+
+
+def test_taking_it_again_names_reentrant(backend: MemoryBackend, told: Told) -> None:
+    with lock(R) as outer:
+        before = keys(backend)
+        with pytest.raises(AlreadyHeld, match="reentrant=True") as caught:
+            lock(R).acquire()
+        assert caught.value.resource == R
+        assert keys(backend) == before
+        outer.ensure_held()
+    assert names(told) == ["acquired", "released"]
+
+
+def test_taking_it_again_with_the_same_object_keeps_it(backend: MemoryBackend) -> None:
+    held = lock(R, reentrant=True).acquire()
+    before = keys(backend)
+    with pytest.raises(AlreadyHeld, match="this Lock object holds it"):
+        held.acquire()
+    assert keys(backend) == before
+    assert held.release() is True
+
+
+def test_reentrant_is_counted(backend: MemoryBackend, told: Told) -> None:
+    with lock(R, reentrant=True) as outer:
+        with lock(R, reentrant=True) as inner:
+            assert inner.fence == outer.fence
+            with lock(R, reentrant=True) as innermost:
+                innermost.ensure_held()
+            assert len(keys(backend)) == 5
+        assert inner.release() is False
+        assert not inner.locked
+        outer.ensure_held()
+        assert len(keys(backend)) == 5
+    assert keys(backend) == []
+    assert names(told) == ["acquired", "released"]
+
+
+def test_reentrant_over_an_outer_one_that_is_not(backend: MemoryBackend) -> None:
+    outer = lock(R).acquire()
+    inner = lock(R, reentrant=True).acquire()
+    assert outer.release() is False, "the inner one still holds it"
+    assert len(keys(backend)) == 5
+    inner.ensure_held()
+    assert inner.release() is True
+
+
+def test_a_forgotten_inner_lock_does_not_keep_the_outer_one(backend: MemoryBackend) -> None:
+    with lock(R) as outer:
+        lock(R, reentrant=True).acquire()
+        gc.collect()
+        assert outer.locked
+        assert outer.release() is True
+    assert keys(backend) == []
+
+
+def test_an_outer_lock_that_is_forgotten_leaves_the_inner_one(backend: MemoryBackend) -> None:
+    outer: Lock | None = lock(R).acquire()
+    inner = lock(R, reentrant=True).acquire()
+    assert outer is not None
+    del outer
+    gc.collect()
+    inner.ensure_held()
+    assert inner.release() is True
+    assert keys(backend) == []
+
+
+async def test_reentrant_in_a_task(backend: MemoryBackend) -> None:
+    async with lock(R) as outer:
+        with pytest.raises(AlreadyHeld):
+            await lock(R).aacquire()
+        async with lock(R, reentrant=True) as inner:
+            assert inner.fence == outer.fence
+        outer.ensure_held()
+    assert keys(backend) == []
+
+
+def test_reentrant_takes_a_subset_but_not_more() -> None:
+    with lock("a", "b") as outer:
+        with lock("b", reentrant=True) as inner:
+            assert inner.fences == {"b": outer.fences["b"]}
+        outer.ensure_held()
+        with pytest.raises(AlreadyHeld) as caught:
+            lock("b", "c", reentrant=True).acquire()
+        assert caught.value.resource == "b"
+        with lock("c"), pytest.raises(AlreadyHeld, match="one outer lock"):
+            lock("b", "c", reentrant=True).acquire()
+        with lock("c", "d"):
+            pass
+
+
+async def test_another_task_is_refused_and_not_called_holder() -> None:
+    async def take() -> None:
+        await lock(R, reentrant=True).aacquire()
+
+    async with lock(R):
+        with pytest.raises(ResourceLocked):
+            await asyncio.create_task(take())
+
+
+def test_another_thread_is_refused_and_not_called_holder() -> None:
+    with lock(R), pytest.raises(ResourceLocked):
+        in_thread(lock(R, reentrant=True).acquire)
+
+
+def test_what_was_lost_can_be_taken_again(clock: Time) -> None:
+    first = lock(R).acquire()
+    clock.advance(20)
+    with lock(R) as second:
+        assert second.locked
+        assert not first.locked
+        assert first.release() is False
+        second.ensure_held()
+
+
+# In a running loop.
+
+
+async def test_sync_calls_refuse_inside_a_loop(backend: MemoryBackend, sent: list[str]) -> None:
+    held = lock(R)
+    with pytest.raises(SynchronousOnlyOperation, match="async with"):
+        held.acquire()
+    with pytest.raises(SynchronousOnlyOperation), held:
+        pass
+    assert sent == []
+    await held.aacquire()
+    with pytest.raises(SynchronousOnlyOperation):
+        held.extend()
+    held.release()  # never waits, so it may
+    assert keys(backend) == []
+
+
+# Losing it.
+
+
+def test_lost_when_its_time_is_over(
+    backend: MemoryBackend, clock: Time, told: Told, caplog: pytest.LogCaptureFixture
+) -> None:
+    held = lock(R).acquire()
+    clock.advance(9.897)
+    held.ensure_held()
+    clock.advance(0.002)
+    assert not held.locked
+    assert held.remaining() == 0
+    for _ in range(2):
+        with pytest.raises(LockLost, match="its time ran out") as caught:
+            held.ensure_held()
+    assert caught.value.resource == R
+    with pytest.raises(LockLost):
+        held.extend()
+    assert held.release() is False
+    assert keys(backend) == [], "what was left of it must be freed"
+    assert names(told) == ["acquired", "lost"]
+    assert told[1][1] == {
+        "sender": Lock,
+        "using": "default",
+        "resources": (R,),
+        "fingerprint": told[0][1]["fingerprint"],
+        "holder": {},
+        "held": pytest.approx(9.899),
+        "reason": "its time ran out",
+    }
+    [record] = [r for r in caplog.records if r.levelno == logging.WARNING]
+    assert record.__dict__["resource"] == R
+
+
+def test_extend_never_brings_back_what_expired(backend: MemoryBackend, clock: Time) -> None:
+    held = lock(R).acquire()
+    clock.advance(11)
+    in_thread(lambda: lock(R).acquire().release())
+    with pytest.raises(LockLost):
+        held.extend()
+    assert keys(backend) == []
+
+
+def test_extend_of_a_lock_that_a_majority_forgot(backend: MemoryBackend, told: Told) -> None:
+    held = lock(R).acquire()
+    for master in backend.masters[:3]:
+        del master.strings[backend.deployment.lock(R)]
+    with pytest.raises(LockLost, match="a majority of the masters lost it"):
+        held.extend()
+    assert keys(backend) == []
+    assert names(told) == ["acquired", "lost"]
+
+
+async def test_aextend_of_a_lock_that_somebody_took(backend: MemoryBackend) -> None:
+    held = await lock(R).aacquire()
+    steal(backend, 3)
+    with pytest.raises(LockLost):
+        await held.aextend()
+    assert keys(backend) == ["somebody else"] * 3, "another's lock must never be deleted"
+
+
+def test_extend_without_quorum_keeps_what_is_left(backend: MemoryBackend, clock: Time) -> None:
+    held = lock(R).acquire()
+    backend.down = [True] * 3 + [False] * 2
+    clock.advance(4)
+    assert held.extend() == pytest.approx(5.898)
+    backend.down = [False] * 5
+    assert held.extend() == pytest.approx(9.898)
+
+
+def test_extend_never_shortens(backend: MemoryBackend, clock: Time) -> None:
+    held = lock(R).acquire()
+    clock.advance(1)
+    assert held.extend(0.6) == pytest.approx(8.898)
+    assert pttls(backend) == {9_000}, "we still count on what the first acquire promised"
+    with pytest.raises(ResourceLocked):
+        in_thread(lock(R).acquire)
+
+
+def test_release_of_what_a_majority_forgot_is_a_loss(backend: MemoryBackend, told: Told) -> None:
+    held = lock(R).acquire()
+    steal(backend, 3)
+    assert held.release() is False
+    assert names(told) == ["acquired", "lost"]
+    assert keys(backend) == ["somebody else"] * 3
+
+
+def test_release_without_quorum_is_unknown(backend: MemoryBackend, told: Told) -> None:
+    held = lock(R).acquire()
+    backend.down = [True] * 3 + [False] * 2
+    assert held.release() is False
+    assert names(told) == ["acquired", "released"]
+
+
+# Signals.
+
+
+def test_signals_say_who_and_what(told: Told) -> None:
+    with lock("a", "b", holder={"path": "/x/"}) as held:
+        fingerprint = held.fingerprint
+        with pytest.raises(ResourceLocked) as caught:
+            in_thread(lock("b").acquire)
+    said = {"sender": Lock, "using": "default"}
+    ours = {"resources": ("a", "b"), "fingerprint": fingerprint, "holder": {"path": "/x/"}}
+    why = {"reason": "b: held by somebody else", "error": caught.value}
+    assert told == [
+        ("acquired", {**said, **ours, "waited": 0.0}),
+        ("refused", {**said, "resources": ("b",), "holder": {}, **why, "waited": 0.0}),
+        ("released", {**said, **ours, "held": 0.0, "freed": True}),
+    ]
+
+
+async def test_signals_in_coroutines(backend: MemoryBackend, told: Told) -> None:
+    async with lock(R):
+        steal(backend, 3, "other")
+        with pytest.raises(ResourceLocked):
+            await lock("other").aacquire()
+    await settle(told, 3)
+    assert sorted(names(told)) == ["acquired", "refused", "released"]
+
+
+def test_signals_reach_their_receivers_before_a_short_loop_ends(told: Told) -> None:
+    """Under WSGI every async view has a loop of its own."""
+
+    async def receive(**said: Any) -> None:
+        heard.append("released")
+
+    async def view() -> None:
+        async with lock(R):
+            await asyncio.sleep(0)  # as any real backend does, even to take the lock
+
+    heard: list[str] = []
+    lock_released.connect(receive)
+    try:
+        runs: list[Callable[[], None]] = [lambda: asyncio.run(view()), async_to_sync(view)]
+        for run in runs:
+            for _ in range(10):
+                told.clear()
+                heard.clear()
+                run()
+                assert names(told) == ["acquired", "released"]
+                assert heard == ["released"]
+    finally:
+        lock_released.disconnect(receive)
+
+
+async def test_async_receivers_are_called() -> None:
+    heard = asyncio.Event()
+
+    async def receive(**said: Any) -> None:
+        heard.set()
+
+    lock_released.connect(receive)
+    try:
+        async with lock(R):
+            assert not heard.is_set()
+        await asyncio.wait_for(heard.wait(), 5)
+    finally:
+        lock_released.disconnect(receive)
+
+
+def test_async_receivers_are_called_for_threads() -> None:
+    heard: list[str] = []
+
+    async def receive(**said: Any) -> None:
+        heard.append(said["using"])
+
+    lock_acquired.connect(receive)
+    try:
+        with lock(R):
+            assert heard == ["default"]
+    finally:
+        lock_acquired.disconnect(receive)
+
+
+@pytest.fixture
+def broken_receivers() -> Iterator[None]:
+    def fail(**said: Any) -> None:
+        raise RuntimeError("the receiver failed")
+
+    every = (lock_acquired, lock_refused, lock_released, lock_lost)
+    for signal in every:
+        signal.connect(fail)
+    yield
+    for signal in every:
+        signal.disconnect(fail)
+
+
+@pytest.mark.usefixtures("broken_receivers")
+def test_a_failing_receiver_breaks_nothing(
+    backend: MemoryBackend, clock: Time, told: Told, caplog: pytest.LogCaptureFixture
+) -> None:
+    with lock(R) as held, pytest.raises(ResourceLocked):
+        in_thread(lock(R).acquire)
+    assert held.acquire().locked
+    clock.advance(20)
+    assert not held.locked
+    assert keys(backend) == []
+    assert names(told) == ["acquired", "refused", "released", "acquired", "lost"]
+    assert sum("a receiver of a redlock signal" in r.getMessage() for r in caplog.records) == 5
+
+
+@pytest.mark.usefixtures("broken_receivers")
+async def test_a_failing_receiver_breaks_no_coroutine(
+    backend: MemoryBackend, told: Told, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with lock(R):
+        pass
+    await settle(told, 2)
+    assert keys(backend) == []
+    assert sum("a receiver of a redlock signal" in r.getMessage() for r in caplog.records) == 2
+
+
+def test_a_receiver_that_ends_the_program_leaves_no_lock(backend: MemoryBackend) -> None:
+    def leave(**said: Any) -> None:
+        raise SystemExit(3)
+
+    lock_acquired.connect(leave)
+    try:
+        with pytest.raises(SystemExit):
+            lock(R).acquire()
+    finally:
+        lock_acquired.disconnect(leave)
+    assert keys(backend) == []
+    with lock(R):
+        pass
+
+
+def test_two_who_notice_a_loss_at_once_tell_it_once(told: Told) -> None:
+    both = threading.Barrier(2)
+
+    class Watched(HeldLease):
+        """Both who ask get the answer "not lost" before either goes on."""
+
+        __slots__ = ("said",)
+
+        @property
+        def lost(self) -> str:
+            said = getattr(self, "said", "")
+            if not said:
+                both.wait(5)
+            return said
+
+        @lost.setter
+        def lost(self, reason: str) -> None:
+            self.said = reason
+
+    held = lock(R).acquire()
+    assert held._hold is not None
+    of = held._hold
+    hold = Watched(
+        of.backend, of.lease, hold_until=of.hold_until, renew=False, sender=Lock, holder={}
+    )
+    told.clear()
+    threads = [threading.Thread(target=hold.lose, args=("for a test",)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert names(told) == ["lost"]
+
+
+# The body's own exception.
+
+
+class OwnError(Exception):
+    """What the body of a block raises."""
+
+
+def _fail_after(clock: Time, seconds: float) -> None:
+    clock.advance(seconds)
+    raise OwnError
+
+
+def test_the_bodys_exception_wins_over_a_lost_lock(clock: Time, told: Told) -> None:
+    with pytest.raises(OwnError), lock(R):
+        _fail_after(clock, 20)
+    assert names(told) == ["acquired", "lost"]
+
+
+async def test_the_bodys_exception_wins_over_a_lost_lock_in_coroutines(clock: Time) -> None:
+    with pytest.raises(OwnError):
+        async with lock(R):
+            _fail_after(clock, 20)
+
+
+def test_the_bodys_exception_wins_over_a_failing_release(
+    backend: MemoryBackend, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(lease: object) -> bool:
+        raise RuntimeError("release is broken")
+
+    monkeypatch.setattr(backend, "release", fail)
+    monkeypatch.setattr(backend, "post_release", lambda lease: None)
+    with pytest.raises(OwnError), lock(R):
+        raise OwnError
+    assert [r.getMessage() for r in caplog.records] == ["redlock order:1: the release failed"]
+    with lock("order:2"):
+        pass  # and without an exception of its own none comes up either
+
+
+async def test_the_bodys_exception_wins_over_a_failing_release_in_coroutines(
+    backend: MemoryBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(lease: object) -> bool:
+        raise RuntimeError("release is broken")
+
+    monkeypatch.setattr(backend, "arelease", fail)
+    with pytest.raises(OwnError):
+        async with lock(R):
+            raise OwnError
+    assert keys(backend) == [], "a release that failed is said again"
+
+
+def test_a_release_that_is_interrupted_is_said_again(
+    backend: MemoryBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = backend.release
+    calls = []
+
+    def interrupted(lease: Any) -> bool | None:
+        calls.append(lease)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        return real(lease)
+
+    monkeypatch.setattr(backend, "release", interrupted)
+    with pytest.raises(KeyboardInterrupt), lock(R):
+        pass
+    assert keys(backend) == []
+
+
+# Bad input: a typed error, and nothing said to any master.
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What the masters were told."""
+    said: list[str] = []
+    real = MemoryMaster.say
+
+    def say(self: MemoryMaster, command: Any, *args: Any) -> Any:
+        said.append(command.name)
+        return real(self, command, *args)
+
+    monkeypatch.setattr(MemoryMaster, "say", say)
+    return said
+
+
+def test_the_spy_sees_what_is_sent(sent: list[str]) -> None:
+    with lock(R):
+        pass
+    assert sent == ["acquire"] * 5 + ["release"] * 5
+
+
+BAD_SECONDS: list[Any] = [
+    -1,
+    -0.001,
+    float("nan"),
+    float("inf"),
+    True,
+    False,
+    "10",
+    b"10",
+    1j,
+    [1],
+    timedelta(-1),
+]
+
+
+@pytest.mark.parametrize(
+    "ttl", [*BAD_SECONDS, 0, 0.0001, 0.099, 60.001, timedelta(0), timedelta(minutes=2)]
+)
+def test_bad_ttl(ttl: Any, sent: list[str]) -> None:
+    with pytest.raises(ValueError, match="ttl"):
+        lock(R, ttl=ttl)
+    held = lock(R).acquire()
+    sent.clear()
+    with pytest.raises(ValueError, match="ttl"):
+        held.extend(ttl)
+    assert sent == []
+    held.ensure_held()
+
+
+@pytest.mark.parametrize("ttl", [*BAD_SECONDS, 0, 60.001])
+async def test_bad_ttl_of_aextend(ttl: Any) -> None:
+    held = await lock(R).aacquire()
+    with pytest.raises(ValueError, match="ttl"):
+        await held.aextend(ttl)
+
+
+@pytest.mark.parametrize("wait", BAD_SECONDS)
+def test_bad_wait(wait: Any, sent: list[str]) -> None:
+    with pytest.raises(ValueError, match="wait"):
+        lock(R, wait=wait)
+    assert sent == []
+
+
+@pytest.mark.parametrize("ttl", [None, *BAD_SECONDS, 0, 61])
+def test_bad_ttl_of_the_settings(ttl: Any, settings: Settings, sent: list[str]) -> None:
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "MASTERS": FIVE, "TTL": ttl}}
+    with pytest.raises(InvalidRedlock, match=r"REDLOCK\['default'\].*TTL"):
+        lock(R)
+    assert sent == []
+
+
+def test_a_ttl_beyond_max_hold(configure: Configure, sent: list[str]) -> None:
+    configure(MAX_HOLD=15)
+    with pytest.raises(ValueError, match="ttl is 20 s and MAX_HOLD is 15 s"):
+        lock(R, ttl=20)
+    assert sent == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "", " ", "a b", "x" * 10_240, "ä" * 300, "a\nb", "a\rb", "a\x00b", "a\tb", "order:*",
+        "a?b", "a[b]", "{a}", "a%b", "a\u202eb", "a\u200bb", "\ud800", None, 1, 1.5, True,
+        b"order:1", ["order:1"], ("order:1",), object(),
+    ],
+    ids=lambda name: ascii(name)[:20],
+)  # fmt: skip
+def test_bad_resource(name: Any, sent: list[str]) -> None:
+    with pytest.raises(BadResource):
+        lock(name)
+    with pytest.raises(BadResource):
+        lock("order:1", name)
+    assert sent == []
+
+
+@pytest.mark.parametrize(
+    "resources",
+    [(), ("a", "a"), ("caf\u00e9", "cafe\u0301"), [f"r{i}" for i in range(MOST_RESOURCES + 1)]],
+    ids=["none", "twice", "twice in two forms", "too many"],
+)
+def test_bad_resources(resources: Any, sent: list[str]) -> None:
+    with pytest.raises(BadResource):
+        lock(*resources)
+    assert sent == []
+
+
+def test_as_many_resources_as_allowed(backend: MemoryBackend) -> None:
+    with lock(*(f"r{number}" for number in range(MOST_RESOURCES))):
+        assert len(keys(backend, "r99")) == 5
+
+
+# The clock.
+
+
+@pytest.mark.parametrize("jump", [-3600.0, 3600.0])
+def test_a_jump_of_the_wall_clock_changes_nothing(
+    jump: float, backend: MemoryBackend, clock: Time, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = lock(R).acquire()
+    fence = held.fence
+    real, real_ns = time.time, time.time_ns
+    monkeypatch.setattr(time, "time", lambda: real() + jump)
+    monkeypatch.setattr(time, "time_ns", lambda: real_ns() + int(jump * 1e9))
+    monkeypatch.setattr(time, "monotonic", lambda: 0.0)
+    monkeypatch.setattr(base, "wall_ns", lambda: real_ns() + int(jump * 1e9))
+    assert held.remaining() == pytest.approx(9.898)
+    clock.advance(3)
+    assert held.remaining() == pytest.approx(6.898)
+    assert held.extend() == pytest.approx(9.898)
+    assert held.release() is True
+    with lock(R) as second:
+        assert second.remaining() == pytest.approx(9.898)
+        assert second.fence > fence
+
+
+def test_the_real_clock_is_not_the_wall_clock(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "MASTERS": FIVE}}
+    with lock(R) as held:
+        monkeypatch.setattr(time, "time", lambda: 0.0)
+        monkeypatch.setattr(time, "time_ns", lambda: 0)
+        assert 9 < held.remaining() < 9.9
+
+
+# Every way in honours the TTL it was told.
+
+
+def _by_with(ttl: Any) -> None:
+    with lock(R, ttl=ttl):
+        _seen()
+
+
+def _by_acquire(ttl: Any) -> None:
+    held = lock(R, ttl=ttl).acquire()
+    _seen()
+    held.release()
+
+
+def _by_extend(ttl: Any) -> None:
+    held = lock(R, ttl=0.6).acquire()
+    assert held.extend(ttl) == pytest.approx(_seconds(ttl) * 0.99 - 0.002)
+    _seen()
+    held.release()
+
+
+def _by_its_own_extend(ttl: Any) -> None:
+    held = lock(R, ttl=ttl).acquire()
+    assert held.extend() == pytest.approx(_seconds(ttl) * 0.99 - 0.002)
+    _seen()
+    held.release()
+
+
+def _by_decorator(ttl: Any) -> None:
+    @lock_resource(R, ttl=ttl)
+    def view(request: HttpRequest) -> HttpResponse:
+        _seen()
+        return HttpResponse()
+
+    assert view(RequestFactory().get("/")).status_code == 200
+
+
+def _in_loop(work: Callable[[Any], Awaitable[None]]) -> Callable[[Any], None]:
+    def run(ttl: Any) -> None:
+        async def main() -> None:
+            await work(ttl)
+
+        asyncio.run(main())
+
+    return run
+
+
+async def _by_async_with(ttl: Any) -> None:
+    async with lock(R, ttl=ttl):
+        _seen()
+
+
+async def _by_aacquire(ttl: Any) -> None:
+    held = await lock(R, ttl=ttl).aacquire()
+    _seen()
+    await held.arelease()
+
+
+async def _by_aextend(ttl: Any) -> None:
+    held = await lock(R, ttl=0.6).aacquire()
+    assert await held.aextend(ttl) == pytest.approx(_seconds(ttl) * 0.99 - 0.002)
+    _seen()
+    await held.arelease()
+
+
+async def _by_async_decorator(ttl: Any) -> None:
+    @lock_resource(R, ttl=ttl)
+    async def view(request: HttpRequest) -> HttpResponse:
+        _seen()
+        return HttpResponse()
+
+    assert (await view(RequestFactory().get("/"))).status_code == 200
+
+
+_ttls: list[set[int]] = []
+
+
+def _seen() -> None:
+    backend = locks["default"].backend
+    assert isinstance(backend, MemoryBackend)
+    _ttls.append(pttls(backend))
+
+
+def _seconds(ttl: Any) -> float:
+    return ttl.total_seconds() if isinstance(ttl, timedelta) else float(ttl)
+
+
+@pytest.mark.parametrize("ttl", [3, 2.5, timedelta(seconds=7), 0.75])
+@pytest.mark.parametrize(
+    "way",
+    [
+        _by_with,
+        _by_acquire,
+        _by_extend,
+        _by_its_own_extend,
+        _by_decorator,
+        _in_loop(_by_async_with),
+        _in_loop(_by_aacquire),
+        _in_loop(_by_aextend),
+        _in_loop(_by_async_decorator),
+    ],
+    ids=[
+        "with", "acquire", "extend", "own extend", "decorator",
+        "async with", "aacquire", "aextend", "async decorator",
+    ],
+)  # fmt: skip
+@pytest.mark.django_db
+def test_every_way_in_honours_its_ttl(way: Callable[[Any], None], ttl: Any) -> None:
+    _ttls.clear()
+    way(ttl)
+    assert _ttls == [{round(_seconds(ttl) * 1000)}]
+
+
+def test_the_ttl_of_the_settings(configure: Configure) -> None:
+    backend = configure(TTL=timedelta(seconds=4))
+    with lock(R) as held:
+        assert pttls(backend) == {4_000}
+        assert held.remaining() == pytest.approx(3.958)
+
+
+# The longest a lock may be held.
+
+
+def test_extend_stops_at_max_hold(configure: Configure, clock: Time, told: Told) -> None:
+    backend = configure(MAX_HOLD=15)
+    held = lock(R).acquire()
+    clock.advance(9)
+    assert held.extend() == pytest.approx(6 * 0.99 - 0.002)
+    assert pttls(backend) == {6_000}
+    clock.advance(5)
+    assert held.extend() == pytest.approx(0.988)
+    clock.advance(0.999)
+    with pytest.raises(LockLost):
+        held.extend()
+    assert keys(backend) == []
+    assert names(told) == ["acquired", "lost"]
+
+
+def test_who_holds_it_is_written_beside_the_token(backend: MemoryBackend) -> None:
+    with lock(R, holder={"user": "ann\n\x00", "path": "/pay/" + "x" * 1000}):
+        [value] = set(keys(backend))
+    token, _, about = value.partition(" ")
+    assert len(token) == 32
+    assert int(token, 16)
+    assert '"user":"ann\\n\\u0000"' in about
+    assert len(about) < 500
+    assert about.isprintable()
+
+
+def test_nothing_is_kept_of_locks_that_are_over(backend: MemoryBackend) -> None:
+    for number in range(50):
+        with lock(f"r{number}"):
+            assert [key[1] for key in _held if key[0] is backend] == [f"r{number}"]
+    assert [key for key in _held if key[0] is backend] == []

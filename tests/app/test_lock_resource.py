@@ -1,0 +1,759 @@
+"""@lock_resource on function views: who gets in, in which order, and what the others are told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from asgiref.sync import iscoroutinefunction
+from django.contrib.auth.decorators import login_required
+from django.contrib.auth.models import AnonymousUser
+from django.core.exceptions import PermissionDenied, SynchronousOnlyOperation
+from django.core.handlers.base import BaseHandler
+from django.db import connection, connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.http import HttpRequest, HttpResponse
+from django.template import engines
+from django.template.response import SimpleTemplateResponse
+from django.test import AsyncClient, AsyncRequestFactory, Client, RequestFactory, TestCase
+from django.urls import path
+
+from redlock_django.backends.memory import MemoryBackend
+from redlock_django.exceptions import (
+    BadResource,
+    InvalidRedlock,
+    LockLost,
+    QuorumUnreachable,
+    ResourceLocked,
+)
+from redlock_django.locking.handler import locks
+from redlock_django.locking.lock import lock
+from redlock_django.web.lock_resource import lock_resource
+from redlock_django.web.resources import resource
+from redlock_django.web.transactions import TakenOver, transactions_of
+from testproject.shop.models import Order
+
+if TYPE_CHECKING:
+    from django.http.response import HttpResponseBase
+    from pytest_django import Settings
+
+MEMORY = "redlock_django.backends.memory.MemoryBackend"
+WRITES = pytest.mark.django_db(transaction=True)
+factory = RequestFactory()
+urlpatterns: list[Any] = []
+
+
+@pytest.fixture(autouse=True)
+def _memory(settings: Settings) -> None:
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY}}
+    settings.ROOT_URLCONF = __name__
+
+
+@pytest.fixture
+def route() -> Iterator[Callable[[Callable[..., Any]], None]]:
+    """Put a view at /orders/<pk>/ for the test client."""
+
+    def put(view: Callable[..., Any]) -> None:
+        urlpatterns[:] = [path("orders/<int:pk>/", view)]
+        from django.urls import clear_url_caches
+
+        clear_url_caches()
+
+    yield put
+    urlpatterns.clear()
+
+
+def order(number: str = "A-1") -> Order:
+    return Order.objects.create(number=number, total=1)
+
+
+def code(response: HttpResponseBase) -> str:
+    assert isinstance(response, HttpResponse)
+    return str(json.loads(response.content)["code"])
+
+
+def lose_every_lock() -> None:
+    """Let the time of every lease run out, without waiting for it."""
+    backend = locks["default"].backend
+    assert isinstance(backend, MemoryBackend)
+    now = backend.now
+    backend.now = lambda: now() + 3600
+
+
+# Order and transaction.
+
+
+@WRITES
+def test_lock_outside_transaction_inside(
+    happened: list[str], route: Callable[..., None], client: Client
+) -> None:
+    def rendered() -> str:
+        happened.append("render")
+        return "shown"
+
+    @lock_resource("order:<int:pk>")
+    def view(request: HttpRequest, pk: int) -> SimpleTemplateResponse:
+        happened.append("view")
+        order()
+        return SimpleTemplateResponse(
+            engines["django"].from_string("{{ event }}"),
+            {"event": rendered},
+        )
+
+    route(view)
+    response = client.get("/orders/7/")
+    assert response.content == b"shown"
+    assert happened == ["lock", "BEGIN", "view", "render", "guard", "COMMIT", "release"]
+    assert Order.objects.count() == 1
+
+
+@WRITES
+def test_the_next_holder_sees_what_this_one_committed() -> None:
+    seen_by_the_next: list[int] = []
+    refused = threading.Event()
+
+    @lock_resource("order:<pk>", wait=20)
+    def following(request: HttpRequest, pk: int) -> HttpResponse:
+        seen_by_the_next.append(Order.objects.count())
+        return HttpResponse()
+
+    def ask() -> None:
+        following(factory.get("/"), pk=7)
+        # Django leaves a database in memory open, for fear of emptying it.
+        BaseDatabaseWrapper.close(connections["default"])
+
+    @lock_resource("order:<pk>")
+    def view(request: HttpRequest, pk: int) -> HttpResponse:
+        thread.start()
+        assert refused.wait(20)
+        order()
+        return HttpResponse()
+
+    backend = locks["default"].backend
+    assert isinstance(backend, MemoryBackend)
+    sleep = backend.sleep
+
+    def wait_for_the_lock(seconds: float) -> None:
+        refused.set()
+        sleep(seconds)
+
+    backend.sleep = wait_for_the_lock
+    thread = threading.Thread(target=ask)
+    view(factory.get("/"), pk=7)
+    thread.join(20)
+    assert seen_by_the_next == [1]
+
+
+@WRITES
+@pytest.mark.parametrize("place", ["inside", "outside"])
+def test_what_the_user_excluded_stays_excluded(happened: list[str], place: str) -> None:
+    def view(request: HttpRequest) -> HttpResponse:
+        happened.append("view" + (" in a block" if connection.in_atomic_block else ""))
+        return HttpResponse()
+
+    if place == "inside":
+        decorated = lock_resource("nightly")(transaction.non_atomic_requests(view))
+    else:
+        decorated = transaction.non_atomic_requests(lock_resource("nightly")(view))
+    BaseHandler().make_view_atomic(decorated)(factory.get("/"))
+    assert happened == ["lock", "view", "release"]
+
+
+@WRITES
+def test_an_exclusion_above_another_decorator_counts(happened: list[str]) -> None:
+    def middle(view: Callable[..., Any]) -> Callable[..., Any]:
+        return functools.wraps(view)(lambda *args, **kwargs: view(*args, **kwargs))
+
+    @transaction.non_atomic_requests
+    @middle
+    @lock_resource("nightly")
+    def view(request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+    BaseHandler().make_view_atomic(view)(factory.get("/"))
+    assert happened == ["lock", "release"]
+
+
+@WRITES
+def test_atomic_requests_is_read_at_call_time(
+    happened: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @lock_resource("nightly")
+    def view(request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", False)
+    view(factory.get("/"))
+    assert happened == ["lock", "release"]
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", True)
+    happened.clear()
+    view(factory.get("/"))
+    assert happened == ["lock", "BEGIN", "guard", "COMMIT", "release"]
+
+
+def test_only_the_aliases_of_atomic_requests_are_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    default = connections.settings["default"]
+    for alias, atomic in (("atomic", True), ("plain", False), ("excluded", True)):
+        monkeypatch.setitem(connections.settings, alias, {**default, "ATOMIC_REQUESTS": atomic})
+    marker = TakenOver({"excluded"})
+    assert marker.atomic_aliases() == ["default", "atomic"]
+    assert all(alias in marker for alias in ("default", "atomic", "plain", "new"))
+
+
+def test_several_transactions_are_nested_as_django_nests_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    opened: list[tuple[str, bool]] = []
+
+    def atomic(using: str, durable: bool) -> Any:
+        opened.append((using, durable))
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr(transaction, "atomic", atomic)
+    default = connections.settings["default"]
+    monkeypatch.setitem(connections.settings, "second", default)
+    with transactions_of(TakenOver(), durable=True) as opened_any:
+        assert opened_any
+    assert opened == [("second", True), ("default", True)]
+    with transactions_of(TakenOver({"default", "second"}), durable=True) as opened_any:
+        assert not opened_any
+
+
+def test_django_leaves_a_locked_view_alone() -> None:
+    @lock_resource("nightly")
+    def view(request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+    assert BaseHandler().make_view_atomic(view) is view
+
+
+# What undoes the transaction.
+
+
+@WRITES
+def test_a_lost_lock_is_rolled_back_and_answered_503(happened: list[str]) -> None:
+    @lock_resource("order:<pk>")
+    def view(request: HttpRequest, pk: int) -> HttpResponse:
+        order()
+        lose_every_lock()
+        return HttpResponse()
+
+    response = view(factory.get("/"), pk=7)
+    assert (response.status_code, code(response)) == (503, "lock-lost")
+    assert response["Retry-After"] == "1"
+    assert Order.objects.count() == 0
+    assert happened == ["lock", "BEGIN", "guard", "ROLLBACK", "release"]
+
+
+@WRITES
+def test_without_a_transaction_a_finished_response_stands() -> None:
+    @lock_resource("order:<pk>")
+    @transaction.non_atomic_requests
+    def view(request: HttpRequest, pk: int) -> HttpResponse:
+        order()
+        lose_every_lock()
+        return HttpResponse("done")
+
+    response = view(factory.get("/"), pk=7)
+    assert (response.status_code, response.content) == (200, b"done")
+    assert Order.objects.count() == 1
+
+
+@WRITES
+def test_an_exception_of_the_view_wins_and_rolls_back(happened: list[str]) -> None:
+    @lock_resource("order:<pk>")
+    def view(request: HttpRequest, pk: int) -> HttpResponse:
+        order()
+        lose_every_lock()
+        raise PermissionDenied
+
+    with pytest.raises(PermissionDenied):
+        view(factory.get("/"), pk=7)
+    assert Order.objects.count() == 0
+    assert happened == ["lock", "BEGIN", "ROLLBACK", "release"]
+
+
+@WRITES
+def test_an_exception_while_rendering_rolls_back(happened: list[str]) -> None:
+    def fail() -> str:
+        raise PermissionDenied
+
+    @lock_resource("order:<pk>")
+    def view(request: HttpRequest, pk: int) -> SimpleTemplateResponse:
+        order()
+        return SimpleTemplateResponse(engines["django"].from_string("{{ f }}"), {"f": fail})
+
+    with pytest.raises(PermissionDenied):
+        view(factory.get("/"), pk=7)
+    assert Order.objects.count() == 0
+    assert happened == ["lock", "BEGIN", "ROLLBACK", "release"]
+
+
+@WRITES
+@pytest.mark.parametrize(
+    ("error", "status", "name"),
+    [
+        (ResourceLocked("x", retry_after=4), 423, "resource-locked"),
+        (QuorumUnreachable("x"), 503, "lock-unavailable"),
+        (LockLost("x"), 503, "lock-lost"),
+        (BadResource("x"), 400, "bad-resource"),
+    ],
+)
+def test_a_lock_error_of_the_body_is_answered_after_rollback(
+    error: Exception, status: int, name: str
+) -> None:
+    @lock_resource("order:<pk>")
+    def view(request: HttpRequest, pk: int) -> HttpResponse:
+        order()
+        raise error
+
+    response = view(factory.get("/"), pk=7)
+    assert (response.status_code, code(response)) == (status, name)
+    assert Order.objects.count() == 0
+
+
+# Inside other blocks.
+
+
+@pytest.mark.django_db
+def test_the_block_of_a_test_does_not_count() -> None:
+    @lock_resource("order:<pk>")
+    def view(request: HttpRequest, pk: int) -> HttpResponse:
+        order()
+        return HttpResponse()
+
+    assert connection.in_atomic_block
+    assert view(factory.get("/"), pk=7).status_code == 200
+    assert Order.objects.count() == 1
+
+
+class InATestCase(TestCase):
+    """Django's own test case needs no ceremony either."""
+
+    def test_a_locked_view_works(self) -> None:
+        @lock_resource("order:<pk>")
+        def view(request: HttpRequest, pk: int) -> HttpResponse:
+            order(f"A-{pk}")
+            if pk == 8:
+                lose_every_lock()
+            return HttpResponse()
+
+        assert view(factory.get("/"), pk=7).status_code == 200
+        assert view(factory.get("/"), pk=8).status_code == 503
+        assert [order.number for order in Order.objects.all()] == ["A-7"]
+
+
+@pytest.mark.django_db
+def test_inside_a_block_of_the_site_it_refuses_and_says_what_to_do(happened: list[str]) -> None:
+    @lock_resource("order:<pk>")
+    def view(request: HttpRequest, pk: int) -> HttpResponse:
+        happened.append("view")
+        return HttpResponse()
+
+    with transaction.atomic(), pytest.raises(InvalidRedlock) as caught:
+        view(factory.get("/"), pk=7)
+    assert f"{__name__}." in str(caught.value)
+    assert "view" in str(caught.value)
+    assert "'default'" in str(caught.value)
+    assert "@lock_resource above @transaction.atomic" in str(caught.value)
+    assert "lock" not in happened
+    assert "view" not in happened
+
+
+@WRITES
+def test_a_decorator_that_hides_the_mark_is_found_out() -> None:
+    @lock_resource("nightly")
+    def view(request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+    hidden = BaseHandler().make_view_atomic(lambda request: view(request))
+    with pytest.raises(InvalidRedlock, match=r"functools\.wraps"):
+        hidden(factory.get("/"))
+
+
+def test_two_lock_decorators_on_one_view_are_refused() -> None:
+    with pytest.raises(InvalidRedlock, match="two lock decorators"):
+
+        @lock_resource("a")
+        @lock_resource("b")
+        def view(request: HttpRequest) -> HttpResponse:
+            return HttpResponse()
+
+
+# Who gets in.
+
+
+@pytest.mark.django_db
+def test_a_held_resource_is_answered_423(route: Callable[..., None], client: Client) -> None:
+    @lock_resource("order:<int:pk>")
+    def view(request: HttpRequest, pk: int) -> HttpResponse:
+        return HttpResponse("paid")
+
+    route(view)
+    with held_elsewhere(resource("order:<int:pk>", pk=7)):
+        response = client.get("/orders/7/")
+        assert (response.status_code, code(response)) == (423, "resource-locked")
+        assert 1 <= int(response["Retry-After"]) <= 10
+        assert client.get("/orders/8/").content == b"paid"
+    assert client.get("/orders/7/").content == b"paid"
+
+
+@pytest.mark.django_db
+def test_the_status_comes_from_the_decorator_or_from_the_settings(
+    settings: Settings,
+) -> None:
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "STATUS": 409}}
+
+    def view(request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+    with held_elsewhere("nightly"):
+        assert lock_resource("nightly")(view)(factory.get("/")).status_code == 409
+        assert lock_resource("nightly", status=429)(view)(factory.get("/")).status_code == 429
+
+
+@pytest.mark.django_db
+def test_on_locked_may_answer_itself() -> None:
+    def own(request: HttpRequest, error: ResourceLocked) -> HttpResponse | None:
+        if "quiet" in request.GET:
+            return None
+        return HttpResponse(f"busy {error.retry_after is not None}", status=202)
+
+    @lock_resource("nightly", on_locked=own)
+    def view(request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+    with held_elsewhere("nightly"):
+        response = view(factory.get("/"))
+        assert (response.status_code, response.content) == (202, b"busy True")
+        assert view(factory.get("/?quiet")).status_code == 423
+
+
+@pytest.mark.django_db
+def test_no_quorum_is_answered_503_and_not_by_on_locked() -> None:
+    @lock_resource("nightly", on_locked=lambda request, error: HttpResponse("no"))
+    def view(request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+    backend = locks["default"].backend
+    assert isinstance(backend, MemoryBackend)
+    backend.down = [True]
+    response = view(factory.get("/"))
+    assert (response.status_code, code(response)) == (503, "lock-unavailable")
+    assert int(response["Retry-After"]) >= 1
+
+
+@pytest.mark.django_db
+def test_bad_input_is_answered_400_and_nothing_is_locked(happened: list[str]) -> None:
+    @lock_resource("order:<get:q>")
+    def view(request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+    response = view(factory.get("/"))
+    assert (response.status_code, code(response)) == (400, "bad-resource")
+    assert "lock" not in happened
+
+
+@pytest.mark.django_db
+def test_several_templates_are_all_locked() -> None:
+    @lock_resource("order:<pk>", "user:<header:X-User>", "order:<pk>")
+    def view(request: HttpRequest, pk: int) -> HttpResponse:
+        return HttpResponse()
+
+    made = factory.get("/", headers={"X-User": "7"})
+    assert view(made, pk=1).status_code == 200
+    for name in ("order:1", "user:7"):
+        with held_elsewhere(name):
+            assert view(made, pk=1).status_code == 423
+
+
+@WRITES
+def test_other_methods_run_unlocked_but_in_their_transaction(happened: list[str]) -> None:
+    @lock_resource("order:<pk>", methods=["post"])
+    def view(request: HttpRequest, pk: int) -> HttpResponse:
+        happened.append("view")
+        return HttpResponse()
+
+    with held_elsewhere("order:7"):
+        happened.clear()
+        assert view(factory.get("/"), pk=7).status_code == 200
+        assert happened == ["BEGIN", "view", "COMMIT"]
+        assert view(factory.post("/"), pk=7).status_code == 423
+
+
+@pytest.mark.django_db
+def test_other_methods_may_run_inside_a_block() -> None:
+    @lock_resource("order:<pk>", methods=["POST"])
+    def view(request: HttpRequest, pk: int) -> HttpResponse:
+        return HttpResponse()
+
+    with transaction.atomic():
+        assert view(factory.get("/"), pk=7).status_code == 200
+
+
+@pytest.mark.django_db
+def test_locking_get_locks_head() -> None:
+    @lock_resource("order:<pk>", methods=["GET"])
+    def view(request: HttpRequest, pk: int) -> HttpResponse:
+        return HttpResponse()
+
+    with held_elsewhere("order:7"):
+        assert view(factory.head("/"), pk=7).status_code == 423
+        assert view(factory.post("/"), pk=7).status_code == 200
+
+
+# Async views.
+
+
+async def test_an_async_view_stays_one_and_is_locked() -> None:
+    @lock_resource("order:<int:pk>")
+    async def view(request: HttpRequest, pk: int) -> HttpResponse:
+        inner = await again(request, pk=pk)
+        return HttpResponse(str(inner.status_code))
+
+    @lock_resource("order:<int:pk>", on_locked=own_async)
+    async def other(request: HttpRequest, pk: int) -> HttpResponse:
+        return HttpResponse()
+
+    async def again(request: HttpRequest, pk: int) -> HttpResponse:
+        return await asyncio.create_task(other(request, pk=pk))
+
+    assert iscoroutinefunction(view)
+    assert view.__name__ == "view"
+    made = AsyncRequestFactory().get("/")
+    assert (await view(made, pk=7)).content == b"202"
+    assert (await other(made, pk=7)).status_code == 200
+
+
+async def test_an_async_view_locks_only_its_methods() -> None:
+    @lock_resource("order:<pk>", methods=["POST"])
+    async def view(request: HttpRequest, pk: int) -> HttpResponse:
+        return HttpResponse()
+
+    async with lock("order:7"):
+        made = AsyncRequestFactory()
+        assert (await asyncio.create_task(view(made.get("/"), pk=7))).status_code == 200
+        assert (await asyncio.create_task(view(made.post("/"), pk=7))).status_code == 423
+
+
+async def own_async(request: HttpRequest, error: ResourceLocked) -> HttpResponse:
+    return HttpResponse(status=202)
+
+
+def test_an_async_view_is_never_marked() -> None:
+    @lock_resource("nightly")
+    async def view(request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+    as_django_sees_it: Any = view
+    with pytest.raises(RuntimeError, match="ATOMIC_REQUESTS with async views"):
+        BaseHandler().make_view_atomic(as_django_sees_it)
+
+
+async def test_an_async_view_through_the_client(
+    route: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @lock_resource("order:<int:pk>", "t:<header:X-T>")
+    async def view(request: HttpRequest, pk: int) -> HttpResponse:
+        return HttpResponse("done")
+
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", False)
+    route(view)
+    response = await AsyncClient().get("/orders/7/", headers={"X-T": "1"})
+    assert response.content == b"done"
+    assert (await AsyncClient().get("/orders/7/")).status_code == 400
+
+
+async def test_what_an_async_view_finished_stands_when_the_lock_is_lost() -> None:
+    @lock_resource("nightly")
+    async def view(request: HttpRequest) -> HttpResponse:
+        lose_every_lock()
+        return HttpResponse("done")
+
+    assert (await view(AsyncRequestFactory().get("/"))).content == b"done"
+
+
+async def test_an_async_view_is_rendered_under_its_lock_where_it_may_block() -> None:
+    statuses: list[int] = []
+
+    @lock_resource("nightly")
+    async def other(request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+    def look() -> str:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            statuses.append(asyncio.run(other(AsyncRequestFactory().get("/"))).status_code)
+            return "shown"
+        raise SynchronousOnlyOperation
+
+    @lock_resource("nightly")
+    async def view(request: HttpRequest) -> SimpleTemplateResponse:
+        return SimpleTemplateResponse(engines["django"].from_string("{{ f }}"), {"f": look})
+
+    response = await view(AsyncRequestFactory().get("/"))
+    assert response.content == b"shown"
+    assert statuses == [423]
+
+
+async def test_cancelling_an_async_view_frees_the_lock() -> None:
+    entered = asyncio.Event()
+
+    @lock_resource("nightly")
+    async def view(request: HttpRequest) -> HttpResponse:
+        entered.set()
+        await asyncio.Event().wait()
+        return HttpResponse()
+
+    @lock_resource("nightly")
+    async def other(request: HttpRequest) -> HttpResponse:
+        return HttpResponse()
+
+    task = asyncio.create_task(view(AsyncRequestFactory().get("/")))
+    await entered.wait()
+    assert (await other(AsyncRequestFactory().get("/"))).status_code == 423
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (await other(AsyncRequestFactory().get("/"))).status_code == 200
+
+
+# What is refused at import, and what names the view.
+
+
+@pytest.mark.parametrize(
+    ("templates", "kwargs", "says"),
+    [
+        ((), {}, "needs a template"),
+        (("order:<pk",), {}, "malformed resource template"),
+        ((None,), {}, "must be a text or a callable"),
+        (("a",), {"ttl": 0}, "lock_resource(): ttl must be at least 0.1 s"),
+        (("a",), {"ttl": -1}, "lock_resource(): ttl must be at least 0.1 s"),
+        (("a",), {"ttl": True}, "lock_resource(): ttl must be a number"),
+        (("a",), {"wait": -1}, "lock_resource(): wait must be at least 0 s"),
+        (("a",), {"wait": "2"}, "lock_resource(): wait must be a number"),
+        (("a",), {"status": 404}, "status must be one of 409, 423, 429, 503, got 404"),
+        (("a",), {"methods": "POST"}, "methods must be a list"),
+        (("a",), {"methods": []}, "methods must be a list"),
+        (("a",), {"methods": ["PSOT"]}, "unknown method 'PSOT'"),
+        (("a",), {"on_locked": HttpResponse()}, "on_locked must be a callable"),
+    ],
+)
+def test_bad_arguments_fail_at_import(
+    templates: tuple[Any, ...], kwargs: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(InvalidRedlock) as caught:
+        lock_resource(*templates, **kwargs)
+    assert says in str(caught.value)
+
+
+def test_what_is_no_view_is_refused() -> None:
+    async def by_tenant(request: HttpRequest) -> str:
+        return "a"
+
+    with pytest.raises(InvalidRedlock, match="as_view"):
+        lock_resource("a")(HttpResponse)
+    with pytest.raises(InvalidRedlock, match="needs a view function"):
+        lock_resource("a")("shop.views.pay")  # type: ignore[type-var]
+    with pytest.raises(InvalidRedlock, match="must return str, got coroutine"):
+        lock_resource(by_tenant)(lambda request: HttpResponse())(factory.get("/"))
+
+
+@pytest.mark.django_db
+def test_a_missing_url_kwarg_names_the_view_and_the_parameter() -> None:
+    @lock_resource("order:<pk>")
+    def view(request: HttpRequest, id: int) -> HttpResponse:  # noqa: A002
+        return HttpResponse()
+
+    with pytest.raises(InvalidRedlock) as caught:
+        view(factory.get("/"), id=7)
+    assert f"{__name__}.test_a_missing_url_kwarg" in str(caught.value)
+    assert "needs the URL kwarg 'pk'; the URL gives: 'id'" in str(caught.value)
+
+
+def test_a_call_without_a_request_is_refused() -> None:
+    @lock_resource("nightly")
+    def view(number: int) -> HttpResponse:
+        return HttpResponse()
+
+    with pytest.raises(InvalidRedlock, match="was called without a request"):
+        view(7)
+
+
+def held_elsewhere(name: str) -> Any:
+    """Hold a lock as another thread would: the same thread may not take it twice."""
+
+    class Elsewhere:
+        def __enter__(self) -> None:
+            thread = threading.Thread(target=self.take)
+            thread.start()
+            thread.join(20)
+
+        def take(self) -> None:
+            self.held = lock(name).acquire()
+
+        def __exit__(self, *exc: object) -> None:
+            self.held.release()
+
+    return Elsewhere()
+
+
+def test_without_its_parentheses_it_says_so() -> None:
+    def plain(request: HttpRequest, pk: int) -> Any:
+        return HttpResponse()
+
+    view: Any = lock_resource(plain)
+    for kwargs in ({}, {"pk": 7}):
+        with pytest.raises(InvalidRedlock, match="parentheses"):
+            view(factory.get("/"), **kwargs)
+
+
+def test_it_can_be_imported_before_there_are_settings() -> None:
+    code = "from redlock_django import *; import redlock_django.middleware; print(lock_resource)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+# What stands above it.
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_check_that_stands_above_comes_before_the_lock(is_async: bool) -> None:
+    if is_async:
+
+        @login_required
+        @lock_resource("order:<pk>")
+        async def view(request: HttpRequest, pk: int) -> HttpResponse:
+            raise AssertionError("nobody gets here")
+    else:
+
+        @login_required
+        @lock_resource("order:<pk>")
+        def view(request: HttpRequest, pk: int) -> HttpResponse:  # type: ignore[misc]
+            raise AssertionError("nobody gets here")
+
+    def answer() -> int:
+        request = factory.post("/orders/1/")
+        request.user = AnonymousUser()
+        request.auser = functools.partial(_nobody)
+        response: Any = view(request, pk=1)
+        return int((asyncio.run(response) if is_async else response).status_code)
+
+    assert answer() == 302
+    with lock("order:1"):  # nor does it tell a stranger that an order is being worked on
+        assert answer() == 302
+
+
+async def _nobody() -> AnonymousUser:
+    return AnonymousUser()

@@ -1,0 +1,536 @@
+"""Renewal, on a clock of our own: when it extends, when it stops, and who is told of a loss."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from redlock_django.backends.memory import MemoryBackend
+from redlock_django.exceptions import LockLost
+from redlock_django.locking.handler import locks
+from redlock_django.locking.lock import Lock, lock
+from redlock_django.locking.renewal_service import RenewalService, renewal_service
+from redlock_django.signals import lock_acquired, lock_lost
+from redlock_django.wire.clock import clock
+from tests.waiting import until
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
+
+MEMORY = "redlock_django.backends.memory.MemoryBackend"
+FIVE = [f"redis://10.0.0.{number}:6379/0" for number in range(1, 6)]
+R = "order:1"
+DOWN = [True] * 5
+UP = [False] * 5
+
+
+class World:
+    """The backend, and a clock for it, for its masters, and for the renewal service."""
+
+    def __init__(self, backend: MemoryBackend) -> None:
+        self.backend = backend
+        self.now = 1_000_000.0
+        self.extensions: list[float] = []
+        self.lost: list[str] = []
+        backend.now = lambda: self.now
+        backend.time = lambda: round(self.now * 1_000_000)
+        backend.sleep = self.advance
+        self._extend = backend.extend
+
+        def extend(lease: Any, ttl: float) -> Any:
+            self.extensions.append(round(self.now - self.began, 3))
+            return self._extend(lease, ttl)
+
+        backend.extend = extend  # type: ignore[method-assign]
+        self.began = self.now
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass, and wake the renewal service."""
+        self.now += seconds
+        renewal_service._bell.ring()
+
+    until = staticmethod(until)
+
+    def idle(self) -> None:
+        """Wait until the renewal service has done all that is due now and sleeps."""
+
+        def nothing_due() -> bool:
+            with renewal_service._mutex:
+                due = [
+                    entry
+                    for entry in renewal_service._due.get(self.backend, ())
+                    if (hold := entry.hold()) is not None and not (hold.over or hold.lost)
+                ]
+                return bool(due) and min(due)[0] > self.now
+
+        self.until(nothing_due)
+
+    def pttls(self) -> set[int]:
+        return {master.pttl(self.backend.deployment.lock(R)) for master in self.backend.masters}
+
+    def left(self) -> int:
+        """On how many masters the lock stands."""
+        return sum(1 for m in self.backend.masters if m.get(self.backend.deployment.lock(R)))
+
+
+@pytest.fixture
+def make(settings: Settings) -> Iterator[Callable[..., World]]:
+    worlds: list[World] = []
+
+    def set_up(**section: Any) -> World:
+        settings.REDLOCK = {"default": {"BACKEND": MEMORY, "MASTERS": FIVE, "TTL": 9, **section}}
+        backend = locks["default"].backend
+        assert isinstance(backend, MemoryBackend)
+        worlds.append(World(backend))
+        return worlds[-1]
+
+    taken: set[str] = set()  # other tests have left locks that are still being lost
+
+    def note(**said: Any) -> None:
+        taken.add(said["fingerprint"])
+
+    def receive(**said: Any) -> None:
+        if said["fingerprint"] in taken:
+            worlds[-1].lost.append(said["reason"])
+
+    lock_acquired.connect(note)
+    lock_lost.connect(receive)
+    yield set_up
+    lock_lost.disconnect(receive)
+    lock_acquired.disconnect(note)
+
+
+@pytest.fixture
+def world(make: Callable[..., World]) -> World:
+    return make()
+
+
+def test_a_backend_with_another_clock_does_not_keep_it_waiting(
+    world: World, settings: Settings
+) -> None:
+    settings.REDLOCK = {**settings.REDLOCK, "other": {"BACKEND": MEMORY, "MASTERS": FIVE}}
+    world = World(locks["default"].backend)  # type: ignore[arg-type]
+    with lock(R, using="other", ttl=60), lock(R):
+        world.idle()
+        world.advance(3)
+        world.until(lambda: world.extensions == [3])
+
+
+def test_renews_at_a_third_of_the_ttl(world: World) -> None:
+    with lock(R) as held:
+        world.idle()
+        world.advance(2.99)
+        assert world.extensions == []
+        for number in range(1, 6):
+            world.advance(0.01 if number == 1 else 3)
+            world.until(lambda number=number: len(world.extensions) == number)  # type: ignore[misc]
+            world.idle()
+            assert world.pttls() == {9_000}
+            assert held.remaining() == pytest.approx(9 * 0.99 - 0.002)
+        assert world.extensions == [3, 6, 9, 12, 15]
+    assert world.left() == 0
+    assert world.lost == []
+
+
+def test_an_extension_that_leaves_after_the_release_heals_nothing(world: World) -> None:
+    extend, released = world.backend.extend, threading.Event()
+
+    def late(lease: Any, ttl: float) -> Any:
+        if len(world.extensions) == 1:  # the one that gives the lock back to who forgot it
+            assert held.release()
+            released.set()
+        return extend(lease, ttl)
+
+    world.backend.extend = late  # type: ignore[method-assign]
+    held = lock(R, renew=True).acquire()
+    world.idle()
+    for master in world.backend.masters[:2]:
+        del master.strings[world.backend.deployment.lock(R)]
+    world.advance(3)
+    world.until(lambda: len(world.extensions) == 1)
+    world.idle()
+    world.advance(3)
+    assert released.wait(5)
+    world.until(lambda: len(world.extensions) == 2)
+    world.until(lambda: world.left() == 0)
+    assert world.lost == []
+
+
+def test_stops_at_release(world: World) -> None:
+    with lock(R):
+        world.idle()
+    with lock("order:2"):  # keeps the renewal service busy, so that we know when it has looked
+        world.idle()
+        world.advance(3)
+        world.until(lambda: world.extensions)
+        world.idle()
+    assert world.extensions == [3]
+    assert world.left() == 0
+
+
+def test_stops_for_a_lock_released_elsewhere(world: World) -> None:
+    held = lock(R, renew=True).acquire()
+    thread = threading.Thread(target=held.release)
+    thread.start()
+    thread.join(5)
+    with lock("order:2"):
+        world.idle()
+        world.advance(3)
+        world.until(lambda: world.extensions)
+        world.idle()
+    assert world.extensions == [3]
+
+
+@pytest.mark.parametrize("renew", [None, False])
+def test_explicit_acquire_does_not_renew(world: World, renew: bool | None) -> None:
+    held = lock(R, renew=renew).acquire()
+    world.idle()
+    world.advance(8)
+    world.idle()
+    assert world.extensions == []
+    assert held.locked
+    world.advance(1)
+    world.until(lambda: world.lost == ["its time ran out"])
+    assert world.left() == 0
+
+
+def test_explicit_acquire_renews_when_asked_to(world: World) -> None:
+    held = lock(R, renew=True).acquire()
+    world.idle()
+    world.advance(3)
+    world.until(lambda: world.extensions == [3])
+    world.idle()
+    assert held.remaining() == pytest.approx(9 * 0.99 - 0.002)
+    held.release()
+
+
+def test_a_block_does_not_renew_where_told_not_to(make: Callable[..., World]) -> None:
+    world = make(RENEW=False)
+    with lock(R):
+        world.idle()
+        world.advance(6)
+        world.idle()
+        assert world.extensions == []
+        with lock("order:2", renew=True):
+            world.idle()
+            world.advance(3)
+            world.until(lambda: world.extensions == [9])
+
+
+def test_an_outage_shorter_than_the_ttl_is_survived(world: World) -> None:
+    with lock(R) as held:
+        world.backend.down = DOWN
+        for _ in range(8):
+            world.advance(1)
+            world.idle()
+        assert len(world.extensions) > 2, "it must go on trying"
+        held.ensure_held()
+        assert held.remaining() == pytest.approx(0.908)
+        world.backend.down = UP
+        world.advance(0.5)
+        world.until(lambda: held.remaining() > 8)
+        world.idle()
+        assert world.pttls() == {9_000}
+    assert world.lost == []
+
+
+def test_a_longer_outage_is_told_by_the_local_clock(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    with lock(R) as held:
+        world.backend.down = DOWN
+        world.advance(8.9)
+        world.idle()
+        held.ensure_held()
+        assert world.lost == []
+        world.advance(0.1)
+        world.until(lambda: world.lost == ["its time ran out"])  # nobody has asked
+        assert not held.locked
+        with pytest.raises(LockLost):
+            held.ensure_held()
+        [record] = [r for r in caplog.records if r.levelno == logging.WARNING]
+        assert record.getMessage() == "redlock order:1: the lock was lost: its time ran out"
+    assert world.lost == ["its time ran out"]
+
+
+def test_a_minority_that_is_down_is_nothing(world: World) -> None:
+    with lock(R):
+        world.backend.down = [True, True, False, False, False]
+        world.advance(3)
+        world.until(lambda: world.extensions == [3])
+        world.idle()
+        assert world.pttls() == {6_000, 9_000}
+
+
+def test_a_lock_lost_to_a_majority_is_told_at_the_next_renewal(world: World) -> None:
+    with lock(R) as held:
+        for master in world.backend.masters[:3]:
+            del master.strings[world.backend.deployment.lock(R)]
+        world.advance(3)
+        world.until(lambda: world.lost == ["a majority of the masters lost it"])
+        assert not held.locked
+        assert world.left() == 0, "what is left of a lost lock must not stay in the way"
+        with pytest.raises(LockLost):
+            held.ensure_held()
+
+
+def test_a_minority_that_forgot_is_healed(world: World) -> None:
+    with lock(R):
+        for master in world.backend.masters[:2]:
+            master.strings.clear()
+            master.set(world.backend.deployment.marker, b"trusted")
+        for number in range(1, 4):
+            world.advance(3)
+            world.until(lambda number=number: len(world.extensions) == number)  # type: ignore[misc]
+            world.idle()
+        assert world.left() == 5
+        assert world.pttls() == {9_000}
+    assert world.left() == 0
+
+
+def test_a_forgotten_lock_is_not_renewed(world: World) -> None:
+    held: Lock | None = lock(R, renew=True).acquire()
+    assert held is not None
+    world.idle()
+    del held
+    gc.collect()
+    with lock("order:2"):
+        world.idle()
+        world.advance(3)
+        world.until(lambda: world.extensions)
+        world.idle()
+    assert world.extensions == [3], "only the second lock's"
+    assert world.pttls() == {6_000}
+
+
+def test_a_forgotten_lock_is_free_after_its_ttl(world: World) -> None:
+    lock(R, renew=True).acquire()
+    gc.collect()
+    world.advance(9.1)
+    with lock(R):
+        pass
+
+
+def test_a_failing_extension_does_not_end_the_keeper(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real = world.backend.extend
+    failures: list[float] = []
+
+    def fail(lease: Any, ttl: float) -> Any:
+        if len(failures) < 2:
+            failures.append(ttl)
+            raise RuntimeError("the extension is broken")
+        return real(lease, ttl)
+
+    monkeypatch.setattr(world.backend, "extend", fail)
+    with lock(R) as held:
+        thread = renewal_service._thread
+        world.idle()
+        for _ in range(6):
+            world.advance(1)
+            world.idle()
+        assert len(failures) == 2
+        assert renewal_service._thread is thread
+        assert thread is not None
+        assert thread.is_alive()
+        assert held.remaining() > 5
+    assert [r.getMessage() for r in caplog.records] == ["redlock: an extension failed"] * 2
+
+
+def test_a_failing_receiver_does_not_end_the_keeper(world: World) -> None:
+    def fail(**said: Any) -> None:
+        raise RuntimeError("the receiver is broken")
+
+    lock_lost.connect(fail)
+    try:
+        first = lock(R, renew=False).acquire()
+        world.idle()
+        world.advance(10)
+        world.until(lambda: world.lost)
+        assert not first.locked
+        with lock(R):
+            world.idle()
+            world.advance(3)
+            world.until(lambda: world.extensions == [13])
+    finally:
+        lock_lost.disconnect(fail)
+
+
+def test_max_hold_ends_it(make: Callable[..., World]) -> None:
+    world = make(MAX_HOLD=20)
+    with lock(R) as held:
+        world.idle()
+        for _ in range(19):
+            world.advance(1)
+            world.idle()
+        assert held.locked
+        latest = max(world.pttls())
+        assert 19_000 + latest <= 20_000, "no key may outlive MAX_HOLD"
+        world.advance(1)
+        world.until(lambda: world.lost == ["MAX_HOLD was reached"])
+        with pytest.raises(LockLost, match="MAX_HOLD"):
+            held.ensure_held()
+    assert world.left() == 0
+
+
+def test_a_late_renewal_stays_within_max_hold(make: Callable[..., World]) -> None:
+    world = make(MAX_HOLD=12)
+    with lock(R):
+        world.idle()
+        world.advance(8)  # a stall: the renewal service comes five seconds late
+        world.until(lambda: world.extensions == [8])
+        world.idle()
+        assert max(world.pttls()) <= 4_000
+
+
+def test_a_lock_on_another_clock_is_renewed_in_time(
+    world: World, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.now = 5.0  # long before what any other clock shows
+    with lock(R, ttl=60):
+        # The thread sleeps for it now, and goes on sleeping when it is over.
+        world.until(lambda: 15 < renewal_service._until - clock() <= 20)
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "TTL": 1.5}}
+    backend, extended = locks["default"].backend, threading.Event()
+    extend = backend.extend
+
+    def noted(lease: Any, ttl: float) -> Any:
+        extended.set()
+        return extend(lease, ttl)
+
+    monkeypatch.setattr(backend, "extend", noted)
+    with lock(R) as held:
+        assert extended.wait(5)
+        held.ensure_held()
+
+
+def test_renews_many(world: World) -> None:
+    held = [lock(f"r{number}", renew=True).acquire() for number in range(30)]
+    world.idle()
+    for number in range(1, 5):
+        world.advance(3)
+        world.until(lambda number=number: len(world.extensions) == 30 * number)  # type: ignore[misc]
+        world.idle()
+    assert all(one.locked for one in held)
+    for one in held:
+        one.release()
+    assert [t.name for t in threading.enumerate()].count("redlock-renewal") == 1
+
+
+def test_a_thread_that_cannot_start_is_tried_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    other = RenewalService()
+    monkeypatch.setattr("redlock_django.locking.lock.renewal_service", other)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fail)
+        with pytest.raises(RuntimeError):
+            lock(R).acquire()
+    assert world.left() == 0, "a lock that nobody looks after must not be handed out"
+    with lock(R):
+        assert other._thread is not None
+        assert other._thread.is_alive()
+
+
+# On a loop: timers, whose clock runs ahead with ours.
+
+
+def follow(world: World) -> None:
+    """Let the running loop's timers go by the world's clock, beside the real one."""
+    loop = asyncio.get_running_loop()
+    real = loop.time
+    loop.time = lambda: real() + world.now - world.began  # type: ignore[method-assign]
+
+
+async def turn(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(1000):
+        deadline = time.monotonic() + 5
+        while not condition():
+            assert time.monotonic() < deadline, "it never came"
+            await asyncio.sleep(0)
+
+
+async def test_renews_on_the_loop(world: World) -> None:
+    follow(world)
+    async with lock(R) as held:
+        world.advance(2.9)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert world.extensions == []
+        for number in range(1, 5):
+            world.advance(0.2 if number == 1 else 3.1)
+            await turn(lambda number=number: len(world.extensions) == number)  # type: ignore[misc]
+            await turn(lambda: held.remaining() > 8.8)
+            assert world.pttls() == {9_000}
+    world.advance(30)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert len(world.extensions) == 4, "it must stop at release"
+    assert world.left() == 0
+    assert world.lost == []
+
+
+async def test_an_outage_on_the_loop(world: World) -> None:
+    follow(world)
+    async with lock(R) as held:
+        world.backend.down = DOWN
+        for number in range(1, 4):
+            world.advance(2.5 if number > 1 else 3.1)
+            await turn(lambda number=number: len(world.extensions) >= number)  # type: ignore[misc]
+        held.ensure_held()
+        world.backend.down = UP
+        world.advance(0.6)
+        await turn(lambda: held.remaining() > 8.8)
+        world.backend.down = DOWN
+        world.advance(10)
+        await turn(lambda: world.lost == ["its time ran out"])  # nobody has asked
+        with pytest.raises(LockLost):
+            held.ensure_held()
+
+
+async def test_a_failing_extension_on_the_loop(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    follow(world)
+    real = world.backend.aextend
+    failures: list[float] = []
+
+    async def fail(lease: Any, ttl: float) -> Any:
+        if not failures:
+            failures.append(ttl)
+            raise RuntimeError("the extension is broken")
+        return await real(lease, ttl)
+
+    monkeypatch.setattr(world.backend, "aextend", fail)
+    async with lock(R) as held:
+        world.advance(3.1)
+        await turn(lambda: failures)
+        world.advance(3)
+        await turn(lambda: held.remaining() > 8.8)
+    assert [r.getMessage() for r in caplog.records] == ["redlock: an extension failed"]
+
+
+async def test_a_lock_that_a_task_forgot_is_not_renewed(world: World) -> None:
+    follow(world)
+
+    async def forget() -> None:
+        await lock(R, renew=True).aacquire()
+
+    await asyncio.create_task(forget())
+    gc.collect()
+    world.advance(3.1)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert world.extensions == []
+    assert renewal_service._tasks == set()

@@ -1,0 +1,325 @@
+"""settings.REDLOCK: what is read from it, and what a person is told who got it wrong."""
+
+from __future__ import annotations
+
+import traceback
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+
+from redlock_django.backends.memory import MemoryBackend
+from redlock_django.conf import settings as conf_settings
+from redlock_django.conf.settings import AliasSettings, load
+from redlock_django.conf.values import duration
+from redlock_django.exceptions import InvalidRedlock
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
+
+CANARY = "c4n4ry"
+THREE = ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"]
+
+
+class InMemory(MemoryBackend):
+    """A backend that has no masters outside this process."""
+
+
+def read(settings: Settings, **section: Any) -> AliasSettings:
+    settings.REDLOCK = {"default": {"MASTERS": THREE, **section}}
+    return load("default")
+
+
+def refusal(settings: Settings, **section: Any) -> str:
+    with pytest.raises(InvalidRedlock) as caught:
+        read(settings, **section)
+    message = str(caught.value)
+    assert message.startswith("REDLOCK['default']: ")
+    return message
+
+
+def test_defaults(settings: Settings) -> None:
+    options = read(settings)
+    assert [address.name for address in options.addresses] == [
+        "10.0.0.1:6379",
+        "10.0.0.2:6379",
+        "10.0.0.3:6379",
+    ]
+    assert (options.alias, options.ttl, options.wait, options.max_ttl) == ("default", 10, 0, 60)
+    assert (options.renew, options.max_hold) == (True, 300)
+    assert (options.master_timeout, options.connect_timeout) == (0.25, 1.0)
+    assert options.max_clock_skew == 0.5
+    assert options.restart_delay == pytest.approx(1.02 * 60 + 5 * 0.5 + 0.05)
+    assert (options.key_prefix, options.fence_ttl) == ("redlock", 600)
+    assert (options.status, options.on_unavailable) == (423, "refuse")
+    assert (options.tolerate, options.rules, options.idempotency) == (frozenset(), (), {})
+
+
+def test_durations_may_be_timedeltas(settings: Settings) -> None:
+    options = read(settings, TTL=timedelta(seconds=2.5), WAIT=timedelta(milliseconds=30))
+    assert (options.ttl, options.wait) == (2.5, 0.03)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_restart_delay_auto_is_off_below_three_masters(settings: Settings, count: int) -> None:
+    assert read(settings, MASTERS=THREE[:count]).restart_delay == 0
+
+
+def test_restart_delay_may_be_given(settings: Settings) -> None:
+    assert read(settings, RESTART_DELAY=0).restart_delay == 0
+    assert read(settings, RESTART_DELAY=7).restart_delay == 7
+
+
+def test_masters_may_be_one_string(settings: Settings) -> None:
+    options = read(settings, MASTERS=" redis://a , redis://b:1/2,")
+    assert [address.name for address in options.addresses] == ["a:6379", "b:1/2"]
+
+
+def test_options_go_to_every_master(settings: Settings) -> None:
+    options = read(settings, OPTIONS={"username": "u", "password": CANARY})
+    assert [address.kwargs["password"] for address in options.addresses] == [CANARY] * 3
+    assert CANARY not in repr(options)
+
+
+def test_settings_are_read_late(settings: Settings) -> None:
+    assert read(settings, TTL=3).ttl == 3
+    assert read(settings, TTL=4).ttl == 4
+
+
+def test_a_backend_in_memory_needs_no_masters(settings: Settings) -> None:
+    settings.REDLOCK = {"default": {"BACKEND": f"{__name__}.InMemory"}}
+    options = load("default")
+    assert (options.addresses, options.restart_delay) == ((), 0)
+
+
+BAD: list[tuple[str, Any, str]] = [
+    ("TTLL", 1, "unknown key 'TTLL', did you mean 'TTL'?"),
+    ("ttl", 1, "unknown key 'ttl', did you mean 'TTL'?"),
+    ("MASTER", [], "unknown key 'MASTER', did you mean 'MASTERS'?"),
+    ("LOCATION_OF_ALL", [], "unknown key 'LOCATION_OF_ALL'"),
+    ("BACKEND", "nowhere.Backend", "BACKEND 'nowhere.Backend' cannot be imported"),
+    ("BACKEND", f"{__name__}.Nothing", "cannot be imported"),
+    ("BACKEND", "os.path.join", "BACKEND 'os.path.join' must be a subclass of BaseBackend"),
+    ("BACKEND", None, "BACKEND must be a dotted path, got NoneType"),
+    ("MASTERS", [], "MASTERS must name at least one master"),
+    ("MASTERS", "", "MASTERS must name at least one master"),
+    ("MASTERS", None, "MASTERS must be a list"),
+    ("MASTERS", {"redis://a"}, "MASTERS must be a list"),
+    ("MASTERS", ["redis://a", "redis//x"], "MASTERS: master 2: must start with redis://"),
+    ("MASTERS", ["redis://a", None], "MASTERS: master 2: must be a URL string"),
+    ("MASTERS", ["redis://a:1/0", "redis://b", "redis://A:1/1"], "masters 1 and 3 are one server"),
+    ("MASTERS", ["redis://localhost", "redis://127.0.0.1"], "masters 1 and 2 are one server"),
+    ("OPTIONS", [], "OPTIONS must be a dict"),
+    ("OPTIONS", {"passwrd": 1}, "MASTERS: master 1: unknown connection option 'passwrd'"),
+    ("TTL", None, "TTL must be a number of seconds or a timedelta, got NoneType"),
+    ("TTL", 0, "TTL must be at least 0.1 s, got 0"),
+    ("TTL", -1, "TTL must be at least 0.1 s"),
+    ("TTL", 0.09, "TTL must be at least 0.1 s"),
+    ("TTL", timedelta(0), "TTL must be at least 0.1 s"),
+    ("TTL", True, "TTL must be a number of seconds or a timedelta, got bool"),
+    ("TTL", "10", "TTL must be a number of seconds or a timedelta, got str"),
+    ("TTL", float("nan"), "TTL must be a number of seconds or a timedelta that ends"),
+    ("TTL", float("inf"), "TTL must be a number of seconds or a timedelta that ends"),
+    ("TTL", 61, "TTL is 61 s and MAX_TTL is 60 s: lower TTL or raise MAX_TTL"),
+    ("TTL", 0.5, "TTL (0.5 s) must be more than twice MASTER_TIMEOUT (0.25 s)"),
+    ("MAX_HOLD", 9, "MAX_HOLD (9 s) must not be less than TTL (10 s)"),
+    ("WAIT", None, "WAIT must be a number of seconds"),
+    ("WAIT", -0.1, "WAIT must be at least 0 s"),
+    ("RENEW", 1, "RENEW must be True or False"),
+    ("MASTER_TIMEOUT", 0, "MASTER_TIMEOUT must be at least"),
+    ("CONNECT_TIMEOUT", "1", "CONNECT_TIMEOUT must be a number"),
+    ("MAX_TTL", 0, "MAX_TTL must be at least 0.1 s"),
+    ("MAX_CLOCK_SKEW", 0, "MAX_CLOCK_SKEW must be at least"),
+    ("RESTART_DELAY", "automatic", "RESTART_DELAY must be 'auto' or a number"),
+    ("RESTART_DELAY", None, "RESTART_DELAY must be a number"),
+    ("RESTART_DELAY", -1, "RESTART_DELAY must be at least 0 s"),
+    ("KEY_PREFIX", "", "KEY_PREFIX must be a text that is not empty"),
+    ("KEY_PREFIX", None, "KEY_PREFIX must be a text"),
+    ("KEY_PREFIX", "a b", "KEY_PREFIX must hold no space"),
+    ("KEY_PREFIX", "a\n", "KEY_PREFIX must hold no space"),
+    ("KEY_PREFIX", "a{b}", "KEY_PREFIX must hold no space"),
+    ("KEY_PREFIX", "a*", "KEY_PREFIX must hold no space"),
+    ("FENCE_TTL", 63, "FENCE_TTL must be at least 1.02 x MAX_TTL + 5 x MAX_CLOCK_SKEW = 63.7 s"),
+    ("STATUS", 400, "STATUS must be one of 409, 423, 429, 503, got 400"),
+    ("STATUS", "423", "STATUS must be one of"),
+    ("STATUS", 423.0, "STATUS must be one of"),
+    ("STATUS", [423], "STATUS must be one of"),
+    ("ON_UNAVAILABLE", "ignore", "ON_UNAVAILABLE must be one of 'refuse', 'proceed'"),
+    ("TOLERATE", "eviction", "TOLERATE must be a list"),
+    ("TOLERATE", ["evictions"], "got 'evictions', did you mean 'eviction'?"),
+    ("RULES", {}, "RULES must be a list"),
+    ("RULES", ["x"], "RULES: rule 1 must be a dict"),
+    ("IDEMPOTENCY", [], "IDEMPOTENCY must be a dict"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "says"), BAD, ids=lambda part: repr(part)[:40])
+def test_a_bad_value_is_refused_by_name(
+    settings: Settings, key: str, value: Any, says: str
+) -> None:
+    assert says in refusal(settings, **{key: value})
+
+
+@pytest.mark.parametrize(
+    ("redlock", "says"),
+    [
+        (None, "REDLOCK: the setting is missing"),
+        ([], "REDLOCK: must be a dict of aliases, got list"),
+        ({}, "REDLOCK: there is no alias 'default'; there is: none"),
+        ({"a": {}, "b": {}}, "REDLOCK: there is no alias 'default'; there is: 'a', 'b'"),
+        ({"default": "redis://a"}, "REDLOCK['default']: must be a dict, got str"),
+    ],
+)
+def test_a_bad_setting_as_a_whole(settings: Settings, redlock: Any, says: str) -> None:
+    settings.REDLOCK = redlock
+    with pytest.raises(ImproperlyConfigured) as caught:
+        load("default")
+    assert str(caught.value).startswith(says)
+
+
+def test_the_setting_is_missing(settings: Settings) -> None:
+    del settings.REDLOCK
+    with pytest.raises(InvalidRedlock, match="the setting is missing"):
+        load("default")
+
+
+DJANGO_CACHE = "django.core.cache.backends.redis.RedisCache"
+DJANGO_REDIS = "django_redis.cache.RedisCache"
+
+
+def of_cache(settings: Settings, **config: Any) -> dict[str, Any]:
+    settings.CACHES = {"one": config}
+    (address,) = read(settings, MASTERS=["cache:one"]).addresses
+    return {"name": address.name, **address.kwargs}
+
+
+def test_a_cache_of_django_redis(settings: Settings) -> None:
+    found = of_cache(
+        settings,
+        BACKEND=DJANGO_REDIS,
+        LOCATION="rediss://h:1/2",
+        OPTIONS={
+            "CLIENT_CLASS": "django_redis.client.DefaultClient",
+            "USERNAME": "u",
+            "PASSWORD": CANARY,
+            "SOCKET_TIMEOUT": 4,
+            "SOCKET_CONNECT_TIMEOUT": 5,
+            "PARSER_CLASS": "redis.connection._HiredisParser",
+            "CONNECTION_POOL_KWARGS": {"ssl_cert_reqs": "none", "max_connections": 9},
+        },
+    )
+    assert found == {
+        "name": "h:1/2",
+        "host": "h",
+        "port": 1,
+        "db": 2,
+        "username": "u",
+        "password": CANARY,
+        "socket_timeout": 4,
+        "socket_connect_timeout": 5,
+        "ssl_cert_reqs": "none",
+    }
+
+
+def test_a_redis_cache_of_django(settings: Settings) -> None:
+    found = of_cache(
+        settings,
+        BACKEND=DJANGO_CACHE,
+        LOCATION=["redis://u:url@h"],
+        OPTIONS={"db": 3, "password": "option", "pool_class": "x.Y"},
+    )
+    assert found == {
+        "name": "h:6379/3",
+        "host": "h",
+        "port": 6379,
+        "db": 3,
+        "username": "u",
+        "password": "url",
+    }
+
+
+def test_the_options_of_the_alias_win_over_those_of_the_cache(settings: Settings) -> None:
+    settings.CACHES = {
+        "one": {"BACKEND": DJANGO_REDIS, "LOCATION": "redis://h", "OPTIONS": {"USERNAME": "cache"}}
+    }
+    (address,) = read(settings, MASTERS=["cache:one"], OPTIONS={"username": "locks"}).addresses
+    assert address.kwargs["username"] == "locks"
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"BACKEND": DJANGO_REDIS, "LOCATION": ["redis://a", "redis://b"]}, "and its replicas"),
+        ({"BACKEND": DJANGO_REDIS, "LOCATION": "redis://a,redis://b"}, "and its replicas"),
+        ({"BACKEND": DJANGO_REDIS}, "0 LOCATIONs"),
+        (
+            {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
+            "cache 'one' is no Redis cache",
+        ),
+        ({"BACKEND": "no.Where"}, "cache 'one' is no Redis cache"),
+        (
+            {"BACKEND": DJANGO_REDIS, "LOCATION": "redis://m/0", "OPTIONS": {"SENTINELS": []}},
+            "behind Sentinel",
+        ),
+        ({"BACKEND": DJANGO_REDIS, "LOCATION": f"redis://:{CANARY}/@h"}, "bad URL"),
+    ],
+)
+def test_a_cache_that_is_no_master(settings: Settings, config: dict[str, Any], says: str) -> None:
+    settings.CACHES = {"one": config}
+    message = refusal(settings, MASTERS=["redis://a", "cache:one"])
+    assert "MASTERS: master 2: " in message
+    assert says in message
+    assert CANARY not in message
+
+
+def test_an_unknown_cache_names_the_nearest(settings: Settings) -> None:
+    settings.CACHES = {"sessions": {"BACKEND": DJANGO_REDIS, "LOCATION": "redis://a"}}
+    message = refusal(settings, MASTERS=["cache:session"])
+    assert "there is no cache 'session' in CACHES, did you mean 'sessions'?" in message
+
+
+def test_a_cache_and_a_url_may_be_one_server(settings: Settings) -> None:
+    settings.CACHES = {"one": {"BACKEND": DJANGO_REDIS, "LOCATION": f"redis://:{CANARY}@a:1/1"}}
+    message = refusal(settings, MASTERS=["cache:one", f"redis://:{CANARY}@a:1/2"])
+    assert "masters 1 and 2 are one server (a:1/1 and a:1/2)" in message
+    assert CANARY not in message
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        {"MASTERS": [f"redis://:{CANARY}/x@a"]},
+        {"MASTERS": [f"redis://:{CANARY}@a", f"redis://:{CANARY}@a"]},
+        {"MASTERS": [f"redis://:{CANARY}@a"], "TTLL": 1},
+        {"OPTIONS": {"password": CANARY, "credential_provider": object()}},
+    ],
+)
+def test_no_error_shows_a_password_not_even_in_its_frames(
+    settings: Settings, section: dict[str, Any]
+) -> None:
+    settings.REDLOCK = {"default": {"MASTERS": THREE, **section}}
+    with pytest.raises(InvalidRedlock) as caught:
+        load("default")
+    error = caught.value
+    assert error.__cause__ is None
+    assert error.__context__ is None
+    assert CANARY not in str(error)
+    frames = traceback.TracebackException.from_exception(error, capture_locals=True).stack
+    ours = [frame.locals for frame in frames if frame.filename == conf_settings.__file__]
+    assert ours
+    assert CANARY not in str(ours)
+
+
+def test_durations_of_a_call(settings: Settings) -> None:
+    options = read(settings)
+    assert options.check_ttl(timedelta(seconds=2)) == 2.0
+    assert options.check_wait(0) == 0.0
+    with pytest.raises(ValueError, match=r"ttl is 61 s and MAX_TTL is 60 s"):
+        options.check_ttl(61)
+    with pytest.raises(ValueError, match=r"ttl must be at least 0.1 s, got 0"):
+        options.check_ttl(0)
+    with pytest.raises(ValueError, match=r"wait must be a number of seconds .* got NoneType"):
+        options.check_wait(None)
+    with pytest.raises(ValueError, match=r"wait must be at least 0 s"):
+        duration(-1, "wait", least=0)

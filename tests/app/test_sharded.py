@@ -1,0 +1,423 @@
+"""Several groups of masters, in memory: one lock service, whose resources are shared out."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.contrib.admin.utils import quote
+from django.test import Client
+
+from redlock_django.backends.memory import MemoryBackend
+from redlock_django.backends.sharded import ShardedBackend
+from redlock_django.checks.deployment import check_deployment
+from redlock_django.checks.masters import check_masters
+from redlock_django.checks.settings import check_settings
+from redlock_django.engine.validity import Lease
+from redlock_django.exceptions import (
+    InvalidRedlock,
+    LockLost,
+    QuorumUnreachable,
+    ResourceLocked,
+)
+from redlock_django.locking.handler import locks
+from redlock_django.locking.lock import lock
+from redlock_django.operate.forced_release import ReleaseOutcome, force_release
+from redlock_django.operate.health import master_status
+from redlock_django.operate.inspection import held_locks, who_holds
+from redlock_django.testing import assert_locked, assert_not_locked, held_elsewhere, memory_masters
+from tests.live.test_locking_interrupts import Lines
+from tests.operate.commands import run
+from tests.timeouts import generous_timeouts
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
+
+GROUPS = [[f"redis://{group}{n}" for n in (1, 2, 3)] for group in "ab"]
+MEMORY = "redlock_django.backends.memory.MemoryBackend"
+
+
+@pytest.fixture(autouse=True)
+def _groups(settings: Settings) -> None:
+    settings.REDLOCK = {
+        "default": {"BACKEND": MEMORY, "MASTERS": GROUPS, "TTL": 5, **generous_timeouts(5)}
+    }
+
+
+def backend() -> ShardedBackend:
+    found = locks["default"].backend
+    assert isinstance(found, ShardedBackend)
+    return found
+
+
+def group(index: int) -> MemoryBackend:
+    found = backend().groups[index]
+    assert isinstance(found, MemoryBackend)
+    return found
+
+
+def of_group(index: int, nth: int = 0) -> str:
+    """The name of a resource that belongs to a group."""
+    names = (f"order:{n}" for n in range(1000))
+    return [name for name in names if backend().group_of(name) == index][nth]
+
+
+def held() -> list[str]:
+    return [one.resource for one in held_locks(order="resource").locks]
+
+
+def down(index: int, masters: int) -> None:
+    for master in range(masters):
+        group(index).refuse(master)
+
+
+def test_a_lock_stands_in_the_group_of_its_resource_and_in_no_other() -> None:
+    for index in (0, 1):
+        with lock(of_group(index)):
+            keys = [
+                [master.get(f"redlock:lock:{of_group(index)}") for master in group(one).masters]
+                for one in (0, 1)
+            ]
+            assert all(keys[index])
+            assert not any(keys[1 - index])
+
+
+def test_a_lock_over_both_groups_excludes_those_over_one() -> None:
+    here, there = of_group(0), of_group(1)
+    with lock(there, here) as both:
+        assert list(both.fences) == [there, here]
+        for name in (here, there):
+            with pytest.raises(ResourceLocked) as caught, held_elsewhere(name):
+                pass
+            assert caught.value.resource == name
+        assert_locked(here, there)
+    assert_not_locked(here, there)
+    for name in (here, there):
+        with held_elsewhere(name), pytest.raises(ResourceLocked) as caught:
+            lock(here, there).acquire()
+        assert caught.value.resource == name
+        assert held() == []
+
+
+def test_fences_grow_whether_a_resource_is_taken_alone_or_with_others() -> None:
+    here, there = of_group(0), of_group(1)
+    seen: dict[str, list[int]] = {here: [], there: []}
+    for names in ((here,), (there, here), (there,), (here, there)):
+        with lock(*names) as taken:
+            for name, fence in taken.fences.items():
+                seen[name].append(fence)
+    for fences in seen.values():
+        assert fences == sorted(set(fences))
+        assert len(fences) == 3
+
+
+def test_a_group_that_is_down_takes_only_its_own_resources_with_it() -> None:
+    down(1, 2)
+    assert lock(of_group(0)).acquire().release()
+    for names in ([of_group(1)], [of_group(0), of_group(1)]):
+        with pytest.raises(QuorumUnreachable, match="2 of 3 masters of group 2 cannot be counted"):
+            lock(*names).acquire()
+    assert held() == []
+
+
+@pytest.mark.django_db
+def test_a_lock_over_groups_is_lost_with_its_first_part() -> None:
+    here, there = of_group(0), of_group(1)
+    taken = lock(here, there).acquire()
+    assert taken.extend() > 4
+    assert force_release(there, by="a test").outcome is ReleaseOutcome.RELEASED
+    with pytest.raises(LockLost):
+        taken.extend()
+    assert held() == []  # what was left of it was given back
+    assert taken.release() is False
+
+
+def test_it_is_valid_as_long_as_the_part_that_ends_first() -> None:
+    taken = lock(of_group(0), of_group(1)).acquire()
+    MemoryBackend.advance(4)
+    assert 0 < taken.remaining() < 1
+    MemoryBackend.advance(1)
+    assert taken.remaining() == 0
+    assert lock(of_group(0), of_group(1)).acquire().release()
+
+
+def test_an_extension_that_only_one_group_answers_is_not_a_loss() -> None:
+    taken = lock(of_group(0), of_group(1)).acquire()
+    MemoryBackend.advance(2)
+    down(0, 2)
+    assert taken.extend() < 3.1  # what was valid before still is
+    for index in (0, 1):
+        group(0).restore(index)
+    assert taken.extend() > 4
+    assert taken.release()
+
+
+def test_a_release_that_breaks_off_frees_the_groups_behind_it() -> None:
+    first = min((0, 1), key=backend().deployment.groups.__getitem__)
+    names = (of_group(0), of_group(1))
+    release = group(first).release
+
+    def broken(lease: Lease) -> None:
+        group(first).release = release  # type: ignore[method-assign]
+        raise KeyboardInterrupt
+
+    async def cancelled(lease: Lease) -> None:
+        broken(lease)
+
+    async def give_back() -> None:
+        await backend().arelease(await backend().aacquire(names, 5, 0, "{}"))
+
+    group(first).release = broken  # type: ignore[method-assign]
+    group(first).arelease = cancelled  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        backend().release(backend().acquire(names, 5, 0, "{}"))
+    assert held() == []
+    group(first).release = broken  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(give_back())
+    assert held() == []
+
+
+@pytest.mark.parametrize("several", [False, True], ids=["one group", "both"])
+@pytest.mark.parametrize("what", ["acquire", "extend", "release"])
+def test_interrupted_at_every_line_of_sharded(what: str, several: bool) -> None:
+    """A signal where Python may notice one: no part of the lock is left in any group."""
+    lines, visits = Lines(), Counter[tuple[str, int]]()
+
+    def strike(wanted: tuple[tuple[str, int], int] | None = None) -> None:
+        taken = lock(*[of_group(0), of_group(1)][: 1 + several])
+        if what != "acquire":
+            taken.acquire()
+        try:
+            lines.run(getattr(taken, what), wanted)
+        except KeyboardInterrupt:
+            assert lines.struck
+        if what == "extend" or not lines.struck:
+            taken.release()
+
+    strike()
+    visits.update(lines.seen)
+    ours = [index for index in visits if index[0].endswith("backends/sharded.py")]
+    assert len(ours) > 5
+    for index in ours:
+        for nth in range(1, visits[index] + 1):
+            strike((index, nth))
+            assert held() == [], f"after an interrupt at {index}, time {nth}"
+
+
+async def test_tasks_take_and_give_back_over_groups() -> None:
+    names = (of_group(0), of_group(1))
+    async with lock(*names) as taken:
+        assert await taken.aextend() > 4
+        with pytest.raises(ResourceLocked):
+            async with held_elsewhere(names[1]):
+                pass
+    async with held_elsewhere(*names):
+        pass
+
+
+def test_who_waits_gets_both_groups_when_they_are_free() -> None:
+    here, there = of_group(0), of_group(1)
+    waiting, got = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        waiting.set()
+        with lock(here, there, wait=20):
+            got.set()
+
+    other = threading.Thread(target=wait)
+    with lock(there):
+        other.start()
+        assert waiting.wait(10)
+        assert not got.is_set()
+    other.join(20)
+    assert got.is_set()
+    assert held() == []
+
+
+def test_who_waits_keeps_what_it_has_for_half_its_ttl_at_most() -> None:
+    first, second = sorted((0, 1), key=backend().deployment.groups.__getitem__)
+    here, there = of_group(first), of_group(second)
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        MemoryBackend.advance(seconds)
+
+    group(second).sleep = sleep
+    taken: list[bool] = []
+    give_back = group(first).post_release
+
+    def post_release(lease: Lease) -> None:
+        taken.append(bool(slept))
+        give_back(lease)
+
+    group(first).post_release = post_release  # type: ignore[method-assign]
+    with held_elsewhere(there), pytest.raises(ResourceLocked) as caught:
+        lock(here, there, ttl=2, wait=4.5).acquire()
+    assert taken == [True] * 5  # begun anew every second, and given back at the end
+    assert 3 < caught.value.waited <= 4.6
+    assert held() == []
+
+
+def test_two_that_overlap_do_not_wait_for_each_other_in_a_ring() -> None:
+    names = [of_group(0), of_group(1)]
+    turns: list[str] = []
+    failed: list[BaseException] = []
+
+    def take(*order: str) -> None:
+        try:
+            for _ in range(20):
+                with lock(*order, wait=30):
+                    turns.append(order[0])
+        except BaseException as error:  # noqa: BLE001 - told below
+            failed.append(error)
+
+    threads = [threading.Thread(target=take, args=order) for order in (names, names[::-1])]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not failed
+    assert len(turns) == 40
+
+
+@pytest.mark.django_db
+def test_lists_and_release_know_the_groups() -> None:
+    here, there = of_group(0), of_group(1)
+    with lock(here, there):
+        page = held_locks(order="resource")
+        assert {one.resource for one in page.locks} == {here, there}
+        assert all(one.state.value == "held" and one.masters == 3 for one in page.locks)
+        assert page.about == page.total == 2
+        down(1, 2)
+        (seen,) = who_holds(there).locks
+        assert seen.state.value == "unclear"
+        assert len(seen.silent) == 2
+        (seen,) = who_holds(here).locks
+        assert (seen.state.value, len(seen.silent)) == ("held", 0)
+        freed = force_release(here, by="a test")
+        assert freed.outcome is ReleaseOutcome.RELEASED
+        assert freed.masters == {f"a{n}:6379": "released" for n in (1, 2, 3)}
+        assert force_release(of_group(1, 1), by="a test").outcome is ReleaseOutcome.NO_QUORUM
+        assert force_release(of_group(0, 1), by="a test").outcome is ReleaseOutcome.NOT_HELD
+
+
+@pytest.mark.django_db
+def test_a_lock_that_a_change_of_groups_left_behind_is_still_shown_and_freed() -> None:
+    stray = of_group(0)
+    lease = group(1).acquire((stray,), 5, 0, "{}")
+    (seen,) = held_locks().locks
+    assert (seen.resource, seen.state.value, seen.fingerprint) == (stray, "held", lease.fingerprint)
+    assert force_release(stray, by="a test").outcome is ReleaseOutcome.RELEASED
+    assert held() == []
+
+
+def test_commands_and_checks_say_which_group_is_short() -> None:
+    ran = run("redlock_status")
+    assert "default: group 2: 3 of 3 masters are counted, 2 are needed" in ran.said
+    down(1, 2)
+    ran = run("redlock_status", "--format=json")
+    assert ran.status == 3
+    assert ran.json["quorum"] is False
+    assert ran.json["groups"] == [
+        {"masters": 3, "counted": 3, "needed": 2},
+        {"masters": 3, "counted": 1, "needed": 2},
+    ]
+    assert [one.name for one in master_status()] == [
+        f"{g}{n}:6379" for g in "ab" for n in (1, 2, 3)
+    ]
+    assert "group 1: 3 of 3" in ran.said
+    assert "group 2: 1 of 3" in ran.said
+    short = [m for m in check_masters(databases=["default"]) if m.id == "redlock_django.E043"]
+    assert [message.msg for message in short] == [
+        "REDLOCK['default']: group 2: only 1 of 3 masters are counted: no lock can be taken."
+    ]
+    assert run("list_locks").status == 3
+    assert run("release_lock", of_group(1), "--force", "--noinput").status == 3
+    assert run("release_lock", of_group(0), "--force", "--noinput").status == 1
+
+
+def test_passwords_are_found_in_groups(settings: Settings) -> None:
+    masters = [["redis://a"], ["redis://:hush@b"]]
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "MASTERS": masters}}
+    said = [message.msg for message in check_deployment()]
+    assert any("group 2, master 1 has a password in its URL" in text for text in said)
+    assert "hush" not in repr(said)
+
+
+@pytest.mark.parametrize(
+    ("masters", "said"),
+    [
+        ([["redis://a"], "redis://b"], "a list of URLs or a list of groups (lists), not both"),
+        ([["redis://a"], []], "group 2 is empty"),
+        ([["redis://a"], ["redis://b", "redis://c"]], "group 1 has 1 masters and group 2 has 2"),
+        ([["redis://a"], ["redis://A:6379/1"]], "group 1, master 1 and group 2, master 1 are one"),
+        ([["redis://a"], ["http://:hush@b"]], "group 2, master 1: must start with redis://"),
+        ([["redis://a", "redis://a"], ["redis://b", "redis://c"]], "group 1, master 2 are one"),
+    ],
+)
+def test_settings_that_cannot_be(settings: Settings, masters: Any, said: str) -> None:
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "MASTERS": masters}}
+    with pytest.raises(InvalidRedlock) as caught:
+        lock("order:1")
+    assert said in str(caught.value)
+    assert str(caught.value).startswith("REDLOCK['default']: MASTERS")
+    assert "hush" not in str(caught.value)
+
+
+def test_a_list_of_one_group_is_the_group(settings: Settings) -> None:
+    prints = []
+    for masters in (GROUPS[:1], GROUPS[0]):
+        settings.REDLOCK = {"default": {"BACKEND": MEMORY, "MASTERS": masters}}
+        found = locks["default"].backend
+        assert isinstance(found, MemoryBackend)
+        prints.append(found.deployment.fingerprint)
+    assert prints == ["n=3,ttl=60000,skew=500,delay=63750"] * 2
+
+
+def test_only_other_groups_are_another_deployment(settings: Settings) -> None:
+    def fingerprint(masters: Any) -> str:
+        settings.REDLOCK = {"default": {"BACKEND": MEMORY, "MASTERS": masters}}
+        return locks["default"].backend.deployment.fingerprint
+
+    same = fingerprint(GROUPS)
+    reordered = [[*reversed(one)] for one in reversed(GROUPS)]
+    assert fingerprint(reordered) == same
+    assert fingerprint([*GROUPS, ["redis://c1", "redis://c2", "redis://c3"]]) != same
+    assert fingerprint([GROUPS[0], ["redis://b1", "redis://b2", "redis://b4"]]) != same
+
+
+def test_tests_of_an_application_need_not_know_of_groups() -> None:
+    with memory_masters() as one:
+        assert one.deployment.names == ("a1:6379", "a2:6379", "a3:6379")
+        with lock(*(f"order:{n}" for n in range(8))):
+            assert_locked("order:1")
+
+
+def test_a_machine_may_have_one_master_of_each_group(settings: Settings) -> None:
+    def warned(*groups: list[str]) -> bool:
+        settings.REDLOCK = {"default": {"MASTERS": [*groups]}}
+        return any(message.id == "redlock_django.W004" for message in check_settings())
+
+    one, two = (
+        [f"redis://10.0.0.{machine}:{port}" for machine in (1, 2, 3)] for port in (7001, 7002)
+    )
+    assert not warned(one, two)
+    assert warned([one[0], two[0], one[1]], [one[2], two[2], two[1]])
+
+
+def test_the_admin_draws_a_lock_on_the_masters_of_its_group(admin_client: Client) -> None:
+    with lock(of_group(0), of_group(1)):
+        page = admin_client.get("/admin/redlock_django/heldlock/")
+        found = page.context["cl"].result_list
+        assert [row.name for row in page.context["cl"].masters] == list(backend().names)
+        for index, letter in enumerate("ab"):
+            (one,) = [held for held in found if held.resource == of_group(index)]
+            detail = admin_client.get(f"/admin/redlock_django/heldlock/{quote(one.pk)}/change/")
+            assert [(bar.master, bar.kind) for bar in detail.context["bars"]] == [
+                (f"{letter}{n}:6379", "own") for n in (1, 2, 3)
+            ]

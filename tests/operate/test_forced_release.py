@@ -1,0 +1,128 @@
+"""Freeing somebody else's lock: only the one that was shown, known to everybody, and on record."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from redlock_django import lock
+from redlock_django.exceptions import LockLost
+from redlock_django.models import ForcedRelease
+from redlock_django.operate.forced_release import Freed, ReleaseOutcome, force_release
+from redlock_django.operate.inspection import who_holds
+from redlock_django.signals import lock_force_released
+from tests.live.left_over import nothing_left
+from tests.live.linked import linked
+from tests.timeouts import generous_timeouts
+from tests.waiting import until
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
+
+    from redlock_django.testing.masters import LocalMaster
+
+pytestmark = [pytest.mark.live, pytest.mark.django_db]
+R = "order:1"
+
+
+@pytest.fixture(autouse=True)
+def _on_real_masters(masters: list[LocalMaster], settings: Settings) -> None:
+    settings.REDLOCK = {
+        "default": {"MASTERS": [m.url for m in masters], "RESTART_DELAY": 0, **generous_timeouts()}
+    }
+    linked()
+    nothing_left(masters)
+
+
+def everywhere(masters: list[LocalMaster]) -> None:
+    until(lambda: len(who_holds(R).locks[0].leading) == len(masters), what="on all masters")
+
+
+def test_the_lock_that_was_shown_is_freed_and_its_holder_learns_of_it(
+    masters: list[LocalMaster], caplog: Any
+) -> None:
+    told: list[Freed] = []
+
+    def receive(sender: Any, freed: Freed, by: str, **_: Any) -> None:
+        told.append(freed)
+        assert by == "root\\n@host"
+
+    lock_force_released.connect(receive)
+    held = lock(R, holder={"path": "/<b>/"}).acquire()
+    everywhere(masters)
+    fence = held.fence
+    with caplog.at_level(logging.WARNING):
+        freed = force_release(R, by="root\n@host", fingerprint=held.fingerprint)
+    lock_force_released.disconnect(receive)
+    assert freed.outcome is ReleaseOutcome.RELEASED
+    assert list(freed.masters.values()) == ["released"] * 5
+    assert told == [freed]
+    line = next(r.getMessage() for r in caplog.records if "by force" in r.getMessage())
+    assert "\n" not in line
+    record = ForcedRelease.objects.get()
+    assert (record.resource, record.fingerprint, record.by, record.outcome) == (
+        R,
+        held.fingerprint,
+        "root\\n@host",
+        "released",
+    )
+    assert record.holder["path"] == "/<b>/"
+    token = held._hold.lease.token  # type: ignore[union-attr]
+    assert token not in f"{line}{record.holder}{record.masters}{freed}"
+    nothing_left(masters)
+    with pytest.raises(LockLost):
+        held.extend()
+    with lock(R) as anew:  # the token does not come back, and the fence goes on
+        assert anew.fence > fence
+
+
+def test_a_lock_taken_anew_in_between_survives(masters: list[LocalMaster]) -> None:
+    with lock(R) as first:
+        shown = first.fingerprint
+    with lock(R) as second:
+        everywhere(masters)
+        freed = force_release(R, by="me", fingerprint=shown)
+        assert freed.outcome is ReleaseOutcome.CHANGED
+        assert freed.now == second.fingerprint
+        assert second.extend() > 0
+    assert not ForcedRelease.objects.exists()
+
+
+def test_nothing_is_held(masters: list[LocalMaster]) -> None:
+    assert force_release(R, by="me").outcome is ReleaseOutcome.NOT_HELD
+
+
+def test_too_few_masters(masters: list[LocalMaster]) -> None:
+    with lock(R):
+        everywhere(masters)
+        for master in masters[:3]:
+            master.pause()
+        freed = force_release(R, by="me")
+        assert freed.outcome is ReleaseOutcome.NO_QUORUM
+        assert sorted(freed.masters.values())[-2:] == ["released", "released"]
+        assert ForcedRelease.objects.get().outcome == "no quorum"
+        for master in masters[:3]:
+            master.resume()
+
+
+def test_another_clients_lock_of_any_bytes_can_be_freed(masters: list[LocalMaster]) -> None:
+    for master in masters:
+        with master.client() as client:
+            client.set(f"redlock:lock:{R}", b"\xff\x00 theirs")
+    freed = force_release(R, by="me")
+    assert freed.outcome is ReleaseOutcome.RELEASED
+    assert freed.holder == {}
+    nothing_left(masters)
+
+
+def test_every_holder_of_a_split_vote_goes_by_force(masters: list[LocalMaster]) -> None:
+    for number, master in enumerate(masters):
+        with master.client() as client:
+            client.set(f"redlock:lock:{R}", f"{'abcde'[number] * 32} {{}}")
+    one = who_holds(R).locks[0].rivals[0]
+    assert force_release(R, by="me", fingerprint=one.fingerprint).outcome is ReleaseOutcome.RELEASED
+    assert len(who_holds(R).locks[0].rivals) == 3
+    assert force_release(R, by="me").outcome is ReleaseOutcome.RELEASED
+    nothing_left(masters)

@@ -1,0 +1,245 @@
+"""The two drivers behind one face, so that one scenario can be played through both."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from abc import ABC, abstractmethod
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, TypeVar
+
+from redlock_django.backends.redis import RedisBackend
+from redlock_django.engine.commands import Deployment, script
+from redlock_django.wire.address import Address
+from redlock_django.wire.join import join_arguments
+from tests.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+    from typing import Any
+
+    from redlock_django.engine.validity import Lease, LeaseState
+    from redlock_django.testing.masters import LocalMaster
+    from redlock_django.wire.links import Links
+    from redlock_django.wire.master import Master
+
+Result = TypeVar("Result")
+
+COLOURS = ("threads", "loop")
+HOLDER = '{"app":"tests"}'
+
+
+def make_backend(
+    urls: Sequence[str],
+    *,
+    options: Mapping[str, Any] | None = None,
+    restart_delay: float = 0.0,
+    max_ttl: float = 10.0,
+    max_clock_skew: float = 0.5,
+    master_timeout: float = 0.25,
+    connect_timeout: float = 1.0,
+    tolerate: frozenset[str] = frozenset(),
+) -> RedisBackend:
+    """A backend over the masters at `urls`, with numbers small enough for tests.
+
+    `master_timeout` is larger than the default, so that a busy test machine is not taken
+    for a slow master.
+    """
+    addresses = tuple(Address.from_url(url, options) for url in urls)
+    return RedisBackend(
+        "tests",
+        addresses=addresses,
+        deployment=Deployment(
+            names=tuple(address.name for address in addresses),
+            max_ttl=max_ttl,
+            max_clock_skew=max_clock_skew,
+            restart_delay=restart_delay,
+        ),
+        master_timeout=master_timeout,
+        connect_timeout=connect_timeout,
+        tolerate=tolerate,
+    )
+
+
+def trust(master: LocalMaster, deployment: Deployment) -> None:
+    """Declare a fresh master trusted now, as `manage.py redlock_init` does."""
+    with master.client() as client:
+        run_id = client.info("server")["run_id"]
+        arguments = join_arguments(deployment, run_id, "trust", 0)[1:]
+        client.execute_command("EVAL", script("join")[0], *arguments)
+
+
+class Colour(ABC):
+    """A backend as one of the drivers shows it; every call blocks until it is done."""
+
+    def __init__(self, backend: RedisBackend) -> None:
+        self.backend = backend
+
+    @abstractmethod
+    def acquire(
+        self, *resources: str, ttl: float = 8.0, wait: float = 0.0, holder: str = HOLDER
+    ) -> Lease:
+        """Take a lock on all resources."""
+
+    @abstractmethod
+    def extend(self, lease: Lease, ttl: float = 8.0) -> tuple[LeaseState, Lease]:
+        """Let a lease live longer."""
+
+    @abstractmethod
+    def release(self, lease: Lease) -> bool | None:
+        """Free a lease."""
+
+    @abstractmethod
+    def inside(self, function: Callable[[], Result]) -> Result:
+        """Call a function where the links may be touched."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close the links, and the loop if there is one."""
+
+    @property
+    @abstractmethod
+    def links(self) -> Links:
+        """The links of this colour."""
+
+    def start(self) -> None:
+        """Begin to connect, and wait until every master that answers is joined."""
+        self.release(self.acquire("warm-up", wait=5.0))
+
+    def usable(self) -> int:
+        """How many masters may vote now."""
+        return self.inside(self.links.usable)
+
+    def wait_usable(self, masters: int, seconds: float = 8.0) -> None:
+        """Wait until so many masters may vote."""
+        until(
+            lambda: self.usable() == masters,
+            f"{masters} usable masters: {[self.fault(m) for m in self.links.masters]}",
+            seconds=seconds,
+        )
+
+    def wait_joined(self) -> None:
+        """Wait until there is a link to every master, whether it may vote or not."""
+        masters = self.links.masters
+        until(lambda: all(m.link for m in masters), f"links: {[m.reason for m in masters]}")
+
+    def wait_fault(self, text: str) -> None:
+        """Wait until no master is counted, each for a reason that begins so."""
+        masters = self.links.masters
+        until(
+            lambda: all(self.fault(m).startswith(text) for m in masters),
+            f"{text}: {[self.fault(m) for m in masters]}",
+        )
+
+    def wait_gone(self, *indexes: int) -> None:
+        """Wait until the links to these masters are given up."""
+        masters = [self.links.masters[index] for index in indexes]
+        until(lambda: all(m.link is None for m in masters), f"links {indexes} are given up")
+
+    def fault(self, master: Master) -> str:
+        """Why a master's vote is not counted now."""
+        return self.inside(lambda: master.fault(self.backend.clock()))
+
+    def settle(self) -> None:
+        """Wait until no master owes a reply."""
+        until(lambda: not self.inside(self._owing), "no master owes a reply")
+
+    def _owing(self) -> list[Master]:
+        # As the tender of the threads does, but without its pauses.
+        for master in self.links.owing():
+            self.links.read(master)
+        self.links.flush()
+        return self.links.owing()
+
+
+class Threads(Colour):
+    """The links that threads share."""
+
+    def acquire(
+        self, *resources: str, ttl: float = 8.0, wait: float = 0.0, holder: str = HOLDER
+    ) -> Lease:
+        return self.backend.acquire(resources, ttl, wait, holder)
+
+    def extend(self, lease: Lease, ttl: float = 8.0) -> tuple[LeaseState, Lease]:
+        return self.backend.extend(lease, ttl)
+
+    def release(self, lease: Lease) -> bool | None:
+        return self.backend.release(lease)
+
+    def inside(self, function: Callable[[], Result]) -> Result:
+        with self.backend.sync_links()._mutex:
+            return function()
+
+    @property
+    def links(self) -> Links:
+        return self.backend.sync_links()
+
+    def close(self) -> None:
+        self.backend.close()
+
+
+class Loop(Colour):
+    """The links of a loop that runs in a thread of its own."""
+
+    def __init__(self, backend: RedisBackend) -> None:
+        super().__init__(backend)
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self.loop.run_forever, name="loop", daemon=True)
+        self._thread.start()
+        self._links = self.run(self._find())
+
+    async def _find(self) -> Links:
+        return self.backend.loop_links()
+
+    def run(self, work: Coroutine[object, object, Result]) -> Result:
+        """The result of a coroutine that runs on the loop."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(30)
+
+    def acquire(
+        self, *resources: str, ttl: float = 8.0, wait: float = 0.0, holder: str = HOLDER
+    ) -> Lease:
+        return self.run(self.backend.aacquire(resources, ttl, wait, holder))
+
+    def extend(self, lease: Lease, ttl: float = 8.0) -> tuple[LeaseState, Lease]:
+        return self.run(self.backend.aextend(lease, ttl))
+
+    def release(self, lease: Lease) -> bool | None:
+        return self.run(self.backend.arelease(lease))
+
+    def inside(self, function: Callable[[], Result]) -> Result:
+        async def call() -> Result:
+            return function()
+
+        return self.run(call())
+
+    @property
+    def links(self) -> Links:
+        return self._links
+
+    def close(self) -> None:
+        self.run(self.backend.aclose())
+        self.run(self.loop.shutdown_asyncgens())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join()
+        self.loop.close()
+
+
+@contextmanager
+def coloured(name: str, backend: RedisBackend) -> Iterator[Colour]:
+    """The backend in the colour of that name, closed afterwards."""
+    colour: Colour = Threads(backend) if name == "threads" else Loop(backend)
+    try:
+        yield colour
+    finally:
+        colour.close()
+
+
+@contextmanager
+def joined(name: str, masters: Sequence[LocalMaster], **settings: Any) -> Iterator[Colour]:
+    """A colour over these masters, or over the `urls` given for them, all of them joined."""
+    urls = settings.pop("urls", None) or [master.url for master in masters]
+    with coloured(name, make_backend(urls, **settings)) as colour:
+        colour.start()
+        colour.wait_usable(len(masters))
+        colour.settle()
+        yield colour
