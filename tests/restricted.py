@@ -1,4 +1,4 @@
-"""The whole suite with the rights of docs/acl.md: `REDLOCK_LEAST_ACL=1 uv run pytest`.
+"""The whole suite with the rights of docs/reference/acl.md: `REDLOCK_LEAST_ACL=1 uv run pytest`.
 
 What is tested connects as the default user, who may run what `least_acl` grants and nothing else;
 the tests themselves as another one. Keys and channels are not restricted: tests have prefixes of

@@ -12,7 +12,7 @@ import pytest
 from tests.live import removed_rules
 
 ROOT = Path(__file__).resolve().parents[1]
-TEXT = (ROOT / "docs" / "faults.md").read_text()
+TEXT = (ROOT / "docs/reference/faults.md").read_text()
 ROWS = re.findall(r"^\| (\d+) \|(.*)\|(.*)\|(.*)\|(.*)\|$", TEXT, re.MULTILINE)
 TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 NAMES = re.compile(r'"([^"]+)"')

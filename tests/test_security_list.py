@@ -20,8 +20,8 @@ from tests.live import test_script_mutants
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "redlock_django"
-LIST = (ROOT / "docs" / "security.md").read_text()
-PROOF = (ROOT / "docs" / "proof.md").read_text()
+LIST = (ROOT / "docs/reference/security.md").read_text()
+PROOF = (ROOT / "docs/explanation/proof.md").read_text()
 NAMED = sorted(set(re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", LIST + PROOF)))
 DEPLOYMENT = Deployment(names=("a", "b", "c"))
 

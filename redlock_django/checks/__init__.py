@@ -1,4 +1,4 @@
-"""System checks `redlock_django.E0xx` and `W0xx`; docs/howto/operate.md lists them.
+"""System checks `redlock_django.E0xx` and `W0xx`; docs/how-to/operate.md lists them.
 
 Their tag is `redlock`, and `redlock_masters` where masters are asked: for that `check` needs
 `--deploy` and a wish, as Django's own checks of databases do.

@@ -127,7 +127,7 @@ _DOORS = (
     (
         "W023",
         "are asked as the user 'default', who usually may do everything",
-        f"Make a user that may do this and no more: {least_acl('redlock')} (docs/acl.md)",
+        f"Make a user that may do this and no more: {least_acl('redlock')} (docs/reference/acl.md)",
         _is_default_user,
     ),
     (

@@ -72,7 +72,10 @@ def check_masters(*, databases: Sequence[str] | None = None, **_: Any) -> list[C
 
 def _faults(alias: str, one: MasterStatus) -> Iterator[CheckMessage]:
     options = load(alias)
-    hints = {**_HINTS, "acl": f"It must allow {least_acl(options.key_prefix)} (docs/acl.md)"}
+    hints = {
+        **_HINTS,
+        "acl": f"It must allow {least_acl(options.key_prefix)} (docs/reference/acl.md)",
+    }
     for code, text in one.faults:
         message = f"REDLOCK[{alias!r}]: {one.name}: {text}"
         hint = hints.get(code)

@@ -112,9 +112,14 @@ def _faults(
         text = f"would evict locks if it had a maxmemory (maxmemory-policy {one.policy})"
         yield "policy", f"{text}: set it to noeviction"
     if missing := [command for command in one.forbidden if command in LOCKS]:
-        yield "acl", f"its ACL forbids {', '.join(missing)} (docs/acl.md has the least that works)"
+        text = (
+            f"its ACL forbids {', '.join(missing)} (docs/reference/acl.md has the least that works)"
+        )
+        yield "acl", text
     if missing := [command for command in one.forbidden if command in WAITING]:
-        text = f"its ACL forbids {', '.join(missing)}: it cannot call who waits (docs/acl.md)"
+        text = (
+            f"its ACL forbids {', '.join(missing)}: it cannot wake waiters (docs/reference/acl.md)"
+        )
         yield "waiting", text
     if twins:
         yield "twin", f"is the same server as {', '.join(twins)}: none of them is counted"

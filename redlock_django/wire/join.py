@@ -232,7 +232,7 @@ def describe(error: Exception, timeout: float) -> str:
     if isinstance(error, AuthenticationError):
         return "refused the password"
     if denied := forbidden(error):
-        return f"{denied} (docs/acl.md has the least that works)"
+        return f"{denied} (docs/reference/acl.md has the least that works)"
     if isinstance(error, RedisTimeoutError | TimeoutError):
         return f"did not answer within {timeout:g} s"
     if isinstance(error, ResponseError):

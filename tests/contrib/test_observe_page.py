@@ -1,4 +1,4 @@
-"""What docs/howto/observe.md shows works as it stands."""
+"""What docs/how-to/observe.md shows works as it stands."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from redlock_django.locking.counters import DESCRIPTIONS
 from redlock_django.locking.lock import lock
 from redlock_django.testing import lose_lock
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs/howto/observe.md").read_text()
+PAGE = (Path(__file__).resolve().parents[2] / "docs/how-to/observe.md").read_text()
 
 pytestmark = pytest.mark.usefixtures("redlock_memory", "_as_before")
 

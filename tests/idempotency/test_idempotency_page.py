@@ -1,4 +1,4 @@
-"""What docs/howto/idempotency.md says is so."""
+"""What docs/how-to/idempotency.md says is so."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from redlock_django import idempotent
 from redlock_django.exceptions import IdempotencyRefused
 from redlock_django.web.responses import problem_of
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs/howto/idempotency.md").read_text()
+PAGE = (Path(__file__).resolve().parents[2] / "docs/how-to/idempotency.md").read_text()
 
 
 def section(heading: str) -> str:

@@ -1,4 +1,4 @@
-"""Every fault of docs/faults.md again, with the rule that guards against it taken out.
+"""Every fault of docs/reference/faults.md again, with the rule that guards against it taken out.
 
 `uv run python -m tests.live.unguarded [ROW ...]` runs, for each rule that a row names, its tests
 without that rule, until one fails: a row whose tests all pass does not show what it says. What is

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.live, pytest.mark.django_db]
 
-DOCS = Path(__file__).parents[2] / "docs" / "acl.md"
+DOCS = Path(__file__).parents[2] / "docs/reference/acl.md"
 BY_HAND = {"eval", "evalsha", "script|load", "info", "subscribe"}  # what no script says
 SERVERS = {
     Path(found).name: found
@@ -146,7 +146,7 @@ def test_looking_and_freeing_with_the_rights_of_people(site: list[LocalMaster]) 
 def test_the_user_of_locks_may_not_look_and_is_told_so(site: list[LocalMaster]) -> None:
     page = held_locks()
     assert all("its ACL forbids" in reason for reason in page.silent.values())
-    assert all("docs/acl.md" in reason for reason in page.silent.values())
+    assert all("docs/reference/acl.md" in reason for reason in page.silent.values())
     ran = run("list_locks")
     assert ran.status == 3
     # How its masters are it may know.

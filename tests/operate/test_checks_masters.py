@@ -125,6 +125,6 @@ def test_clocks_that_stand_apart_and_old_servers(
 def test_every_check_is_in_the_documentation() -> None:
     code = "".join(path.read_text() for path in (ROOT / "redlock_django/checks").glob("*.py"))
     numbers = set(re.findall(r'"(?:redlock_django\.)?([EW]\d{3})"', code))
-    table = (ROOT / "docs/howto/operate.md").read_text()
+    table = (ROOT / "docs/how-to/operate.md").read_text()
     assert len(numbers) > 30
     assert not {number for number in numbers if f"`{number}`" not in table}

@@ -1,4 +1,4 @@
-"""What docs/howto/testing.md shows is run as it stands, by a pytest of its own."""
+"""What docs/how-to/testing.md shows is run as it stands, by a pytest of its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGE = (ROOT / "docs/howto/testing.md").read_text()
+PAGE = (ROOT / "docs/how-to/testing.md").read_text()
 SNIPPETS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 

@@ -1,0 +1,56 @@
+"""Every link and every path that a document names exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCUMENTS = sorted(
+    path
+    for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("*/README.md")]
+    if ".venv" not in path.parts
+)
+# Where a path in code font may start, besides the folder of its document.
+BASES = (".", "redlock_django", "redlock_django/management", "redlock_django/templates")
+# The site that the README's reader creates.
+ELSEWHERE = ("site1/",)
+# Names the files of the commit that was measured.
+RECORDS = {ROOT / "docs/benchmarks.md"}
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+PATH = re.compile(r"`((?:[\w.-]+/)+[\w.-]*\.(?:py|md|lua|toml|css|js|html)|(?:[\w-]+/)+)(?:::\w+)?`")
+FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+
+
+def _anchors(text: str) -> set[str]:
+    """Return the anchors that GitHub makes of the headings of a document."""
+    headings = re.findall(r"^#+ (.+)$", FENCE.sub("", text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def _links(path: Path) -> list[str]:
+    links = LINK.findall(FENCE.sub("", path.read_text()))
+    return [link for link in links if not re.match(r"https?:|mailto:", link)]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_link_resolves(document: Path) -> None:
+    broken = []
+    for link in _links(document):
+        name, _, anchor = link.partition("#")
+        target = (document.parent / name).resolve() if name else document
+        if not target.exists() or (anchor and anchor not in _anchors(target.read_text())):
+            broken.append(link)
+    assert not broken
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_path_in_code_font_exists(document: Path) -> None:
+    if document in RECORDS:
+        return
+    bases = [document.parent, *(ROOT / base for base in BASES)]
+    paths = PATH.findall(FENCE.sub("", document.read_text()))
+    ours = [path for path in paths if not path.startswith(ELSEWHERE)]
+    assert not [path for path in ours if not any((base / path).exists() for base in bases)]
