@@ -1,0 +1,69 @@
+"""Run a protocol: a generator that yields steps and is sent the answer to each.
+
+A protocol is written once and run by any driver, sync or async. `drive` and `adrive` are the
+loop that every driver needs; a driver adds only how it performs one step.
+
+An error of a step, and an interrupt (Ctrl-C, a cancellation) that strikes while a step is
+performed, is thrown into the protocol, which undoes what it began and raises the error again.
+The steps that it yields meanwhile are performed as well.
+
+The shape of these loops is explained in docs/explanation/interrupts.md.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Generator
+from typing import Any, TypeVar
+
+Work = TypeVar("Work")
+Answer = TypeVar("Answer")
+Result = TypeVar("Result")
+
+
+def is_finished(protocol: Generator[Any, Any, Any]) -> bool:
+    """Return whether a protocol has returned or raised, so that nothing may be thrown into it."""
+    return inspect.getgeneratorstate(protocol) == inspect.GEN_CLOSED
+
+
+def drive(protocol: Generator[Work, Answer, Result], perform: Callable[[Work], Answer]) -> Result:
+    """Run a protocol to its end and return its result; `perform` performs a step.
+
+    Raises whatever the protocol raises.
+    """
+    failure: BaseException | None = None
+    while True:
+        try:
+            step = next(protocol) if failure is None else protocol.throw(failure)
+            # This loop is inside the try because Python handles signals where a loop repeats:
+            # outside, a KeyboardInterrupt raised there would not reach the protocol.
+            while True:
+                step = protocol.send(perform(step))
+        except BaseException as error:
+            if not is_finished(protocol):
+                failure = error
+            elif isinstance(error, StopIteration):
+                result: Result = error.value
+                return result
+            else:
+                raise
+
+
+async def adrive(
+    protocol: Generator[Work, Answer, Result], perform: Callable[[Work], Awaitable[Answer]]
+) -> Result:
+    """Run a protocol as `drive` does, in a coroutine."""
+    failure: BaseException | None = None
+    while True:
+        try:
+            step = next(protocol) if failure is None else protocol.throw(failure)
+            while True:
+                step = protocol.send(await perform(step))
+        except BaseException as error:
+            if not is_finished(protocol):
+                failure = error
+            elif isinstance(error, StopIteration):
+                result: Result = error.value
+                return result
+            else:
+                raise
