@@ -1,7 +1,7 @@
 """System checks `redlock_django.E0xx` and `W0xx`; docs/how-to/operate.md lists them.
 
-Their tag is `redlock`, and `redlock_masters` where masters are asked: for that `check` needs
-`--deploy` and a wish, as Django's own checks of databases do.
+Their tag is `redlock`. Checks that connect to the masters have the tag `redlock_masters` and run
+only with `check --deploy --database ALIAS`, as Django's own database checks do.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What is fine on a developer's machine and nowhere else: `check --deploy`. No network."""
+"""Checks of `check --deploy`: settings that are acceptable only in development.
+
+They open no connection.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from django.utils.module_loading import import_string
 from redis.connection import SSLConnection
 
 from redlock_django.backends.memory import MemoryBackend
-from redlock_django.checks.settings import TAG, one_host
+from redlock_django.checks.settings import TAG, same_host_warning
 from redlock_django.conf.masters import host_of, hosts
 from redlock_django.conf.settings import AliasSettings, load
 from redlock_django.exceptions import InvalidRedlock
@@ -25,20 +28,20 @@ from redlock_django.wire.address import Address
 
 @register(TAG, deploy=True)
 def check_deployment(**_: Any) -> list[CheckMessage]:
-    """W001: a password in a URL. E020: locks in memory. W021 to W024: an open door."""
+    """Return W001 (password in a URL), E020 (locks in memory), W021 to W024 (insecure links)."""
     messages: list[CheckMessage] = []
     for alias in locks:
         messages += _passwords_in_urls(alias)
         try:
             options = load(alias)
         except InvalidRedlock:
-            continue  # E001 tells of it
+            continue  # E001 reports it.
         if issubclass(import_string(options.backend), MemoryBackend):
-            messages.append(_in_memory(alias))
+            messages.append(_memory_error(alias))
             continue
         if len(names := hosts(options.addresses).get("", [])) > 1:
-            messages.append(one_host(alias, "this one", names))
-        messages += _doors(options)
+            messages.append(same_host_warning(alias, "this machine", names))
+        messages += _insecure_links(options)
     return messages
 
 
@@ -46,22 +49,22 @@ def _passwords_in_urls(alias: str) -> Iterator[CheckMessage]:
     for where, url in _urls(settings.REDLOCK[alias]):
         if _has_password(url):
             yield checks.Warning(
-                f"REDLOCK[{alias!r}]: MASTERS: {where} has a password in its URL, which "
-                "Django's debug page and error mails show.",
-                hint="Move it to OPTIONS: {'password': ...}, which they mask.",
+                f"REDLOCK[{alias!r}]: MASTERS: {where} has a password in its URL. Django's debug "
+                "page and error emails show it.",
+                hint="Move the password to OPTIONS = {'password': ...}, where Django masks it.",
                 id="redlock_django.W001",
             )
 
 
 def _urls(section: Any) -> Iterator[tuple[str, Any]]:
-    """Give every URL, however wrong the rest is, and where it stands."""
+    """Yield every URL and its position, even when the rest of the settings is invalid."""
     masters = section.get("MASTERS", ()) if isinstance(section, Mapping) else ()
     if isinstance(masters, str):
         masters = masters.split(",")
     for number, entry in enumerate(masters if isinstance(masters, list | tuple) else (), 1):
         if isinstance(entry, list | tuple):
-            for position, url in enumerate(entry, 1):
-                yield f"group {number}, master {position}", url
+            for index, url in enumerate(entry, 1):
+                yield f"group {number}, master {index}", url
         else:
             yield f"master {number}", entry
 
@@ -70,70 +73,72 @@ def _has_password(url: object) -> bool:
     try:
         return bool(urlsplit(str(url)).password)
     except ValueError:
-        return False  # E001 tells of it
+        return False  # E001 reports it.
 
 
-def _in_memory(alias: str) -> CheckMessage:
+def _memory_error(alias: str) -> CheckMessage:
     return Error(
-        f"REDLOCK[{alias!r}]: BACKEND keeps its locks in the memory of one process, and so "
-        "excludes nobody in another.",
-        hint="Leave BACKEND out, and name MASTERS.",
+        f"REDLOCK[{alias!r}]: BACKEND keeps locks in the memory of one process, so they do not "
+        "exclude other processes.",
+        hint="Remove BACKEND and list the servers in MASTERS.",
         id="redlock_django.E020",
     )
 
 
-def _doors(options: AliasSettings) -> Iterator[CheckMessage]:
-    for number, problem, hint, is_open in _DOORS:
-        names = [address.name for address in options.addresses if is_open(address)]
+def _insecure_links(options: AliasSettings) -> Iterator[CheckMessage]:
+    for number, problem, hint, is_insecure in _LINK_CHECKS:
+        names = [address.name for address in options.addresses if is_insecure(address)]
         if names:
             yield checks.Warning(
-                f"REDLOCK[{options.alias!r}]: MASTERS: {', '.join(names)} {problem}.",
+                f"REDLOCK[{options.alias!r}]: MASTERS: connections to {', '.join(names)} "
+                f"{problem}.",
                 hint=hint,
                 id=f"redlock_django.{number}",
             )
 
 
-def _is_plain(address: Address) -> bool:
+def _is_unencrypted(address: Address) -> bool:
     return bool(host_of(address)) and not issubclass(address.connection_class, SSLConnection)
 
 
 def _is_anonymous(address: Address) -> bool:
-    ways_in = ("password", "credential_provider", "ssl_certfile")
-    return bool(host_of(address)) and not any(address.kwargs.get(way) for way in ways_in)
+    credentials = ("password", "credential_provider", "ssl_certfile")
+    return bool(host_of(address)) and not any(address.kwargs.get(name) for name in credentials)
 
 
-def _is_default_user(address: Address) -> bool:
+def _has_default_user(address: Address) -> bool:
     user = address.kwargs.get("username") or "default"
     return bool(address.kwargs.get("password")) and user in ("default", b"default")
 
 
-def _trusts_anybody(address: Address) -> bool:
+def _has_unverified_certificate(address: Address) -> bool:
     return address.kwargs.get("ssl_cert_reqs") in ("none", ssl.CERT_NONE)
 
 
-_DOORS = (
+_LINK_CHECKS = (
     (
         "W021",
-        "are asked without TLS: whoever is on the way can read tokens and passwords",
-        "Use rediss:// URLs; silence this where the network is yours alone.",
-        _is_plain,
+        "do not use TLS, so tokens and passwords can be read on the network",
+        "Use rediss:// URLs. On a private network, silence this check.",
+        _is_unencrypted,
     ),
     (
         "W022",
-        "let everybody in, without a password",
-        "Set a password or an ACL user on the servers, and in OPTIONS.",
+        "do not use a password",
+        "Set a password or create an ACL user on the servers, and add it to OPTIONS.",
         _is_anonymous,
     ),
     (
         "W023",
-        "are asked as the user 'default', who usually may do everything",
-        f"Make a user that may do this and no more: {least_acl('redlock')} (docs/reference/acl.md)",
-        _is_default_user,
+        "use the user 'default', which usually has all permissions",
+        "Create an ACL user with only these permissions: "
+        f"{least_acl('redlock')} (docs/reference/acl.md)",
+        _has_default_user,
     ),
     (
         "W024",
-        "may be anybody: ssl_cert_reqs is 'none'",
-        "Leave ssl_cert_reqs out and give ssl_ca_certs.",
-        _trusts_anybody,
+        "do not verify certificates (ssl_cert_reqs is 'none')",
+        "Remove ssl_cert_reqs and set ssl_ca_certs.",
+        _has_unverified_certificate,
     ),
 )

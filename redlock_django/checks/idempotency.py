@@ -1,4 +1,4 @@
-"""Where records of idempotent requests are kept."""
+"""Checks of where the records of idempotent requests are stored."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _NOT_SHARED = ("LocMemCache", "DummyCache")
 
 @register(TAG)
 def check_cache(**_: Any) -> list[CheckMessage]:
-    """W011: a cache for idempotency records that other processes cannot see."""
+    """Return W011 for each alias whose idempotency records are in a cache of one process."""
     warnings: list[CheckMessage] = []
     for alias in locks:
         try:
             options = settings_of(alias)
         except InvalidRedlock:
-            continue  # E001 tells of it
+            continue  # E001 reports it.
         backend = caches.settings.get(options.cache, {}).get("BACKEND", "")
         if options.store == "cache" and backend.rpartition(".")[2] in _NOT_SHARED:
             warnings.append(
                 checks.Warning(
-                    f"REDLOCK[{alias!r}]: IDEMPOTENCY: CACHE {options.cache!r} is not shared by "
-                    "all processes, so that a retry may reach one that knows nothing of it.",
-                    hint="Use a cache in Redis, or STORE = 'database'.",
+                    f"REDLOCK[{alias!r}]: IDEMPOTENCY: CACHE {options.cache!r} is not shared "
+                    "between processes. A retry that reaches another process is executed again.",
+                    hint="Use a cache in Redis, or set STORE to 'database'.",
                     id="redlock_django.W011",
                 )
             )

@@ -1,4 +1,4 @@
-"""Whether `REDLOCK` and `MIDDLEWARE` can work as they are, as far as they show it themselves."""
+"""Checks of `REDLOCK` and `MIDDLEWARE` that need nothing but the settings."""
 
 from __future__ import annotations
 
@@ -25,29 +25,30 @@ _AUTHENTICATION = ".AuthenticationMiddleware"
 
 @register(TAG)
 def check_settings(**_: Any) -> list[CheckMessage]:
-    """E001: an alias of REDLOCK is wrong. E002: a rule is. E003: rules without the middleware.
+    """Return E001 (invalid alias), E002 (invalid rule) and E003 (rules without LockMiddleware).
 
-    W002 to W010: it can work, but hardly as it was meant.
+    W002 to W010 are returned for settings that are valid but probably not intended.
     """
     messages: list[CheckMessage] = []
-    known: list[AliasSettings] = []
-    # Nothing at all is told as a missing "default" is.
+    valid: list[AliasSettings] = []
+    # An empty REDLOCK is reported as a missing "default".
     for alias in list(locks) or ["default"]:
         try:
-            known.append(load(alias))
+            valid.append(load(alias))
             settings_of(alias)
         except InvalidRedlock as error:
             messages.append(Error(str(error), id="redlock_django.E001"))
-    if not messages and any(options.rules for options in known):
+    if not messages and any(options.rules for options in valid):
         messages += _rules()
-    for options in known:
+    for options in valid:
         messages += _masters(options)
         messages += _times(options)
-    if known and "default" not in list(locks):
+    if valid and "default" not in list(locks):
         messages.append(
             checks.Warning(
-                "REDLOCK has no alias 'default', which everything uses that names none.",
-                hint="Call one of them 'default', or give using= everywhere and silence this.",
+                "REDLOCK has no alias 'default', which is used wherever no alias is named.",
+                hint="Rename an alias to 'default', or pass using= everywhere and silence this "
+                "check.",
                 id="redlock_django.W010",
             )
         )
@@ -61,8 +62,9 @@ def _rules() -> Iterator[CheckMessage]:
         yield Error(str(error), id="redlock_django.E002")
     if not lock_middlewares():
         yield Error(
-            "REDLOCK has RULES, but nothing puts them on.",
-            hint="Add 'redlock_django.middleware.LockMiddleware' to MIDDLEWARE.",
+            "LockMiddleware is not installed, so RULES in REDLOCK have no effect.",
+            hint="Add 'redlock_django.middleware.LockMiddleware' to MIDDLEWARE after "
+            "AuthenticationMiddleware.",
             id="redlock_django.E003",
         )
 
@@ -71,40 +73,41 @@ def _masters(options: AliasSettings) -> Iterator[CheckMessage]:
     named = f"REDLOCK[{options.alias!r}]: MASTERS"
     number = len(options.groups[0])
     if number in (1, 2):
-        failing = "it fails" if number == 1 else "one of them fails"
+        failing = "it is down" if number == 1 else "one of them is down"
+        count = "one master" if number == 1 else "two masters"
         yield checks.Warning(
-            f"{named}: with {number} no lock can be taken while {failing}.",
-            hint="Use three or five servers that know nothing of each other.",
+            f"{named}: with {count}, no lock can be acquired while {failing}.",
+            hint="Use three or five independent servers.",
             id="redlock_django.W002",
         )
     elif number and number % 2 == 0:
         yield checks.Warning(
-            f"{named}: of {number} as few may fail as of {number - 1}.",
-            hint="Use an odd number.",
+            f"{named}: {number} masters tolerate no more failures than {number - 1} do.",
+            hint="Use an odd number of masters.",
             id="redlock_django.W003",
         )
-    # Masters of different groups may share a machine: no resource has a majority on it.
+    # Masters of different groups may share a machine: one resource never has a majority on it.
     for host, names in (pair for group in options.groups for pair in hosts(group).items()):
-        # A developer's own machine is told of by --deploy only.
+        # Masters on the local machine are reported by --deploy only.
         if host and len(names) > 1:
-            yield one_host(options.alias, host, names)
+            yield same_host_warning(options.alias, host, names)
     for address in options.addresses:
         for cache in caches_on(address):
             yield checks.Warning(
-                f"{named}: {address.name} is the database of the cache {cache!r}, whose clear() "
-                "deletes every lock in it.",
-                hint="Give locks servers of their own, or at least a database of their own, and "
+                f"{named}: {address.name} is also the database of the cache {cache!r}. Clearing "
+                "the cache deletes every lock in it.",
+                hint="Use separate servers for locks, or at least a separate database, with "
                 "maxmemory-policy noeviction.",
                 id="redlock_django.W005",
             )
 
 
-def one_host(alias: str, host: str, names: list[str]) -> CheckMessage:
-    """Say that several masters stand and fall with one machine."""
+def same_host_warning(alias: str, host: str, names: list[str]) -> CheckMessage:
+    """Return W004: the masters `names` are all on the machine `host`."""
     return checks.Warning(
-        f"REDLOCK[{alias!r}]: MASTERS: {', '.join(names)} are on one machine ({host}), and fail "
-        "together.",
-        hint="Put every master on a machine of its own.",
+        f"REDLOCK[{alias!r}]: MASTERS: {', '.join(names)} are on one machine ({host}), so they "
+        "fail together.",
+        hint="Run every master on a separate machine.",
         id="redlock_django.W004",
     )
 
@@ -114,15 +117,15 @@ def _times(options: AliasSettings) -> Iterator[CheckMessage]:
     longest = options.connect_timeout + 2 * options.master_timeout
     if options.ttl <= longest:
         yield checks.Warning(
-            f"{named}: TTL ({options.ttl:g} s) may be over before a lock is taken: that takes up "
-            f"to CONNECT_TIMEOUT + 2 x MASTER_TIMEOUT = {longest:g} s.",
+            f"{named}: TTL ({options.ttl:g} s) may expire before a lock is acquired, which can "
+            f"take up to CONNECT_TIMEOUT + 2 x MASTER_TIMEOUT = {longest:g} s.",
             hint="Raise TTL, or lower CONNECT_TIMEOUT.",
             id="redlock_django.W008",
         )
     if options.renew and 3 * options.max_hold < 4 * options.ttl:
         yield checks.Warning(
-            f"{named}: MAX_HOLD ({options.max_hold:g} s) ends a lock of TTL ({options.ttl:g} s) "
-            "before its first renewal has done much.",
+            f"{named}: MAX_HOLD ({options.max_hold:g} s) is so close to TTL ({options.ttl:g} s) "
+            "that renewal hardly prolongs a lock.",
             hint="Raise MAX_HOLD to several times TTL, or set RENEW to False.",
             id="redlock_django.W009",
         )
@@ -130,26 +133,27 @@ def _times(options: AliasSettings) -> Iterator[CheckMessage]:
 
 @register(TAG)
 def check_middleware(**_: Any) -> list[CheckMessage]:
-    """W006: LockMiddleware stands before AuthenticationMiddleware. W007: it is there twice."""
+    """Return W006 (LockMiddleware before AuthenticationMiddleware) and W007 (listed twice)."""
     indexes = lock_middlewares()
     if not indexes:
         return []
     messages: list[CheckMessage] = []
-    # By name: without its app it cannot even be imported.
+    # Compared by name: AuthenticationMiddleware cannot be imported without its app.
     users = [n for n, path in enumerate(settings.MIDDLEWARE) if path.endswith(_AUTHENTICATION)]
     if users and indexes[0] < users[0]:
         messages.append(
             checks.Warning(
-                "MIDDLEWARE: LockMiddleware stands before AuthenticationMiddleware.",
-                hint="Put it behind, so that locks need not be kept until sessions are saved.",
+                "MIDDLEWARE: LockMiddleware is listed before AuthenticationMiddleware.",
+                hint="Move it after AuthenticationMiddleware, so that locks are not held until "
+                "sessions are saved.",
                 id="redlock_django.W006",
             )
         )
     if len(indexes) > 1:
         messages.append(
             checks.Warning(
-                f"MIDDLEWARE: LockMiddleware is there {len(indexes)} times.",
-                hint="Leave the one behind AuthenticationMiddleware.",
+                f"MIDDLEWARE: LockMiddleware is listed {len(indexes)} times.",
+                hint="Keep only the entry after AuthenticationMiddleware.",
                 id="redlock_django.W007",
             )
         )
@@ -157,7 +161,7 @@ def check_middleware(**_: Any) -> list[CheckMessage]:
 
 
 def lock_middlewares() -> list[int]:
-    """Give where in MIDDLEWARE a LockMiddleware stands."""
+    """Return the indexes of all LockMiddleware entries in MIDDLEWARE."""
     indexes = []
     for index, path in enumerate(settings.MIDDLEWARE):
         try:

@@ -1,4 +1,4 @@
-"""Whether every locked view gets what its lock needs: kwargs, colour, a transaction in order."""
+"""Checks of every locked view: URL kwargs, sync or async templates, transactions."""
 
 from __future__ import annotations
 
@@ -22,23 +22,25 @@ from redlock_django.web.transactions import OUTSIDE, sees_commits, view_name
 
 @register(TAG)
 def check_views(**_: Any) -> list[CheckMessage]:
-    """E004: an unknown URL kwarg. E005, E006: a lock comes too late. E007: an async template.
+    """Return errors for views whose lock or `@idempotent` cannot work.
 
-    E008: a lock that its alias cannot keep. E009 to E011: `@idempotent` in the wrong place.
+    E004: unknown URL kwarg. E005, E006: lock acquired inside a transaction. E007: async template
+    on a sync view. E008: options that the alias does not allow. E009 to E011: misplaced
+    `@idempotent`.
     """
     if not getattr(settings, "ROOT_URLCONF", None):
         return []
     errors: list[CheckMessage] = []
     for route in routes():
-        # One view at several URLs is told of once, unless the URLs differ in what they give.
-        errors += [error for error in _faults(route) if error not in errors]
+        # A view at several URLs is reported once, unless the URLs pass different kwargs.
+        errors += [error for error in _route_errors(route) if error not in errors]
     return errors
 
 
-def _faults(route: Route) -> Iterator[CheckMessage]:
+def _route_errors(route: Route) -> Iterator[CheckMessage]:
     view: Any = route.pattern.callback
-    yield from _wrong_terms(view_name(view), view, route)
-    yield from _misplaced(view)
+    yield from _option_errors(view_name(view), view, route)
+    yield from _misplaced_idempotent(view)
     atomic = [
         alias
         for alias in connections
@@ -46,11 +48,11 @@ def _faults(route: Route) -> Iterator[CheckMessage]:
         and alias not in getattr(view, "_non_atomic_requests", ())
     ]
     for name, handler in _handlers(view):
-        yield from _wrong_terms(name, handler, route)
+        yield from _option_errors(name, handler, route)
         if atomic and dedupes(handler):
             yield Error(
-                f"{name} is @idempotent inside the transaction of ATOMIC_REQUESTS, so that it "
-                "cannot know what is committed.",
+                f"{name} is @idempotent inside the transaction of ATOMIC_REQUESTS, so it cannot "
+                "know whether the transaction was committed.",
                 hint=IDEMPOTENT_OUTSIDE,
                 id="redlock_django.E009",
             )
@@ -58,8 +60,8 @@ def _faults(route: Route) -> Iterator[CheckMessage]:
             continue
         if not lock_middlewares():
             yield Error(
-                f"{name} takes its lock inside the transaction of ATOMIC_REQUESTS, and nothing "
-                "would keep it until COMMIT.",
+                f"{name} acquires its lock inside the transaction of ATOMIC_REQUESTS, and would "
+                "release it before COMMIT.",
                 hint="Add 'redlock_django.middleware.LockMiddleware' to MIDDLEWARE. Or better: "
                 + OUTSIDE,
                 id="redlock_django.E005",
@@ -67,23 +69,24 @@ def _faults(route: Route) -> Iterator[CheckMessage]:
         for alias in atomic:
             if not sees_commits(connections[alias]):
                 yield Error(
-                    f"{name} takes its lock inside the transaction of ATOMIC_REQUESTS, which on "
-                    f"database {alias!r} may go on reading what was true before the lock.",
+                    f"{name} acquires its lock inside the transaction of ATOMIC_REQUESTS. On the "
+                    f"database {alias!r} that transaction may read data from before the lock.",
                     hint=OUTSIDE,
                     id="redlock_django.E006",
                 )
 
 
-def _misplaced(view: Any) -> Iterator[CheckMessage]:
-    """Find what a replay would slip past."""
+def _misplaced_idempotent(view: Any) -> Iterator[CheckMessage]:
+    """Yield an error where a replay would bypass authentication or permission checks."""
     owner = getattr(view, "view_class", None) or getattr(view, "cls", None)
     if owner is None or not dedupes(view):
         return
     options = getattr(view, "idempotent_options", None)
     if hasattr(owner, "initialize_request"):
         yield Error(
-            f"{view_name(owner)} is @idempotent before REST framework has authenticated anybody.",
-            hint="Put it on handler methods or actions, and LockAPIMixin before APIView.",
+            f"{view_name(owner)}: @idempotent runs before REST framework authenticates the user.",
+            hint="Decorate handler methods or actions instead, and list LockAPIMixin before "
+            "APIView in the base classes.",
             id="redlock_django.E010",
         )
     elif not getattr(options, "replay_check", None) and (inside := permissions_inside(view, owner)):
@@ -93,7 +96,7 @@ def _misplaced(view: Any) -> Iterator[CheckMessage]:
         )
 
 
-def _wrong_terms(name: str, view: Any, route: Route) -> Iterator[CheckMessage]:
+def _option_errors(name: str, view: Any, route: Route) -> Iterator[CheckMessage]:
     options: LockOptions | None = getattr(view, "lock_options", None)
     if options is None:
         return
@@ -104,7 +107,8 @@ def _wrong_terms(name: str, view: Any, route: Route) -> Iterator[CheckMessage]:
     for template in options.templates:
         if template.is_async and not iscoroutinefunction(view):
             yield Error(
-                f"{name} is a sync view, and its template {template.text!r} a coroutine function.",
+                f"{name} is a sync view, but its template {template.text!r} is a coroutine "
+                "function.",
                 id="redlock_django.E007",
             )
     for kwarg, template_text in options.missing(route.kwargs):
@@ -117,11 +121,11 @@ def _wrong_terms(name: str, view: Any, route: Route) -> Iterator[CheckMessage]:
 
 
 def _handlers(view: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """Give the methods of a view class that answer requests, with their names for messages."""
+    """Yield the handler methods of a view class, each with its name for messages."""
     owner = getattr(view, "view_class", None) or getattr(view, "cls", None)
     if owner is None:
         return
-    # Django REST framework's view sets say which action answers which method.
+    # Django REST framework's view sets map HTTP methods to actions.
     actions = getattr(view, "actions", None) or {}
     for name in {*getattr(owner, "http_method_names", ()), *actions.values()}:
         if handler := getattr(owner, name, None):

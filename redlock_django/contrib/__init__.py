@@ -1,3 +1,3 @@
-"""Bridges to other packages; each imports its package only when it is imported itself."""
+"""Integrations with other packages. Each module imports its package; nothing here imports them."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Django REST framework: locks taken after authentication, and errors told in its own way."""
+"""Django REST framework: acquire locks after authentication and raise errors as APIException."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ else:
 
 
 class LockAPIException(APIException):
-    """A lock error as REST framework knows errors: `status_code`, `detail`, `wait`.
+    """A lock error as a REST framework exception with `status_code`, `detail` and `wait`.
 
-    `__cause__` is the lock error. `wait` is whole seconds for `Retry-After`, or None. `detail` is
-    what it says in words; for a request refused for its idempotency key, the whole problem.
+    `__cause__` is the lock error. `wait` is the value of `Retry-After` in whole seconds, or None.
+    `detail` is the message; for a request refused because of its idempotency key, it is the
+    whole problem document.
     """
 
     def __init__(self, error: RedlockError, *, status: int | None = None) -> None:
@@ -38,44 +39,45 @@ class LockAPIException(APIException):
         super().__init__(problem["detail"], problem["code"])
         self.status_code = problem["status"]
         if isinstance(error, IdempotencyRefused):
-            # Not through APIException, which makes everything a text.
+            # Set after APIException.__init__, which converts every value to a string.
             self.detail = problem
         self.wait = retry_after(error)
         self.__cause__ = error
 
 
 def as_api_exception(error: Exception, *, status: int | None = None) -> Exception:
-    """Give the LockAPIException for a lock error, and any other error as it is.
+    """Return a LockAPIException for a lock error, and any other error unchanged.
 
-    `status` is the HTTP status for a held lock; 423 if left out. For the first line of an
-    `EXCEPTION_HANDLER` of your own.
+    `status` is the HTTP status for a held lock; the default is 423. Call it in the first line of
+    a custom `EXCEPTION_HANDLER`.
     """
     return LockAPIException(error, status=status) if isinstance(error, ANSWERED) else error
 
 
 def exception_handler(error: Exception, context: dict[str, Any]) -> Response | None:
-    """REST framework's own `EXCEPTION_HANDLER`, which knows lock errors too."""
+    """Handle lock errors, then everything that REST framework's default handler handles."""
     return views.exception_handler(as_api_exception(error), context)
 
 
 class LockAPIMixin(APIView):
-    """For an APIView or ViewSet: authentication, lock, BEGIN, handler, render, COMMIT, release.
+    """Mixin for an APIView or ViewSet whose handlers are locked.
 
-    Put it first among the base classes, and `@lock_resource` on handler methods and actions.
-    Under ATOMIC_REQUESTS all handlers run in a transaction that begins after authentication,
-    permissions and throttles, and after the lock where there is one. Lock errors go to the
+    The order is: authentication, lock, BEGIN, handler, render, COMMIT, release. List the mixin
+    first among the base classes, and decorate handler methods and actions with `@lock_resource`.
+    Under ATOMIC_REQUESTS every handler runs in a transaction that begins after authentication,
+    permissions and throttles, and after the lock if there is one. Lock errors are passed to the
     project's EXCEPTION_HANDLER as LockAPIException.
     """
 
     @classonlymethod
     def as_view(cls, *args: Any, **initkwargs: Any) -> Any:  # noqa: N805
-        """Give the view function, which leaves the transaction to the handlers."""
+        """Return the view function. It opens no transaction: the handlers do."""
         view: Any = super().as_view(*args, **initkwargs)
         view._non_atomic_requests = take_over(view)
         return view
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        """Let a handler without a lock have its transaction too; the others open their own."""
+        """Wrap a handler without a lock in a transaction; a locked handler opens its own."""
         super().initial(request, *args, **kwargs)
         name = str(request.method).lower()
         handler = getattr(self, name, None)
@@ -89,9 +91,9 @@ class LockAPIMixin(APIView):
             return handler(request, *args, **kwargs)
 
     def handle_exception(self, error: Exception) -> HttpResponseBase:
-        """Answer a lock error from the body of a handler as well."""
-        # The handler's own transaction is rolled back already. What REST framework would mark to
-        # be rolled back as well is the block around a user's test.
+        """Return the response for an error, also for a lock error raised in a handler."""
+        # The handler's own transaction has been rolled back. REST framework would also mark the
+        # block around a user's test for rollback, so its marks are restored.
         real = open_blocks()
         tests = [c for c in connections.all(initialized_only=True) if c.in_atomic_block]
         marks = [(c, c.get_rollback()) for c in tests if c not in real]
@@ -105,7 +107,7 @@ class LockAPIMixin(APIView):
     def answer_lock_error(
         self, request: HttpRequest, error: RedlockError, *, status: int | None = None
     ) -> HttpResponseBase:
-        """Answer an error of the lock that was to be taken for a handler."""
+        """Return the response for a lock that could not be acquired for a handler."""
         response = self.handle_exception(as_api_exception(error, status=status))
         if isinstance(error, IdempotencyRefused):
             response["Cache-Control"] = "no-store"
@@ -124,7 +126,7 @@ class LockAPIMixin(APIView):
         def finalize_once(
             request: Request, response: HttpResponseBase, *args: Any, **kwargs: Any
         ) -> Any:
-            # dispatch() does it too, but to another response if the lock was lost meanwhile.
+            # dispatch() finalizes again; it passes another response if the lock was lost since.
             return response if response is done else finalize(request, response, *args, **kwargs)
 
         self.__dict__["finalize_response"] = finalize_once

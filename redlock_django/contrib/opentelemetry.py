@@ -1,8 +1,8 @@
-"""OpenTelemetry: what this process has counted, as observable instruments.
+"""OpenTelemetry: the counters of this process as observable instruments.
 
-`observe()` once in each process, behind the set-up of the SDK: with servers that fork, in their
-post-fork hook. Only the API is needed here. Attributes are `redlock.using` and, for masters,
-`redlock.master`; never a resource, of which there may be any number.
+Call `observe()` once in each process after the SDK is set up; with a server that forks, in its
+post-fork hook. Only the API package is required. Attributes are `redlock.using` and, for masters,
+`redlock.master`. A resource is never an attribute, because the number of resources is unbounded.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ Callback = Callable[[CallbackOptions], Iterator[Observation]]
 
 
 def observe(meter: Meter | None = None) -> None:
-    """Make an instrument for each number of `counters.Counts`, and for the masters.
+    """Create an instrument for each counter of `counters.Counts`, and two for the masters.
 
-    `redlock.acquired` and so on, `redlock.master.errors` and `redlock.master.up`. `meter` is the
-    global provider's if left out. Asks no master, and costs locks nothing.
+    They are `redlock.acquired` and so on, `redlock.master.errors` and `redlock.master.up`.
+    `meter` defaults to one of the global provider. Reading them sends nothing to the masters and
+    does not slow down locks.
     """
     meter = meter or get_meter("redlock_django")
     for name, description in DESCRIPTIONS.items():
@@ -43,12 +44,12 @@ def observe(meter: Meter | None = None) -> None:
         "redlock.master.errors",
         [_of_masters(lambda master: master.errors)],
         unit="{error}",
-        description="Lost links and failed attempts to connect",
+        description="Lost connections and failed attempts to connect",
     )
     meter.create_observable_gauge(
         "redlock.master.up",
         [_of_masters(lambda master: int(not master.down))],
-        description="1 unless the master was unreachable last",
+        description="0 if the last attempt to reach the master failed, else 1",
     )
 
 

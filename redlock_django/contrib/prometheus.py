@@ -1,10 +1,10 @@
-"""Prometheus: what this process has counted, as metrics.
+"""Prometheus: the counters of this process as metrics.
 
-`prometheus_client.REGISTRY.register(RedlockCollector())`, once in each process, for instance in
-`AppConfig.ready`. Labels are `using` and, for masters, `master`; never a resource, of which there
-may be any number. Prometheus's multiprocess mode knows no collectors: there, and wherever several
-processes answer behind one address, give each process an address of its own, or use
-`contrib.opentelemetry`.
+Call `prometheus_client.REGISTRY.register(RedlockCollector())` once in each process, for instance
+in `AppConfig.ready`. Labels are `using` and, for masters, `master`. A resource is never a label,
+because the number of resources is unbounded. Prometheus's multiprocess mode does not support
+collectors: there, and wherever several processes share one address, expose each process at an
+address of its own or use `contrib.opentelemetry`.
 """
 
 from __future__ import annotations
@@ -25,18 +25,21 @@ except ImportError as error:
 
 
 class RedlockCollector(Collector):
-    """One counter for each number of `counters.Counts`, and for masters their errors and state.
+    """Collect one metric for each counter of `counters.Counts`, and two for the masters.
 
-    `redlock_acquired_total{using="default"}` and so on, `redlock_master_errors_total` and
-    `redlock_master_up`. Asks no master.
+    They are `redlock_acquired_total{using="default"}` and so on, `redlock_master_errors_total`
+    and `redlock_master_up`. Collecting them sends nothing to the masters.
     """
 
     def describe(self) -> Iterator[Metric]:
-        """The metrics without samples: settings are not read before the first scrape."""
+        """Yield the metrics without samples: settings are not read before the first scrape."""
         yield from _families({})
 
     def collect(self) -> Iterator[Metric]:
-        """The metrics as they are now; raises InvalidRedlock where the settings are wrong."""
+        """Yield the metrics with their current values.
+
+        Raises InvalidRedlock if the settings are invalid.
+        """
         yield from _families({alias: counters[alias] for alias in locks})
 
 
@@ -48,10 +51,12 @@ def _families(every: dict[str, Counts]) -> Iterator[Metric]:
         yield family
     labels = ["using", "master"]
     errors = CounterMetricFamily(
-        "redlock_master_errors", "Lost links and failed attempts to connect", labels=labels
+        "redlock_master_errors", "Lost connections and failed attempts to connect", labels=labels
     )
     up = GaugeMetricFamily(
-        "redlock_master_up", "1 unless the master was unreachable last", labels=labels
+        "redlock_master_up",
+        "0 if the last attempt to reach the master failed, else 1",
+        labels=labels,
     )
     for alias, counts in every.items():
         for name, master in counts.masters.items():

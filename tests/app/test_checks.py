@@ -109,7 +109,7 @@ def test_a_handler_without_the_middleware(
 ) -> None:
     settings.MIDDLEWARE = []
     urls(path("<int:pk>/", view.as_view()))
-    assert f"{view.__name__}.post takes its lock inside the transaction" in found()["E005"]
+    assert f"{view.__name__}.post acquires its lock inside the transaction" in found()["E005"]
     assert set(found()) == {"E005"}
 
 
@@ -127,7 +127,7 @@ def test_an_async_template_of_a_sync_view(urls: Urls) -> None:
         return "a"
 
     urls(path("", lock_resource(by_tenant)(lambda request: HttpResponse())))
-    assert "is a sync view, and its template" in found()["E007"]
+    assert "is a sync view, but its template" in found()["E007"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""System checks of settings alone: what works, but hardly as it was meant."""
+"""System checks that read only the settings: valid settings that are probably not intended."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REDIS_CACHES = ["django_redis.cache.RedisCache", "django.core.cache.backends.red
 @pytest.fixture(autouse=True)
 def _no_network(monkeypatch: pytest.MonkeyPatch, settings: Settings) -> None:
     def refuse(*_: Any) -> None:
-        raise AssertionError("a check has asked the network")
+        raise AssertionError("a check opened a connection")
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
     settings.MIDDLEWARE = []
@@ -30,12 +30,12 @@ def _no_network(monkeypatch: pytest.MonkeyPatch, settings: Settings) -> None:
 
 
 def of(settings: Settings, masters: Any = THREE, **keys: Any) -> dict[str, str]:
-    """The messages about these settings of the default alias."""
+    """Return the check messages for these settings of the default alias."""
     settings.REDLOCK = {"default": {"MASTERS": masters, **keys}}
     return found()
 
 
-def test_settings_in_order(settings: Settings) -> None:
+def test_valid_settings_have_no_messages(settings: Settings) -> None:
     assert of(settings) == {}
     settings.REDLOCK = {"default": {"BACKEND": MEMORY}}
     assert found() == {}
@@ -45,7 +45,7 @@ def test_settings_in_order(settings: Settings) -> None:
     ("number", "expected"),
     [(1, {"W002"}), (2, {"W002"}), (3, set()), (4, {"W003"}), (5, set()), (6, {"W003"})],
 )
-def test_how_many_masters(settings: Settings, number: int, expected: set[str]) -> None:
+def test_number_of_masters(settings: Settings, number: int, expected: set[str]) -> None:
     assert set(of(settings, [f"redis://h{n}" for n in range(number)])) == expected
 
 
@@ -54,9 +54,9 @@ def test_two_masters_on_one_machine(settings: Settings) -> None:
     assert set(said) == {"W004"}
     assert "h1:6379, h1:6380 are on one machine" in said["W004"]
     local = ["redis://127.0.0.1:1", "redis://localhost:2", "unix:///run/redis.sock"]
-    assert of(settings, local) == {}  # a developer's
-    told = found(deploy=True)["W004"]
-    assert "127.0.0.1:1, localhost:2, /run/redis.sock are on one machine" in told
+    assert of(settings, local) == {}  # The local machine is reported by --deploy only.
+    message = found(deploy=True)["W004"]
+    assert "127.0.0.1:1, localhost:2, /run/redis.sock are on one machine" in message
 
 
 @pytest.mark.parametrize("backend", REDIS_CACHES)
@@ -84,7 +84,7 @@ def test_a_database_shared_with_a_cache(
     said = of(settings)
     assert set(said) == ({"W005"} if shared else set())
     if shared:
-        assert "b:6379 is the database of the cache 'sessions'" in said["W005"]
+        assert "b:6379 is also the database of the cache 'sessions'" in said["W005"]
         assert "canary" not in said["W005"]
 
 
@@ -93,15 +93,15 @@ def test_a_master_that_is_named_by_its_cache(settings: Settings) -> None:
         "default": {"BACKEND": REDIS_CACHES[0], "LOCATION": "redis://a/3", "OPTIONS": {"db": 3}}
     }
     assert (
-        "a:6379/3 is the database of the cache 'default'"
+        "a:6379/3 is also the database of the cache 'default'"
         in of(settings, ["cache:default", "redis://b", "redis://c"])["W005"]
     )
 
 
-def test_times_that_do_not_fit(settings: Settings) -> None:
+def test_ttl_and_max_hold_that_are_too_short(settings: Settings) -> None:
     assert "up to CONNECT_TIMEOUT + 2 x MASTER_TIMEOUT = 1.5 s" in of(settings, TTL=1.5)["W008"]
     assert set(of(settings, TTL=1.6)) == set()
-    assert "MAX_HOLD (12 s) ends a lock of TTL (10 s)" in of(settings, MAX_HOLD=12)["W009"]
+    assert "MAX_HOLD (12 s) is so close to TTL (10 s)" in of(settings, MAX_HOLD=12)["W009"]
     assert of(settings, MAX_HOLD=12, RENEW=False) == {}
     assert of(settings, MAX_HOLD=14) == {}
 
@@ -122,7 +122,7 @@ def test_no_default(settings: Settings) -> None:
         ([LOCK_MIDDLEWARE, AUTHENTICATION, LOCK_MIDDLEWARE], {"W006", "W007"}),
     ],
 )
-def test_the_place_of_the_middleware(
+def test_position_of_the_middleware(
     settings: Settings, middleware: list[str], expected: set[str]
 ) -> None:
     settings.MIDDLEWARE = middleware
@@ -142,7 +142,7 @@ def test_everything_can_be_silenced(settings: Settings) -> None:
     call_command("check", "--tag", "redlock", "--fail-level", "WARNING")
 
 
-# Before a deployment.
+# `check --deploy`.
 
 
 def deployed(settings: Settings, masters: Any, **keys: Any) -> dict[str, str]:
@@ -150,7 +150,7 @@ def deployed(settings: Settings, masters: Any, **keys: Any) -> dict[str, str]:
     return found(deploy=True)
 
 
-def test_a_deployment_in_order(settings: Settings) -> None:
+def test_valid_deployment_has_no_messages(settings: Settings) -> None:
     login = {"username": "shop", "password": "canary"}
     assert deployed(settings, [f"rediss://h{n}" for n in "abc"], OPTIONS=login) == {}
     with_certificates = [f"rediss://h{n}?ssl_certfile=/c&ssl_keyfile=/k" for n in "abc"]
@@ -172,7 +172,7 @@ def test_a_password_in_a_url(settings: Settings) -> None:
     assert "canary" not in str(said)
 
 
-def test_open_doors(settings: Settings) -> None:
+def test_insecure_links(settings: Settings) -> None:
     masters = [
         "redis://u:p@h1",
         "rediss://h2",
@@ -180,10 +180,10 @@ def test_open_doors(settings: Settings) -> None:
         "rediss://u:p@h4?ssl_cert_reqs=none",
     ]
     said = deployed(settings, masters)
-    assert "MASTERS: h1:6379 are asked without TLS" in said["W021"]
-    assert "MASTERS: h2:6379 let everybody in" in said["W022"]
-    assert "MASTERS: h3:6379 are asked as the user 'default'" in said["W023"]
+    assert "MASTERS: connections to h1:6379 do not use TLS" in said["W021"]
+    assert "MASTERS: connections to h2:6379 do not use a password" in said["W022"]
+    assert "MASTERS: connections to h3:6379 use the user 'default'" in said["W023"]
     assert "+evalsha" in said["W023"]
-    assert "MASTERS: h4:6379 may be anybody" in said["W024"]
+    assert "MASTERS: connections to h4:6379 do not verify certificates" in said["W024"]
     local = ["redis://127.0.0.1:1", "redis://[::1]:2", "unix:///run/redis.sock"]
     assert set(deployed(settings, local)) == {"W004"}

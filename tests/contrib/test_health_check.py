@@ -1,4 +1,4 @@
-"""django-health-check, with its real view: enough masters, a minority missing, too few."""
+"""django-health-check with its real view: all masters, a missing minority, no quorum."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _three(settings: Settings) -> None:
 
 
 async def ask(**options: Any) -> tuple[int, str]:
-    """The view's answer: its status, and what it says of the masters."""
+    """Return the view's status code and its text about the masters."""
     view = HealthCheckView.as_view(checks=[(CHECK, options)])
     request = RequestFactory().get("/", {"format": "json"})
     answer = await view(request)
@@ -40,18 +40,18 @@ async def ask(**options: Any) -> tuple[int, str]:
     return answer.status_code, text
 
 
-async def test_all_is_well() -> None:
+async def test_all_masters_are_up() -> None:
     with memory_masters():
         assert await ask() == (200, "OK")
 
 
-async def test_a_minority_that_is_missing_harms_nobody() -> None:
+async def test_a_missing_minority_is_no_failure() -> None:
     with memory_masters() as backend:
         backend.hang(1)
         assert await ask() == (200, "OK")
 
 
-async def test_a_minority_that_is_missing_is_told_to_who_asks() -> None:
+async def test_a_missing_minority_is_reported_with_warn() -> None:
     with memory_masters() as backend:
         backend.refuse(1)
         status, text = await ask(warn=True)
@@ -62,7 +62,7 @@ async def test_a_minority_that_is_missing_is_told_to_who_asks() -> None:
 
 
 @pytest.mark.parametrize("warn", [True, False])
-async def test_too_few_are_unavailable(warn: bool) -> None:
+async def test_no_quorum_is_unavailable(warn: bool) -> None:
     with memory_masters() as backend:
         backend.refuse(1)
         backend.restart(2)

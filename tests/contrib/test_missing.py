@@ -1,4 +1,4 @@
-"""A bridge whose package is not there says what to install."""
+"""An integration whose package is missing names the extra to install."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
         ("health_check", "health_check", "health-check"),
     ],
 )
-def test_what_to_install(
+def test_import_error_names_the_extra(
     name: str, package: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     module = f"redlock_django.contrib.{name}"

@@ -1,4 +1,4 @@
-"""What docs/how-to/observe.md shows works as it stands."""
+"""The examples of docs/how-to/observe.md work as written."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("redlock_memory", "_as_before")
 
 @pytest.fixture
 def _as_before() -> Iterator[None]:
-    """No receiver and no collector stays behind."""
+    """Remove the receivers and collectors that a test has added."""
     every = [value for value in vars(signals).values() if isinstance(value, Signal)]
     before = [(signal, signal.receivers) for signal in every]
     for signal in every:
@@ -42,7 +42,7 @@ def _as_before() -> Iterator[None]:
 
 
 def run(heading: str) -> dict[str, Any]:
-    """Run the section's snippet, and give its names."""
+    """Run the code of a section and return its names."""
     found = re.search(rf"^## {heading}\n.*?```python\n(.*?)```", PAGE, re.DOTALL | re.MULTILINE)
     assert found
     names: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""OpenTelemetry, with its real SDK: what a reader of this process sees."""
+"""OpenTelemetry with its real SDK: what a metric reader collects."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _from_zero(settings: Settings) -> None:
     counters._forget()
 
 
-def test_a_reader_sees_what_happened() -> None:
+def test_a_reader_collects_all_counters() -> None:
     reader = InMemoryMetricReader()
     provider = MeterProvider(metric_readers=[reader])
     observe(provider.get_meter("tests"))

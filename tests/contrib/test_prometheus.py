@@ -1,4 +1,4 @@
-"""Prometheus, with its real package: what a scrape of this process says."""
+"""Prometheus with its real package: what a scrape returns."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _from_zero(settings: Settings) -> None:
 def scraped(registry: CollectorRegistry) -> dict[tuple[str, str, str], float]:
     text = generate_latest(registry).decode()
     assert "secret" not in text
-    assert "order" not in text, "a resource is no label"
+    assert "order" not in text, "a resource must not be a label"
     return {
         (sample.name, sample.labels["using"], sample.labels.get("master", "")): sample.value
         for family in text_string_to_metric_families(text)
@@ -40,7 +40,7 @@ def scraped(registry: CollectorRegistry) -> dict[tuple[str, str, str], float]:
     }
 
 
-def test_a_scrape_shows_what_happened() -> None:
+def test_a_scrape_returns_all_counters() -> None:
     registry = CollectorRegistry(auto_describe=True)
     registry.register(RedlockCollector())
     with memory_masters() as backend:
