@@ -20,7 +20,9 @@ ELSEWHERE = ("site1/",)
 # Names the files of the commit that was measured.
 RECORDS = {ROOT / "docs/benchmarks.md"}
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-PATH = re.compile(r"`((?:[\w.-]+/)+[\w.-]*\.(?:py|md|lua|toml|css|js|html)|(?:[\w-]+/)+)(?:::\w+)?`")
+PATH = re.compile(
+    r"`((?:[\w.-]+/)+[\w.-]*\.(?:py|md|lua|toml|css|js|html)|(?:[\w-]+/)+)(?:::\w+)?`"
+)
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
