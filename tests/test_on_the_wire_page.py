@@ -1,0 +1,37 @@
+"""docs/reference/on-the-wire.md names every status, script and key as the code has them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from redlock_django.engine import commands
+from redlock_django.wire import join
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = (ROOT / "docs/reference/on-the-wire.md").read_text()
+LUA = ROOT / "redlock_django/engine/lua"
+DEFINES = {"queue"}  # prepended to others, never run by itself
+
+
+def test_every_status_has_its_number() -> None:
+    rows = re.findall(r"^\| (−?\d) \| `(\w+)` \|", PAGE, re.MULTILINE)
+    said = {name: int(number.replace("−", "-")) for number, name in rows}
+    assert said == {name: getattr(commands, name, getattr(join, name, None)) for name in said}
+    scripts = "".join(path.read_text() for path in LUA.glob("*.lua"))
+    assert {int(number) for number in re.findall(r"round, (-\d), now", scripts)} <= {*said.values()}
+
+
+def test_every_script_is_described() -> None:
+    scripts = {path.stem for path in LUA.glob("*.lua")} - DEFINES - {"join"}
+    assert scripts <= set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE))
+    assert "`join`" in PAGE
+
+
+def test_every_key_is_described() -> None:
+    deployment = commands.Deployment(names=("a",), prefix="P")
+    names = {
+        deployment.lock("R"), deployment.fence("R"), deployment.queue("R"), deployment.held,
+        deployment.marker, deployment.tomb("TOKEN"), deployment.wake("PROCESS"),
+    }  # fmt: skip
+    assert names == set(re.findall(r"^\| `(P:[\w:]+)` \|", PAGE, re.MULTILINE))
