@@ -1,4 +1,4 @@
-"""Every exception a user of the app may want to catch, in one place."""
+"""All exceptions that users of the app may want to catch."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from redlock_django.engine.errors import (
 
 
 class InvalidRedlock(ImproperlyConfigured):
-    """`settings.REDLOCK` cannot work as it is; the message names the alias and the key."""
+    """`settings.REDLOCK` or a decorator is wrong; the message names the alias and the key."""
 
 
 class IdempotencyRefused(RedlockError):

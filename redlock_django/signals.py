@@ -1,28 +1,31 @@
-"""What happened to locks and masters, for whoever wants to be told.
+"""Signals about locks, masters and repeated requests.
 
-Every signal is sent robustly: a receiver that fails is logged, and never breaks a lock.
-Receivers may be coroutine functions. Inside a running loop they are called soon after, in
-a task; only `arelease()` waits for them, since the loop may end behind it.
+Every signal is sent robustly: an exception in a receiver is logged and never breaks a lock.
+Receivers may be coroutine functions. Inside a running loop receivers are called soon after the
+event, in a task; only `arelease()` waits for them, since the loop may end right after it.
 
-Keyword arguments, beside `using` (the alias). Of the first four the sender is the `Lock` class;
-they also have `resources` (a tuple) and `holder` (what `lock(holder=...)` was given: for a
-request `path` and `user`). `fingerprint` tells holders apart without giving the token away.
+Each signal has the keyword argument `using` (the alias) and those listed below. The sender of the
+first four is the `Lock` class; they also have `resources` (a tuple) and `holder` (the mapping
+passed to `lock(holder=...)`; for a request, its `path` and `user`). `fingerprint` identifies a
+holder without revealing its token.
 
-- `lock_acquired`: `fingerprint`, `waited` (seconds until the try that won, 0.0 for the first)
-- `lock_refused`: `reason` (text), `error` (ResourceLocked or QuorumUnreachable), `waited`
-- `lock_released`: `fingerprint`, `held` (seconds), `freed` (True, or None where too few masters
-  have confirmed it yet)
-- `lock_lost`: `fingerprint`, `held`, `reason`; from the holder's thread, or from the one that
-  renews
-- `lock_force_released`: `resource`, `by` (who did it), `freed` (a `freeing.Freed`)
-- `master_down`: `master` (its name), `reason`; once for each outage that this process notices. A
-  connection that was lost and came back at once is none
-- `master_up`: `master`, `reason` (why its votes are not counted yet, "" where they are)
+- `lock_acquired`: `fingerprint`, `waited` (seconds until the attempt that succeeded, 0.0 for the
+  first attempt)
+- `lock_refused`: `reason` (a string), `error` (ResourceLocked or QuorumUnreachable), `waited`
+- `lock_released`: `fingerprint`, `held` (seconds), `freed` (True, or None if too few masters have
+  confirmed the release yet)
+- `lock_lost`: `fingerprint`, `held`, `reason`; sent from the thread or task of the holder, or from
+  that of the renewal
+- `lock_force_released`: `resource`, `by` (the user who released it), `freed` (a
+  `forced_release.Freed`)
+- `master_down`: `master` (its name), `reason`; sent once for each outage that this process
+  notices. A connection that was lost and restored at once is not an outage
+- `master_up`: `master`, `reason` (why the votes of the master are not counted yet, "" if they are)
 - `request_replayed`: the `request` that was answered from a record, its `key_hash`, and the
   `response`; the sender is the `Idempotency` class
 
-Those of the masters come from the thread that connects to that master, which goes on when all
-receivers are done.
+The signals about masters are sent from the thread that connects to the master. It continues when
+all receivers have returned.
 """
 
 from __future__ import annotations
@@ -44,11 +47,11 @@ master_down = Signal()
 master_up = Signal()
 request_replayed = Signal()
 
-_telling: set[asyncio.Task[Any]] = set()  # a loop keeps only weak references to its tasks
+_tasks: set[asyncio.Task[Any]] = set()  # a loop keeps only weak references to its tasks
 
 
-def tell(signal: Signal, **said: Any) -> None:
-    """Send a signal from wherever we are; failures of receivers are logged."""
+def send(signal: Signal, **arguments: Any) -> None:
+    """Send a signal from a thread or from a running loop; log the exceptions of its receivers."""
     if not signal.receivers:
         return
     try:
@@ -56,26 +59,26 @@ def tell(signal: Signal, **said: Any) -> None:
     except RuntimeError:
         loop = None
     if loop is None:
-        _log(signal.send_robust(**said))
+        _log_failures(signal.send_robust(**arguments))
         return
-    task = loop.create_task(signal.asend_robust(**said))
-    _telling.add(task)
-    task.add_done_callback(_told)
+    task = loop.create_task(signal.asend_robust(**arguments))
+    _tasks.add(task)
+    task.add_done_callback(_finish)
 
 
-async def atell(signal: Signal, **said: Any) -> None:
-    """As `tell`, and wait until every receiver is done."""
+async def asend(signal: Signal, **arguments: Any) -> None:
+    """Send a signal as `send` does, and wait until every receiver has returned."""
     if signal.receivers:
-        _log(await signal.asend_robust(**said))
+        _log_failures(await signal.asend_robust(**arguments))
 
 
-def _told(task: asyncio.Task[Any]) -> None:
-    _telling.discard(task)
+def _finish(task: asyncio.Task[Any]) -> None:
+    _tasks.discard(task)
     if not task.cancelled():
-        _log(task.result())
+        _log_failures(task.result())
 
 
-def _log(responses: Any) -> None:
+def _log_failures(responses: Any) -> None:
     for receiver, response in responses:
         if isinstance(response, Exception):
             logger.error("a receiver of a redlock signal failed: %r", receiver, exc_info=response)

@@ -1,8 +1,8 @@
-"""What this process has counted: what became of locks, and of requests that were sent again.
+"""Counters of this process: the outcomes of locks and of repeated requests.
 
-`counters["default"]` is a snapshot for one alias. Numbers only grow, from 0 at the start of
-the process; a forked child begins at 0. They are what this process did, not what the
-masters hold: add them up over all processes.
+`counters["default"]` returns a snapshot of one alias. Counters start at 0 when the process starts
+and only grow; a forked child starts at 0. They count the actions of this process, not the locks on
+the masters: add them up over all processes.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from dataclasses import dataclass, field
 from redlock_django.conf.settings import load
 
 DESCRIPTIONS = {
-    "acquired": "Locks taken",
-    "refused": "Locks refused because somebody else held them",
-    "unavailable": "Locks not taken because too few masters could be asked",
-    "waited": "Locks that were not decided at the first try, whether taken or refused then",
-    "waited_seconds": "Seconds that passed until the last try of those",
-    "released": "Locks given back while they were still ours",
-    "held_seconds": "Seconds that locks were held until they were given back or lost",
-    "lost": "Locks that were lost before they were given back",
-    "released_late": "Locks whose holder only came to give them back when they were lost",
-    "forced": "Locks of others that this process freed by force",
+    "acquired": "Locks acquired",
+    "refused": "Locks refused because another holder had them",
+    "unavailable": "Locks not acquired because too few masters could be reached",
+    "waited": "Locks that needed more than one attempt, whether acquired or refused in the end",
+    "waited_seconds": "Seconds from the first to the last attempt of those locks",
+    "released": "Locks released while they were still held",
+    "held_seconds": "Seconds that locks were held until they were released or lost",
+    "lost": "Locks lost before they were released",
+    "released_late": "Locks that were already lost when their holder released them",
+    "forced": "Locks of other holders that this process released by force",
     "replayed": "Requests answered from an idempotency record",
     "conflicted": "Requests refused because the first one with their key was still running",
     "mismatched": "Requests refused because their key was used for a different one",
     "uncertain": "Requests refused because nobody knows what became of the first with their key",
 }
-"""What each number of `Counts` says."""
+"""A description of each field of `Counts`, for metrics."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MasterCounts:
-    """How a master was for this process.
+    """The condition of one master as this process has seen it.
 
-    `errors` counts links that were lost and attempts to connect that failed, not quiet
-    reconnects; `down` is whether it is unreachable now, as far as this process knows.
+    `errors` counts lost links and failed attempts to connect, not reconnects that worked at once.
+    `down` is True if the master is unreachable now, as far as this process knows.
     """
 
     errors: int = 0
@@ -48,9 +48,10 @@ class MasterCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """A snapshot of the numbers of one alias; `DESCRIPTIONS` says what each of them is.
+    """A snapshot of the counters of one alias; `DESCRIPTIONS` describes each field.
 
-    `masters` has the masters by name, in the order of the settings, once the alias was used.
+    `masters` maps the names of the masters, in the order of the settings, to their counts. It is
+    empty until the alias is used for the first time.
     """
 
     acquired: int = 0
@@ -71,19 +72,19 @@ class Counts:
 
 
 class Counters:
-    """The numbers of all aliases that this process has used."""
+    """The counters of all aliases that this process has used."""
 
     def __init__(self) -> None:
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
-        # Reentrant: a collected object may give its lock back in the middle of a count.
+    def _reset(self) -> None:
+        # Reentrant: a finalizer that runs in the middle of a count may release a lock.
         self._mutex = threading.RLock()
         self._numbers: defaultdict[str, defaultdict[str, float]] = defaultdict(_zeros)
         self._masters: dict[str, dict[str, MasterCounts]] = {}
 
     def __getitem__(self, alias: str) -> Counts:
-        """Give the numbers of an alias as they are now; raises InvalidRedlock for no alias."""
+        """Return a snapshot of an alias; raise InvalidRedlock if there is no such alias."""
         with self._mutex:
             if alias in self._numbers:
                 numbers, masters = dict(self._numbers[alias]), dict(self._masters.get(alias, {}))
@@ -95,21 +96,21 @@ class Counters:
         return iter(list(self._numbers))
 
     def count(self, alias: str, **amounts: float) -> None:
-        """Add to numbers of an alias, by their names in `Counts`."""
+        """Add amounts to the counters of an alias, by their names in `Counts`."""
         with self._mutex:
             numbers = self._numbers[alias]
             for name, amount in amounts.items():
                 numbers[name] += amount
 
-    def know(self, alias: str, masters: Iterable[str]) -> None:
-        """Say which masters an alias has now."""
+    def set_masters(self, alias: str, masters: Iterable[str]) -> None:
+        """Set the names of the masters of an alias; known masters keep their counts."""
         with self._mutex:
-            _ = self._numbers[alias]  # there from now on
+            _ = self._numbers[alias]  # creates the entry, so that __iter__ yields the alias
             known = self._masters.get(alias, {})
             self._masters[alias] = {name: known.get(name, MasterCounts()) for name in masters}
 
-    def master(self, alias: str, name: str, *, up: bool) -> bool:
-        """Note that a master came or failed; give whether that is news to this process."""
+    def set_master_state(self, alias: str, name: str, *, up: bool) -> bool:
+        """Record that a master is up or failed; return whether its state changed."""
         with self._mutex:
             masters = self._masters.setdefault(alias, {})
             before = masters.get(name, MasterCounts())
@@ -124,4 +125,4 @@ def _zeros() -> defaultdict[str, float]:
 
 counters = Counters()
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=counters._forget)
+    os.register_at_fork(after_in_child=counters._reset)

@@ -1,7 +1,7 @@
-"""What happens to locks, masters and repeated requests: counted, logged, signalled in one place.
+"""Events of locks, masters and repeated requests: each is counted, logged and signalled here.
 
-Names of resources were checked before, so no log line can be forged with them; of a token
-only the fingerprint is told.
+Resource names have been checked before, so they cannot forge a log line. Tokens never appear,
+only their fingerprints.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from redlock_django.exceptions import (
 )
 from redlock_django.locking.counters import counters
 from redlock_django.signals import (
-    atell,
+    asend,
     lock_acquired,
     lock_lost,
     lock_refused,
@@ -28,7 +28,7 @@ from redlock_django.signals import (
     master_down,
     master_up,
     request_replayed,
-    tell,
+    send,
 )
 
 if TYPE_CHECKING:
@@ -44,19 +44,19 @@ _REFUSED_AGAIN: dict[type[IdempotencyRefused], str] = {
 
 
 def acquired(hold: HeldLease) -> None:
-    """A lock was taken."""
+    """Report that a lock was acquired."""
     waited = hold.lease.waited
-    _count_tries(hold.backend.alias, "acquired", waited)
+    _count_attempt(hold.backend.alias, "acquired", waited)
     if logger.isEnabledFor(logging.DEBUG):
         logger.debug(
             "redlock %s: acquired by %s after %.3f s",
             ", ".join(hold.lease.resources),
             hold.lease.fingerprint,
             waited,
-            extra={**_fields(hold), "waited": waited},
+            extra={**_log_fields(hold), "waited": waited},
         )
     if lock_acquired.receivers:
-        tell(lock_acquired, **_about(hold), waited=waited)
+        send(lock_acquired, **_signal_arguments(hold), waited=waited)
 
 
 def refused(
@@ -68,19 +68,19 @@ def refused(
     holder: Mapping[str, str],
     proceed: bool,
 ) -> None:
-    """A lock was not taken; with `proceed`, the settings say to go on without."""
+    """Report that a lock was not acquired; `proceed` is True if the caller continues without it."""
     unavailable = isinstance(error, QuorumUnreachable)
-    _count_tries(using, "unavailable" if unavailable else "refused", error.waited)
+    _count_attempt(using, "unavailable" if unavailable else "refused", error.waited)
     logger.log(
         logging.ERROR if unavailable else logging.DEBUG,
-        "redlock %s: no quorum, going on WITHOUT a lock (ON_UNAVAILABLE): %s"
+        "redlock %s: no quorum, continuing WITHOUT a lock (ON_UNAVAILABLE): %s"
         if proceed
         else "redlock %s: not acquired: %s",
         error.resource,
         error,
         extra={"resource": error.resource, "using": using, "waited": error.waited},
     )
-    tell(
+    send(
         lock_refused,
         sender=sender,
         using=using,
@@ -93,43 +93,43 @@ def refused(
 
 
 def released(hold: HeldLease, freed: bool | None) -> None:
-    """A lock was given back while it was ours; `freed` is None where that is not known yet."""
-    held = _given_back(hold, freed)
+    """Report the release of a lock that was held; `freed` is None if it is not confirmed yet."""
+    held = _count_release(hold, freed)
     if lock_released.receivers:
-        tell(lock_released, **_about(hold), held=held, freed=freed)
+        send(lock_released, **_signal_arguments(hold), held=held, freed=freed)
 
 
 async def areleased(hold: HeldLease, freed: bool | None) -> None:
-    """As `released`, and wait until every receiver is done: the loop may end behind it."""
-    held = _given_back(hold, freed)
+    """Report as `released` does, and wait for all receivers: the loop may end right after this."""
+    held = _count_release(hold, freed)
     if lock_released.receivers:
-        await atell(lock_released, **_about(hold), held=held, freed=freed)
+        await asend(lock_released, **_signal_arguments(hold), held=held, freed=freed)
 
 
 def released_late(hold: HeldLease) -> None:
-    """A holder wanted to give a lock back that was lost before."""
+    """Report that a holder released a lock that it had already lost."""
     counters.count(hold.backend.alias, released_late=1)
 
 
 def lost(hold: HeldLease, reason: str) -> None:
-    """A lock was lost before it was given back."""
+    """Report that a lock was lost before it was released."""
     held = hold.held()
     counters.count(hold.backend.alias, lost=1, held_seconds=held)
     logger.warning(
         "redlock %s: the lock was lost: %s",
         ", ".join(hold.lease.resources),
         reason,
-        extra={**_fields(hold), "held": held, "reason": reason},
+        extra={**_log_fields(hold), "held": held, "reason": reason},
     )
     if lock_lost.receivers:
-        tell(lock_lost, **_about(hold), held=held, reason=reason)
+        send(lock_lost, **_signal_arguments(hold), held=held, reason=reason)
 
 
 def master(using: str, name: str, up: bool, reason: str) -> None:
-    """A master failed or came back: told once for each outage, by whatever link it was noticed."""
-    if not counters.master(using, name, up=up):
+    """Report that a master failed or is back: once for each outage, whichever link noticed it."""
+    if not counters.set_master_state(using, name, up=up):
         return
-    if up:  # why it failed is in the log already
+    if up:  # the wire has already logged why it failed
         logger.info(
             "redlock master %s is back%s",
             name,
@@ -137,13 +137,13 @@ def master(using: str, name: str, up: bool, reason: str) -> None:
             extra={"master": name, "using": using},
         )
     signal = master_up if up else master_down
-    tell(signal, sender=BaseBackend, using=using, master=name, reason=reason)
+    send(signal, sender=BaseBackend, using=using, master=name, reason=reason)
 
 
 def replayed(using: str, *, sender: type, **said: Any) -> None:
     """A request was answered from a record."""
     counters.count(using, replayed=1)
-    tell(request_replayed, sender=sender, using=using, **said)
+    send(request_replayed, sender=sender, using=using, **said)
 
 
 def refused_again(using: str, error: type[IdempotencyRefused]) -> None:
@@ -152,14 +152,14 @@ def refused_again(using: str, error: type[IdempotencyRefused]) -> None:
         counters.count(using, **{name: 1})
 
 
-def _count_tries(using: str, outcome: str, waited: float) -> None:
+def _count_attempt(using: str, outcome: str, waited: float) -> None:
     if waited:
         counters.count(using, **{outcome: 1}, waited=1, waited_seconds=waited)
     else:
         counters.count(using, **{outcome: 1})
 
 
-def _given_back(hold: HeldLease, freed: bool | None) -> float:
+def _count_release(hold: HeldLease, freed: bool | None) -> float:
     held = hold.held()
     counters.count(hold.backend.alias, released=1, held_seconds=held)
     if logger.isEnabledFor(logging.DEBUG):
@@ -169,12 +169,12 @@ def _given_back(hold: HeldLease, freed: bool | None) -> float:
             hold.lease.fingerprint,
             held,
             "" if freed else ", not confirmed",
-            extra={**_fields(hold), "held": held},
+            extra={**_log_fields(hold), "held": held},
         )
     return held
 
 
-def _fields(hold: HeldLease) -> dict[str, Any]:
+def _log_fields(hold: HeldLease) -> dict[str, Any]:
     return {
         "resource": ", ".join(hold.lease.resources),
         "using": hold.backend.alias,
@@ -182,7 +182,7 @@ def _fields(hold: HeldLease) -> dict[str, Any]:
     }
 
 
-def _about(hold: HeldLease) -> dict[str, Any]:
+def _signal_arguments(hold: HeldLease) -> dict[str, Any]:
     return {
         "sender": hold.sender,
         "using": hold.backend.alias,

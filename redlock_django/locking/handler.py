@@ -110,7 +110,7 @@ def _make(options: AliasSettings) -> LockService:
         for addresses, deployment in zip(options.groups, deployments_of(options), strict=True)
     ]
     backend = groups[0] if len(groups) == 1 else ShardedBackend(groups)
-    counters.know(options.alias, backend.names)
+    counters.set_masters(options.alias, backend.names)
     return LockService(options, backend)
 
 

@@ -19,7 +19,7 @@ from redlock_django.locking.handler import locks
 from redlock_django.locking.names import check_resource, printable
 from redlock_django.models import ForcedRelease
 from redlock_django.operate.inspection import look, silent_masters, span_of, under_way
-from redlock_django.signals import lock_force_released, tell
+from redlock_django.signals import lock_force_released, send
 from redlock_django.wire.survey import Survey
 
 logger = logging.getLogger("redlock_django")
@@ -167,7 +167,7 @@ def _record(freed: Freed, by: str) -> None:
         ", ".join(f"{name}: {word}" for name, word in freed.masters.items()),
         extra={"resource": freed.resource, "using": freed.using, "by": by},
     )
-    tell(
+    send(
         lock_force_released,
         sender=force_release,
         using=freed.using,

@@ -36,7 +36,7 @@ Elsewhere = Callable[[str], AbstractContextManager[None]]
 @pytest.fixture(autouse=True)
 def backend(settings: Settings) -> MemoryBackend:
     settings.REDLOCK = {"default": {"BACKEND": MEMORY, "MASTERS": THREE}}
-    counters._forget()
+    counters._reset()
     backend = locks["default"].backend
     assert isinstance(backend, MemoryBackend)
     return backend
@@ -199,7 +199,7 @@ def test_an_alias_that_is_none_is_an_error_that_names_the_nearest(settings: Sett
 
 def test_the_masters_are_those_of_the_settings(settings: Settings) -> None:
     assert list(counters["default"].masters) == [f"10.0.0.{n}:6379" for n in (1, 2, 3)]
-    counters.master("default", "10.0.0.2:6379", up=False)
+    counters.set_master_state("default", "10.0.0.2:6379", up=False)
     settings.REDLOCK = {"default": {"BACKEND": MEMORY, "MASTERS": [*THREE[1:], "redis://new"]}}
     _ = locks["default"]
     assert counters["default"].masters == {

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @pytest.fixture(autouse=True)
 def _from_zero(settings: Settings) -> None:
     settings.REDLOCK = {"default": {"MASTERS": ["redis://u:secret@a", "redis://b", "redis://c"]}}
-    counters._forget()
+    counters._reset()
 
 
 def test_a_reader_collects_all_counters() -> None:

@@ -26,7 +26,7 @@ TWO = {
 @pytest.fixture(autouse=True)
 def _from_zero(settings: Settings) -> None:
     settings.REDLOCK = TWO
-    counters._forget()
+    counters._reset()
 
 
 def scraped(registry: CollectorRegistry) -> dict[tuple[str, str, str], float]:

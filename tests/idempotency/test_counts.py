@@ -19,7 +19,7 @@ NAMES = ("replayed", "conflicted", "mismatched", "uncertain")
 
 @pytest.fixture(autouse=True)
 def _from_zero(site: Site) -> None:
-    counters._forget()
+    counters._reset()
 
 
 def counted() -> dict[str, int]:

@@ -41,7 +41,7 @@ def configure(masters: list[LocalMaster], settings: Settings) -> Configure:
                 **section,
             }
         }
-        counters._forget()
+        counters._reset()
         backend = locks["default"].backend
         assert isinstance(backend, RedisBackend)
         return backend
