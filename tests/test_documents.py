@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -23,6 +25,7 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 PATH = re.compile(
     r"`((?:[\w.-]+/)+[\w.-]*\.(?:py|md|lua|toml|css|js|html)|(?:[\w-]+/)+)(?:::\w+)?`"
 )
+SYMBOL = re.compile(r"`((?:[\w.-]+/)*[\w.-]+\.py)::([\w.]+)`")
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
@@ -56,3 +59,33 @@ def test_every_path_in_code_font_exists(document: Path) -> None:
     paths = PATH.findall(FENCE.sub("", document.read_text()))
     ours = [path for path in paths if not path.startswith(ELSEWHERE)]
     assert not [path for path in ours if not any((base / path).exists() for base in bases)]
+
+
+@cache
+def _symbols(path: Path) -> set[str]:
+    """Return the dotted names of the classes, functions, variables and attributes of a file."""
+    found: set[str] = set()
+
+    def add(body: list[ast.stmt], prefix: str) -> None:
+        for node in body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                found.add(prefix + node.name)
+                if isinstance(node, ast.ClassDef):
+                    add(node.body, f"{prefix}{node.name}.")
+            elif isinstance(node, ast.Assign | ast.AnnAssign):
+                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+                names = [name for target in targets for name in ast.walk(target)]
+                found.update(prefix + name.id for name in names if isinstance(name, ast.Name))
+
+    add(ast.parse(path.read_text()).body, "")
+    return found
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_symbol_in_code_font_exists(document: Path) -> None:
+    missing = []
+    for path, name in SYMBOL.findall(FENCE.sub("", document.read_text())):
+        files = [ROOT / base / path for base in BASES if (ROOT / base / path).is_file()]
+        if not any(name in _symbols(file) for file in files):
+            missing.append(f"{path}::{name}")
+    assert not missing
