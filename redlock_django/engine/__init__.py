@@ -1,19 +1,20 @@
-"""THE ALGORITHM: who holds a lock, for how long, and with which fencing token.
+"""The Redlock algorithm: which client holds a lock, for how long, and with which fencing token.
 
-House rules, kept by `tests/test_architecture.py`:
+Rules of this package, checked by `tests/test_architecture.py`:
 
-1. Nothing here performs I/O, reads a clock, starts a thread or draws luck. Time,
-   tokens, proposals and delays are arguments, so a driver (or a simulator) owns them.
-2. Nothing here imports anything of ours but this package; `quorum` and `errors`
-   import nothing of ours at all.
-3. Only `quorum.Tally` compares counts of votes. Nobody else decides who won.
-4. Every way out of a round that did not win (lost, too late, cancelled,
-   interrupted) yields the same release round, so a driver cannot forget to undo.
-5. Times are seconds of the driver's clock as floats; what goes to a master is whole
-   milliseconds (TTLs) or whole microseconds (fences, the master's TIME).
+1. A module of this package performs no I/O, reads no clock, starts no thread and draws no random
+   number. Times, tokens, proposals and delays are arguments, so that a driver or a simulator
+   controls them.
+2. A module of this package imports nothing of redlock_django but this package; `quorum` and
+   `errors` import nothing of redlock_django at all.
+3. Only `quorum.Tally` compares counts of votes. No other code decides whether a round was won.
+4. Every way out of a round that was not won (lost, too late, cancelled, interrupted) yields the
+   same release round, so a driver cannot forget to undo.
+5. Times are seconds of the driver's clock, as floats. A master is sent whole milliseconds (TTLs) or
+   whole microseconds (fences, the master's TIME).
 
-Read `rounds` first: it is the paper (https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/),
-top to bottom. Then `quorum` (who won), `validity` (for how long), `fencing` (which
-token), `commands` and `lua/` (what is said to a master and what each answer means),
-`renewal` (when to extend next).
+Read `rounds` first: it follows the paper from top to bottom
+(https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/). Then read `quorum` (was
+the round won), `validity` (for how long), `fencing` (with which token), `commands` and `lua/` (what
+is sent to a master, and the meaning of each answer), and `renewal` (when to extend next).
 """

@@ -1,8 +1,8 @@
-"""What can be said to a master, and what each answer means.
+"""The commands that are sent to a master, and the meaning of each answer.
 
-Every command is one Lua script of `lua/` (run by EVALSHA), its KEYS, its ARGV, and a
-reading of its reply as a `Vote`. Every reply is an array that begins with the number of
-the round, a status, and the master's clock in µs.
+A command is one Lua script of `lua/` (run by EVALSHA), its KEYS, its ARGV, and a method that reads
+the reply as a `Vote`. Every reply is an array that begins with the number of the round, a status,
+and the master's clock in µs.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from redlock_django.engine.rendezvous import identity
 
 GRANTED = 1
 REFUSED = 0
-NOT_READY = -1  # the marker is absent, another's, or its time has not come
-BURIED = -2  # a tombstone: this token was released before its acquire arrived
-FENCE_AHEAD = -3  # a stored fence stands further ahead of the clock than any honest one
-CORRUPT = -4  # a key of ours holds something that is not ours
+NOT_READY = -1  # the marker is absent or another one, or its ready-at is in the future
+BURIED = -2  # there is a tombstone: this token was released before its acquire arrived
+FENCE_AHEAD = -3  # a stored fence is further ahead of the clock than a valid one can be
+CORRUPT = -4  # a key has another type, or a fence is not a number
 ABSENT = -5  # extend: the master no longer has the lock
-RESERVED = -7  # the lock is free, but somebody else's turn has come
+RESERVED = -7  # the lock is free, but it is another waiter's turn
 
 UNCOUNTED = {
     NOT_READY: "not trusted yet",
     BURIED: "this token was released already",
     FENCE_AHEAD: "its fence is ahead of its clock",
-    CORRUPT: "one of its keys holds something else (wrong type or not a number)",
+    CORRUPT: "one of its keys has another type or is not a number",
 }
 
-QUEUED = ("acquire", "release")  # the scripts that begin with what queue.lua defines
+QUEUED = ("acquire", "release")  # the scripts that include queue.lua
 
 Argument = str | int
 Reply = Sequence[object]
@@ -41,11 +41,11 @@ Reply = Sequence[object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """The masters, by name, and the numbers that every client of them must share.
+    """The names of the masters, and the numbers that every client of them must share.
 
-    `max_ttl`, `max_clock_skew`, `restart_delay` and `fence_ttl` in seconds. Where there are
-    several groups of masters, `groups` has the identity of each, and `group` is the place of
-    this one among them.
+    `max_ttl`, `max_clock_skew`, `restart_delay` and `fence_ttl` are in seconds. If there are
+    several groups of masters, `groups` has the identity of each group and `group` is the index of
+    this group among them.
     """
 
     names: tuple[str, ...]
@@ -59,7 +59,7 @@ class Deployment:
 
     @property
     def masters(self) -> int:
-        """N: how many masters there are, up or not."""
+        """N: the number of configured masters, up or down."""
         return len(self.names)
 
     @property
@@ -69,8 +69,8 @@ class Deployment:
 
     @property
     def fingerprint(self) -> str:
-        """What stands in every marker, so that two deployments with other numbers notice."""
-        # Two that have other groups look for the same resource in different places.
+        """The numbers as one string, stored in every marker so that a mismatch is noticed."""
+        # Deployments with different groups store the same resource on different masters.
         groups = f",groups={identity(self.groups)[:16]}" if self.groups else ""
         return (
             f"n={self.masters},ttl={ms(self.max_ttl)},skew={ms(self.max_clock_skew)},"
@@ -79,43 +79,43 @@ class Deployment:
 
     @property
     def marker(self) -> str:
-        """The key that says since when a master is trusted."""
+        """The key of the marker, which holds the time from which a master is trusted."""
         return f"{self.prefix}:master"
 
     @property
     def held(self) -> str:
-        """The sorted set of the resources held on a master, by expiry in ms."""
+        """The key of the index: a sorted set of the resources held on a master, by expiry in ms."""
         return f"{self.prefix}:held"
 
     def lock(self, resource: str) -> str:
-        """The key of a lock."""
+        """Return the key of a lock."""
         return f"{self.prefix}:lock:{resource}"
 
     def fence(self, resource: str) -> str:
-        """The key of a resource's fence counter."""
+        """Return the key of a resource's fence counter."""
         return f"{self.prefix}:fence:{resource}"
 
     def queue(self, resource: str) -> str:
-        """The sorted set of those who wait for a resource, by ticket."""
+        """Return the key of a resource's queue: a sorted set of its waiters, by ticket."""
         return f"{self.prefix}:queue:{resource}"
 
     def wake(self, process: str) -> str:
-        """The channel on which the waiters of a process are called."""
+        """Return the channel on which masters call the waiters of a process."""
         return f"{self.prefix}:wake:{process}"
 
     def tomb(self, token: str) -> str:
-        """The key that keeps a released token from coming back."""
+        """Return the key of a tombstone, which keeps a released token from being set again."""
         return f"{self.prefix}:tomb:{token}"
 
 
 def ms(seconds: float) -> int:
-    """Seconds as whole milliseconds."""
+    """Return seconds as whole milliseconds."""
     return round(seconds * 1000)
 
 
 @cache
 def script(name: str) -> tuple[str, str]:
-    """The Lua text of a command and its SHA-1, by which a master knows it."""
+    """Return the Lua source of a command and its SHA-1, by which EVALSHA names it."""
     parts = ("queue", name) if name in QUEUED else (name,)
     lua = files(__package__).joinpath("lua")
     text = "".join(lua.joinpath(f"{part}.lua").read_text(encoding="utf-8") for part in parts)
@@ -124,12 +124,12 @@ def script(name: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """One thing said to a master.
+    """One command for a master.
 
-    `name` is the script. `trusted` commands carry the marker the client expects, and the
-    time it is ready at, as their last two arguments: the link adds them, since they
-    differ from master to master. `sets` is whether the command may leave the lock behind,
-    `fenced` whether it is answered with the fence of each resource.
+    `name` is the name of the script. A `trusted` command ends with two more arguments: the marker
+    that the client expects and the time at which that master is ready. They differ from master to
+    master, so the link adds them. `sets` means that the command may leave the lock on the master,
+    `fenced` that its answer has the fence of each resource.
     """
 
     name: ClassVar[str]
@@ -143,15 +143,15 @@ class Command:
 
     @property
     def token(self) -> str:
-        """The token this command is about."""
+        """The token that this command is about."""
         return self.value.split(" ", 1)[0]
 
     def keys(self) -> list[str]:
-        """The KEYS of the script."""
+        """Return the KEYS of the script."""
         raise NotImplementedError
 
     def arguments(self) -> list[Argument]:
-        """The ARGV of the script, without the round's number and the marker."""
+        """Return the ARGV of the script, without the number of the round and the marker."""
         raise NotImplementedError
 
     def _locks_and_fences(self) -> list[str]:
@@ -162,7 +162,7 @@ class Command:
         return [self.deployment.queue(resource) for resource in self.resources]
 
     def vote(self, reply: Reply) -> Vote:
-        """What a reply means. `reply` begins with the status: the round's number is off."""
+        """Return the meaning of a reply, which begins with the status, not the round's number."""
         status, time = _integer(reply[0]), _integer(reply[1])
         if status == GRANTED:
             fences = tuple(map(_integer, reply[2:]))
@@ -182,7 +182,7 @@ class Command:
         until = "with no expiry" if left < 0 else f"for {left / 1000:.3g} s"
         return Vote(
             Ballot.REFUSED,
-            f"{'held by another' if status == REFUSED else 'the turn of a waiter'} {until}",
+            f"{'held by another client' if status == REFUSED else 'reserved for a waiter'} {until}",
             time,
             fences=(_integer(fence),),
             ttl=left,
@@ -195,15 +195,16 @@ class Command:
 def _integer(value: object) -> int:
     if isinstance(value, int):
         return value
-    raise ValueError(f"an integer was expected in a reply, not {type(value).__name__}")
+    raise ValueError(f"expected an integer in a reply, got {type(value).__name__}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acquire(Command):
-    """Take every resource or none. `ttl` in seconds, `proposal` in µs of the client's clock.
+    """Set the lock of every resource or of none.
 
-    A `waiter` (its name; "" for none) that is refused stands in the queue of the resource at
-    fault from then on, by its `ticket`: what it proposed first. Granted, it has left.
+    `ttl` is in seconds, `proposal` in µs of the client's clock. A refused `waiter` (its name; "" if
+    the client does not wait) joins the queue of the resource at fault, ordered by `ticket`, its
+    first proposal. A granted waiter leaves the queues.
     """
 
     name: ClassVar[str] = "acquire"
@@ -241,7 +242,7 @@ class Acquire(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confirm(Command):
-    """Raise the fences to `fences` where, and only where, the lock is still ours."""
+    """Raise the fences to `fences` on masters where every lock still has this token."""
 
     name: ClassVar[str] = "confirm"
     fenced: ClassVar[bool] = True
@@ -257,7 +258,7 @@ class Confirm(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extend(Command):
-    """Let the lock live `ttl` seconds from now where it is still ours. Never re-creates it."""
+    """Set the TTL of locks to `ttl` seconds where they have this token; never re-create one."""
 
     name: ClassVar[str] = "extend"
 
@@ -273,7 +274,7 @@ class Extend(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Heal(Command):
-    """Give a held lock to a master that had forgotten it. Counts from the next extension."""
+    """Set a held lock on a master that had forgotten it; it votes from the next extension on."""
 
     name: ClassVar[str] = "heal"
     sets: ClassVar[bool] = True
@@ -303,8 +304,8 @@ class Heal(Command):
         ]
 
     def vote(self, reply: Reply) -> Vote:
-        # A lock set just now was absent until now: somebody else may have had this
-        # master's vote in between, so it must not count in the round that sets it.
+        # This master did not have the lock until now and may have granted it to another client in
+        # between, so its vote must not count in the round that sets the lock.
         vote = super(Heal, self).vote(reply)
         if vote.ballot is Ballot.GRANTED:
             return failed("healed: counts from the next extension", time=vote.time)
@@ -313,10 +314,11 @@ class Heal(Command):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release(Command):
-    """Free the lock where it is ours, and call the first who waits for it.
+    """Delete the locks that have this token, and call the first waiter of each.
 
-    With `bury`, keep its token from coming back, too. With a `waiter`, that one leaves the
-    queues. Without `calls` the queues stay as they are: who asks again goes on waiting.
+    With `bury`, write a tombstone as well, so that the token cannot be set again. With a `waiter`,
+    remove that waiter from the queues. Without `calls`, leave the queues alone: a client that asks
+    again keeps its place in them.
     """
 
     name: ClassVar[str] = "release"

@@ -1,4 +1,4 @@
-"""What can go wrong with a lock, told apart by whose fault it is."""
+"""The errors of a lock, distinguished by their cause."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Mapping
 class RedlockError(Exception):
     """The base of every error about a lock.
 
-    `resource` is the resource at fault (several are joined by ", ") and `tally`
-    says, by master, what it answered. Neither ever holds a token or a password.
+    `resource` is the resource at fault (several are joined by ", ") and `tally` maps each master to
+    its answer. Neither ever contains a token or a password.
     """
 
     def __init__(
@@ -25,11 +25,11 @@ class RedlockError(Exception):
 
 
 class NotAcquired(RedlockError):
-    """The lock was not taken, and nothing of the attempt is left behind.
+    """The lock was not acquired, and nothing of the attempt is left on the masters.
 
-    `retry_after` is the time in seconds after which another try makes sense, or
-    None where nobody knows. `waited` is how many seconds passed before the last try, 0.0
-    where that was the first.
+    `retry_after` is the time in seconds after which another attempt makes sense, or None if that is
+    unknown. `waited` is the time in seconds that passed before the last attempt, 0.0 if that was
+    the first.
     """
 
     def __init__(
@@ -47,24 +47,24 @@ class NotAcquired(RedlockError):
 
 
 class ResourceLocked(NotAcquired):
-    """Somebody else holds the resource."""
+    """Another client holds the resource."""
 
 
 class QuorumUnreachable(NotAcquired):
-    """Too few masters could be asked: down, hung, or not trusted yet."""
+    """Too few masters can vote: the others are down, do not answer, or are not trusted yet."""
 
 
 class LockLost(RedlockError):
-    """The lock was ours and is not any more."""
+    """The lock was held and is not held any more."""
 
 
 class NotHeld(RedlockError):
-    """The operation needs a lock that is held, and this one never was."""
+    """The operation needs a held lock, and this lock was never acquired."""
 
 
 class AlreadyHeld(RedlockError):
-    """The same task or thread takes again what it already holds."""
+    """The task or thread already holds the lock that it acquires."""
 
 
 class BadResource(RedlockError, ValueError):
-    """The resource name cannot be one: empty, too long, or with forbidden characters."""
+    """The resource name is not valid: it is empty, too long, or has forbidden characters."""

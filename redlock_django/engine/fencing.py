@@ -1,10 +1,9 @@
-"""The fencing token: a number that only grows from one holder of a resource to the next.
+"""The fencing token: a number that grows from one holder of a resource to the next.
 
-The rule, its proof and the counter-examples to simpler ones: each master proposes
-`max(its stored fence + 1, the client's clock clamped to its own)`. The token is the
-highest number any master answered, and it counts only once a majority of masters *that
-still carry this very lock* have stored it. The next holder's majority shares a master
-with that one, and that master answers more.
+Each master proposes `max(its stored fence + 1, the client's clock clamped to the master's)`. The
+token is the highest number that a master answered. It is valid only after a majority of masters
+*that still have this very lock* have stored it. The majority of the next holder shares a master
+with that majority, and this master answers a higher number.
 """
 
 from __future__ import annotations
@@ -13,11 +12,11 @@ from redlock_django.engine.quorum import Ballot, Tally, Vote
 
 
 def highest(tally: Tally, resources: int) -> tuple[int, ...]:
-    """The token for each of `resources` resources: the highest any agreeing master named.
+    """Return the token of each of `resources` resources: the highest number of an agreeing master.
 
-    Refusals count too (plus one, since whoever is there has that fence): it costs
-    nothing and survives the loss of one more master's memory. But not one so far ahead of
-    its own master's clock that no master would confirm it.
+    A refusal counts too, plus one, because the holder in the way has that fence: this costs nothing
+    and survives the loss of one more master's memory. A refusal does not count if its fence is so
+    far ahead of its own master's clock that no master would confirm it.
     """
     best = [0] * resources
     for vote in tally.agreeing:
@@ -33,7 +32,7 @@ def _honest(vote: Vote, skew: int | None) -> bool:
 
 
 def settled(tally: Tally, fences: tuple[int, ...]) -> bool:
-    """Whether a majority that carries the lock has stored each of `fences` already."""
+    """Return whether a majority that has the lock has stored each of `fences` already."""
     votes = tally.counted()
     return all(
         tally.majority(sum(1 for vote in votes if vote.fences[index] >= fence))

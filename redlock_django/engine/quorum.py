@@ -1,4 +1,4 @@
-"""Who won: votes, the tally over N masters, and its verdict."""
+"""Votes, the tally over N masters, and its verdict: is a round won or lost."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from typing import NamedTuple
 
 
 def quorum(masters: int) -> int:
-    """How many of `masters` must agree: more than half, so that two majorities meet."""
+    """Return how many of `masters` must agree: more than half, so that two majorities overlap."""
     return masters // 2 + 1
 
 
 class Ballot(Enum):
-    """What one master said."""
+    """The kind of a master's answer."""
 
     GRANTED = "granted"
-    REFUSED = "refused"  # it answered, and the answer is no
-    FAILED = "failed"  # it did not answer, or may not be counted
+    REFUSED = "refused"  # the master answered no
+    FAILED = "failed"  # the master did not answer, or its answer must not be counted
 
 
 class Vote(NamedTuple):
-    """One master's answer to one round.
+    """The answer of one master in one round.
 
-    `time` is the master's clock in µs, None where it did not answer. `fences` holds one
-    fencing token for each resource (granted), or one for the resource at fault
-    (refused). `ttl` is how long a refusing lock still lives, in ms, -1 for ever. `rival`
-    tells apart who is in the way, `resource` is the index of the resource at fault,
-    `ahead` how many wait for it before us (-1: we do not stand in its queue). `sent` is
-    False only where nothing was ever said to the master.
+    `time` is the master's clock in µs, None if it did not answer. `fences` has one fencing token
+    for each resource (granted), or the token of the resource at fault (refused). `ttl` is the
+    remaining time of a refusing lock in ms, -1 if it has no expiry. `rival` identifies the holder
+    or waiter in the way, `resource` is the index of the resource at fault, and `ahead` is the
+    number of waiters in front of this client in its queue (-1 if the client is not in it). `sent`
+    is False only if no byte was sent to the master.
     """
 
     ballot: Ballot
@@ -42,17 +42,17 @@ class Vote(NamedTuple):
     ahead: int = -1
     sent: bool = True
 
-    def __repr__(self) -> str:  # without the rival, which is a token
+    def __repr__(self) -> str:  # without `rival`, which is a token
         return f"Vote({self.ballot.value}, {self.reason!r})"
 
 
 def granted(time: int | None = None, fences: tuple[int, ...] = ()) -> Vote:
-    """A vote for us."""
+    """Return a vote that grants."""
     return Vote(Ballot.GRANTED, "granted", time, fences)
 
 
 def failed(reason: str, *, sent: bool = True, time: int | None = None) -> Vote:
-    """A vote that does not count, and why."""
+    """Return a vote that does not count, with its reason."""
     return Vote(Ballot.FAILED, reason, time, sent=sent)
 
 
@@ -60,7 +60,7 @@ NOT_ASKED = failed("not asked", sent=False)
 
 
 class Verdict(Enum):
-    """What the votes so far amount to."""
+    """The result of the votes so far."""
 
     PENDING = "pending"
     WON = "won"
@@ -70,10 +70,10 @@ class Verdict(Enum):
 class Tally:
     """The votes of one round over `masters` masters (always the configured number).
 
-    `skew` in µs: a master whose clock stands further than that from the median of the
-    masters that answered is not counted. With `rivals`, a lost tally stays PENDING until
-    either one rival is proved to hold a majority or every master has answered: a split
-    vote, which nobody won, must not be mistaken for a lock that somebody holds.
+    `skew` is in µs: the vote of a master whose clock is further than that from the median of the
+    answering masters does not count. With `rivals`, a lost tally stays PENDING until either one
+    rival is proved to hold a majority or every master has answered: a split vote, which no client
+    won, must not be mistaken for a held lock.
     """
 
     __slots__ = (
@@ -101,8 +101,8 @@ class Tally:
     def cast(self, master: int, vote: Vote) -> Verdict:
         """Count the vote of a master (0-based index) and return the verdict.
 
-        The first vote of a master stands. A verdict, once reached, stands too; later
-        votes are kept, because a renewal wants to know who had forgotten the lock.
+        The first vote of a master is final. A verdict is final too once it is reached. Later votes
+        are still stored, because a renewal needs to know which masters had forgotten the lock.
         """
         if self.votes[master] is not None:
             return self.verdict
@@ -116,15 +116,15 @@ class Tally:
         return self.verdict
 
     def majority(self, votes: int) -> bool:
-        """Whether that many votes decide."""
+        """Return whether that many votes are a majority."""
         return votes >= self.need
 
     def _judge(self) -> Verdict:
         yes = self._yes
         if yes >= self.need and self.majority(len(self.counted())):
             return Verdict.WON
-        # A vote left out for its clock may come back when the median moves, so it still
-        # counts as possible here.
+        # A vote that is left out because of the master's clock may count again when the median
+        # moves, so it is still possible here.
         if self.outstanding and yes + self.outstanding >= self.need:
             return Verdict.PENDING
         if self.outstanding and self.rivals and not (self.unreachable or self.rival_won):
@@ -132,17 +132,17 @@ class Tally:
         return Verdict.LOST
 
     def count(self, ballot: Ballot) -> int:
-        """How many masters voted `ballot`."""
+        """Return how many masters voted `ballot`."""
         return [vote.ballot for vote in self.votes if vote is not None].count(ballot)
 
     def counted(self) -> list[Vote]:
-        """The granting votes of masters whose clocks agree."""
+        """Return the granting votes of masters whose clocks agree."""
         ours = Ballot.GRANTED
         return [vote for vote in self.agreeing if vote.ballot is ours]
 
     @property
     def agreeing(self) -> list[Vote]:
-        """Every answer, granting or refusing, of a master whose clock agrees."""
+        """The answers, granting or refusing, of the masters whose clocks agree."""
         none = Ballot.FAILED
         answers = [vote for vote in self.votes if vote is not None and vote.ballot is not none]
         middle = self._middle()
@@ -151,7 +151,7 @@ class Tally:
         return [vote for vote in answers if self._near(vote, middle)]
 
     def _middle(self) -> float | None:
-        """The median of the masters' clocks in µs; None where they all agree anyway."""
+        """Return the median of the masters' clocks in µs; None if all clocks agree anyway."""
         if self.skew is None:
             return None
         times = [vote.time for vote in self.votes if vote is not None and vote.time is not None]
@@ -166,15 +166,15 @@ class Tally:
 
     @property
     def unreachable(self) -> bool:
-        """Whether too few masters can be counted for a quorum, even if all of them were free."""
+        """Whether too few masters can be counted for a quorum, even if none of them refused."""
         if self.outstanding:
-            # The median may still move, and bring back who stands off it now.
+            # The median may still move, so that a vote left out for its clock counts again.
             return self.masters - self._failed < self.need
         return len(self.agreeing) < self.need
 
     @property
     def denied(self) -> bool:
-        """Whether so many refused that all the others together are no quorum."""
+        """Whether so many masters refused that the others are fewer than a quorum."""
         return self.masters - self.count(Ballot.REFUSED) < self.need
 
     @property
@@ -184,7 +184,7 @@ class Tally:
         return len(rivals) >= self.need and max(map(rivals.count, rivals)) >= self.need
 
     def reasons(self) -> list[str]:
-        """What each master said, in the order of the masters, for people."""
+        """Return the answer of each master in words, in the order of the masters."""
         middle = self._middle()
         reasons = []
         for vote in self.votes:

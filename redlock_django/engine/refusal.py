@@ -1,4 +1,4 @@
-"""Why a lock was not had: held by somebody, or too few masters to say."""
+"""The error for a lock that was not acquired: held by another client, or too few masters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from redlock_django.engine.waiting import free_in
 def refusal(
     deployment: Deployment, resources: tuple[str, ...], tally: Tally, late: bool, waited: float
 ) -> NotAcquired:
-    """The error for a round that was not won; `waited` in seconds."""
+    """Return the error for a round that was not won; `waited` is in seconds."""
     names = ", ".join(resources)
     votes = dict(zip(deployment.names, tally.reasons(), strict=True))
     if late or tally.unreachable:
@@ -28,11 +28,11 @@ def refusal(
         return QuorumUnreachable(
             f"{names}: {why} ({said})", resource=names, tally=votes, waited=waited
         )
-    # Only what is in the way: of several resources the others may well be free.
+    # Name only the resources at fault; the others may be free.
     held = {vote.resource for vote in tally.votes if vote and vote.ballot is Ballot.REFUSED}
     names = ", ".join(resources[index] for index in sorted(held))
     return ResourceLocked(
-        f"{names}: held by somebody else",
+        f"{names}: held by another client",
         resource=names,
         tally=votes,
         retry_after=free_in(tally),

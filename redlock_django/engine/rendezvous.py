@@ -1,8 +1,9 @@
-"""Which group of masters a resource belongs to, when there are several.
+"""The group of masters that a resource belongs to, if there are several groups.
 
-Rendezvous hashing: every group draws a number for the resource, and the highest wins. So no
-table is shared, and a group that comes or goes moves the resources of its own share alone. The
-hash is BLAKE2b, which is the same in every process, Python and year; `hash()` is not.
+This is rendezvous hashing: each group has a score for the resource, and the group with the highest
+score has the resource. So clients share no table, and adding or removing a group moves only the
+resources of that group. The hash is BLAKE2b, which is the same in every process and in every
+version of Python; `hash()` is not.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ from hashlib import blake2b
 
 
 def identity(masters: Iterable[str]) -> str:
-    """By what a group is known: its masters, in whatever order they are named.
+    """Return the identity of a group: a hash of its masters, 32 hex digits.
 
-    Neither its place among the groups nor that of a master in it counts, so that putting
-    either in another order moves nothing. 32 hex digits.
+    The order of the groups and the order of the masters in a group do not count, so reordering
+    moves no resource.
     """
     return blake2b("\n".join(sorted(masters)).encode(), digest_size=16).hexdigest()
 
 
 def chosen(groups: Sequence[str], resource: str) -> int:
-    """Give the place of the group, among these identities, that a resource belongs to."""
+    """Return the index of the group, among these identities, that a resource belongs to."""
     name = resource.encode()
     drawn = [(_drawn(group, name), group) for group in groups]
     return drawn.index(max(drawn))

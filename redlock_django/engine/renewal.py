@@ -1,10 +1,10 @@
-"""When to extend next, for how long, and when to stop."""
+"""When to extend a lease next, for how long, and when to stop."""
 
 from __future__ import annotations
 
 from redlock_django.engine.validity import Lease, LeaseState, drift
 
-SHORTEST = 0.1  # an extension below this is not worth a round: it is used up by the drift
+SHORTEST = 0.1  # seconds; an extension below this is used up by drift and not worth a round
 
 
 def next_extension(
@@ -15,11 +15,12 @@ def next_extension(
     hold_until: float,
     state: LeaseState = LeaseState.RENEWED,
 ) -> tuple[float, float] | None:
-    """When to extend a lease next and the TTL to ask for, or None to let it run out.
+    """Return when to extend a lease next and the TTL to ask for, or None to let it expire.
 
-    A third of the TTL after the last success; after a round that found out nothing,
-    sooner and sooner, so that a short outage is survived. `ttl` is what the holder asked
-    for; no extension reaches beyond `hold_until`, a moment of the driver's clock.
+    The time is a third of the TTL after the last successful extension; after an extension with an
+    unknown result the intervals get shorter and shorter, so that the lease survives a short outage.
+    `ttl` is the TTL that the holder asked for. No extension reaches beyond `hold_until`, a moment
+    of the driver's clock.
     """
     if state is LeaseState.UNKNOWN:
         when = now + max((lease.until - now) / 4, 0.005)

@@ -1,10 +1,10 @@
-"""The rounds of Redlock: acquire, extend, release, written once for every driver.
+"""The rounds of Redlock: acquire, extend and release, written once for every driver.
 
-Each is a generator. It yields a `Round` (say this to the masters, settle this tally) or
-a `Pause`, and is sent the clock when that is done. A driver therefore knows three things:
-to carry a round until its tally is decided, to sleep, and to throw what interrupts it
-(a cancellation, Ctrl-C) *into* the generator, which undoes what it began and raises it
-again. `GeneratorExit` alone means the driver is gone: then nothing can be undone.
+Each is a generator. It yields a `Round` (send these commands, count the answers in this tally) or a
+`Pause`, and is sent the clock when that is done. A driver does three things: it carries a round
+until its tally is decided, it sleeps, and it throws an interrupt (a cancellation, Ctrl-C) *into*
+the generator, which undoes what it began and raises the interrupt again. `GeneratorExit` alone
+means that the driver is gone: then nothing can be undone.
 """
 
 from __future__ import annotations
@@ -29,14 +29,13 @@ from redlock_django.engine.refusal import refusal
 from redlock_django.engine.validity import Lease, LeaseState, valid_until
 from redlock_django.engine.waiting import behind, retry_delay
 
-SPLIT_ROUNDS = 8  # rounds after a split vote before it is called locked
+SPLIT_ROUNDS = 8  # split votes after which a client that does not wait gives up
 
 
 class Round(NamedTuple):
-    """Say `commands[i]` to master i (None: nothing), and settle `tally`.
+    """Send `commands[i]` to master i (None: nothing), and count the answers in `tally`.
 
-    A round that is not `awaited` is put on its way and left alone: its answers are
-    nobody's business.
+    A round that is not `awaited` is sent without waiting for its answers.
     """
 
     commands: tuple[Command | None, ...]
@@ -45,9 +44,9 @@ class Round(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """Sleep that many seconds, or until the waiter in whose protocol this is has been called.
+    """Sleep that many seconds, or until the waiter of this protocol is called.
 
-    It has been called once a majority of masters did so since its last round began.
+    A waiter is called once a majority of masters has called it since its last round began.
     """
 
     seconds: float
@@ -59,7 +58,7 @@ Protocol = Generator[Step, float, Result]
 
 
 def ended(protocol: Generator[object, Any, object]) -> bool:
-    """Whether a protocol has said its last word, so that nothing may be thrown into it."""
+    """Return whether a protocol has returned or raised, so that nothing may be thrown into it."""
     return inspect.getgeneratorstate(protocol) == inspect.GEN_CLOSED
 
 
@@ -77,27 +76,27 @@ def acquire(
     waiter: str = "",
     home: object = None,
 ) -> Protocol[Lease]:
-    """Take a lock on all `resources` or on none.
+    """Acquire the lock of all `resources` or of none.
 
-    `ttl` and `wait` in seconds; `holder` is what is shown of us, without the token.
-    `tokens` are fresh for every round: with one token for all of them, a late undo of the
-    first deletes the lock that the second has won. `proposals` are the wall clock in µs.
+    `ttl` and `wait` are in seconds; `holder` describes this client without the token. `tokens`
+    yields a new token for every round: with one token for all rounds, a late undo of the first
+    round would delete the lock that the second round won. `proposals` yields the wall clock in µs.
     `home` is the lease's.
 
-    Who waits stands in a queue on every master that refuses it, by its first proposal (where
-    its clock is wrong, by what theirs showed then), under the name of `waiter`, by which it is
-    called when its turn comes. First come, first served: a free lock is granted to nobody while
-    somebody waits who came before and can be called, and so never to one who does not wait. A
-    waiter that was called has 0.1 s to ask before its turn is over. Several resources are waited
-    for one at a time, in the queue of the first that is refused; none is kept meanwhile. Let
-    everybody name them in the same order: of two that do not, each would be called for what the
-    other has been promised.
+    A waiter joins a queue on every master that refuses it. Its ticket is its first proposal; if its
+    clock is wrong, the ticket is what a majority's clocks showed at that time. `waiter` is the name
+    by which masters call it when its turn comes. Waiters are served in order: a free lock is
+    granted to no client while an earlier waiter that can be called is in the queue, and so never to
+    a client that does not wait. A waiter that was called has 0.1 s to ask before its turn is over.
+    Several resources are waited for one at a time, in the queue of the first that is refused, and
+    none is held meanwhile. All clients should name them in the same order: two clients that do not
+    would each be called for a lock that is reserved for the other.
 
     Raises ResourceLocked or QuorumUnreachable once `wait` is over.
     """
     asked, give_up = now, now + wait
     splits = ticket = wrong = 0
-    queued: frozenset[int] = frozenset()  # where we may stand in a queue
+    queued: frozenset[int] = frozenset()  # the masters that may have this waiter in a queue
     while True:
         started = now
         value = f"{next(tokens)} {holder}"
@@ -140,8 +139,9 @@ def acquire(
                         waited=started - asked,
                         home=home,
                     )
-            # Nobody is proved to hold it: a split vote, or a race with a release. Asking again
-            # at once is right even for who does not want to wait, else all may lose.
+            # No client is proved to hold the lock: this is a split vote, or a race with a release.
+            # Asking again at once is right even for a client that does not wait; otherwise all of
+            # them may lose.
             split = not (late or last.unreachable or last.rival_won)
             splits += split
             again = now < give_up or (split and splits < SPLIT_ROUNDS)
@@ -156,13 +156,14 @@ def acquire(
                     delay = retry_delay(last, delay, queueing=queueing)
                 if now < give_up:
                     delay = min(delay, give_up - now)
-                resting = not waiter  # then nothing of ours is anywhere
+                resting = not waiter  # then no master has a lock or a ticket of this client
                 now = yield Pause(delay)
                 continue
         except GeneratorExit:
             raise
         except BaseException:
-            # Said again where it struck the undo itself: perhaps before a byte had left.
+            # Sent again if the interrupt struck during the undo itself, perhaps before a byte was
+            # sent.
             if waiter:
                 queued |= _asked(tally)
             if not resting:
@@ -174,11 +175,11 @@ def acquire(
 def extend(
     deployment: Deployment, lease: Lease, ttl: float, *, now: float
 ) -> Protocol[tuple[LeaseState, Lease]]:
-    """Let a lease live `ttl` seconds more; return what was found out, and the lease now valid.
+    """Extend a lease by `ttl` seconds from now; return the result and the lease that is now valid.
 
-    Only masters where the lock is still ours count, and only before the old deadline. A
-    master that said at the last extension that it had forgotten the lock is given it
-    again in the same breath, and counts from the next one.
+    Only masters that still have the lock count, and only before the old deadline. A master that
+    answered the last extension with "forgot the lock" gets the lock again in the same round, and
+    counts from the next one.
     """
     if now >= lease.until:
         return LeaseState.LOST, lease
@@ -207,11 +208,12 @@ def extend(
 def release(
     deployment: Deployment, lease: Lease, *, awaited: bool = True, bury: bool = False
 ) -> Protocol[bool | None]:
-    """Free a lease wherever it may stand.
+    """Release a lease on every master that may have it.
 
-    Returns True if a majority freed it just now, False if it was lost (so many say that it
-    was not ours any more), None where too few answered to know. With `bury`, its token
-    cannot come back either: for releases that do not travel behind their acquire.
+    Returns True if a majority freed it just now, False if it was lost (so many masters answered
+    that the lock does not have this token any more), None if too few masters answered to know. With
+    `bury`, the token cannot be set again either: for a release that is sent on another connection
+    than its acquire, and so may arrive first.
     """
     ask = Release(
         deployment=deployment,
@@ -229,7 +231,7 @@ def release(
     except GeneratorExit:
         raise
     except BaseException:
-        # It may have struck before a byte had left; to free twice does no harm.
+        # The interrupt may have struck before a byte was sent; to release twice is harmless.
         yield Round(commands, Tally(deployment.masters), awaited=False)
         raise
     if tally.verdict is Verdict.WON:
@@ -238,7 +240,7 @@ def release(
 
 
 def _reached(tally: Tally) -> frozenset[int]:
-    """The masters that may carry the lock: all but those never asked or sure to have refused."""
+    """Return the masters that may have the lock: not those never asked or sure to have refused."""
     return frozenset(
         master
         for master, vote in enumerate(tally.votes)
@@ -247,12 +249,12 @@ def _reached(tally: Tally) -> frozenset[int]:
 
 
 def _asked(tally: Tally) -> frozenset[int]:
-    """The masters that may have heard of us, whatever they said."""
+    """Return the masters that may have received a command, whatever they answered."""
     return frozenset(master for master, vote in enumerate(tally.votes) if vote is None or vote.sent)
 
 
 def _forgot(lease: Lease) -> frozenset[int]:
-    """The masters that said in the lease's last round that they do not have it."""
+    """Return the masters that answered in the lease's last round that they do not have the lock."""
     return frozenset(
         master for master, vote in enumerate(lease.tally.votes) if vote is not None and vote.absent
     )

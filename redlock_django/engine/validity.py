@@ -1,4 +1,4 @@
-"""For how long a lock is ours: drift, the deadline, the lease and its states."""
+"""How long a lock is valid: drift, the deadline, the lease and its states."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from redlock_django.engine.quorum import Tally
 
 
 def drift(ttl: float) -> float:
-    """How far clocks may run apart in `ttl` seconds: 1 % and 2 ms for Redis's own precision.
+    """Return how far clocks may drift apart in `ttl` seconds: 1 % plus Redis's precision, 2 ms.
 
     Source: the Redlock page of redis.io, "clock drift".
     """
@@ -18,38 +18,38 @@ def drift(ttl: float) -> float:
 
 
 def valid_until(ttl: float, started: float) -> float:
-    """The moment up to which a lock of `ttl` seconds is surely ours.
+    """Return the moment up to which a lock of `ttl` seconds is certainly held.
 
-    `started` is the clock before the first byte left, so whatever time the round took is
-    gone from the validity already.
+    `started` is the clock before the first byte was sent, so the time that the round took is
+    already subtracted.
     """
     return started + ttl - drift(ttl)
 
 
 def fingerprint_of(token: bytes) -> str:
-    """What may be shown of a token: 8 hex digits of its hash."""
+    """Return the fingerprint of a token, which may be shown: 8 hex digits of its hash."""
     return sha256(token).hexdigest()[:8]
 
 
 class LeaseState(Enum):
-    """What an extension found out."""
+    """The result of an extension."""
 
     RENEWED = "renewed"
-    UNKNOWN = "unknown"  # too few masters answered; what was valid before still is
+    UNKNOWN = "unknown"  # too few masters answered; the lease keeps its old deadline
     LOST = "lost"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """A lock that is held, as one holder knows it.
+    """A held lock, as its holder knows it.
 
-    `value` is what stands on the masters: the token, a space, and who holds it. `ttl` in
-    seconds; `started` and `until` are moments of the driver's clock. `fences` has one
-    fencing token for each resource. `reached` holds the masters (0-based) that may carry
-    the lock, or still have `waiter` (its name, "" for none) in a queue. `tally` is the last
-    round's, whose late votes still come in. `waited` is how many seconds passed before the
-    round that won it, 0.0 where that was the first. `home` is whatever took the lease and
-    must give it back; the engine never looks at it.
+    `value` is stored on the masters: the token, a space, and a description of the holder. `ttl` is
+    in seconds; `started` and `until` are moments of the driver's clock. `fences` has one fencing
+    token for each resource. `reached` has the masters (0-based) that may have the lock, or still
+    have `waiter` (its name, "" for none) in a queue. `tally` is the tally of the last round, which
+    still receives late votes. `waited` is the time in seconds before the round that won, 0.0 if
+    that was the first. `home` is the object that acquired the lease and must release it; the engine
+    never reads it.
     """
 
     resources: tuple[str, ...]
@@ -66,10 +66,10 @@ class Lease:
 
     @property
     def token(self) -> str:
-        """The 32 hex digits that prove ownership: a capability, never to be shown."""
+        """The 32 hex digits that prove ownership. A token is a secret: never show it."""
         return self.value.split(" ", 1)[0]
 
     @property
     def fingerprint(self) -> str:
-        """What may be shown of the token, and stored beside a fence: 8 hex digits of its hash."""
+        """The fingerprint of the token, which may be shown and stored with a fence."""
         return fingerprint_of(self.token.encode())

@@ -1,4 +1,4 @@
-"""When a waiter came, by the masters' clocks, and how long it pauses when nobody calls it."""
+"""The ticket of a waiter by the masters' clocks, and how long a waiter pauses between attempts."""
 
 from __future__ import annotations
 
@@ -6,40 +6,40 @@ from statistics import median
 
 from redlock_django.engine.quorum import Ballot, Tally
 
-# Seconds after which a waiter asks although nobody has called it, and what is added for each
-# who stands before it: so long may a call that was lost cost, and a crowd asks hardly more
-# often than a few. In all no more than the last, else its queue could expire (LINGER).
+# Seconds until a waiter asks again although no master has called it, and the seconds added for each
+# waiter in front of it. So a lost call costs little, and many waiters ask hardly more often than a
+# few. The sum is at most LONGEST: a longer pause could outlive the queue (LINGER in queue.lua).
 FALLBACK, FOR_EACH, LONGEST = 0.1, 0.005, 2.0
 
 
 def behind(tally: Tally, shown: int, took: float) -> int:
-    """By how many µs, at least, our clock is behind a majority's; 0 if hardly.
+    """Return by how many µs, at least, this client's clock is behind a majority's; 0 if near.
 
-    It showed `shown` when the round began, which `took` so many seconds. Each master brings a
-    ticket near its own clock: waiters whose clocks are wrong would stand in another order on
-    each, and refuse each other for long.
+    The client's clock showed `shown` when the round began; the round took `took` seconds. Each
+    master stores a ticket near its own clock: waiters whose clocks are wrong would be in a
+    different order on each master, and refuse each other for long.
     """
     times = [vote.time for vote in tally.agreeing if vote.time is not None]
     if tally.skew is None or not tally.majority(len(times)):
         return 0
     most = round(median(times)) - shown
-    least = min(max(most - round(took * 1_000_000), 0), most)  # they may have answered late
+    least = min(max(most - round(took * 1_000_000), 0), most)  # the masters may answer late
     return least if abs(least) > tally.skew / 2 else 0
 
 
 def retry_delay(tally: Tally, delay: float, *, queueing: bool) -> float:
-    """Seconds until it is worth asking again although nobody calls; `delay` is by chance."""
+    """Return the seconds to pause before asking again without a call; `delay` is random."""
     left = free_in(tally)
     ahead = min((vote.ahead for vote in tally.votes if vote and vote.ahead >= 0), default=0)
     if queueing:
         delay = min(FALLBACK + delay / 2 + FOR_EACH * ahead, LONGEST)
-    # A lock that expires calls nobody: the first in the queue asks first, and if that one is
-    # gone, the next.
+    # A lock that expires calls no waiter. So the first waiter in the queue asks first and, if that
+    # waiter is gone, the next one.
     return delay if left is None else min(delay, left + 0.001 + FOR_EACH * ahead)
 
 
 def free_in(tally: Tally) -> float | None:
-    """Seconds until enough refusing locks have expired for a quorum; None: nobody knows."""
+    """Return the seconds until enough refusing locks expire for a quorum; None if unknown."""
     missing = tally.need - tally.count(Ballot.GRANTED)
     left = sorted(
         vote.ttl

@@ -628,7 +628,7 @@ def test_signals_say_who_and_what(told: Told) -> None:
             in_thread(lock("b").acquire)
     said = {"sender": Lock, "using": "default"}
     ours = {"resources": ("a", "b"), "fingerprint": fingerprint, "holder": {"path": "/x/"}}
-    why = {"reason": "b: held by somebody else", "error": caught.value}
+    why = {"reason": "b: held by another client", "error": caught.value}
     assert told == [
         ("acquired", {**said, **ours, "waited": 0.0}),
         ("refused", {**said, "resources": ("b",), "holder": {}, **why, "waited": 0.0}),

@@ -142,9 +142,9 @@ def test_a_heal_that_set_the_lock_does_not_count() -> None:
 @pytest.mark.parametrize(
     ("left", "text"),
     [
-        (1500, "held by another for 1.5 s"),
-        (-1, "held by another with no expiry"),
-        (0, "held by another for 0 s"),
+        (1500, "held by another client for 1.5 s"),
+        (-1, "held by another client with no expiry"),
+        (0, "held by another client for 0 s"),
     ],
 )
 def test_refused(command: Command, left: int, text: str) -> None:

@@ -89,9 +89,9 @@ def test_what_a_holder_says_can_be_shown_anywhere() -> None:
 def test_a_repr_holds_no_token() -> None:
     token, lost = "a1b2" * 8, Tally(3, rivals=True)
     seen_here = merge("r", [Sighting(0, token.encode() + b" {}", None)], 3, ())
-    lost.cast(0, Vote(Ballot.REFUSED, "held by another", rival=token.encode()))
+    lost.cast(0, Vote(Ballot.REFUSED, "held by another client", rival=token.encode()))
     release = Release(deployment=Deployment(names=("m",)), resources=("r",), value=f"{token} {{}}")
     told = f"{seen_here!r} {lost.votes!r} {release!r}"
     assert seen_here.fingerprint in told
-    assert "held by another" in told
+    assert "held by another client" in told
     assert token not in told

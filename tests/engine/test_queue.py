@@ -91,7 +91,7 @@ def test_whoever_comes_while_others_wait_does_not_overtake() -> None:
     free(masters, lease)
     with pytest.raises(ResourceLocked) as caught:
         masters.run(masters.acquire())
-    assert set(caught.value.tally.values()) == {"the turn of a waiter for 0.1 s"}
+    assert set(caught.value.tally.values()) == {"reserved for a waiter for 0.1 s"}
     assert caught.value.retry_after == pytest.approx(0.1)
     late = Waiting(masters, B)
     assert waiting.won().waiter == A

@@ -131,7 +131,7 @@ def test_a_lock_from_first_to_last(name: str, masters: list[LocalMaster], n: int
     assert play.lines == [
         "A takes order:1: held",
         f"order:1 on {everywhere}",
-        "B takes order:1: ResourceLocked held by another for # s",
+        "B takes order:1: ResourceLocked held by another client for # s",
         "B takes order:2: held",
         f"order:1 on {everywhere}; order:2 on {everywhere}",
         "A extends: renewed",
@@ -164,7 +164,7 @@ def test_several_resources_are_all_or_nothing(name: str, masters: list[LocalMast
     assert play.lines == [
         "A takes order:1+user:7: held",
         "order:1 on 1 2 3; user:7 on 1 2 3",
-        "B takes stock:3+user:7: ResourceLocked held by another for # s",
+        "B takes stock:3+user:7: ResourceLocked held by another client for # s",
         "order:1 on 1 2 3; user:7 on 1 2 3",
         "A extends: renewed",
         "A releases: True",
@@ -234,7 +234,7 @@ def test_a_minority_is_slow(name: str, masters: list[LocalMaster], down: int, n:
             play.wait_clean()
     assert play.lines == [
         "A takes order:1: held",
-        "B takes order:1: ResourceLocked held by another for # s",
+        "B takes order:1: ResourceLocked held by another client for # s",
         "A extends: renewed",
         "A releases: True",
         "B takes order:1: held",
@@ -354,7 +354,7 @@ def test_the_scripts_are_gone_each_time(name: str, masters: list[LocalMaster]) -
     assert play.lines == [
         "A takes order:1: held",
         "A extends: renewed",
-        "B takes order:1: ResourceLocked held by another for # s",
+        "B takes order:1: ResourceLocked held by another client for # s",
         "A releases: True",
         "nothing",
     ]
@@ -443,7 +443,7 @@ def life_on(indexes: str) -> list[str]:
     return [
         "A takes order:1: held",
         f"order:1 on {indexes}",
-        "B takes order:1: ResourceLocked held by another for # s",
+        "B takes order:1: ResourceLocked held by another client for # s",
         "A extends: renewed",
         "A releases: True",
         "nothing",

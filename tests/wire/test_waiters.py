@@ -211,8 +211,8 @@ def test_who_does_not_wait_is_refused_while_somebody_has_the_turn(
             with pytest.raises(ResourceLocked) as caught:
                 other.acquire("order:1")
             assert set(caught.value.tally.values()) <= {
-                "the turn of a waiter for 0.1 s", "no answer yet",
-                *(f"the turn of a waiter for {ms / 1000:.3g} s" for ms in range(100)),
+                "reserved for a waiter for 0.1 s", "no answer yet",
+                *(f"reserved for a waiter for {ms / 1000:.3g} s" for ms in range(100)),
             }  # fmt: skip
             assert caught.value.retry_after is not None
             assert caught.value.retry_after <= 0.1

@@ -1,9 +1,9 @@
--- Take every lock or none.
+-- Set every lock or none.
 -- KEYS: marker, held, tomb, then lock and fence of each resource, then the queue of each
 -- ARGV: round, value, ttl ms, proposal us, skew us, fence ttl ms, max ttl ms, ticket us and
---       waiter ('': none), each resource, expected marker, ready-at us
--- -> round, status, TIME us, then the fences (granted), or place, PTTL ms, fence, token or
---    waiter in the way, and how many wait before us (refused, promised)
+--       waiter ('': does not wait), each resource, expected marker, ready-at us
+-- -> round, status, TIME us, then the fences (granted), or index, PTTL ms, fence, the token or
+--    waiter in the way, and the number of waiters in front (refused, reserved)
 local round, value = tonumber(ARGV[1]), ARGV[2]
 local ttl, fence_ttl, max_ttl = tonumber(ARGV[3]), ARGV[6], tonumber(ARGV[7])
 local skew = tonumber(ARGV[5])
@@ -24,13 +24,13 @@ local proposal = math.min(math.max(tonumber(ARGV[4]), now - skew), now + skew)
 local ticket, waiter = nil, ''
 if ARGV[8] ~= '' then
   ticket, waiter = ARGV[8]:match('^(%d+) (.*)$')
-  -- By how much a client's clock is wrong must not matter to its place either.
+  -- An error of the client's clock must not change its position in the queue either.
   ticket = proposal - (tonumber(ARGV[4]) - tonumber(ticket))
 end
 local reply = { round, 1, now }
 for index = 1, count do
   local lock, fence = seen[2 + 2 * index], seen[3 + 2 * index]
-  -- tonumber also takes '0x10', ' 12 ' and 'nan'; above 2^53 numbers melt together.
+  -- tonumber also accepts '0x10', ' 12 ' and 'nan'; above 2^53 different numbers become equal.
   if fence and not (fence:find('^%d+$') and #fence <= 16) then
     return { round, -4, now }
   end
@@ -38,12 +38,13 @@ for index = 1, count do
   local status, left, other = 0
   if lock and lock ~= value then
     left, other = redis.call('PTTL', KEYS[2 + 2 * index]), lock:sub(1, 32)
-    -- A clock that went back makes locks overlong; only ours (a token, then JSON) are cut.
+    -- A clock that went back makes locks last too long. Only locks of this package (a token, a
+    -- space, then JSON) are shortened.
     if left > max_ttl and lock:find('^%x+ {') == 1 and lock:find(' ', 1, true) == 33 then
       redis.call('PEXPIRE', KEYS[2 + 2 * index], max_ttl)
       left = max_ttl
     end
-    -- So that locks set by other clients show once they contend.
+    -- The index shows locks of other programs too, once a client contends for them.
     local expiry = left < 0 and '+inf' or string.format('%.0f', now_ms + left)
     redis.pcall('ZADD', KEYS[2], 'NX', expiry, ARGV[8 + index])
   elseif not lock then
@@ -54,7 +55,8 @@ for index = 1, count do
   if other then
     local ahead = stand(KEYS[queues + index], waiter, ticket, left < 0 and max_ttl or left)
     for behind = 1, waiter ~= '' and count or 0 do
-      -- Who cannot take everything stands in no other way, and lets the next one have its turn.
+      -- A client that cannot set every lock waits in one queue only, so that the next waiter of the
+      -- others gets its turn.
       local key = KEYS[queues + behind]
       if behind ~= index and redis.pcall('ZREM', key, waiter) == 1 and not seen[2 + 2 * behind] then
         call_first(key, now, '')
@@ -82,7 +84,7 @@ for index = 1, count do
   local key = KEYS[2 + 2 * index]
   redis.call('SET', KEYS[3 + 2 * index], string.format('%.0f', reply[3 + index]), 'PX', fence_ttl)
   if not seen[2 + 2 * index] and not redis.call('SET', key, value, 'NX', 'PX', ttl) then
-    -- MGET shows a key of another type as absent; a script has no rollback, so undo.
+    -- MGET returns a key of another type as absent. A script has no rollback, so undo.
     for before = 1, index - 1 do
       if not seen[2 + 2 * before] then
         redis.call('DEL', KEYS[2 + 2 * before])

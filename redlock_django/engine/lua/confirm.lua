@@ -1,7 +1,7 @@
--- Raise the fences where every lock is still ours.
+-- Raise the fences where every lock still has this token.
 -- KEYS: marker, then lock and fence of each resource
 -- ARGV: round, value, skew us, fence ttl ms, each fence, expected marker, ready-at us
--- -> round, status, TIME us, then the fences as they stand now
+-- -> round, status, TIME us, then the fences that are now stored
 local round = tonumber(ARGV[1])
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]

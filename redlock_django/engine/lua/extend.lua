@@ -1,8 +1,8 @@
--- Let every lock live longer where all of them are still ours. Never re-creates one, and
--- never shortens one: its holder may have been promised more by an extension before.
+-- Extend every lock if all of them still have this token. Never re-creates a lock, and never
+-- shortens one: an earlier extension may have promised its holder more.
 -- KEYS: marker, held, then the lock of each resource
 -- ARGV: round, value, ttl ms, each resource, expected marker, ready-at us
--- -> round, status, TIME us, then the place at fault (absent, refused)
+-- -> round, status, TIME us, then the index at fault (absent, refused)
 local round, ttl = tonumber(ARGV[1]), tonumber(ARGV[3])
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
@@ -27,7 +27,7 @@ local expiry = string.format('%.0f', math.floor(now / 1000) + ttl)
 for index = 1, #KEYS - 2 do
   if redis.call('PTTL', KEYS[2 + index]) < ttl then
     redis.call('PEXPIRE', KEYS[2 + index], ttl)
-    -- The index only shows what is held: an index that is broken must not cost a lock.
+    -- The index is for display only: a broken index must not cost a lock.
     redis.pcall('ZADD', KEYS[2], expiry, ARGV[3 + index])
   end
 end

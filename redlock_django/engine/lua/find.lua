@@ -1,7 +1,7 @@
--- One step of a search through the index.
+-- Search the index: one step of ZSCAN.
 -- KEYS: held
--- ARGV: round, cursor, pattern, how many to look at
--- -> round, status, TIME us, cursor, then each resource found and the ms it has left
+-- ARGV: round, cursor, pattern, how many entries to examine
+-- -> round, status, TIME us, cursor, then each resource found and its remaining ms
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 local now_ms = math.floor(now / 1000)

@@ -1,8 +1,8 @@
--- Give a held lock to a master that had forgotten it.
+-- Set a held lock on a master that had forgotten it.
 -- KEYS: marker, held, tomb, then lock and fence of each resource
 -- ARGV: round, value, ttl ms, skew us, fence ttl ms, each resource, each fence,
 --       expected marker, ready-at us
--- -> round, status, TIME us, then the fences (granted) or the place at fault (refused)
+-- -> round, status, TIME us, then the fences (granted) or the index at fault (refused)
 local round, value, ttl = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]

@@ -1,8 +1,8 @@
--- How a master is for locks. Changes nothing: what would write is about keys that nobody has.
--- KEYS: marker, held, then a lock, a fence and a tombstone that nobody has
+-- Report a master's state. Changes nothing: the commands that write use keys that do not exist.
+-- KEYS: marker, held, then a lock, a fence and a tombstone that do not exist
 -- ARGV: round
--- -> round, status, TIME us, marker (or nothing), how many are held (or nothing: the ACL hides
---    it), then each command that the ACL forbids to scripts
+-- -> round, status, TIME us, marker (or nothing), number of held resources (or nothing: the ACL
+--    hides it), then each command that the ACL forbids to scripts
 local clock = redis.call('TIME')
 local lock = KEYS[3]
 local reply = { tonumber(ARGV[1]), 1, clock[1] * 1000000 + clock[2], false, false }

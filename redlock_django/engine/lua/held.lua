@@ -1,7 +1,7 @@
--- A page of the index: what is held here, in the order in which it expires.
+-- Return a page of the index: the held resources, in the order in which they expire.
 -- KEYS: held
--- ARGV: round, how many at most, '1' for the last to expire first
--- -> round, status, TIME us, how many are held, then each resource and the ms it has left
+-- ARGV: round, length of the page, '1' for the last to expire first
+-- -> round, status, TIME us, number of held resources, then each resource and its remaining ms
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 local now_ms = string.format('%.0f', math.floor(now / 1000))

@@ -1,10 +1,10 @@
--- Learn whether this master may be trusted, and say so to everybody who comes later.
+-- Return whether this master is trusted, and store the answer in its marker for later clients.
 -- A master with another run_id than its marker has restarted and may have forgotten locks:
--- its votes count again only after every lock it may have forgotten has expired.
+-- its votes count again only after every lock that it may have forgotten has expired.
 -- KEYS: marker
 -- ARGV: round, run_id, fingerprint, delay us, how ('join', 'distrust', 'trust', 'reconfigure')
 -- -> round, status (1 known, 2 marked now, -6 another fingerprint), TIME us, ready-at us,
---    marker, what was wrong ('', 'fresh', 'restarted', 'stepped', or the other fingerprint)
+--    marker, the reason ('', 'fresh', 'restarted', 'stepped', or the other fingerprint)
 local round, run, print, delay = tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4])
 local how = ARGV[5]
 local clock = redis.call('TIME')
@@ -21,7 +21,7 @@ elseif was ~= run then
 elseif how == 'distrust' then
   why = 'stepped'
 elseif how == 'join' and tonumber(at) <= now + delay then
-  -- (A ready-at further away than the delay was written by a clock that has gone back.)
+  -- A ready-at further away than the delay was written by a clock that has gone back since.
   return { round, 1, now, tonumber(at), seen, '' }
 end
 local ready = now + delay

@@ -1,4 +1,4 @@
--- What stands under some lock keys, whoever has set them.
+-- Return the values of some lock keys, whichever program set them.
 -- KEYS: the locks
 -- ARGV: round
 -- -> round, status, TIME us, then the value (or nothing) and the PTTL ms of each

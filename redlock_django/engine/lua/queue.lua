@@ -1,10 +1,11 @@
--- The queue of a resource, a sorted set: every waiter by its ticket, the moment (us) it began to
--- wait; one that was called, by minus the moment (us) its turn is over. A waiter's name is the
--- channel that its process hears, a space, and a number.
-local TURN, LINGER = 100000, 3000 -- us that a turn lasts, ms that a queue outlives its lock
+-- The queue of a resource is a sorted set. The score of a waiter is its ticket, the moment (us) at
+-- which it began to wait; the score of a called waiter is minus the moment (us) at which its turn
+-- ends. The name of a waiter is the channel of its process, a space, and a number.
+local TURN, LINGER = 100000, 3000 -- us of a turn, ms that a queue exists longer than its lock
 
--- Call the first waiter that hears it. Returns whose turn it is, and for how many us more;
--- nothing where nobody stands before `waiter`, who has `ticket` ('' and nil: behind everybody).
+-- Call the first waiter whose process listens. Returns the waiter whose turn it is, and the us that
+-- its turn still lasts; nothing if no waiter is in front of `waiter`, whose ticket is `ticket` (''
+-- and nil for a client that is not in the queue: every waiter is in front of it).
 local function call_first(key, now, waiter, ticket)
   for _ = 1, 1000 do
     local first = redis.pcall('ZRANGE', key, 0, 0, 'WITHSCORES')
@@ -12,7 +13,7 @@ local function call_first(key, now, waiter, ticket)
     if not name or name == waiter then
       return
     end
-    -- Of the same moment, the first by name: each master must have the same order.
+    -- Equal tickets are ordered by name: each master must have the same order.
     if ticket and score >= 0 and (ticket < score or ticket == score and waiter < name) then
       return
     end
@@ -25,13 +26,14 @@ local function call_first(key, now, waiter, ticket)
       redis.call('ZADD', key, string.format('%.0f', -now - TURN), name)
       return name, TURN
     end
-    -- Gone, or its turn passed unused: who still waits comes back with the same ticket.
+    -- The waiter is gone, or did not use its turn. If it still waits, it comes back with the same
+    -- ticket.
     redis.call('ZREM', key, name)
   end
 end
 
--- Join the queue for a lock that lasts so many ms. Returns how many stand before us; -1 for
--- one who does not wait.
+-- Join the queue of a lock that lasts `lasts` ms. Returns the number of waiters in front; -1 for a
+-- client that does not wait.
 local function stand(key, waiter, ticket, lasts)
   if waiter == '' or type(redis.pcall('ZADD', key, string.format('%.0f', ticket), waiter)) ~= 'number' then
     return -1

@@ -1,8 +1,8 @@
--- Free every lock that is ours and call who waits for it; with a tombstone, keep the token from
--- coming back; with a waiter, leave the queues.
--- KEYS: held, tomb, then the lock of each resource, then the queue of each (none: call nobody)
+-- Delete every lock that has this token and call its first waiter. With a tombstone time, write
+-- a tombstone, so that the token cannot be set again. With a waiter, remove it from the queues.
+-- KEYS: held, tomb, then the lock of each resource, then the queue of each (none: call no waiter)
 -- ARGV: round, value, tombstone ms (0: none), waiter ('': none), each resource
--- -> round, status, TIME us (granted: all were ours), then the place at fault
+-- -> round, status, TIME us (granted: every lock had the token), then the index at fault
 local round, waiter = tonumber(ARGV[1]), ARGV[4]
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
@@ -12,7 +12,7 @@ for index = 1, count do
   local key = KEYS[2 + index]
   local lock = redis.pcall('GET', key)
   if type(lock) == 'table' then
-    lock = false -- a key of another type is not our lock
+    lock = false -- a key of another type is not a lock
   end
   local free = not lock or lock == ARGV[2]
   if lock == ARGV[2] then
@@ -21,7 +21,7 @@ for index = 1, count do
     fault, other = index, lock
   end
   if free then
-    redis.pcall('ZREM', KEYS[1], ARGV[4 + index]) -- also of a lock that has expired since
+    redis.pcall('ZREM', KEYS[1], ARGV[4 + index]) -- also if the lock has expired
   end
   local queue = KEYS[2 + count + index]
   if queue then

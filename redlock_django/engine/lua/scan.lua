@@ -1,5 +1,6 @@
--- One step of a search through all keys: locks of other clients are in no index until they contend.
--- ARGV: round, cursor, pattern, how many to look at
+-- Search all keys: one step of SCAN. Locks of other programs are in no index until a client
+-- contends for them.
+-- ARGV: round, cursor, pattern, how many keys to examine
 -- -> round, status, TIME us, cursor, then each key found
 local clock = redis.call('TIME')
 local step = redis.call('SCAN', ARGV[2], 'MATCH', ARGV[3], 'COUNT', ARGV[4])
