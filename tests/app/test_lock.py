@@ -18,7 +18,8 @@ from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory
 
 from redlock_django.backends import base
-from redlock_django.backends.memory import MemoryBackend, MemoryMaster
+from redlock_django.backends.memory import MemoryBackend
+from redlock_django.backends.memory_master import MemoryMaster
 from redlock_django.exceptions import (
     AlreadyHeld,
     BadResource,

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from redlock_django.backends.memory import MemoryBackend, MemoryMaster
+from redlock_django.backends.memory import MemoryBackend
+from redlock_django.backends.memory_master import MemoryMaster
 from redlock_django.engine import waiting
 from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import QuorumUnreachable, ResourceLocked

@@ -7,7 +7,7 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from redlock_django.backends.memory import MemoryMaster
+from redlock_django.backends.memory_master import MemoryMaster
 from redlock_django.engine import rounds
 from redlock_django.engine.commands import Deployment
 from redlock_django.engine.quorum import failed

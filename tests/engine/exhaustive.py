@@ -26,7 +26,7 @@ from itertools import combinations_with_replacement, product, repeat
 from struct import Struct
 from typing import NamedTuple, TypeVar
 
-from redlock_django.backends.memory import MemoryMaster
+from redlock_django.backends.memory_master import MemoryMaster
 from redlock_django.engine.commands import Acquire, Command, Confirm, Deployment
 from redlock_django.engine.fencing import highest, settled
 from redlock_django.engine.quorum import Tally, Verdict, Vote, failed, granted

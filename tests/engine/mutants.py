@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 import django
 import pytest
 
-from redlock_django.backends.memory import MemoryMaster
+from redlock_django.backends.memory_master import MemoryMaster
 from redlock_django.engine import fencing, quorum, renewal, rounds, validity, waiting
 from redlock_django.engine.commands import Deployment, Heal, Release
 from redlock_django.engine.errors import RedlockError

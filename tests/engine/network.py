@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from redis.connection import Connection
 
-from redlock_django.backends.memory import Reply
+from redlock_django.backends.memory_keyspace import Reply
 from redlock_django.engine.commands import (
     ABSENT,
     BURIED,

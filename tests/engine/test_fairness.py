@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from redlock_django.backends.memory import TURN, MemoryMaster
+from redlock_django.backends.memory_master import MemoryMaster
+from redlock_django.backends.memory_queue import TURN
 from redlock_django.engine import waiting
 from redlock_django.engine.commands import Release
 from redlock_django.engine.rounds import Pause

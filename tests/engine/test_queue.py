@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from redlock_django.backends.memory import LINGER, TURN
+from redlock_django.backends.memory_queue import LINGER, TURN
 from redlock_django.engine import rounds
 from redlock_django.engine.commands import Acquire, Release
 from redlock_django.engine.errors import QuorumUnreachable, ResourceLocked

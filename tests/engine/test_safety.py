@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from redlock_django.backends.memory import MemoryMaster, Reply
+from redlock_django.backends.memory_keyspace import Reply
+from redlock_django.backends.memory_master import MemoryMaster
 from redlock_django.engine import quorum, rounds, validity
 from redlock_django.engine.commands import NOT_READY
 from redlock_django.engine.errors import ResourceLocked

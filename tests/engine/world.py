@@ -10,7 +10,8 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from redlock_django.backends.memory import MemoryMaster, Reply, encoded
+from redlock_django.backends.memory_keyspace import Reply
+from redlock_django.backends.memory_master import MemoryMaster, encoded
 from redlock_django.engine.commands import GRANTED, Command, Deployment, Release
 from redlock_django.wire.join import MARKED
 

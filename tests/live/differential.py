@@ -15,7 +15,7 @@ import time
 from random import Random
 from typing import Any
 
-from redlock_django.backends.memory import MemoryMaster
+from redlock_django.backends.memory_master import MemoryMaster
 from redlock_django.engine.commands import (
     COMMANDS,
     REFUSED,

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from redlock_django.backends.memory import MemoryMaster, Reply
+from redlock_django.backends.memory_keyspace import Reply
+from redlock_django.backends.memory_master import MemoryMaster
 from redlock_django.engine.commands import REFUSED
 from tests.live import differential
 from tests.live.differential import (

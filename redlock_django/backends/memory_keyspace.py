@@ -1,0 +1,87 @@
+"""The keys of one master in memory: strings and sorted sets that expire."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import threading
+from collections.abc import Callable
+
+from redlock_django.wire.clock import wall_ns
+
+Argument = str | int | bytes
+Reply = list[int | bytes]
+
+
+class Keyspace:
+    """The strings and sorted sets of one server, by key.
+
+    `time` returns the server's clock in µs. A server that restarts gets a new `run_id`.
+    """
+
+    def __init__(self, time: Callable[[], int] = lambda: wall_ns() // 1000) -> None:
+        self.time = time
+        self.run_id = secrets.token_hex(20)
+        self.strings: dict[str, tuple[bytes, float]] = {}  # key -> value, expiry in ms
+        self.sets: dict[str, dict[bytes, float]] = {}
+        self.ends: dict[str, float] = {}  # the expiry of a set, in ms, if it has one
+        # Publishes a message on a channel and returns the number of its subscribers.
+        self.publish: Callable[[str, bytes], int] = lambda channel, message: 0
+        self.forked()
+
+    def forked(self) -> None:
+        """Forget, after a fork, a script that a thread of the parent process was running."""
+        self.alone = threading.RLock()  # a server runs one script at a time
+        self._ms = 0  # the start of the running script: time stands still for it
+
+    def _moment(self) -> int:
+        """Return the time in ms; within a script, the time at which it began."""
+        return self._ms or self.time() // 1000
+
+    # The commands of a server that the scripts use.
+
+    def get(self, key: str) -> bytes | None:
+        """Return the value of a string, or None if it is absent or has expired."""
+        stored = self.strings.get(key)
+        if stored is None:
+            return None
+        value, expiry = stored
+        if self._moment() > expiry:
+            del self.strings[key]
+            return None
+        return value
+
+    def set(self, key: str, value: bytes, px: float = math.inf) -> None:
+        """Store a string for `px` ms and replace any other value of the key."""
+        self.sets.pop(key, None)
+        self.ends.pop(key, None)
+        self.strings[key] = (value, self._moment() + px)
+
+    def pttl(self, key: str) -> int:
+        """Return the ms until a string expires, -1 if it never does, -2 if it is absent."""
+        if self.get(key) is None:
+            return -2
+        expiry = self.strings[key][1]
+        return -1 if expiry == math.inf else int(expiry - self._moment())
+
+    def queue(self, key: str) -> dict[bytes, float]:
+        """Return a sorted set; empty if it is absent, has expired or has another type."""
+        end = self.ends.get(key)
+        if end is not None and self._moment() > end:
+            del self.sets[key], self.ends[key]
+        return self.sets.get(key, {})
+
+    # The index: the sorted set of the held resources, by expiry in ms.
+
+    def _index(self, key: str, member: bytes, expiry: float, *, new_only: bool = False) -> None:
+        if self.get(key) is not None:
+            return  # another type: the index only serves inspection, so locking goes on without it
+        index = self.sets.setdefault(key, {})
+        if not (new_only and member in index):
+            index[member] = expiry
+
+    def _trim(self, key: str, now_ms: int, most: int = 16) -> None:
+        index = self.sets.get(key, {})
+        stale = sorted((m for m, e in index.items() if e < now_ms), key=index.__getitem__)
+        for member in stale[:most]:
+            del index[member]
