@@ -1,7 +1,7 @@
-"""BYTES TO MASTERS: what carries the engine's rounds. No Django.
+"""Connections to the masters: the transport of the engine's rounds. Knows nothing of Django.
 
-`address` says where a master is, `join` makes a connection and asks whether the master
-may be trusted, `link` is one connection as a pipeline, `master` what we know of one master,
-`steps` watches its clock, `links` is what both colours share (order, breaker, restart
-guard), and `sync` and `aio` are the two ways to wait. `declare` serves redlock_init.
+`address` reads where a master is, `join` opens a connection and asks whether the master is trusted,
+`link` is one connection as a pipeline, `master` has the state of one master, `steps` watches the
+masters' clocks, `links` has what the sync and async variants share (order, breaker, restart guard),
+and `sync` and `aio` are the two variants. `declare` serves redlock_init.
 """

@@ -1,4 +1,4 @@
-"""What a user of a master must be allowed to do, and what an error says is forbidden."""
+"""The ACL rights that a user needs on a master, and the message for an error of the ACL."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ LOCKS = (
 """The commands that locks need."""
 
 WAITING = ("zrange", "zrank", "publish", "subscribe")
-"""The commands by which who waits is called; without them waiters ask from time to time."""
+"""The commands by which masters call waiters; without them waiters poll."""
 
 LOOKING = ("zcard", "zcount", "zrevrangebyscore", "zscan", "scan")
-"""The commands that people need besides, who look at locks and set masters up."""
+"""The commands for inspecting locks and setting masters up, in addition to LOCKS."""
 
 _COMMAND = re.compile(r"'([a-z|-]+)' command")
 
 
 def least_acl(prefix: str, *, looking: bool = False) -> str:
-    """Give the least rights that work, as ACL SETUSER takes them behind user and password."""
+    """Return the least rights that work, as ACL SETUSER takes them after user and password."""
     commands = LOCKS + WAITING + (LOOKING if looking else ())
     granted = " ".join(f"+{command}" for command in commands)
     return f"~{prefix}:* &{prefix}:wake:* -@all {granted}"
 
 
 def forbidden(error: Exception) -> str:
-    """Say what an ACL forbids by this error; "" where it is none of an ACL."""
+    """Return the message for what an ACL forbids by this error; "" if it is another error."""
     text = str(error)
-    # Inside of a script it is no NOPERM, and every server has words of its own.
+    # Inside a script the error is not NOPERM, and every server words it differently.
     in_script = "ACL failure" in text or "The user executing the script" in text
     if not (isinstance(error, NoPermissionError) or in_script):
         return ""

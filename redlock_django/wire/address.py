@@ -1,4 +1,4 @@
-"""Where a master is and how to log in there, read from a URL and refused early when wrong."""
+"""The address of a master and its credentials, read from a URL and checked at startup."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _CLASSES: Mapping[str, ConnectionClass] = {
     "rediss": SSLConnection,
     "unix": UnixDomainSocketConnection,
 }
-# What a site may say about a connection. The rest of redis-py's arguments (retries, decoding,
-# parsers) belongs to the wire: a driver that retries by itself makes a dead master cost seconds.
+# The redis-py arguments that a site may set. The rest (retries, decoding, parsers) belongs to this
+# package: a connection that retries by itself makes a dead master cost seconds.
 _OPEN = frozenset(
     {
         "client_name",
@@ -55,11 +55,11 @@ def _accepted(connection_class: ConnectionClass) -> frozenset[str]:
 
 _ACCEPTED = {scheme: _accepted(cls) for scheme, cls in _CLASSES.items()}
 CONNECTION_OPTIONS: frozenset[str] = frozenset().union(*_ACCEPTED.values())
-"""The names of all connection options that some kind of URL accepts."""
+"""The names of all connection options that at least one URL scheme accepts."""
 
 
 def nearest(name: object, known: Iterable[str]) -> str:
-    """Give `, did you mean 'x'?` for the known name most like `name` in any case, or nothing."""
+    """Return `, did you mean 'x'?` for the known name most like `name` in any case, or ""."""
     by_lower = {word.lower(): word for word in known}
     found = get_close_matches(str(name).lower(), by_lower, n=1)
     return f", did you mean {by_lower[found[0]]!r}?" if found else ""
@@ -67,11 +67,11 @@ def nearest(name: object, known: Iterable[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Address:
-    """One master's address, ready for redis-py.
+    """The address of one master, as arguments for redis-py.
 
-    `name` is what a person sees: `host:port`, `host:port/db` or the unix path, never a secret.
-    `kwargs` go to `connection_class`, may hold a password, and are in no repr.
-    `endpoint` is equal for two addresses of one server; the db does not count, since two
+    `name` is shown to people: `host:port`, `host:port/db` or the unix path, never a secret.
+    `kwargs` are the arguments of `connection_class`; they may hold a password and are in no repr.
+    `endpoint` is equal for two addresses of the same server; the db does not count, because two
     databases of one server are one master.
     """
 
@@ -82,16 +82,16 @@ class Address:
 
     @property
     def store(self) -> str:
-        """One text for each database of each server, however a URL spells it."""
+        """A string that identifies a database of a server, however its URL is spelled."""
         endpoint = self.endpoint if isinstance(self.endpoint, tuple) else (self.endpoint,)
         return "/".join(map(str, (*endpoint, self.kwargs["db"])))
 
     @classmethod
     def from_url(cls, url: str, options: Mapping[str, Any] | None = None) -> Address:
-        """Read a `redis://`, `rediss://` or `unix://` URL; what it says wins over `options`.
+        """Read a `redis://`, `rediss://` or `unix://` URL, which overrides `options`.
 
-        `options` are redis-py connection arguments (`username`, `password`, `ssl_*`, ...).
-        Raises ValueError with a text that holds no part of the URL but option names.
+        `options` are redis-py connection arguments (`username`, `password`, `ssl_*`, ...). Raises
+        ValueError, whose message contains no part of the URL but names of options.
         """
         parts = _split(url)
         scheme = parts.scheme
@@ -101,10 +101,10 @@ class Address:
         _check_names(_query(parts), scheme)
         kwargs |= _parse(url)
         if str(kwargs.get("protocol", "")).isdecimal():
-            kwargs["protocol"] = int(kwargs["protocol"])  # redis-py 5.1 trips over a str
+            kwargs["protocol"] = int(kwargs["protocol"])  # redis-py 5.1 fails on a str
         for login in ("username", "password"):
             if not isinstance(kwargs.get(login), str | bytes | None):
-                raise ValueError(f"{login} must be a text, got {type(kwargs[login]).__name__}")
+                raise ValueError(f"{login} must be a string, got {type(kwargs[login]).__name__}")
         kwargs["db"] = _db(parts, kwargs.get("db", 0))
         kwargs.pop("connection_class", None)
         _check_accepted(connection_class, kwargs)
@@ -114,8 +114,8 @@ class Address:
         else:
             host, port = kwargs["host"], kwargs.setdefault("port", 6379)
             name = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-            # Case and the usual second name of this machine; what else may be one server
-            # under two names shows when both answer with one run_id.
+            # Ignore case and the usual second name of this machine. Other aliases of one server are
+            # noticed later, when both answer with the same run_id.
             bare = host.lower().rstrip(".")
             endpoint = ("127.0.0.1" if bare == "localhost" else bare, port)
         if kwargs["db"]:
@@ -128,7 +128,7 @@ def _split(url: str) -> SplitResult:
         raise ValueError(f"must be a URL string, got {type(url).__name__}")
     if not url.startswith(("redis://", "rediss://", "unix://")):
         raise ValueError("must start with redis://, rediss:// or unix://")
-    # urlsplit() drops line ends without a word, which would change a password.
+    # urlsplit() silently removes line ends, which would change a password.
     if not url.isprintable() or " " in url:
         raise ValueError("bad URL (it holds a space or a control character; percent-encode it)")
     parts: SplitResult | None = _attempt(urlsplit, url)
@@ -143,7 +143,7 @@ def _split(url: str) -> SplitResult:
         raise ValueError("has no host")
     if not _HOST.fullmatch(unquote(host)):
         raise ValueError(_PASSWORD_HINT)
-    # A port that is no number is most often the tail of a password.
+    # A port that is not a number is most often the end of a password.
     port = _attempt(lambda: (parts.port,))
     if port is None:
         raise ValueError("bad URL (the port must be 1 to 65535, the password percent-encoded)")
@@ -153,7 +153,7 @@ def _split(url: str) -> SplitResult:
 
 
 def _authority_is_whole(parts: SplitResult) -> bool:
-    """Say whether no `/`, `?` or `#` of a password has cut the authority short."""
+    """Return whether no `/`, `?` or `#` of a password has cut the authority short."""
     if "@" in parts.path + parts.query + parts.fragment:
         return False
     return parts.scheme != "unix" or not parts.netloc.rpartition("@")[2]
@@ -167,7 +167,7 @@ def _query(parts: SplitResult) -> list[str]:
         raise ValueError("bad URL (query options are name=value, joined by &)")
     names = [name for name, _ in pairs]
     if len(set(names)) != len(names):
-        raise ValueError("gives a query option twice")
+        raise ValueError("has a query option twice")
     return names
 
 
@@ -193,21 +193,21 @@ def _db(parts: SplitResult, db: Any) -> int:
     if path and not re.fullmatch("[0-9]{1,9}", path):
         raise ValueError("the database after the host must be a number")
     if path and int(path) != db:
-        raise ValueError("gives the database twice, in the path and as ?db=")
+        raise ValueError("has the database twice, in the path and as ?db=")
     if isinstance(db, bool) or not isinstance(db, int) or db < 0:
         raise ValueError("the database (db) must be a whole number, 0 or more")
     return db
 
 
 def _check_accepted(connection_class: ConnectionClass, kwargs: Mapping[str, Any]) -> None:
-    """Let redis-py look at the arguments now; making the object opens nothing."""
+    """Check the arguments with redis-py; making the connection object opens no connection."""
     if _attempt(lambda: connection_class(**kwargs)) is None:
         names = ", ".join(sorted(set(kwargs) - {"host", "port", "path", "db"}))
         raise ValueError(f"redis-py refuses these connection options: {names}")
 
 
 def _attempt(function: Any, *args: Any) -> Any:
-    """Give the result, or None for an error, whose text and context may hold a password."""
+    """Return the result, or None for an error: its text and context may hold a password."""
     try:
         return function(*args)
     except (ValueError, TypeError, AttributeError, NameError, RedisError):

@@ -1,7 +1,7 @@
-"""Coroutines: one set of links for each running loop, closed with it.
+"""The links of an event loop: one set for each running loop, closed with it.
 
-The writes of one turn of the loop go out together, one send for each master; a round is
-one future.
+The writes of one iteration of the loop are sent together, one send for each master; a round is one
+future.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from redlock_django.wire.waiters import Waiter
 
 
 class LoopLinks(Links):
-    """The links of one event loop; to be used by that loop only, but for `post`."""
+    """The links of one event loop. Use them in that loop only, except for `post`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         loop = asyncio.get_running_loop()
-        # Weak: the backend keeps these links by their loop, and a loop that somebody
-        # forgot to close must still be collected.
+        # Weak: the backend keeps these links by their loop, and a loop that was never closed must
+        # still be garbage-collected.
         self._loop = weakref.ref(loop)
         self._flushing = False
         self._ticking = False
@@ -42,16 +42,16 @@ class LoopLinks(Links):
     async def run(
         self, protocol: Protocol[Result], *, patient: bool = True, waiter: Waiter | None = None
     ) -> Result:
-        """Carry a protocol to its end and return its result.
+        """Run a protocol to its end and return its result.
 
-        With `patient`, a round that has no quorum of links waits for connections under way.
-        The pauses of a `waiter` end when it is called.
+        With `patient`, a round without a quorum of links waits for connections under way. The
+        pauses of a `waiter` end when it is called.
         """
         if self._end is None:
             await self._start()
         try:
             step = next(protocol)
-        except StopIteration as done:  # there was nothing to ask: an extension that came too late
+        except StopIteration as done:  # there was nothing to send: the extension came too late
             untold: Result = done.value
             return untold
         while True:
@@ -63,15 +63,15 @@ class LoopLinks(Links):
                 return result
             except BaseException as error:
                 if ended(protocol):
-                    raise  # it has ended: that was its own word
+                    raise  # the protocol itself raised this
                 step = protocol.throw(error)
 
     def waiter(self) -> Waiter:
-        """Somebody who begins to wait."""
+        """Return a new waiter."""
         return self._waiter()
 
     def post(self, protocol: Protocol[Any]) -> bool:
-        """From any thread: put a protocol's first round on its way; False if the loop is gone."""
+        """Send a protocol's first round, from any thread; return False if the loop is closed."""
         loop = self._loop()
         if loop is None or loop.is_closed() or self.closed.is_set():
             return False
@@ -98,7 +98,7 @@ class LoopLinks(Links):
             return
         if not step.awaited:
             self.begin(self.exchange(step, nobody))
-            self._flush()  # at once: the loop may be about to end
+            self._flush()  # immediately: the loop may be about to end
             return
         if patient and self.hoping() and any(c is not None and c.trusted for c in step.commands):
             await self._hope()
@@ -118,7 +118,7 @@ class LoopLinks(Links):
             raise
 
     async def _nap(self, waiter: Waiter, seconds: float) -> None:
-        """Sleep until called."""
+        """Sleep until the waiter is called."""
         loop = asyncio.get_running_loop()
         called: asyncio.Future[None] = loop.create_future()
         over = loop.call_later(seconds, _settle, called)
@@ -146,7 +146,7 @@ class LoopLinks(Links):
         self.flush()
         self._tick_soon()
 
-    # What the links ask of a driver.
+    # Methods that Links requires of a driver.
 
     def _watch(self, master: Master) -> None:
         loop = self._loop()
@@ -201,8 +201,8 @@ class LoopLinks(Links):
         self.arrived(index, result)
         self._flush()
 
-    # Lateness. Reads that are ready run before timers in every turn of a loop, so a stall
-    # of the loop is not taken for a silence of a master.
+    # Lateness. In every iteration a loop runs the reads that are ready before its timers, so a
+    # stall of the loop is not mistaken for a silent master.
 
     def _tick_soon(self) -> None:
         loop = self._loop()
@@ -220,12 +220,12 @@ class LoopLinks(Links):
     # The end of the loop.
 
     async def _start(self) -> None:
-        # asyncio.run and asgiref both shut a loop's asynchronous generators down before
-        # they close it: the one public way to hear of the end of a loop one does not own.
+        # asyncio.run and asgiref both shut a loop's asynchronous generators down before they close
+        # it. This is the only public way to be notified of the end of a loop that other code owns.
         self._end = self._until_the_end()
         hooks = sys.get_asyncgen_hooks()
-        # The finalizer is a method of the loop: a generator that holds one keeps its loop
-        # alive, and we are kept for as long as the loop lives.
+        # The finalizer is a method of the loop: a generator that holds it would keep the loop
+        # alive, and these links live as long as the loop.
         sys.set_asyncgen_hooks(finalizer=None)
         try:
             begun = anext(self._end)
@@ -242,12 +242,12 @@ class LoopLinks(Links):
 
     def shut(self) -> None:
         super().shut()
-        # A loop that ends forgets what it was still to be called for.
+        # A loop that ends drops the callbacks that are still scheduled.
         for result in self._arriving:
             unwanted(result)
 
     async def aclose(self) -> None:
-        """Close every link. The object is of no more use."""
+        """Close every link. The object cannot be used afterwards."""
         self.shut()
         if self._end is not None:
             with suppress(RuntimeError):

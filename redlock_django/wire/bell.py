@@ -1,4 +1,7 @@
-"""A bell: one thread waits for it, any thread may ring it, and Ctrl-C cannot break it."""
+"""A wake-up call for one waiting thread, safe against signals.
+
+docs/explanation/interrupts.md explains what a signal may interrupt.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,11 @@ from queue import Empty, SimpleQueue
 
 
 class Bell:
-    """Wakes whoever waits; rings that nobody heard are one ring.
+    """Wake the thread that waits; several calls before a wait count as one.
 
-    Not an Event or a Condition: these take their mutex in Python, and an interrupt in there
-    leaves it taken for ever. A queue of C does not.
+    This is not an Event or a Condition: these acquire their mutex in Python, and an interrupt in
+    that code leaves it locked for ever. A SimpleQueue is implemented in C, which a signal cannot
+    interrupt.
     """
 
     __slots__ = ("_rings",)
@@ -19,11 +23,11 @@ class Bell:
         self._rings: SimpleQueue[None] = SimpleQueue()
 
     def ring(self) -> None:
-        """Wake the waiting thread, or let its next wait end at once."""
+        """Wake the waiting thread, or make its next wait end immediately."""
         if self._rings.empty():
             self._rings.put(None)
 
     def wait(self, seconds: float | None = None) -> None:
-        """Wait for a ring, at most that long (None: for ever)."""
+        """Wait for a call, for at most that many seconds (None: no limit)."""
         with suppress(Empty):
             self._rings.get(timeout=seconds)

@@ -1,4 +1,4 @@
-"""The clock that validity is measured by."""
+"""The clock that validity is measured with."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-# Taken at import, so that test libraries that bend `time` do not bend it. CLOCK_BOOTTIME
-# also counts the time a suspended machine sleeps, in which the masters' TTLs run on.
+# Read at import, so that test libraries that replace functions of `time` do not change it.
+# CLOCK_BOOTTIME also counts the time during which a suspended machine sleeps, while the masters'
+# TTLs run on.
 clock: Callable[[], float] = (
     partial(time.clock_gettime, time.CLOCK_BOOTTIME)
     if hasattr(time, "CLOCK_BOOTTIME")

@@ -1,7 +1,7 @@
-"""Declaring masters trusted: what `manage.py redlock_init` does to them.
+"""Declaring masters trusted, for `manage.py redlock_init`.
 
-A master that is not known to have been up for long enough is not counted. Only a person
-can know that it is new, and so cannot have forgotten anything.
+A master that is not known to have been up for long enough is not counted. Only its operator can
+know that it is new and so cannot have forgotten a lock.
 """
 
 from __future__ import annotations
@@ -19,16 +19,15 @@ from redlock_django.wire.address import Address
 from redlock_django.wire.join import Unfit, ask, check, describe, prepare, read_info, read_marker
 
 CLOSED = ",closed"
-"""Behind the fingerprint of a master that is between two deployments."""
+"""The end of the fingerprint of a master that is between two deployments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """How a master stands, found out without changing anything.
+    """The state of a master, read without changing anything.
 
-    `trusted` is whether its votes count now; `fingerprint` is what its marker says of the
-    deployment ("" where it has no marker); `key` is one lock or fence it holds ("" where
-    it holds none).
+    `trusted` is whether its votes count now; `fingerprint` is the deployment fingerprint in its
+    marker ("" if it has no marker); `key` is one lock or fence that it holds ("" if it holds none).
     """
 
     address: Address
@@ -41,7 +40,7 @@ class Standing:
 def look(
     address: Address, deployment: Deployment, tolerate: frozenset[str], timeout: float
 ) -> Standing:
-    """How a master stands; `timeout` in seconds for each answer. Raises Unfit."""
+    """Return the state of a master; `timeout` is in seconds for each answer. Raises Unfit."""
     with _connection(address, timeout) as connection:
         info = read_info(ask(connection, ("INFO",))[0])
         check(info, tolerate)
@@ -65,29 +64,29 @@ def declare(
     how: Literal["trust", "reconfigure"],
     after: Sequence[Standing] = (),
 ) -> float:
-    """Write a master's marker anew; return the seconds until it is trusted. Raises Unfit.
+    """Write a master's marker; return the seconds until the master is trusted. Raises Unfit.
 
-    "reconfigure" replaces another deployment's fingerprint, and waits for the largest of
-    the restart delays, so that every lock taken under the old numbers has run out: those of
-    this master and of all that it comes `after`.
+    "reconfigure" replaces the fingerprint of another deployment, and waits for the largest of the
+    restart delays, so that every lock that was acquired with the old numbers has expired: the
+    delays of this master and of all masters that it comes `after`.
     """
     delay, _ = drained([s.fingerprint for s in (standing, *after)], deployment.fingerprint)
     return _mark(standing, deployment.marker, deployment.fingerprint, delay, timeout, how)
 
 
 def close(standing: Standing, deployment: Deployment, timeout: float) -> None:
-    """Let no client count a master, old or new, until it is declared. Raises Unfit."""
-    # With the old numbers, which whoever declares it has to know, if we break off here.
+    """Write a marker with which no client, old or new, counts the master. Raises Unfit."""
+    # Keep the old numbers: if this run breaks off here, the next declaration needs them.
     fingerprint = (standing.fingerprint or deployment.fingerprint).removesuffix(CLOSED) + CLOSED
     _mark(standing, deployment.marker, fingerprint, 0, timeout, "reconfigure")
 
 
 def drained(old: Sequence[str], new: str) -> tuple[int, bool]:
-    """Give the ms after which no lock of `old` fingerprints is in the way of the new one's.
+    """Return the ms until no lock of the `old` fingerprints conflicts with the new one, and a bool.
 
-    And whether the masters change, their number or their groups. Where resources move to
-    another group, it has never heard of their locks, so that even masters which forget
-    nothing must wait until the locks have run out.
+    The bool is whether the masters change: their number or their groups. If resources move to
+    another group, that group has never heard of their locks. So even masters that forget nothing
+    must wait until those locks have expired.
     """
     said = [
         dict(re.findall(r"(\w+)=(\w+)", fingerprint)) for fingerprint in (*filter(None, old), new)
@@ -107,7 +106,7 @@ def _mark(
         (answer,) = ask(connection, ("EVAL", script("join")[0], 1, key, 0, *argv))
     _, status, now, ready_at, *_ = answer
     if status < 0:
-        raise Unfit(f"its marker is of another deployment: {standing.fingerprint!r}")
+        raise Unfit(f"its marker belongs to another deployment: {standing.fingerprint!r}")
     return float(max(0, ready_at - now) / 1_000_000)
 
 

@@ -1,7 +1,7 @@
-"""One connection: made by redis-py, checked, and asked whether its master may be trusted.
+"""Opening one connection: connect by redis-py, check the server, ask whether it is trusted.
 
-Everything here blocks, for at most the connect timeout, and so runs on a thread of its
-own, never on a caller's.
+Everything here blocks, for at most the connect timeout, so it runs on a thread of its own, never on
+a caller's.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from redlock_django.wire.acl import forbidden
 from redlock_django.wire.address import Address
 from redlock_django.wire.clock import clock
 
-KNOWN, MARKED, MISMATCH = 1, 2, -6  # what join.lua answers
+KNOWN, MARKED, MISMATCH = 1, 2, -6  # the statuses of join.lua
 _MARKER = re.compile(r"([0-9a-fA-F]+) (\d+) (\S+)")
 
 
 class Unfit(Exception):
-    """A master cannot be used; the text says why and holds no secret."""
+    """A master cannot be used; the message gives the reason and contains no secret."""
 
 
 class ConfigMismatch(Unfit):
-    """Another deployment with other numbers works on the same masters."""
+    """Another deployment with other numbers uses the same masters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """What a master's marker says.
+    """The trust of a master, as its marker states it.
 
-    `marker` is its text; `ready` and the bounds of `offset` are in seconds of our clock;
-    `ready_at` in µs of the master's. `doubt` says why it may have forgotten locks ("" where
-    it is known). `offset` bounds the master's clock minus ours.
+    `marker` is the marker itself. `ready` and the bounds of `offset` are in seconds of our clock;
+    `ready_at` is in µs of the master's. `doubt` is the reason why the master may have forgotten
+    locks ("" if it is known). `offset` bounds the master's clock minus ours.
     """
 
     marker: bytes
@@ -54,9 +54,9 @@ class Trust:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """A fit master: its socket, still blocking, and what it said of itself.
+    """A usable master: its socket, which still blocks, and what it reported.
 
-    With `pushes` it speaks RESP3, and so can tell waiters on the same link that they are called.
+    With `pushes`, the connection uses RESP3, so the master can call waiters on it.
     """
 
     socket: socket.socket
@@ -69,7 +69,10 @@ class Joined:
 def join(
     address: Address, deployment: Deployment, tolerate: frozenset[str], timeout: float
 ) -> Joined:
-    """Connect, check and ask a master; `timeout` in seconds. Raises Unfit."""
+    """Connect to a master, check it and ask for its trust. Raises Unfit.
+
+    `timeout` is in seconds, for each step.
+    """
     connection = prepare(address, timeout)
     try:
         connection.connect()
@@ -86,7 +89,7 @@ def join(
         trust = read_trust(deployment, answer, sent, clock())
         taken: socket.socket = connection._sock
         pushes = speaks_resp3(taken)
-        # From here on the socket is ours alone: redis-py must neither close nor shut it.
+        # From here on the socket belongs to the link: redis-py must neither close nor shut it down.
         connection._sock = None
     except Unfit:
         raise
@@ -100,22 +103,22 @@ def join(
 
 
 def prepare(address: Address, timeout: float) -> Any:
-    """A connection of redis-py's, not connected yet; `timeout` in seconds for each step."""
+    """Return a connection of redis-py, not connected yet; `timeout` is in seconds for each step."""
     return address.connection_class(
         **{
-            "protocol": 2,  # RESP3 is agreed on last: not every server knows it
+            "protocol": 2,  # RESP3 is negotiated last: not every server supports it
             **address.kwargs,
             "socket_timeout": timeout,
             "socket_connect_timeout": timeout,
-            # redis-py's own ten retries with back-off make a dead master cost seconds,
-            # and one of them may repeat an acquire whose reply was lost.
+            # The ten retries with back-off of redis-py make a dead master cost seconds, and one of
+            # them may repeat an acquire whose reply was lost.
             "retry": Retry(NoBackoff(), 0),
         }
     )
 
 
 def speaks_resp3(connected: socket.socket) -> bool:
-    """Let a server speak RESP3 from here on; False where it does not know how. Raises OSError."""
+    """Switch a server to RESP3; return False if it does not support it. Raises OSError."""
     connected.sendall(b"*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n")
     parser = hiredis.Reader()
     while (answer := parser.gets()) is False:
@@ -129,7 +132,7 @@ def speaks_resp3(connected: socket.socket) -> bool:
 def join_arguments(
     deployment: Deployment, run_id: str, how: str, number: int, *, text: bool = False
 ) -> tuple[str | int, ...]:
-    """What follows EVALSHA (or EVAL, with `text`) to run join.lua."""
+    """Return the arguments of EVALSHA (or of EVAL, with `text`) that run join.lua."""
     return (
         script("join")[0 if text else 1],
         1,
@@ -143,11 +146,11 @@ def join_arguments(
 
 
 def read_trust(deployment: Deployment, answer: Any, sent: float, read: float) -> Trust:
-    """Read a reply of join.lua that was asked for at `sent` and read at `read`."""
+    """Read a reply of join.lua that was asked for at `sent` and received at `read`."""
     _, status, time, ready_at, marker, why = answer
     if status == MISMATCH:
         raise ConfigMismatch(
-            f"its marker says {why.decode(errors='replace')!r}, this alias says "
+            f"its marker has {why.decode(errors='replace')!r}, this alias has "
             f"{deployment.fingerprint!r}: every client of a master must have the same number of "
             "masters, MAX_TTL, MAX_CLOCK_SKEW and RESTART_DELAY (after a planned change run "
             "'manage.py redlock_init --reconfigure')"
@@ -163,7 +166,7 @@ def read_trust(deployment: Deployment, answer: Any, sent: float, read: float) ->
 
 
 def ask(connection: Any, *commands: tuple[str | int | bytes, ...]) -> list[Any]:
-    """The answers to a pipeline of commands; raises the first error among them."""
+    """Send a pipeline of commands and return the answers; raises the first error among them."""
     connection.send_packed_command(connection.pack_commands(commands))
     answers = []
     error: ResponseError | None = None
@@ -178,14 +181,14 @@ def ask(connection: Any, *commands: tuple[str | int | bytes, ...]) -> list[Any]:
 
 
 def read_info(answer: bytes | str) -> dict[str, str]:
-    """What INFO says, by name."""
+    """Return the fields of INFO."""
     text = answer.decode(errors="replace") if isinstance(answer, bytes) else answer
     lines = (printable(line) for line in text.splitlines())
     return dict(line.split(":", 1) for line in lines if ":" in line)
 
 
 def check(info: dict[str, str], tolerate: frozenset[str]) -> tuple[str, ...]:
-    """The faults that are tolerated; raises Unfit for one that is not."""
+    """Return the messages of tolerated faults; raises Unfit for a fault that is not tolerated."""
     warnings = []
     for code, text in faults(info):
         if code not in tolerate:
@@ -195,12 +198,12 @@ def check(info: dict[str, str], tolerate: frozenset[str]) -> tuple[str, ...]:
 
 
 def faults(info: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """What is wrong with a server for locks: a code and a text each, the worst first."""
+    """Yield what makes a server unsafe for locks: a code and a message each, the worst first."""
     version = info.get("redis_version", "0")
     if int(version.split(".")[0]) < 5:
         yield (
             "version",
-            f"its version {version} is too old: Redis 5 or Valkey 7.2 is the least",
+            f"its version {version} is too old: Redis 5 or Valkey 7.2 is required",
         )
     if info.get("loading", "0") != "0":
         yield "loading", "is still loading its data"
@@ -214,7 +217,7 @@ def faults(info: dict[str, str]) -> Iterator[tuple[str, str]]:
 
 
 class Marker(NamedTuple):
-    """A master's marker: for which life of the server it stands, and since when (µs)."""
+    """A master's marker: the run_id that it is valid for, and the time of trust (µs)."""
 
     run_id: str
     ready_at: int
@@ -222,22 +225,22 @@ class Marker(NamedTuple):
 
 
 def read_marker(text: bytes | None) -> Marker | None:
-    """Read a marker; None where there is none, or where it is not one of ours."""
+    """Read a marker; return None if there is none or it is not a marker of this package."""
     match = _MARKER.fullmatch(text.decode(errors="replace")) if text else None
     return Marker(match[1], int(match[2]), match[3]) if match else None
 
 
 def describe(error: Exception, timeout: float) -> str:
-    """Why a connection failed, without anything that could hold a secret."""
+    """Return why a connection failed, without anything that could contain a secret."""
     if isinstance(error, AuthenticationError):
         return "refused the password"
     if denied := forbidden(error):
-        return f"{denied} (docs/reference/acl.md has the least that works)"
+        return f"{denied} (docs/reference/acl.md has the rights it needs)"
     if isinstance(error, RedisTimeoutError | TimeoutError):
         return f"did not answer within {timeout:g} s"
     if isinstance(error, ResponseError):
         return f"answered {first_word(error)}"
-    if "max number of clients reached" in str(error):  # to redis-py a broken connection
+    if "max number of clients reached" in str(error):  # redis-py raises a ConnectionError
         return "has too many clients (maxclients)"
     cause = error.__context__ if isinstance(error.__context__, OSError) else error
     if isinstance(cause, ConnectionRefusedError):
@@ -248,5 +251,5 @@ def describe(error: Exception, timeout: float) -> str:
 
 
 def first_word(error: Exception) -> str:
-    """The code of an error reply. The rest differs between servers and may tell too much."""
+    """Return the code of an error reply. The rest differs between servers and may hold secrets."""
     return printable(str(error).split(" ", 1)[0][:40]) or type(error).__name__

@@ -1,7 +1,7 @@
-"""One connection as a pipeline: what is still to be sent, and what is still owed.
+"""One connection as a pipeline: the bytes still to be sent, and the replies still owed.
 
-A link is a FIFO. Every command written is owed one reply; a reply nobody waits for any more
-is read and dropped, never taken for an answer to something else.
+A link is a FIFO. Every command written is owed one reply. A reply that no round waits for any more
+is read and dropped, never mistaken for the answer to another command.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
 class ProtocolDesync(Exception):
-    """A reply does not belong to the command it should answer: the link is worthless."""
+    """A reply does not belong to the command that it should answer: the link cannot be used."""
 
 
 class Exchange:
-    """One round on its way."""
+    """One round that was sent, or is being sent."""
 
     __slots__ = ("commands", "decided", "number", "tally", "wake")
 
@@ -42,24 +42,24 @@ class Exchange:
         self.decided = False
 
     def cast(self, master: int, vote: Vote) -> None:
-        """Count a vote, and wake whoever waits once the verdict is there."""
+        """Count a vote, and wake the waiting caller once there is a verdict."""
         if self.tally.cast(master, vote) is not Verdict.PENDING and not self.decided:
-            # A reply may be owed for long; what woke its waiter (a loop's future) need not live
-            # as long.
+            # A reply may be owed for long; the object that wakes the caller (a loop's future) need
+            # not live as long.
             wake = self.wake
             self.abandon()
             wake()
 
     def abandon(self) -> None:
-        """Nobody waits any more: no retry of this round may be sent from here on."""
+        """Mark that no caller waits any more: from here on no retry of this round may be sent."""
         self.decided, self.wake = True, nobody
 
 
 class Owed:
     """A reply that a master owes.
 
-    A check of its trust has no command; neither has a script that is only loaded (`loads`), nor
-    the wish to hear a channel (`hears`), whose answer is a push.
+    `command` is None for a check of the master's trust, for a script that is only loaded (`loads`),
+    and for a SUBSCRIBE (`hears`), whose answer is a push.
     """
 
     __slots__ = ("command", "exchange", "hears", "loads", "sent")
@@ -81,7 +81,7 @@ class Owed:
 
 
 class Link:
-    """One live connection: what is still to be sent, and what is still owed."""
+    """One live connection: the bytes still to be sent, and the replies still owed."""
 
     __slots__ = (
         "blocked",
@@ -105,40 +105,41 @@ class Link:
         self.send_some: Callable[[bytearray], int] = connected.send
         if isinstance(connected, ssl.SSLSocket):
             self.recv, self.send_some = _asked_twice(self.recv), _asked_twice(self.send_some)
-        self.pushes = pushes  # it speaks RESP3: a push cannot be mistaken for a reply
+        self.pushes = pushes  # the link uses RESP3: a push cannot be mistaken for a reply
         self.parser = hiredis.Reader()
         self.owed: deque[Owed] = deque()
         self.out = bytearray()
         self.tail = b""
-        self.waited = 0.0  # seconds somebody has polled in vain for the oldest reply
+        self.waited = 0.0  # seconds a driver has polled in vain for the oldest reply
         self.since = 0.0  # when that silence began
         self.sending = False
         self.sent: list[int] = []
         self.blocked = False
 
     def send(self) -> None:
-        """Send as much as the socket takes. Raises OSError, or ProtocolDesync."""
+        """Send as many bytes as the socket accepts. Raises OSError, or ProtocolDesync."""
         while self.out:
             if self.sending and not self.sent:
-                # An interrupt struck within the send: nobody knows which bytes the master has.
+                # An interrupt struck during the send: it is unknown which bytes the master has.
                 raise ProtocolDesync("a send was interrupted")
             try:
                 if not self.sending:
                     sending = map(self.send_some, (self.out,))
                     self.sending = True
-                    # Sent and noted down in one call of C, which lets no signal in between. A
-                    # process that ends by Ctrl-C has no time to come back on another link.
+                    # The bytes are sent and counted in one call of C, during which no signal is
+                    # handled (docs/explanation/interrupts.md). A process that ends by Ctrl-C has no
+                    # time to connect again.
                     self.sent.extend(sending)
             except WOULD_BLOCK:
                 self.sending = False
                 return
-            # Statements that call nothing: no signal gets in between these either.
+            # Statements without a call: no signal is handled between these either.
             del self.out[: self.sent[0]]
             del self.sent[:]
             self.sending = False
 
     def receive(self) -> None:
-        """Feed the parser all that has arrived. Raises OSError, or EOFError at the end."""
+        """Feed the parser all bytes that have arrived. Raises OSError, or EOFError at the end."""
         while True:
             try:
                 data = self.recv(CHUNK)
@@ -151,7 +152,7 @@ class Link:
                 return
 
     def drain(self, until: float) -> None:
-        """Read and drop what comes, until the master has closed or it is `until`."""
+        """Read and drop bytes until the master has closed the connection or it is `until`."""
         with suppress(OSError):
             self._drain(until)
 
@@ -162,7 +163,7 @@ class Link:
                 return
 
     def close(self, *, cut: bool) -> None:
-        """Close; with `cut`, what the kernel has not delivered yet is never delivered."""
+        """Close the link; with `cut`, bytes that the kernel has not delivered yet are dropped."""
         if cut:
             with suppress(OSError):
                 at_once = struct.pack("ii", 1, 0)
@@ -172,13 +173,13 @@ class Link:
 
 
 def _asked_twice(operation: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """An operation of a TLS socket whose error is believed only when it comes again.
+    """Wrap an operation of a TLS socket so that it fails only if it fails twice.
 
-    OpenSSL keeps errors in a queue, one for all connections of a thread, and takes what lies
-    there for an error of the operation it is asked about. Python does not empty it before an
-    operation, nor after each error (python/cpython#148594). So where one master's connection
-    is reset, those to all others seem to be; and so does one where the application had an
-    error that has nothing to do with us.
+    OpenSSL keeps errors in a queue, one for all connections of a thread, and takes an error in that
+    queue for an error of the current operation. Python does not empty the queue before an
+    operation, nor after each error (python/cpython#148594). So if the connection to one master is
+    reset, those to all others seem to be reset; and so does a connection if the application had an
+    unrelated error.
     """
 
     def ask(argument: Any) -> Any:
@@ -194,14 +195,14 @@ def _asked_twice(operation: Callable[[Any], Any]) -> Callable[[Any], Any]:
             except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
                 raise
             except OSError:
-                _forget_errors()  # nor shall others of this thread take it for theirs
+                _forget_errors()  # or other connections of this thread would fail with it
             raise error from None
 
     return ask
 
 
 def _forget_errors() -> None:
-    """Empty OpenSSL's queue of errors of this thread, as every handshake does when it begins."""
+    """Empty OpenSSL's queue of errors of this thread, as each handshake does when it begins."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     begun = context.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_side=True)
     with suppress(ssl.SSLWantReadError):
@@ -209,17 +210,17 @@ def _forget_errors() -> None:
 
 
 def nobody() -> None:
-    """Wakes nobody: for a round that is put on its way and left alone."""
+    """Wake no caller: for a round that is sent without waiting for its answers."""
 
 
 def spell(*parts: str | bytes | int) -> bytes:
-    """A whole command as RESP."""
+    """Return a whole command as RESP."""
     return b"*%d\r\n%s" % (len(parts), bulks(*parts))
 
 
 def bulks(*parts: str | bytes | int) -> bytes:
-    """Parts of a command as RESP."""
-    # Not hiredis.pack_command: interrupted by a signal, it brings the whole process down.
+    """Return parts of a command as RESP."""
+    # Not hiredis.pack_command: a signal that interrupts it crashes the process.
     packed = []
     for part in parts:
         raw = part if isinstance(part, bytes) else str(part).encode()
@@ -228,7 +229,7 @@ def bulks(*parts: str | bytes | int) -> bytes:
 
 
 def spell_command(command: Command, number: int, *, text: bool = False) -> bytes:
-    """A command of the engine as RESP, short of the marker that a trusted one ends with.
+    """Return a command of the engine as RESP, without the marker that a trusted command ends with.
 
     With `text` the script itself is sent (EVAL), else its hash (EVALSHA).
     """

@@ -1,15 +1,16 @@
-"""What both colours share: pipelined links, owed replies, the breaker, the restart guard.
+"""The part that sync and async links share: pipelines, owed replies, breaker, restart guard.
 
-House rules:
+Rules of this module:
 
 1. Every command written is owed one reply, in order (see `link`).
-2. A release goes out on the same link as its acquire, behind it. Where that link is gone,
-   the release is kept, and is the first thing said after the next join, with a tombstone.
-3. A master that owes a reply for longer than the timeout loses its link. Only time in
-   which somebody was polling counts, and only after one more read that does not wait.
-4. A push is no reply: nothing owed is taken off for it, but for the answer to SUBSCRIBE.
-5. Nothing here blocks (but for `shut`) and nothing here locks: a driver lets one thread in
-   at a time.
+2. A release is sent on the same link as its acquire, after it. If that link is gone, the release is
+   kept, and is sent first after the next join, with a tombstone.
+3. A master that owes a reply for longer than the timeout loses its link. Only time during which a
+   driver was polling counts, and only after one more read that does not block.
+4. A push is not a reply: it removes nothing from the owed replies, except for the answer to
+   SUBSCRIBE.
+5. Nothing here blocks (except for `shut`) and nothing here takes a mutex: a driver admits one
+   thread at a time.
 """
 
 from __future__ import annotations
@@ -74,30 +75,30 @@ class Links:
         self._numbers = count(1)
         self._dirty: set[int] = set()
 
-    # What a driver supplies.
+    # Methods that a driver supplies.
 
     def _watch(self, master: Master) -> None:
-        """Wait for a link to be readable, and writable where it is `blocked`."""
+        """Watch a link until it is readable, or writable if it is `blocked`."""
         raise NotImplementedError
 
     def _unwatch(self, master: Master) -> None:
         raise NotImplementedError
 
     def _changed(self) -> None:
-        """A master came or went: whoever waits for a quorum of links looks again."""
+        """Wake the callers that wait for a quorum of links: a master came or went."""
         raise NotImplementedError
 
     def deliver(self, index: int, result: Joined | Unfit) -> bool:
-        """Take what a dial thread brings, from that thread; False ends the dialling.
+        """Take the result of a connecting thread, in that thread; False ends the thread.
 
-        A connection that is not taken is closed here: the thread cannot know.
+        A connection that is not taken is closed here, because the thread cannot know.
         """
         raise NotImplementedError
 
     # Connecting.
 
     def connect(self) -> None:
-        """Begin to connect to every master that nobody connects to yet."""
+        """Begin to connect to every master that no thread connects to yet."""
         for master in self.masters:
             if master.link is None and master.reason == "not connected yet":
                 self._dial(master, "connecting", 0.0)
@@ -119,7 +120,7 @@ class Links:
         ).start()
 
     def arrived(self, index: int, result: Joined | Unfit) -> bool:
-        """A dial attempt has ended; returns whether another must follow."""
+        """Handle the end of an attempt to connect; return whether another attempt must follow."""
         master = self.masters[index]
         if isinstance(result, Unfit):
             if master.hopeful or master.reason != str(result):
@@ -137,7 +138,7 @@ class Links:
         for text in result.warnings:
             logger.warning("redlock master %s %s", master.address.name, text)
         if master.run_id != result.run_id:
-            master.offset = None  # another process, perhaps another machine
+            master.offset = None  # another server process, perhaps on another machine
         master.run_id = result.run_id
         result.socket.setblocking(False)
         master.link = Link(result.socket, pushes=result.pushes)
@@ -165,11 +166,11 @@ class Links:
                 continue
             other = first.setdefault(master.run_id, master)
             if other is not master:
-                # Neither is counted: one server must never vote twice, and whoever
-                # wrote the settings must see it.
+                # Neither master is counted: one server must never vote twice, and the error must be
+                # visible to the author of the settings.
                 master.twin, other.twin = other.address.name, master.address.name
                 logger.error(
-                    "redlock masters %s and %s are one server: neither is counted",
+                    "redlock masters %s and %s are the same server: neither is counted",
                     other.address.name,
                     master.address.name,
                 )
@@ -190,12 +191,12 @@ class Links:
         self.steps.note(master, *trust.offset)
 
     def usable(self) -> int:
-        """How many masters may vote now."""
+        """Return how many masters may vote now."""
         now = clock()
         return sum(1 for master in self.masters if not master.fault(now))
 
     def hoping(self) -> bool:
-        """Whether connections under way may still make the quorum that is missing."""
+        """Return whether connections under way may still make up for a missing quorum."""
         hopeful = sum(1 for m in self.masters if m.hopeful)
         if not hopeful:
             return False
@@ -205,7 +206,7 @@ class Links:
     # Waiting.
 
     def _waiter(self) -> Waiter:
-        """Somebody who begins to wait; from the first on, every link listens to the masters."""
+        """Return a new waiter; from the first on, every link listens to its master's calls."""
         if not self._listening:
             for master in self.masters:
                 self._listen(master)
@@ -217,16 +218,16 @@ class Links:
         if link is None:
             return
         if not link.pushes:
-            self._deaf(master, "speaks no RESP3")
+            self._deaf(master, "does not support RESP3")
             return
         data = spell("SUBSCRIBE", self.waiters.channel)
         self._write(master, Owed(None, None, clock(), hears=True), data)
 
     def _deaf(self, master: Master, why: str) -> None:
-        """A master cannot call our waiters: they ask by themselves."""
+        """Log that a master cannot call waiters, so that they poll it."""
         if not master.deaf:
             logger.warning(
-                "redlock master %s %s: who waits for a lock asks again and again",
+                "redlock master %s %s: it cannot call waiters, which poll it instead",
                 master.address.name,
                 why,
                 extra={"master": master.address.name},
@@ -250,7 +251,7 @@ class Links:
                 exchange.cast(master.index, failed(fault, sent=False))
             else:
                 asked.append((master, command))
-        # With a majority known to be down, nothing that needs a quorum is even sent.
+        # If a majority is known to be down, nothing that needs a quorum is sent.
         hopeless = exchange.decided and exchange.tally.unreachable
         packed: dict[int, bytes] = {}
         for master, command in asked:
@@ -266,7 +267,7 @@ class Links:
             self._write(master, Owed(exchange, command, now), data)
 
     def exchange(self, asked: Round, wake: Callable[[], object]) -> Exchange:
-        """A new exchange for a round."""
+        """Return a new exchange for a round."""
         return Exchange(asked, next(self._numbers), wake)
 
     def _write(self, master: Master, owed: Owed, data: bytes) -> None:
@@ -276,16 +277,16 @@ class Links:
             data += link.tail
         if not link.owed:
             link.waited, link.since = 0.0, owed.sent
-        # An interrupt between these two lines leaves a reply that is never owed or never
-        # comes: either way the link is dropped, and nothing is misread.
+        # An interrupt between these two lines leaves a reply that is not expected or that never
+        # comes: in both cases the link is dropped, and no reply is misread.
         link.owed.append(owed)
         link.out += data
         self._dirty.add(master.index)
 
     def _check(self, master: Master, how: str) -> None:
-        """Ask on the live link again whether the master may be trusted."""
+        """Ask again, on the live link, whether the master is trusted."""
         if how == "join" and master.how != "join":
-            return  # it is told that it may not: on this link, or first thing on the next
+            return  # it is being marked untrusted: on this link, or first on the next
         master.how = how
         if master.link is None or (master.checking and how == "join"):
             return
@@ -294,7 +295,7 @@ class Links:
         self._write(master, Owed(None, None, clock()), data)
 
     def flush(self) -> None:
-        """Send what is queued, in one send for each master."""
+        """Send the queued bytes, in one send for each master."""
         while self._dirty:
             master = self.masters[self._dirty.pop()]
             link = master.link
@@ -312,7 +313,7 @@ class Links:
     # Receiving.
 
     def read(self, master: Master) -> None:
-        """Read whatever a master has sent, without waiting, and count it."""
+        """Read what a master has sent, without blocking, and count it."""
         link = master.link
         if link is None:
             return
@@ -320,9 +321,9 @@ class Links:
         try:
             link.receive()
         except (OSError, EOFError) as error:
-            ended = error  # what came before the end still counts
+            ended = error  # the replies before the end still count
         try:
-            while True:  # as in sync.py, no condition at the end of the loop
+            while True:  # without a condition: see docs/explanation/interrupts.md
                 if (reply := link.parser.gets()) is False:
                     break
                 self._answer(master, link, reply)
@@ -338,14 +339,14 @@ class Links:
             self.lose(master, _broken(ended))
 
     def _answer(self, master: Master, link: Link, reply: Any) -> None:
-        plain = type(reply) is list  # as nearly every one is
+        plain = type(reply) is list  # as nearly every reply is
         if not plain and isinstance(reply, hiredis.PushNotification):
             self._pushed(master, link, reply)
             return
         if not link.owed:
             raise ProtocolDesync("a reply that nobody asked for")
-        # Taken off only once its reply has proved to be one: else whoever waits for it
-        # would not be told that the link is lost.
+        # Removed only once its reply has proved to be valid: otherwise the waiting caller would not
+        # be notified that the link is lost.
         owed = link.owed[0]
         exchange, command = owed.exchange, owed.command
         if not plain and isinstance(reply, hiredis.ReplyError):
@@ -380,12 +381,13 @@ class Links:
         if reply[1] == NOT_READY:
             self._check(master, master.how)
         if exchange is not None:
-            # Behind the reply that showed a step come those of rounds that were asked before.
+            # After the reply that revealed a clock step come replies of rounds that were sent
+            # before.
             doubted = not steady or (command.trusted and master.doubt(read))
             exchange.cast(master.index, failed(master.doubt(read)) if doubted else vote)
 
     def _pushed(self, master: Master, link: Link, push: list[Any]) -> None:
-        """A push: the answer to SUBSCRIBE, a call for a waiter, or nothing to us."""
+        """Handle a push: the answer to SUBSCRIBE, a call for a waiter, or another to ignore."""
         kind = push[0] if push else None
         if kind == b"subscribe":
             if not link.owed or not link.owed[0].hears:
@@ -395,13 +397,13 @@ class Links:
             self.waiters.call(push[2], master.index)
 
     def _paid(self, link: Link) -> float:
-        """The oldest reply has come; returns when."""
+        """Remove the oldest owed reply, which has come; return the current time."""
         link.owed.popleft()
         link.waited, link.since = 0.0, (now := clock())
         return now
 
     def _refused(self, master: Master, owed: Owed, word: str) -> None:
-        """A master answered with an error."""
+        """Handle an error reply."""
         if owed.loads:
             return
         if owed.hears:
@@ -415,10 +417,10 @@ class Links:
         if owed.command is None or word in ("READONLY", "NOAUTH", "LOADING", "MASTERDOWN", "BUSY"):
             if isinstance(owed.command, Release):
                 master.keep(owed.command)
-            self.lose(master, f"answered {word}")  # the next join finds out why
+            self.lose(master, f"answered {word}")  # the next join finds the reason
 
     def _retry(self, master: Master, exchange: Exchange | None, command: Command | None) -> bool:
-        """Answer NOSCRIPT by EVAL, unless the round is over: then its undo is on the way."""
+        """Answer NOSCRIPT by EVAL, unless the round is over: then its undo is already sent."""
         if command is None:
             asked = join_arguments(self.deployment, master.run_id, master.how, 0, text=True)
             data = spell("EVAL", *asked)
@@ -426,7 +428,7 @@ class Links:
             number = exchange.number if exchange is not None else 0
             data = spell_command(command, number, text=True)
         else:
-            # Else a master that is always the last to answer would never learn it.
+            # Otherwise a master that is always the last to answer would never learn the script.
             data = spell("SCRIPT", "LOAD", script(command.name)[0])
             self._write(master, Owed(None, None, clock(), loads=True), data)
             return False
@@ -443,11 +445,11 @@ class Links:
     # Losing.
 
     def owing(self) -> list[Master]:
-        """The masters that owe a reply."""
+        """Return the masters that owe a reply."""
         return [m for m in self.masters if m.link is not None and m.link.owed]
 
     def poll_timeout(self) -> float:
-        """Seconds to poll until the next link may have to be judged."""
+        """Return the seconds to poll until the next link may be late."""
         waited = -1.0
         for master in self.masters:
             link = master.link
@@ -456,10 +458,11 @@ class Links:
         return 1.0 if waited < 0 else self.master_timeout - waited
 
     def waited(self, masters: Sequence[Master], asked: float, took: float) -> None:
-        """Somebody polled `asked` seconds, which took `took`, and these stayed silent.
+        """Add to the waiting time of `masters`, which stayed silent in a poll; lose the late ones.
 
-        What a poll took beyond what was asked is a stall of our own, in which a master
-        may have been stalled as well: then only a part of it counts.
+        The poll was to last `asked` seconds and took `took`. A poll that took much longer means
+        that this process stalled, and a master may have stalled as well: then only a part of the
+        time counts.
         """
         counts = min(asked, took) if took < 2 * asked + 0.005 else asked / 4
         now = clock()
@@ -476,14 +479,14 @@ class Links:
                     self.lose(master, f"did not answer within {self.master_timeout:g} s", late=True)
 
     def lose(self, master: Master, reason: str, *, late: bool = False) -> None:
-        """Give up a link, tell everybody who waits for it, and connect anew."""
+        """Give up a link, notify every caller that waits for it, and connect again."""
         link = master.link
         if link is None:
             return
         self._unwatch(master)
         master.link = None
         master.checking = False
-        # A link that is closed in peace still delivers its releases.
+        # A link that is closed on purpose still delivers its releases.
         link.close(cut=not self.closed.is_set())
         for owed in link.owed:
             command = owed.command
@@ -493,8 +496,8 @@ class Links:
                 master.loosen(command.token)
             if owed.exchange is not None:
                 owed.exchange.cast(master.index, failed(reason))
-        # A connection that ended in peace (an idle time-out, a restart) may come back at
-        # once; a master that fell behind, or fails again, is left alone for a while.
+        # A connection that ended without a fault (an idle time-out, a restart) may come back at
+        # once. A master that was late, or fails again, is left alone for a while.
         calm = not late and master.failures == 0
         delay = 0.0 if calm else master.backoff()
         master.failures += 1
@@ -514,10 +517,10 @@ class Links:
         self.abandon()
 
     def shut(self) -> None:
-        """Close every link; those who still wait get a failed vote.
+        """Close every link; waiting callers get a failed vote.
 
-        Blocks for at most MASTER_TIMEOUT, while masters still answer: one whose answer is
-        refused reads no further, and the last releases may be what it has not read.
+        Blocks for at most MASTER_TIMEOUT while masters still answer: a server whose answer is
+        refused reads no further, and the last releases may be among the bytes that it has not read.
         """
         self.closed.set()
         self.flush()
@@ -533,7 +536,7 @@ class Links:
             master.reason = "closed"
 
     def abandon(self) -> None:
-        """Let go of everything that was inherited over a fork, without a byte to anybody."""
+        """Drop everything that was inherited over a fork, without sending a byte to any master."""
         self.closed.set()
         for master in self.masters:
             if master.link is not None:
@@ -544,7 +547,7 @@ class Links:
 
 
 class _Home:
-    """Where a dial thread brings what it found: to links that may be gone by then."""
+    """The receiver of a connecting thread's results, for links that may be gone by then."""
 
     def __init__(self, links: Links, master: Master) -> None:
         self.links = weakref.ref(links)
@@ -562,7 +565,7 @@ class _Home:
         if links is None or links.closed.is_set():
             return
         notice = links.notice
-        del links  # whoever listens may take long, and must not keep them alive
+        del links  # the callback may take long and must not keep the links alive
         try:
             if isinstance(result, Unfit):
                 notice(self.name, False, str(result))
@@ -570,8 +573,8 @@ class _Home:
                 left = result.trust.ready - clock()
                 why = f"{result.trust.doubt}: trusted in {max(left, 1):.0f} s" if left > 0 else ""
                 notice(self.name, True, why)
-        except BaseException:  # nobody else would connect to this master ever again
-            logger.exception("redlock master %s: telling about it failed", self.name)
+        except BaseException:  # or the thread would end, and no other connects to this master
+            logger.exception("redlock master %s: the notice callback failed", self.name)
 
 
 def _broken(error: Exception) -> str:

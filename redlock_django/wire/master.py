@@ -1,4 +1,4 @@
-"""One master, whether there is a link to it or not: is it trusted, what must it still hear."""
+"""The state of one master, with or without a link: its trust, and the releases it must receive."""
 
 from __future__ import annotations
 
@@ -17,14 +17,17 @@ from redlock_django.wire.link import Link
 logger = logging.getLogger("redlock_django")
 
 Notice = Callable[[str, bool, str], object]
-"""Told of a master by name: whether it came (True) or failed, and why it failed, or why the
-votes of one that came are not counted yet ("" where they are). Called by a thread that dials."""
+"""A callback about a master, by name: did it come (True) or fail, and the reason.
 
-KEPT = 10_000  # releases and unanswered tokens remembered for a master that is away
+The reason is why it failed, or why the votes of a master that came are not counted yet ("" if they
+are). Called in a connecting thread.
+"""
+
+KEPT = 10_000  # releases and unanswered tokens kept for a master that is away, at most
 
 
 class Master:
-    """One master, whether there is a link to it or not."""
+    """The state of one master, with or without a link."""
 
     def __init__(self, index: int, address: Address) -> None:
         self.index = index
@@ -35,18 +38,18 @@ class Master:
         self.reason = "not connected yet"
         self.hopeful = False  # a first attempt to connect is under way
         self.failures = 0
-        self.suspect = ""  # a clock step that is being looked into
+        self.suspect = ""  # a clock step that is being examined
         self.twin = ""  # the name of another master that is the same server
         self.distrusted_until = 0.0
         self.how = "join"
         self.checking = False
-        self.deaf = False  # it was said already that it cannot call waiters
+        self.deaf = False  # it is logged already that the master cannot call waiters
         self.offset: tuple[float, float, float] | None = None
         self.kept: OrderedDict[str, Release] = OrderedDict()
         self.loose: OrderedDict[str, None] = OrderedDict()
 
     def fault(self, now: float) -> str:
-        """Why this master's vote may not be counted now; "" where it may."""
+        """Return why this master's vote must not be counted now; "" if it may."""
         if self.link is None:
             return self.reason
         if self.twin:
@@ -64,7 +67,7 @@ class Master:
         return ""
 
     def doubt(self, now: float) -> str:
-        """Why its clock, or ours, is not to be believed now; "" where it is."""
+        """Return why this master's clock, or ours, is not reliable now; "" if both are."""
         if self.suspect:
             return self.suspect
         if now < self.distrusted_until:
@@ -72,19 +75,19 @@ class Master:
         return ""
 
     def keep(self, release: Release) -> None:
-        """Say a release again, with a tombstone, as soon as the master is back."""
+        """Keep a release: it is sent, with a tombstone, as soon as the master is back."""
         self.kept[release.token] = replace(release, bury=True)
         if len(self.kept) > KEPT:
             self.kept.popitem(last=False)
 
     def loosen(self, token: str) -> None:
-        """Remember that an acquire of this token may still arrive on a link that is gone."""
+        """Remember that an acquire with this token may still arrive on a link that is gone."""
         self.loose[token] = None
         if len(self.loose) > KEPT:
             self.loose.popitem(last=False)
 
     def backoff(self) -> float:
-        """Seconds to the next attempt: 0.1 to 1, with jitter."""
+        """Return the seconds until the next attempt: 0.1 to 1, with jitter."""
         longest = min(1.0, 0.1 * 2.0 ** min(self.failures, 8))
         return random.uniform(longest / 2, longest)
 
@@ -103,9 +106,9 @@ def dial(
 ) -> None:
     """Connect to a master until it works: a daemon thread, at most one for each master.
 
-    `deliver` takes each outcome and says whether to go on; `notice` hears of it then, out of
-    everybody's way. `lost` is why a link was lost that may not come back at once, else "".
-    `delay` and `timeout` in seconds.
+    `deliver` takes each result and returns whether to go on; then `notice` is called with it, in
+    this thread, so that it delays no caller. `lost` is why a link was lost that may not come back
+    at once, else "". `delay` and `timeout` are in seconds.
     """
     if lost:
         notice(Unfit(lost))
@@ -115,7 +118,7 @@ def dial(
             result = join(master.address, deployment, tolerate, timeout)
         except Unfit as error:
             result = error
-        except Exception as error:  # a bug or a misuse must not end the probing silently
+        except Exception as error:  # a bug or a misuse must not silently end the attempts
             logger.exception("redlock master %s", master.address.name)
             result = Unfit(f"could not be reached: {type(error).__name__}")
         again = deliver(result)
@@ -126,10 +129,10 @@ def dial(
 
 
 def ignore(master: str, up: bool, reason: str) -> None:
-    """A notice that nobody wants."""
+    """Ignore a notice."""
 
 
 def unwanted(result: Joined | Unfit) -> None:
-    """Close a connection that nobody takes any more."""
+    """Close a connection that is not needed any more."""
     if isinstance(result, Joined):
         result.socket.close()

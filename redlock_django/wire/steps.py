@@ -1,4 +1,4 @@
-"""Clocks that step: a master's is marked on the master, our own costs us our leases."""
+"""Detection of clock steps: a master's step is marked on the master; our own voids our leases."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ logger = logging.getLogger("redlock_django")
 
 
 class StepWatch:
-    """Bounds each master's clock against ours by every reply, and says whose has stepped.
+    """Bound each master's clock relative to ours by every reply, and find which clock has stepped.
 
-    `check(master, how)` asks a master on its live link whether it may be trusted ("join"),
-    or tells it that it may not ("distrust"). `clock` is ours.
+    `check(master, how)` asks a master on its live link whether it is trusted ("join"), or marks it
+    as not trusted ("distrust"). `clock` is ours.
     """
 
     def __init__(
@@ -32,16 +32,16 @@ class StepWatch:
         self.deployment = deployment
         self.check = check
         self.clock = clock
-        self.voided = float("-inf")  # leases begun up to this moment are lost
+        self.voided = float("-inf")  # leases that began up to this moment are lost
         self._latest = float("-inf")  # the latest moment that our clock has shown
         self._stepped: set[int] = set()
 
     def void(self, lease: Lease) -> bool:
-        """Whether a lease, taken by these masters' links, must be given up before its time."""
+        """Return whether a lease, acquired on these masters' links, is lost before its deadline."""
         return lease.started <= self.voided
 
     def note(self, master: Master, low: float, high: float) -> bool:
-        """Narrow down a master's clock minus ours, in seconds; False where it has stepped."""
+        """Narrow the bounds of a master's clock minus ours, in seconds; False if it has stepped."""
         now = self.clock()
         self._latest = max(self._latest, now)
         if high < low:  # our clock has gone back since the master was asked
@@ -61,7 +61,7 @@ class StepWatch:
         return True
 
     def _suspect(self, master: Master, apart: float) -> None:
-        """A step is proved: ask all the others, to know whose clock it was."""
+        """A step is proved: check all other masters to find whose clock stepped."""
         master.suspect = f"its clock stepped by {apart:.1f} s"
         self._stepped.add(master.index)
         for other in self.masters:
@@ -70,13 +70,13 @@ class StepWatch:
         self.decide()
 
     def checked(self, master: Master) -> None:
-        """A master has answered a check."""
+        """Note that a master has answered a check."""
         if master.suspect and master.index not in self._stepped:
-            master.suspect = ""  # marked on the master: its ready-at says the rest
+            master.suspect = ""  # marked on the master: from here on its ready-at decides
         self.decide()
 
     def decide(self) -> None:
-        """Once every master that was asked has answered or is gone, say whose clock it was."""
+        """Decide whose clock stepped, once every master that was asked has answered or is gone."""
         if not self._stepped or any(m.checking and m.link for m in self.masters):
             return
         stepped = [self.masters[index] for index in sorted(self._stepped)]
@@ -94,9 +94,9 @@ class StepWatch:
             self.check(master, "distrust")
 
     def _blame_ourselves(self, stepped: Sequence[Master]) -> None:
-        """So many at once: whatever we believe of our leases is wrong, and of no master."""
+        """Void our leases: so many steps at once mean that our own clock stepped."""
         now = self.clock()
-        # A clock that went back shows less than it did when those leases were begun.
+        # A clock that went back shows an earlier time than when those leases began.
         self.voided = max(now, self._latest)
         until = self.voided + self.deployment.restart_delay
         for master in stepped:
@@ -104,9 +104,9 @@ class StepWatch:
             master.distrusted_until = until
         for master in self.masters:
             if master.link is None:
-                master.offset = None  # as seen from before our step
+                master.offset = None  # it was measured before our step
         logger.error(
-            "the clock of this process stepped against a majority of the redlock masters: "
-            "its locks are lost, and it takes none for %.1f s",
+            "the clock of this process stepped relative to a majority of the redlock masters: "
+            "its locks are lost, and it acquires none for %.1f s",
             until - now,
         )

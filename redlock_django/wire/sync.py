@@ -1,12 +1,13 @@
-"""Threads: one set of links for a process, shared by all its threads.
+"""The links of a process, shared by all its threads.
 
-Threads queue their rounds; whoever has the mutex sends everything that is queued, in one
-send for each master; one waiting thread at a time polls, and reads for all. A thread that
-stops waiting hands the reading over, to one that waits for answers or, where there is none, to
-one that waits to be called. A tender thread reads what nobody waits for any more.
+Threads queue their rounds; the thread that has the mutex sends everything that is queued, in one
+send for each master; one waiting thread at a time polls, and reads for all. A thread that stops
+waiting passes the reading on to a thread that waits for answers or, if there is none, to one that
+waits to be called. A tender thread reads the replies that no thread waits for any more.
 
-No loop within a `with` or `try` of ours ends in a condition: Python 3.12 and 3.13 look for
-signals on the way back up from one, and an exception raised there leaves past the `finally`.
+No loop inside a `with` or `try` here ends in a condition: Python 3.12 and 3.13 handle signals on
+the jump back from one, and an exception raised there skips the `finally`.
+docs/explanation/interrupts.md explains this.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from redlock_django.wire.links import Links
 from redlock_django.wire.master import Master, unwanted
 from redlock_django.wire.waiters import Waiter
 
-IDLE = 1.0  # seconds without a round after which the links are looked at before the next
+IDLE = 1.0  # seconds without a round after which all links are read before the next one
 
 
 class SyncLinks(Links):
@@ -40,8 +41,8 @@ class SyncLinks(Links):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # Only ever taken by `with`: an interrupt cannot come between taking it and the
-        # promise to give it back. Reentrant for finalizers alone, see `inside`.
+        # Only ever acquired by `with`: an interrupt cannot strike between acquiring it and being
+        # certain to release it. Reentrant for finalizers alone, see `inside`.
         self._mutex = threading.RLock()
         self._hopes: dict[Bell, None] = {}
         self._queue: deque[Exchange] = deque()
@@ -62,21 +63,21 @@ class SyncLinks(Links):
     def run(
         self, protocol: Protocol[Result], *, patient: bool = True, waiter: Waiter | None = None
     ) -> Result:
-        """Carry a protocol to its end and return its result.
+        """Run a protocol to its end and return its result.
 
-        With `patient`, a round that has no quorum of links waits for connections under way.
-        The pauses of a `waiter` end when it is called.
+        With `patient`, a round without a quorum of links waits for connections under way. The
+        pauses of a `waiter` end when it is called.
         """
         if self._tender is None:
             self._start()
         try:
             step = next(protocol)
-        except StopIteration as done:  # there was nothing to ask: an extension that came too late
+        except StopIteration as done:  # there was nothing to send: the extension came too late
             untold: Result = done.value
             return untold
         while True:
             try:
-                while True:  # in here, since an interrupt may strike where a loop turns
+                while True:  # inside the try: an interrupt may strike where a loop repeats
                     self._take(step, patient, waiter)
                     step = protocol.send(clock())
             except StopIteration as done:
@@ -84,16 +85,16 @@ class SyncLinks(Links):
                 return result
             except BaseException as error:
                 if ended(protocol):
-                    raise  # it has ended: that was its own word
+                    raise  # the protocol itself raised this
                 step = protocol.throw(error)
 
     def waiter(self) -> Waiter:
-        """Somebody who begins to wait."""
+        """Return a new waiter."""
         with self._mutex:
             return self._waiter()
 
     def post(self, protocol: Protocol[Any]) -> None:
-        """Put a protocol's first round on its way, and wait for nothing."""
+        """Send a protocol's first round without waiting for its answers."""
         if self._tender is None:
             self._start()
         step = next(protocol)
@@ -102,7 +103,7 @@ class SyncLinks(Links):
             self._left.ring()
 
     def close(self) -> None:
-        """Close every link. The object is of no more use."""
+        """Close every link. The object cannot be used afterwards."""
         with self._mutex:
             self.shut()
         self._left.ring()
@@ -151,7 +152,7 @@ class SyncLinks(Links):
         self._left.ring()
 
     def _nap(self, waiter: Waiter, seconds: float) -> None:
-        """Sleep until called, and read for everybody if nobody else does."""
+        """Sleep until the waiter is called, and read for all threads if no other thread does."""
         until = clock() + seconds
         bell: SimpleQueue[None] = SimpleQueue()
         waiter.wake = partial(self._rouse, waiter, bell, threading.get_ident())
@@ -167,7 +168,7 @@ class SyncLinks(Links):
             waiter.wake = nobody
 
     def _rouse(self, whom: Exchange | Waiter, bell: SimpleQueue[None], thread: int) -> None:
-        """Wake a waiting thread, which sleeps in its bell, or in the poll if it is the reader."""
+        """Wake a waiting thread, which sleeps on its queue, or in the poll if it is the reader."""
         bell.put(None)
         if self._reader is whom and threading.get_ident() != thread:
             self._ring()
@@ -187,7 +188,7 @@ class SyncLinks(Links):
             del self._hopes[bell]
 
     def _catch_up(self) -> None:
-        """Hear what happened while nobody listened: a master may have closed an idle link."""
+        """Read what came while no thread was polling: a master may have closed an idle link."""
         with self._mutex:
             self._listened = clock()
             for master in self.masters:
@@ -195,9 +196,9 @@ class SyncLinks(Links):
             self._send_all()
 
     def inside(self) -> bool:
-        """Whether this thread is in here already: garbage is collected anywhere.
+        """Return whether this thread is inside this object already, which only a finalizer can be.
 
-        A generator that holds a lock may be finalized between any two steps of ours.
+        A generator that holds a lock may be garbage-collected between any two of our steps.
         """
         return self._mutex._is_owned()  # type: ignore[attr-defined,no-any-return]
 
@@ -210,8 +211,8 @@ class SyncLinks(Links):
 
     def _send_all(self) -> None:
         while self._queue:
-            # Taken off only once begun: an interrupt in between may begin another
-            # thread's round twice, which is harmless, but never forgets it.
+            # Removed only once it has begun: an interrupt in between may begin another thread's
+            # round twice, which is harmless, but never drops it.
             self.begin(self._queue[0])
             self._queue.popleft()
         self.flush()
@@ -223,11 +224,11 @@ class SyncLinks(Links):
         longest: float,
         until: float = math.inf,
     ) -> None:
-        """Read for everybody if nobody does (not beyond `until`), else sleep until told."""
+        """Read for all threads if none does (until `until` at most), else sleep until woken."""
         me = threading.get_ident()
         try:
             with self._mutex:
-                # A reader of this very thread is what an interrupt has left behind.
+                # If the reader is this very thread, an interrupt has left that entry behind.
                 if self._reader is None or self._reads == me:
                     self._reader, self._reads = whom, me
             if self._reader is whom:
@@ -244,7 +245,7 @@ class SyncLinks(Links):
             with self._mutex:
                 if self._reader is whom:
                     self._reader = None
-                    # In one step each: others come and go meanwhile.
+                    # One step each, because other threads come and go meanwhile.
                     waiting: list[Exchange | Waiter] = [*self._waiting, *self._napping]
                     heir = next((other for other in waiting if not other.decided), None)
             if heir is not None:
@@ -272,7 +273,7 @@ class SyncLinks(Links):
             self.waited(list(filterfalse(heard.__contains__, self.masters)), asked, took)
             self._send_all()
 
-    # What the links ask of a driver.
+    # Methods that Links requires of a driver.
 
     def _watch(self, master: Master) -> None:
         assert master.link is not None
@@ -280,7 +281,7 @@ class SyncLinks(Links):
         self._by_fd[fd] = master
         wanted = select.POLLIN | (select.POLLOUT if master.link.blocked else 0)
         self._poller.register(fd, wanted)
-        self._ring()  # a poll under way does not see the change
+        self._ring()  # a poll under way does not notice the change
 
     def _unwatch(self, master: Master) -> None:
         assert master.link is not None
@@ -319,18 +320,18 @@ class SyncLinks(Links):
                 self.connect()
                 tender = threading.Thread(target=self._tend, name="redlock-tender", daemon=True)
                 tender.start()
-                # Last: whoever sees it does not come in here to wait for the above.
+                # Last: a thread that sees it set does not wait for the mutex.
                 self._tender = tender
 
     def _tend(self) -> None:
-        """Read the replies that nobody waits for, and judge who is late with them."""
+        """Read the replies that no thread waits for, and lose the links that are late with them."""
         pause = self.master_timeout / 2
         while not self.closed.is_set():
             self._left.wait()
             began = clock()
             while not self.closed.wait(pause):
                 with self._mutex:
-                    if self._reader is None:  # else that one reads, and judges
+                    if self._reader is None:  # otherwise the reader reads and judges
                         for master in self.owing():
                             self._look_after(master)
                         self.waited(self.owing(), pause, clock() - began)
@@ -342,4 +343,4 @@ class SyncLinks(Links):
     def _look_after(self, master: Master) -> None:
         self.read(master)
         if master.link is not None and master.link.blocked:
-            self._dirty.add(master.index)  # nobody polls: try again
+            self._dirty.add(master.index)  # no thread polls: try again

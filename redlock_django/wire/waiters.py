@@ -1,4 +1,4 @@
-"""Who waits, and hears the masters call: one channel for a process or a loop, a name for each."""
+"""The waiters of a process or loop: one channel on which masters call them, and a name for each."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from redlock_django.wire.link import nobody
 
 
 class Waiter:
-    """One protocol that waits for a lock, under the name that stands in the queues.
+    """One protocol that waits for a lock; its name is stored in the masters' queues.
 
-    It is `decided` that it need wait no longer once a majority of masters has called it: fewer
-    may hold only what a vote left behind that somebody else has lost.
+    It is `decided`, and need not wait any longer, once a majority of masters has called it: fewer
+    may hold only what is left of a vote that another client has lost.
     """
 
     __slots__ = ("__weakref__", "_callers", "_need", "name", "wake")
@@ -33,18 +33,18 @@ class Waiter:
         return len(self._callers) >= self._need
 
     def call(self, master: int) -> None:
-        """A master (0-based index) says that it is this waiter's turn."""
+        """Note that a master (0-based index) called this waiter: its turn has come."""
         self._callers.add(master)
         if self.decided:
             self.wake()
 
     def ask(self) -> None:
-        """A round begins: what was called before has been heard."""
+        """Forget earlier calls: a new round begins, which answers them."""
         self._callers.clear()
 
 
 class Waiters:
-    """All waiters that hear on one channel. A waiter nobody keeps any more is forgotten."""
+    """All waiters that listen on one channel. A waiter without other references is dropped."""
 
     def __init__(self, deployment: Deployment) -> None:
         self.channel = deployment.wake(secrets.token_hex(8))
@@ -53,13 +53,16 @@ class Waiters:
         self._by_name: weakref.WeakValueDictionary[bytes, Waiter] = weakref.WeakValueDictionary()
 
     def new(self) -> Waiter:
-        """Somebody who begins to wait."""
+        """Return a new waiter."""
         waiter = Waiter(f"{self.channel} {next(self._numbers)}", self._masters)
         self._by_name[waiter.name.encode()] = waiter
         return waiter
 
     def call(self, name: object, master: int) -> bool:
-        """A master calls a name, which need not be known: anybody may have sent the hint."""
+        """Pass a master's call to the waiter of that name; return whether there is one.
+
+        The name may be unknown: any client can publish on the channel.
+        """
         waiter = self._by_name.get(name) if isinstance(name, bytes) else None
         if waiter is not None:
             waiter.call(master)

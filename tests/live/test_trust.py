@@ -270,8 +270,8 @@ def test_one_server_under_two_names_counts_under_neither(
         assert caught.value.tally[first] == f"is the same server as {second}"
         assert caught.value.tally[second] == f"is the same server as {first}"
         assert colour.usable() == 1
-    assert f"{first} and {second} are one server" in caplog.text or (
-        f"{second} and {first} are one server" in caplog.text
+    assert f"{first} and {second} are the same server" in caplog.text or (
+        f"{second} and {first} are the same server" in caplog.text
     )
     with masters[0].client() as client:
         assert not client.exists("redlock:lock:order:1")

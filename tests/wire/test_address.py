@@ -63,7 +63,7 @@ def test_a_url_is_understood(
         ("redis://h/one", "the database after the host must be a number"),
         ("redis://h/1/2", "the database after the host must be a number"),
         ("redis://h/-1", "the database after the host must be a number"),
-        ("redis://h/2?db=1", "gives the database twice"),
+        ("redis://h/2?db=1", "has the database twice"),
         ("redis://h?db=-1", "whole number, 0 or more"),
         ("redis://h:0", "port must be 1 to 65535"),
         ("redis://h:70000", "port must be 1 to 65535"),

@@ -324,7 +324,7 @@ def test_a_server_without_resp3_is_never_told_to_subscribe(
             colour.release(colour.acquire("order:1", wait=5.0))
         assert {said.name for said in player.heard} == {"acquire", "release"}
     told = [record.getMessage() for record in caplog.records]
-    assert sum("speaks no RESP3" in text for text in told) == 1
+    assert sum("does not support RESP3" in text for text in told) == 1
 
 
 @pytest.mark.parametrize(
