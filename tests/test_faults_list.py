@@ -46,6 +46,13 @@ def test_none_stands_for_two_faults() -> None:
     assert sorted(NAMED) == sorted(set(NAMED))
 
 
+@pytest.mark.parametrize("name", removed_rules.RULES)
+def test_every_rule_can_be_removed(name: str) -> None:
+    """The code that the rule is made of is found."""
+    with removed_rules.without_rule(name):
+        pass
+
+
 @pytest.mark.parametrize("row", ROWS, ids=[row[0] for row in ROWS])
 def test_without_the_rule_something_is_known_to_fail(row: tuple[str, ...]) -> None:
     """By a second run of the test itself, by a mutant, or by another test."""

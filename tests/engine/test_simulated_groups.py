@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from redlock_django.backends import sharded
 from redlock_django.backends.sharded import ShardedBackend
 from tests.engine import sweep as many
-from tests.engine.mutants import Mutant
+from tests.engine.mutants import Mutant, Schedule
+from tests.engine.mutation import Mutation, instead, never, returns, without
 from tests.engine.shrink import shrunk
 from tests.engine.simulator import Setup, Simulation, main, replay, sweep
 from tests.engine.world import Violation
@@ -108,88 +111,79 @@ def test_who_waited_for_a_group_has_half_of_its_ttl_left() -> None:
     _enough_is_left()
 
 
-# Mutants: a rule of `backends/groups.py` taken out. A seed, or a directed test, tells.
+# Mutants: a rule of `backends/sharded.py` removed. A seed, or a directed test, must then fail.
 
-
-SEEDED = {
+SEEDED: dict[str, tuple[Any, Mutation, int, str]] = {
+    # name: function, mutation, the seed that fails, what its failure says
     "a refusal leaves what was taken": (
-        ShardedBackend._take, "error:\n            _give_back(_taken(asks))", "error:",
-        46, "left on",
+        ShardedBackend._take, without("_give_back(_taken(asks))", nth=1), 46, "left on",
     ),
     "an interrupt leaves what was taken": (
-        ShardedBackend._take, "Exception:\n            _give_back(_taken(asks))", "Exception:",
-        59, "left on",
+        ShardedBackend._take, without("_give_back(_taken(asks))", nth=2), 59, "left on",
     ),
     "groups in the order of the settings": (
-        ShardedBackend._shares, "shares, key=self.deployment.groups.__getitem__", "shares",
+        ShardedBackend._shares, instead("sorted(shares, ...)", "sorted(shares)"),
         14, "get what all wait for",
     ),
     "groups in the order of the resources": (
-        ShardedBackend._shares,
-        "sorted(shares, key=self.deployment.groups.__getitem__)", "list(shares)",
+        ShardedBackend._shares, instead("sorted(shares, ...)", "list(shares)"),
         11, "get what all wait for",
     ),
     "it asks on when its wait is over": (
-        ShardedBackend._take, "len(asks) == 1 or self.clock() >= asked + wait", "len(asks) == 1",
-        11, "longer than it wanted",
+        ShardedBackend._take, never("self.clock() >= asked + wait"), 11, "longer than it wanted",
     ),
     "what came too late is held": (
-        ShardedBackend._take, "self.clock() >= whole.until", "False", 53, "given what is over",
+        ShardedBackend._take, never("self.clock() >= whole.until"), 53, "given what is over",
     ),
-    "as long as the part that ends last": (sharded._joined, "min((", "max((", 0, "hold it"),
+    "as long as the part that ends last": (sharded._joined, instead("min", "max"), 0, "hold it"),
     "fences in the order of the groups": (
-        sharded._joined, "tuple(fences[resource] for resource in resources)",
-        "tuple(fences.values())", 0, "fence",
+        sharded._joined, instead("tuple(...)", "tuple(fences.values())"), 0, "fence",
     ),
     "renewed where one part is": (
-        sharded._extended, "in _WORST_FIRST if", "in reversed(_WORST_FIRST) if",
+        sharded._extended, instead("_WORST_FIRST", "reversed(_WORST_FIRST)"),
         31, "has lost a part",
     ),
     "lost to our own clock where all parts are": (
-        ShardedBackend.voided, "any(", "all(", 181, "still believes",
+        ShardedBackend.voided, instead("any", "all"), 181, "still believes",
     ),
     "only the first part is freed": (
-        ShardedBackend._free, "for ask in asks:", "for ask in asks[:1]:", 0, "left on",
+        ShardedBackend._free, instead("for ask in asks: yield ask", "yield asks[0]"), 0, "left on",
     ),
     "a release that breaks off leaves the rest": (
-        ShardedBackend._free, "_give_back(self._parts(lease))", "pass", 4, "left on",
+        ShardedBackend._free, without("_give_back(...)"), 4, "left on",
     ),
     "a resource has its group by its place": (
-        ShardedBackend.group_of, "chosen(self.deployment.groups, resource)",
-        "len(resource) % len(self.groups)", 0, "hold it",
+        ShardedBackend.group_of, returns("len(resource) % len(self.groups)"), 0, "hold it",
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SEEDED)
 def test_a_mutant_is_found_out(name: str) -> None:
-    function, stands, put, named, how = SEEDED[name]
-    Simulation(named, groups=2).run()  # without the mutant there is nothing to find out
+    function, mutation, named, message = SEEDED[name]
+    Simulation(named, groups=2).run()  # passes without the mutant
 
-    def told() -> None:
-        # The named seed kills it today; where the simulator has changed, one of the next will.
+    def seeds() -> None:
+        # The named seed fails today; where the simulator has changed, one of the next will.
         for seed in range(named, named + 60):
             try:
                 Simulation(seed, groups=2).run()
             except Violation as violation:
-                if how in str(violation):
+                if message in str(violation):
                     raise
 
-    assert Mutant(name, "", function, ((stands, put),), told).found_out()
+    assert Mutant(name, "", function, mutation, seeds).failure()
 
 
-DIRECTED = {
+DIRECTED: dict[str, tuple[Mutation, Schedule]] = {
     "every group is waited for anew": (
-        "until = asked + wait", "until = began + wait", _wait_is_kept,
+        instead("until = asked + wait", "until = began + wait"), _wait_is_kept,
     ),
-    "a group's lease is kept for ever": (
-        "until = min(until, asks[0].answer.started + KEPT * ttl)", "pass", _enough_is_left,
-    ),
+    "a group's lease is kept for ever": (without("until = min(until, ...)"), _enough_is_left),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", DIRECTED)
 def test_a_directed_mutant_is_found_out(name: str) -> None:
-    stands, put, told_by = DIRECTED[name]
-    bends = ((stands, put),)
-    assert Mutant(name, "", ShardedBackend._take, bends, told_by).found_out()
+    mutation, schedule = DIRECTED[name]
+    assert Mutant(name, "", ShardedBackend._take, mutation, schedule).failure()

@@ -82,7 +82,7 @@ def _found(setup: Setup, how: str) -> int:
 def test_a_rule_that_is_missing_is_found_out(name: str) -> None:
     mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
     setup, how = FOUND[name]
-    with mutant.living():
+    with mutant.active():
         seed = _found(setup, how)
     Simulation(seed, setup).run()  # without the mutant there is nothing to find out
 

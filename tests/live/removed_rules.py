@@ -1,83 +1,86 @@
-"""Rules taken out, of what masters run and of our own code: to see that a test tells."""
+"""Rules that can be removed, from scripts and from our own code, to see that a test fails."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
-from typing import Any
 
 import pytest
 
 from redlock_django.backends.redis import RedisBackend
 from redlock_django.engine import commands, quorum
+from redlock_django.engine.quorum import Tally
 from redlock_django.locking.renewal_service import HeldLease
 from redlock_django.wire import join, link, links
+from redlock_django.wire.links import Links
+from redlock_django.wire.master import Master
 from tests.engine import mutants
+from tests.engine.mutation import Mutation, always, instead, mutated, never, returns, without
 from tests.live import test_script_mutants
+from tests.live.test_script_mutants import mutated_script
 
 guards = pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "unguarded"])
 
 
-def bend(monkeypatch: pytest.MonkeyPatch, name: str, stands: str, put: str) -> None:
-    """Have masters run a script with one rule less."""
-    bent = partial(test_script_mutants.bent, name, stands, put)
-    bent(name)  # fails here where the text does not stand there
+def mutate_script(
+    monkeypatch: pytest.MonkeyPatch, name: str, target: str, replacement: str
+) -> None:
+    """Make masters run the script `name` with a piece of its code replaced."""
+    mutated = partial(mutated_script, name, target, replacement)
+    mutated(name)  # raises LookupError here if the script has no such code
     for module in (commands, join, link, links):
-        monkeypatch.setattr(module, "script", bent)
-
-
-# What only real masters tell: a function, or the name of a script; the text that stands there; what
-# is put in its place.
-_TOLD_HERE: dict[str, tuple[Any, str, str]] = {
-    "all must agree": (quorum.quorum, "masters // 2 + 1", "masters"),
-    "whoever may still come is waited for": (
-        links.Links.hoping, "usable < need <= usable + hopeful", "True",
-    ),
-    "a lost link is told to nobody": (
-        links.Links.lose, "owed.exchange.cast(master.index, failed(reason))", "pass",
-    ),
-    "a lost link stays lost": (links.Links.lose, "self._dial(master, reason, delay)", "pass"),
-    "of replies that come together one is read": (
-        links.Links.read, "self._answer(master, link, reply)",
-        "self._answer(master, link, reply)\n            break",
-    ),
-    "what comes after the verdict is dropped": (
-        quorum.Tally.cast, "is not None:", "is not None or self.verdict is not Verdict.PENDING:",
-    ),
-    "what a busy master refused is forgotten": (
-        links.Links._refused, "master.keep(owed.command)", "pass",
-    ),
-    "a master that loads is taken": (
-        join.faults, 'info.get("loading", "0") != "0"', "False",
-    ),
-    "an extension writes anew": (
-        "extend", "'PEXPIRE', KEYS[2 + index], ttl", "'SET', KEYS[2 + index], ARGV[2], 'PX', ttl",
-    ),
-    "a loop frees on links of its own": (
-        RedisBackend.arelease, "lease.home is self._loops.get(asyncio.get_running_loop())", "True",
-    ),
-    "only masters say that a lock is over": (HeldLease.remaining, "left <= 0", "False"),
-}  # fmt: skip
-
-
-# Every rule that `without` can take out. Where masters have a script, its model is not meant.
-RULES: dict[str, tuple[Any, tuple[mutants.Bent, ...]]] = {
-    **{mutant.name: (mutant.function, mutant.bends) for mutant in mutants.MUTANTS},
-    **{name: (of, ((old, new),)) for name, of, old, new in test_script_mutants.MUTANTS},
-    **{name: (of, ((old, new),)) for name, (of, old, new) in _TOLD_HERE.items()},
-}
+        monkeypatch.setattr(module, "script", mutated)
 
 
 @contextmanager
-def without(name: str) -> Iterator[None]:
-    """Take a rule out: of what masters run, where it is theirs, and of our own code."""
-    what, bends = RULES[name]
-    with ExitStack() as stack:
-        if isinstance(what, str):
-            patch = stack.enter_context(pytest.MonkeyPatch.context())
-            for stands, put in bends:
-                bend(patch, what, stands, put)
-        else:
-            stack.enter_context(mutants.bent(name, what, bends))
+def _script_mutated(name: str, target: str, replacement: str) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        mutate_script(patch, name, target, replacement)
         yield
+
+
+# What only real masters detect: a function and a mutation of it.
+_FUNCTIONS: dict[str, tuple[Callable[..., object], Mutation]] = {
+    "all must agree": (quorum.quorum, returns("masters")),
+    "whoever may still come is waited for": (
+        Links.hoping, always("usable < need <= usable + hopeful"),
+    ),
+    "a lost link is told to nobody": (Links.lose, without("owed.exchange.cast(...)")),
+    "a lost link stays lost": (Links.lose, without(Links._dial)),
+    "of replies that come together one is read": (
+        Links.read,
+        instead("self._answer(master, link, reply)", "self._answer(master, link, reply); break"),
+    ),
+    "what comes after the verdict is dropped": (
+        Tally.cast,
+        instead("... is not None", "self.votes[master] or self.verdict is not Verdict.PENDING"),
+    ),
+    "what a busy master refused is forgotten": (Links._refused, without(Master.keep)),
+    "a master that loads is taken": (join.faults, never("info.get('loading', ...) != ...")),
+    "a loop frees on links of its own": (
+        RedisBackend.arelease, always("lease.home is self._loops.get(...)"),
+    ),
+    "only masters say that a lock is over": (HeldLease.remaining, never("left <= 0")),
+}  # fmt: skip
+
+# The same of scripts: name of the script, a piece of its code, what replaces it.
+_SCRIPTS = {
+    "an extension writes anew": (
+        "extend", "'PEXPIRE', KEYS[2 + index], ttl", "'SET', KEYS[2 + index], ARGV[2], 'PX', ttl",
+    ),
+    **{name: change for name, *change in test_script_mutants.MUTANTS},
+}  # fmt: skip
+
+
+# Every rule that `without_rule` can remove. Where a script has the rule, its model is left alone.
+RULES: dict[str, Callable[[], AbstractContextManager[None]]] = {
+    **{mutant.name: mutant.active for mutant in mutants.MUTANTS},
+    **{name: partial(_script_mutated, *change) for name, change in _SCRIPTS.items()},
+    **{name: partial(mutated, *change, name) for name, change in _FUNCTIONS.items()},
+}
+
+
+def without_rule(name: str) -> AbstractContextManager[None]:
+    """Remove a rule: from the script that masters run if it has the rule, else from our code."""
+    return RULES[name]()

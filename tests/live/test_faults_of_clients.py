@@ -24,7 +24,7 @@ from redlock_django.exceptions import LockLost
 from redlock_django.wire.clock import clock, wall_ns
 from tests.live.clocks import WALL, Clock
 from tests.live.left_over import granted, locked
-from tests.live.removed_rules import bend, guards
+from tests.live.removed_rules import guards, mutate_script
 from tests.live.traffic import left
 from tests.timeouts import generous_timeouts
 from tests.waiting import until
@@ -201,8 +201,8 @@ def test_a_client_whose_wall_clock_is_wrong_harms_nobody(
 def test_without_the_cut_a_client_an_hour_ahead_is_refused(
     name: str, masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bend(monkeypatch, "acquire", "math.min(math.max(tonumber(ARGV[4]), now - skew), now + skew)",
-         "tonumber(ARGV[4])")  # fmt: skip
+    clamped = "math.min(math.max(tonumber(ARGV[4]), now - skew), now + skew)"
+    mutate_script(monkeypatch, "acquire", clamped, "tonumber(ARGV[4])")
     with joined(name, masters[:3]) as colour:
         monkeypatch.setattr(WALL, lambda: wall_ns() + 3600 * 1_000_000_000)
         with pytest.raises(QuorumUnreachable, match="its fence is ahead of its clock"):

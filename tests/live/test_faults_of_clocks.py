@@ -18,7 +18,7 @@ from redlock_django.wire.clock import clock, wall_ns
 from redlock_django.wire.master import Master
 from redlock_django.wire.steps import StepWatch
 from tests.live.clocks import WALL, ClockedMaster, NoShim, clocked_masters
-from tests.live.removed_rules import bend, guards
+from tests.live.removed_rules import guards, mutate_script
 from tests.ports import free_port
 from tests.waiting import until
 from tests.wire.variants import COLOURS, Colour, coloured, joined, make_backend, trust
@@ -82,7 +82,7 @@ def test_a_clock_a_minute_ahead_makes_no_second_holder(
         monkeypatch.setattr(Tally, "_near", lambda self, vote, middle: True)
         monkeypatch.setattr(StepWatch, "note", lambda self, master, low, high: True)
         # The last guard: nobody else lets a fence stand that is a minute ahead.
-        bend(monkeypatch, "confirm", "> now + 2 *", "> 9e99 + now + 2 *")
+        mutate_script(monkeypatch, "confirm", "> now + 2 *", "> 9e99 + now + 2 *")
     away = f"redis://127.0.0.1:{free_port()}/0"
     with ExitStack() as stack:
         b = stack.enter_context(coloured(name, make_backend(urls(clocked))))
@@ -127,7 +127,7 @@ def test_a_lock_from_before_the_clocks_went_back_is_cut(
 ) -> None:
     """A dead holder's lock of a second would keep everybody out for a minute."""
     if not guarded:
-        bend(monkeypatch, "acquire", "left > max_ttl and", "false and")
+        mutate_script(monkeypatch, "acquire", "left > max_ttl and", "false and")
     backend = make_backend(urls(clocked), max_ttl=1.0)
     with coloured(name, backend) as dead:
         dead.start()
@@ -166,7 +166,7 @@ def test_masters_are_trusted_in_time_although_their_clocks_went_back(
 ) -> None:
     """The moment from which on they are trusted is a minute away, by their clocks."""
     if not guarded:
-        bend(monkeypatch, "join", " and tonumber(at) <= now + delay", "")
+        mutate_script(monkeypatch, "join", " and tonumber(at) <= now + delay", "")
     backend = make_backend(urls(clocked), restart_delay=0.5)
     for each in clocked:
         trust(each.master, backend.deployment)

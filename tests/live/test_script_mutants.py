@@ -1,8 +1,10 @@
-"""The Lua with one rule less, beside the model: the differential test must tell."""
+"""The Lua scripts with one rule less: the comparison with their model must fail."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from difflib import get_close_matches
 from functools import cache, partial
 from hashlib import sha1
 from typing import TYPE_CHECKING
@@ -17,22 +19,22 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.live
 
-Beside = Callable[["list[LocalMaster]"], None]
+Comparison = Callable[["list[LocalMaster]"], None]
 
 
-def _commands(masters: list[LocalMaster]) -> None:
+def _compare_commands(masters: list[LocalMaster]) -> None:
     for seed in range(4):
         test_scripts.test_the_model_answers_as_the_scripts_do(masters, seed)
 
 
-def _joins(masters: list[LocalMaster]) -> None:
+def _compare_joins(masters: list[LocalMaster]) -> None:
     test_scripts.test_the_model_joins_as_the_script_does(masters)
 
 
 FENCE_AHEAD = "> now + 2 *"
 READY = " or now < tonumber(ARGV[#ARGV])"
 MUTANTS: list[tuple[str, str, str, str]] = [
-    # what it is, script, what stands there, what is put in its place
+    # name, script, a piece of its code, what replaces it
     ("acquire digs up", "acquire", "if seen[3] then", "if false then"),
     ("acquire takes any marker", "acquire", "seen[1] ~= ARGV[#ARGV - 1] or", ""),
     ("acquire is ready at once", "acquire", READY, ""),
@@ -72,25 +74,60 @@ MUTANTS: list[tuple[str, str, str, str]] = [
 
 
 @cache
-def bent(of: str, stands: str, put: str, name: str) -> tuple[str, str]:
-    """What `commands.script` gives for `name`, where that of `of` has other text in a place."""
-    text, digest = script(name)
-    if name != of:
-        return text, digest
-    assert text.count(stands) == 1, (name, stands)
-    text = text.replace(stands, put)
-    return text, sha1(text.encode(), usedforsecurity=False).hexdigest()
+def mutated_script(mutant: str, target: str, replacement: str, name: str) -> tuple[str, str]:
+    """Return what `commands.script` returns for `name`, with one change to the script `mutant`.
+
+    The target is a piece of code. Neither white space nor comments in the script matter.
+    """
+    lua, digest = script(name)
+    if name != mutant:
+        return lua, digest
+    lua = re.sub(r" *--.*", "", lua)
+    words = re.findall(r"\w+|[^\w\s]", target)
+    code = r"\s*".join(map(re.escape, words))
+    if words[0][0].isalnum():
+        code = rf"\b{code}"
+    found = re.findall(code, lua)
+    if len(found) != 1:
+        closest = "".join(
+            f"\n    {line}" for line in get_close_matches(target, _lines(lua), 3, 0.0)
+        )
+        raise LookupError(f"{name}.lua has {len(found)} times {target!r}; the closest:{closest}")
+    lua = re.sub(code, lambda _: replacement, lua)
+    return lua, sha1(lua.encode(), usedforsecurity=False).hexdigest()
+
+
+def _lines(lua: str) -> list[str]:
+    return [line.strip() for line in lua.splitlines()]
+
+
+def test_white_space_and_comments_make_no_difference() -> None:
+    lua, digest = mutated_script("acquire", "if  seen [3]\nthen", "if false then", "acquire")
+    assert "if false then" in lua
+    assert digest != script("acquire")[1]
+    assert mutated_script("acquire", "if seen[3] then", "", "extend") == script("extend")
+
+
+def test_code_that_is_not_there_is_an_error_that_shows_the_closest() -> None:
+    with pytest.raises(LookupError, match=r"acquire.lua has 0 times .*\n    if seen\[3\] then"):
+        mutated_script("acquire", "if seen[33] then", "", "acquire")
 
 
 @pytest.mark.parametrize(
-    ("of", "stands", "put"), [mutant[1:] for mutant in MUTANTS], ids=[one[0] for one in MUTANTS]
+    ("name", "target", "replacement"),
+    [mutant[1:] for mutant in MUTANTS],
+    ids=[mutant[0] for mutant in MUTANTS],
 )
 def test_a_mutant_is_found_out(
-    masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch, of: str, stands: str, put: str
+    masters: list[LocalMaster],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    target: str,
+    replacement: str,
 ) -> None:
-    mutated = partial(bent, of, stands, put)
-    mutated(of)
+    mutated = partial(mutated_script, name, target, replacement)
+    mutated(name)  # raises LookupError here rather than in the comparison
     monkeypatch.setattr(differential, "script", mutated)
-    beside: Beside = _joins if of == "join" else _commands
+    compare: Comparison = _compare_joins if name == "join" else _compare_commands
     with pytest.raises(AssertionError):
-        beside(masters)
+        compare(masters)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.live.removed_rules import without
+from tests.live.removed_rules import without_rule
 from tests.test_faults_list import NAMES, ROWS, TEST
 
 RULE = "REDLOCK_WITHOUT"  # by which a run of pytest is told what to take out
@@ -25,7 +25,7 @@ SECONDS = 100  # for the tests of one row; what hangs without its rule is found 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call() -> Iterator[None]:
     """As a plugin of pytest: a test runs without the rule, its fixtures with it."""
-    with without(os.environ[RULE]):
+    with without_rule(os.environ[RULE]):
         return (yield)
 
 
