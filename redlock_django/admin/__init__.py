@@ -1,6 +1,6 @@
-"""The admin: who holds what, freeing it, who has done so; and what became of which request.
+"""The admin of held locks, forced releases and idempotency records.
 
-On an AdminSite of your own: `site.register(HeldLock, HeldLockAdmin)`, and the same for
+On a custom AdminSite, call `site.register(HeldLock, HeldLockAdmin)`, and the same for
 `ForcedRelease` and `ForcedReleaseAdmin`, `IdempotencyRecord` and `IdempotencyRecordAdmin`.
 """
 

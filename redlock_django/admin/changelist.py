@@ -1,4 +1,4 @@
-"""The list of held locks: Django's own change list, with its filters, over the masters."""
+"""The change list of held locks and its filters. Its rows come from the masters."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
+from redlock_django.admin.labels import LABELS
 from redlock_django.admin.masters import MasterRow, master_rows
 from redlock_django.admin.queryset import PAGE, HeldLockQuerySet
-from redlock_django.admin.words import LABELS
 from redlock_django.engine.holders import HoldingState
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.handler import locks
@@ -24,30 +24,30 @@ from redlock_django.operate.inspection import HeldLocks
 
 
 def aliases() -> list[str]:
-    """Give the aliases of REDLOCK, the default one first."""
+    """Return the aliases of REDLOCK, "default" first."""
     return sorted(locks, key=lambda alias: alias != "default")
 
 
 class AliasFilter(SimpleListFilter):
-    """The masters of which alias; there is no "all", and nothing to choose with one alias."""
+    """Choose the alias whose masters are asked. There is no "All"; one alias is no choice."""
 
     title = gettext_lazy("alias")
     parameter_name = "using"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """Every alias."""
+        """Return every alias."""
         return [(alias, alias) for alias in aliases()]
 
     def has_output(self) -> bool:
-        """Whether there is a choice; the address may name the only one."""
+        """Return whether to show the filter: several aliases, or one named in the URL."""
         return len(self.lookup_choices) > 1 or self.value() is not None
 
     def value(self) -> str | None:
-        """The alias in the address, if one is."""
+        """Return the alias named in the URL, or None."""
         return super().value()
 
     def choices(self, changelist: Any) -> Iterator[Any]:
-        """The aliases, without "all"."""
+        """Yield the aliases, without "All"."""
         chosen = self.value() or next(iter(aliases()), None)
         for alias in aliases():
             yield {
@@ -57,7 +57,7 @@ class AliasFilter(SimpleListFilter):
             }
 
     def queryset(self, request: HttpRequest, queryset: Any) -> Any:
-        """Ask the masters of this alias."""
+        """Return the locks of the chosen alias."""
         if (alias := self.value()) is None:
             return queryset
         if alias not in aliases():
@@ -66,17 +66,17 @@ class AliasFilter(SimpleListFilter):
 
 
 class StateFilter(SimpleListFilter):
-    """Locks in one state."""
+    """Filter by the state of a lock."""
 
     title = gettext_lazy("state")
     parameter_name = "state"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """Every state, in words."""
+        """Return every state with its label."""
         return [(state.value, LABELS[state]) for state in HoldingState]
 
     def queryset(self, request: HttpRequest, queryset: Any) -> Any:
-        """Ask for locks in this state."""
+        """Return the locks in the chosen state."""
         if (state := self.value()) is None:
             return queryset
         try:
@@ -86,10 +86,10 @@ class StateFilter(SimpleListFilter):
 
 
 class HeldLockChangeList(ChangeList):
-    """What the masters of one alias said: how they are, and the locks on this page.
+    """The locks on one page, and the health of the masters they come from.
 
-    `masters` are the rows of the panel above the list, `problem` says what is wrong with the
-    settings, where that is why nobody was asked.
+    `masters` are the rows of the table above the list. `problem` is the error in the settings
+    because of which no master was asked, or "".
     """
 
     queryset: HeldLockQuerySet
@@ -99,12 +99,12 @@ class HeldLockChangeList(ChangeList):
         self.title = _("Held locks")
 
     def get_queryset(self, request: HttpRequest, exclude_parameters: Any = None) -> Any:
-        """As Django's; and only this page is asked for."""
+        """Return the queryset of Django's change list, limited to this page."""
         queryset: Any = super().get_queryset(request, exclude_parameters)
         return queryset.starting_at(max(0, self.page_num - 1) * PAGE)
 
     def get_results(self, request: HttpRequest) -> None:
-        """Ask masters and locks in one survey: a master that hangs is waited for once."""
+        """Query health and locks in one survey, so that a hanging master costs one timeout."""
         self.masters: list[MasterRow] = []
         self.looked: HeldLocks | None = None
         self.problem = ""
@@ -116,7 +116,7 @@ class HeldLockChangeList(ChangeList):
                 self.masters = master_rows(statuses, backend.tolerate)
                 self.queryset.survey = survey
                 if self.queryset.asked.start >= self.queryset.page.total:
-                    self.queryset = self.queryset.starting_at(0)  # there is no such page any more
+                    self.queryset = self.queryset.starting_at(0)  # This page no longer exists.
                 super().get_results(request)
                 self.looked = self.queryset.page
         except InvalidRedlock as error:
@@ -126,28 +126,35 @@ class HeldLockChangeList(ChangeList):
         self.queryset.survey = None
         self.show_admin_actions = bool(self.result_count)
         if not (self.query or self.has_active_filters):
-            self.full_result_count = self.result_count  # so that it is not said twice
+            self.full_result_count = self.result_count  # Hides Django's second number.
 
     @property
     def counted(self) -> str:
-        """How many locks there are, and of how many that is known, in one sentence."""
+        """Return a sentence with the number of locks: all that are held, or all that match."""
         if self.looked is None:
             return ""
         number = number_format(self.looked.total, force_grouping=True)
         if self.query or self.queryset.asked.state:
-            said = ngettext("%s lock fits.", "%s locks fit.", self.looked.total) % number
-        else:
-            about = self.looked.about
-            number = number_format(max(about, self.looked.total), force_grouping=True)
-            said = ngettext("%s lock is held.", "%s locks are held.", about) % number
-        return said
+            if not self.looked.total:
+                return _("No lock matches.")
+            return ngettext("%s lock matches.", "%s locks match.", self.looked.total) % number
+        count = max(self.looked.about, self.looked.total)
+        if not count:
+            return _("No lock is held.")
+        number = number_format(count, force_grouping=True)
+        return ngettext("%s lock is held.", "%s locks are held.", count) % number
 
     @property
     def stopped(self) -> str:
-        """Where looking stopped before the end, in one sentence."""
+        """Return a sentence about where the list or search was cut off, or ""."""
         if self.looked is None or self.looked.stopped_at is None:
             return ""
         number = number_format(self.looked.stopped_at, force_grouping=True)
         if self.query:
-            return _("The search stopped at %s names on each master: there may be more.") % number
-        return _("The list stopped at %s locks: search for a resource to find others.") % number
+            return (
+                _("The search stopped at %s names on each master. There may be more matches.")
+                % number
+            )
+        return (
+            _("The list stopped at %s locks. Search for a resource to find other locks.") % number
+        )

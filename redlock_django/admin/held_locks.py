@@ -1,4 +1,4 @@
-"""Held locks in the admin: the list, one lock on its masters, and freeing what is shown."""
+"""The admin of held locks: the list, the page of one lock, and forced releases."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from redlock_django.admin import words
+from redlock_django.admin import labels
 from redlock_django.admin.changelist import AliasFilter, HeldLockChangeList, StateFilter, aliases
 from redlock_django.admin.masters import bars
 from redlock_django.admin.queryset import PAGE, HeldLockQuerySet, led_by
@@ -38,7 +38,7 @@ else:
 
 
 class HeldLockAdmin(_ModelAdmin):
-    """Who holds what, for those who may view it; freeing it, for those who may release it."""
+    """List held locks, and release them by force with the permission `release_heldlock`."""
 
     list_display = ("name", "held_by", "held_since", "time_left", "on_masters", "condition")
     list_display_links = ("name",)
@@ -46,7 +46,7 @@ class HeldLockAdmin(_ModelAdmin):
     list_per_page = PAGE
     list_max_show_all = 0
     search_fields = ("resource",)
-    search_help_text = gettext_lazy("A part of the resource name, in the same case.")
+    search_help_text = gettext_lazy("Search by part of the resource name. Case matters.")
     ordering = ("ttl",)
     sortable_by = ("name", "time_left")
     show_full_result_count = False
@@ -54,78 +54,78 @@ class HeldLockAdmin(_ModelAdmin):
     actions = ("release_selected",)
 
     class Media:
-        css = {"all": ("redlock_django/admin.css",)}  # noqa: RUF012 - as Django has it
+        css = {"all": ("redlock_django/admin.css",)}  # noqa: RUF012 - the form Django expects
         js = ("redlock_django/live.js",)
 
     @admin.display(description=gettext_lazy("resource"), ordering="resource")
     def name(self, lock: HeldLock) -> SafeString:
-        """The resource, as it is written in every direction of reading."""
+        """Return the resource, isolated from the text direction of the page."""
         name = str(lock)
         return format_html('<bdi class="redlock-name" title="{}">{}</bdi>', name, name)
 
     @admin.display(description=gettext_lazy("holder"))
     def held_by(self, lock: HeldLock) -> SafeString:
-        """What the holder says of itself."""
-        return words.owner(lock.holding.holder)
+        """Return the holder's process, and the path and user of its request."""
+        return labels.holder_cell(lock.holding.holder)
 
     @admin.display(description=gettext_lazy("held since"))
     def held_since(self, lock: HeldLock) -> SafeString:
-        """When it was taken, by the holder's clock."""
-        return words.when(lock.since)
+        """Return when the lock was acquired, by the holder's clock."""
+        return labels.time_cell(lock.since)
 
     @admin.display(description=gettext_lazy("TTL left"), ordering="ttl")
     def time_left(self, lock: HeldLock) -> SafeString:
-        """How long it is still held if nobody renews it."""
-        return format_html('<bdi class="redlock-number">{}</bdi>', words.seconds(lock.ttl))
+        """Return after how long the lock expires unless it is renewed."""
+        return format_html('<bdi class="redlock-number">{}</bdi>', labels.duration(lock.ttl))
 
     @admin.display(description=gettext_lazy("masters"))
     def on_masters(self, lock: HeldLock) -> SafeString:
-        """How many masters have it."""
+        """Return how many masters store the lock."""
         holding = lock.holding
-        return words.masters(len(holding.leading), holding.masters)
+        return labels.master_count(len(holding.leading), holding.masters)
 
     @admin.display(description=gettext_lazy("state"))
     def condition(self, lock: HeldLock) -> SafeString:
-        """What the masters' answers amount to."""
-        return words.badge(lock.holding.state)
+        """Return the state of the lock, derived from the answers of all masters."""
+        return labels.badge(lock.holding.state)
 
-    # Who may do what.
+    # Permissions.
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Nobody may: locks are taken by programs."""
+        """Return False: locks are acquired by programs only."""
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: HeldLock | None = None) -> bool:
-        """Nobody may."""
+        """Return False: locks are read-only."""
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: HeldLock | None = None) -> bool:
-        """Nobody may: releasing has a permission of its own."""
+        """Return False: a forced release has a permission of its own."""
         return False
 
     def has_release_permission(self, request: HttpRequest) -> bool:
-        """Who may free somebody's lock: they must be allowed to see it, too."""
+        """Return whether the user may release locks by force; requires the view permission."""
         may = request.user.has_perm("redlock_django.release_heldlock")
         return may and self.has_view_permission(request)
 
-    # What is shown.
+    # Pages.
 
     def get_queryset(self, request: HttpRequest) -> Any:
-        """Held locks of the first alias; nobody is asked yet."""
+        """Return a lazy queryset of the held locks of the first alias."""
         return HeldLockQuerySet(HeldLock).of_alias(next(iter(aliases()), "default"))
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[HeldLockChangeList]:
-        """The list over the masters."""
+        """Return the change list class that queries the masters."""
         return HeldLockChangeList
 
     def get_search_results(
         self, request: HttpRequest, queryset: Any, search_term: str
     ) -> tuple[Any, bool]:
-        """The masters search, and take every character as it is."""
+        """Search on the masters for the literal search term."""
         return (queryset.searching(search_term.strip()) if search_term else queryset), False
 
     def get_urls(self) -> list[URLPattern]:
-        """Django's, and the one that releases."""
+        """Return Django's URL patterns and the one of `release_view`."""
         view = self.admin_site.admin_view(self.release_view)
         return [path("release/", view, name="redlock_django_heldlock_release"), *super().get_urls()]
 
@@ -136,7 +136,7 @@ class HeldLockAdmin(_ModelAdmin):
         form_url: str = "",
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
-        """Show one lock on its masters."""
+        """Show one lock and its state on each master."""
         if not self.has_view_permission(request):
             raise PermissionDenied
         try:
@@ -156,13 +156,13 @@ class HeldLockAdmin(_ModelAdmin):
             **self._context(request, _("Held lock")),
             "lock": lock,
             "name": printable(resource),
-            "holder": {name: words.said(seen.holder, name) for name in seen.holder},
-            "where": words.place(seen.holder),
-            "since": words.when(lock.since),
-            "left": words.seconds(seen.ttl),
-            "on_masters": words.masters(len(seen.leading), seen.masters),
-            "badge": words.badge(seen.state),
-            "explained": words.EXPLAINED[seen.state],
+            "holder": {name: labels.holder_field(seen.holder, name) for name in seen.holder},
+            "where": labels.holder_process(seen.holder),
+            "since": labels.time_cell(lock.since),
+            "left": labels.duration(seen.ttl),
+            "on_masters": labels.master_count(len(seen.leading), seen.masters),
+            "badge": labels.badge(seen.state),
+            "explained": labels.EXPLANATIONS[seen.state],
             "bars": bars(seen, service.backend, looked.silent, service.settings.ttl),
             "rivals": rivals(alias, seen),
             "audit": self._audit(request, resource),
@@ -170,15 +170,15 @@ class HeldLockAdmin(_ModelAdmin):
         }
         return TemplateResponse(request, "admin/redlock_django/heldlock/detail.html", context)
 
-    # What is freed.
+    # Forced releases.
 
     @admin.action(description=gettext_lazy("Release selected held locks"), permissions=("release",))
     def release_selected(self, request: HttpRequest, queryset: Any) -> HttpResponse:
-        """Ask first. Only what stood on the page can be selected, so "all" is not more."""
+        """Ask for confirmation. Only locks on the page can be selected, also by "all"."""
         return self._confirm(request, request.POST.getlist(ACTION_CHECKBOX_NAME))
 
     def release_view(self, request: HttpRequest) -> HttpResponse:
-        """Free the locks that were shown, once that is confirmed."""
+        """Ask for confirmation, then release the locks that were shown."""
         if not self.has_release_permission(request):
             raise PermissionDenied
         if request.method != "POST":
@@ -194,7 +194,7 @@ class HeldLockAdmin(_ModelAdmin):
         if not every:
             return self._back(request, messages.WARNING, _("There is no such lock."))
         context = {
-            **self._context(request, _("Release by force")),
+            **self._context(request, _("Force release")),
             "every": every,
             "releasable": [one for one in every if one.lock is not None],
         }
@@ -214,7 +214,7 @@ class HeldLockAdmin(_ModelAdmin):
         }
 
     def _url(self, request: HttpRequest, name: str) -> str:
-        """One of our addresses, that keeps what the list was filtered by."""
+        """Return the URL of one of these pages, with the filters of the list preserved."""
         url = reverse(f"admin:redlock_django_heldlock_{name}", current_app=self.admin_site.name)
         kept = self.get_preserved_filters(request)
         return add_preserved_filters({"preserved_filters": kept, "opts": self.opts}, url)
@@ -225,12 +225,12 @@ class HeldLockAdmin(_ModelAdmin):
         return HttpResponseRedirect(self._url(request, "changelist"))
 
     def _audit(self, request: HttpRequest, resource: str) -> str:
-        """Where earlier forced releases of a resource are, "" for who may not see them."""
+        """Return the URL of the forced releases of a resource, "" without the permission."""
         if not request.user.has_perm("redlock_django.view_forcedrelease"):
             return ""
         name = "admin:redlock_django_forcedrelease_changelist"
         try:
             url = reverse(name, current_app=self.admin_site.name)
         except NoReverseMatch:
-            return ""  # not on this site
+            return ""  # ForcedRelease is not registered with this AdminSite.
         return f"{url}?{urlencode({SEARCH_VAR: resource})}"

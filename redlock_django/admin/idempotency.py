@@ -1,4 +1,4 @@
-"""Idempotency records in the admin: what became of which request, and saying it of an uncertain."""
+"""The admin of idempotency records: how each request ended, and resolving uncertain ones."""
 
 from __future__ import annotations
 
@@ -18,8 +18,13 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from redlock_django.admin import words
-from redlock_django.admin.idempotency_words import EXPLAINED, TOLD, badge, body_of
+from redlock_django.admin import labels
+from redlock_django.admin.idempotency_labels import (
+    EXPLANATIONS,
+    RESOLVE_MESSAGES,
+    badge,
+    displayed_body,
+)
 from redlock_django.exceptions import IdempotencyUnavailable, InvalidRedlock
 from redlock_django.idempotency.protocol import RecordState
 from redlock_django.idempotency.records import Unsettled
@@ -35,24 +40,25 @@ else:
 
 
 class MethodFilter(admin.SimpleListFilter):
-    """Requests of one method. Django's own filter would look through the whole table for them."""
+    """Filter by HTTP method. Django's own filter would scan the table for its choices."""
 
     title = gettext_lazy("method")
     parameter_name = "method"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """Every method that may have a key."""
+        """Return every method that may have an idempotency key."""
         return [(method, method) for method in sorted(METHODS)]
 
     def queryset(self, request: HttpRequest, queryset: Any) -> Any:
-        """Those of this method."""
+        """Return the records of the chosen method."""
         return queryset.filter(method=self.value()) if self.value() else queryset
 
 
 class IdempotencyRecordAdmin(_ModelAdmin):
-    """The records of one database. Keys are in none of them; bodies take a permission of their own.
+    """The records of one database.
 
-    `using` is the alias of REDLOCK whose records are shown.
+    Records contain no keys. Response bodies are shown only to users with the permission
+    `view_idempotency_body`. `using` is the alias of REDLOCK whose records are shown.
     """
 
     using = "default"
@@ -61,7 +67,7 @@ class IdempotencyRecordAdmin(_ModelAdmin):
     list_display_links = ("request_line",)
     list_filter = ("state", MethodFilter)
     search_fields = ("path", "user")
-    search_help_text = gettext_lazy("A part of the path or of the user's id.")
+    search_help_text = gettext_lazy("Search by part of the path or the user ID.")
     ordering = ("-pk",)
     sortable_by = ("began", "ends")
     show_full_result_count = False
@@ -69,68 +75,68 @@ class IdempotencyRecordAdmin(_ModelAdmin):
     actions = None
 
     class Media:
-        css = {"all": ("redlock_django/admin.css",)}  # noqa: RUF012 - as Django has it
+        css = {"all": ("redlock_django/admin.css",)}  # noqa: RUF012 - the form Django expects
 
     @admin.display(description=gettext_lazy("request"))
     def request_line(self, record: IdempotencyRecord) -> SafeString:
-        """Method and path."""
+        """Return the method and the path."""
         line = printable(f"{record.method} {record.path}")
         return format_html('<bdi class="redlock-name" title="{}">{}</bdi>', line, line)
 
     @admin.display(description=gettext_lazy("state"), ordering="state")
     def condition(self, record: IdempotencyRecord) -> SafeString:
-        """The state, as far as the record alone says it."""
+        """Return the stored state, without asking the masters about the lock."""
         return badge("in flight" if record.state == RecordState.RUNNING else record.state)
 
-    @admin.display(description=gettext_lazy("began"), ordering="pk")
+    @admin.display(description=gettext_lazy("started"), ordering="pk")
     def began(self, record: IdempotencyRecord) -> SafeString:
-        """When the request began."""
-        return words.when(record.created_at, lasts=False)
+        """Return when the request started."""
+        return labels.time_cell(record.created_at, lasts=False)
 
     @admin.display(description=gettext_lazy("expires"), ordering="expires_at")
     def ends(self, record: IdempotencyRecord) -> Any:
-        """How long its response is given again."""
+        """Return until when the response is replayed."""
         return record.expires_at
 
-    # Who may do what.
+    # Permissions.
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Nobody may: a record is made by a request."""
+        """Return False: records are created by requests only."""
         return False
 
     def has_change_permission(
         self, request: HttpRequest, obj: IdempotencyRecord | None = None
     ) -> bool:
-        """Nobody may."""
+        """Return False: records are read-only, but for `resolve_view`."""
         return False
 
     def has_delete_permission(
         self, request: HttpRequest, obj: IdempotencyRecord | None = None
     ) -> bool:
-        """Nobody may: without its record a request would run again."""
+        """Return False: without its record a request would be processed again."""
         return False
 
     def has_body_permission(self, request: HttpRequest) -> bool:
-        """Who may see what was answered to others."""
+        """Return whether the user may see the responses that other users received."""
         return request.user.has_perm("redlock_django.view_idempotency_body")
 
     def has_resolve_permission(self, request: HttpRequest) -> bool:
-        """Who may say what became of a request: they must be allowed to see it, too."""
+        """Return whether the user may resolve uncertain requests; requires the view permission."""
         may = request.user.has_perm("redlock_django.resolve_idempotencyrecord")
         return may and self.has_view_permission(request)
 
-    # What is shown.
+    # Pages.
 
     def get_queryset(self, request: HttpRequest) -> Any:
-        """The records of the alias's database, without what was answered."""
+        """Return the records of the alias's database, without loading the responses."""
         rows = super().get_queryset(request).defer("headers", "body")
         try:
             return rows.using(settings_of(self.using).database)
         except InvalidRedlock:
-            return rows  # E001 tells of it
+            return rows  # E001 reports it.
 
     def get_urls(self) -> list[URLPattern]:
-        """Django's, and the one that resolves."""
+        """Return Django's URL patterns and the one of `resolve_view`."""
         view = self.admin_site.admin_view(self.resolve_view)
         name = "redlock_django_idempotencyrecord_resolve"
         return [path("<path:object_id>/resolve/", view, name=name), *super().get_urls()]
@@ -147,22 +153,26 @@ class IdempotencyRecordAdmin(_ModelAdmin):
             raise PermissionDenied
         record = self.get_object(request, unquote(object_id))
         if record is None:
-            return self._back(request, messages.WARNING, _("There is no such record any more."))
+            return self._back(request, messages.WARNING, _("This record no longer exists."))
         state = self._state(record)
         context = {
             **self._context(request, record, _("Idempotency record")),
             "badge": badge(state),
-            "explained": EXPLAINED[state],
+            "explained": EXPLANATIONS[state],
             "resolvable": state in ("uncertain", "interrupted"),
             **(extra_context or {}),
         }
         if self.has_body_permission(request):
-            context |= {"headers": record.headers, "body": body_of(record), "may_view_body": True}
+            context |= {
+                "headers": record.headers,
+                "body": displayed_body(record),
+                "may_view_body": True,
+            }
         template = "admin/redlock_django/idempotencyrecord/detail.html"
         return TemplateResponse(request, template, context)
 
     def resolve_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Say what became of a request, once that is confirmed."""
+        """Ask for confirmation, then resolve an uncertain request."""
         if not self.has_resolve_permission(request):
             raise PermissionDenied
         if request.method != "POST":
@@ -170,7 +180,7 @@ class IdempotencyRecordAdmin(_ModelAdmin):
         record = self.get_object(request, unquote(object_id))
         verdict = request.POST.get("verdict")
         if record is None or verdict not in ("applied", "not-applied"):
-            return self._back(request, messages.WARNING, _("There is no such record any more."))
+            return self._back(request, messages.WARNING, _("This record no longer exists."))
         if "confirmed" in request.POST:
             return self._resolve(request, record, applied=verdict == "applied")
         context = {
@@ -185,7 +195,7 @@ class IdempotencyRecordAdmin(_ModelAdmin):
         self, request: HttpRequest, record: IdempotencyRecord, *, applied: bool
     ) -> HttpResponse:
         user = request.user
-        assert user.pk is not None  # the admin lets nobody else in
+        assert user.pk is not None  # The admin requires a login.
         try:
             store, aliases = kept_by(self.using, "database")
             outcome = resolve(
@@ -208,11 +218,11 @@ class IdempotencyRecordAdmin(_ModelAdmin):
                     else _("Resolved: it did not take effect.")
                 ),
             )
-        level, text = TOLD[outcome]
+        level, text = RESOLVE_MESSAGES[outcome]
         return self._back(request, level, text % printable(str(record)))
 
     def _state(self, record: IdempotencyRecord) -> str:
-        """The state, with the lock asked whether it is still running."""
+        """Return the state of a request. The masters are asked whether its lock is still held."""
         if record.state != RecordState.RUNNING:
             return record.state
         try:
@@ -232,7 +242,7 @@ class IdempotencyRecordAdmin(_ModelAdmin):
             "media": self.media,
             "record": record,
             "name": printable(f"{record.method} {record.path}"),
-            "began": words.when(record.created_at, lasts=False),
+            "began": labels.time_cell(record.created_at, lasts=False),
             "may_resolve": self.has_resolve_permission(request),
             "resolve_url": self._url(request, "resolve", record.pk),
             "record_url": self._url(request, "change", record.pk),
@@ -240,7 +250,7 @@ class IdempotencyRecordAdmin(_ModelAdmin):
         }
 
     def _url(self, request: HttpRequest, name: str, *args: Any) -> str:
-        """One of our addresses, that keeps what the list was filtered by."""
+        """Return the URL of one of these pages, with the filters of the list preserved."""
         name = f"admin:redlock_django_idempotencyrecord_{name}"
         url = reverse(name, args=args, current_app=self.admin_site.name)
         kept = self.get_preserved_filters(request)

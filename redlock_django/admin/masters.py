@@ -1,4 +1,4 @@
-"""Masters as people see them: how each of them is, and what it has of one lock."""
+"""Table rows about masters: the health of each, and its state of one lock."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from django.template.defaultfilters import filesizeformat
 from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 
-from redlock_django.admin.words import seconds
+from redlock_django.admin.labels import duration
 from redlock_django.backends.base import BaseBackend
 from redlock_django.engine.holders import Holding
 from redlock_django.operate.health import MasterStatus
@@ -18,7 +18,7 @@ from redlock_django.operate.inspection import span_of
 
 @dataclass(frozen=True, kw_only=True)
 class MasterRow:
-    """How one master is, in words; `level` is "ok", "warning" or "error"."""
+    """The health of one master as strings to display; `level` is "ok", "warning" or "error"."""
 
     name: str
     level: str
@@ -33,7 +33,7 @@ class MasterRow:
 
 
 def master_rows(statuses: Iterable[MasterStatus], tolerated: Collection[str]) -> list[MasterRow]:
-    """Put into words what the masters said of themselves; `tolerated` are codes of faults."""
+    """Return a row for each master; `tolerated` are the fault codes that TOLERATE names."""
     return [_row(status, tolerated) for status in statuses]
 
 
@@ -50,7 +50,7 @@ def _row(status: MasterStatus, tolerated: Collection[str]) -> MasterRow:
     elif tolerated and set(codes) <= set(tolerated):
         level, word = "warning", _("tolerated")
     else:
-        level, word = "error", _("not fit")
+        level, word = "error", _("not usable")
     memory = health.policy
     if health.maxmemory:
         memory += f", {filesizeformat(health.maxmemory)}"
@@ -62,7 +62,7 @@ def _row(status: MasterStatus, tolerated: Collection[str]) -> MasterRow:
         latency=_("%s ms") % number_format(health.latency * 1000, 1),
         held="?" if health.held is None else number_format(health.held, force_grouping=True),
         version=f"{health.server} {health.version}".strip(),
-        uptime=seconds(health.uptime, 0),
+        uptime=duration(health.uptime, 0),
         memory=memory,
         persistence=_("append-only file") if health.persistent else _("none"),
     )
@@ -70,9 +70,9 @@ def _row(status: MasterStatus, tolerated: Collection[str]) -> MasterRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """What one master has of a lock: `kind` is "own", "rival", "none" or "silent".
+    """The state of a lock on one master: `kind` is "own", "rival", "none" or "silent".
 
-    `width` is the time left, in percent of the longest bar.
+    `width` is the remaining TTL in percent of the longest bar.
     """
 
     master: str
@@ -86,7 +86,7 @@ class Bar:
 def bars(
     holding: Holding, backend: BaseBackend, silent: Mapping[str, str], scale: float
 ) -> list[Bar]:
-    """Draw a lock on its masters; `scale` is the least time in seconds that fills a bar."""
+    """Return a bar for each master of a lock; a full bar is at least `scale` seconds."""
     seen = {s.master: s for s in (*holding.leading, *holding.rivals)}
     own = {s.master for s in holding.leading}
     longest = max([scale, *(s.ttl for s in seen.values() if s.ttl is not None)])
@@ -98,10 +98,10 @@ def bars(
             if name in silent:
                 kind, words = "silent", _("no answer: %s") % silent[name]
             else:
-                kind, words = "none", _("free here")
+                kind, words = "none", _("not held")
             drawn.append(Bar(master=name, kind=kind, words=words))
             continue
-        kind, words = ("own", _("has it")) if index in own else ("rival", _("has another holder"))
+        kind, words = ("own", _("held")) if index in own else ("rival", _("held by another client"))
         ttl = longest if sighting.ttl is None else sighting.ttl
         drawn.append(
             Bar(
@@ -109,7 +109,7 @@ def bars(
                 kind=kind,
                 words=words,
                 fingerprint=sighting.fingerprint,
-                left=seconds(sighting.ttl),
+                left=duration(sighting.ttl),
                 width=f"{100 * ttl / longest:.1f}",
             )
         )

@@ -1,4 +1,4 @@
-"""Held locks as a queryset without a table, so that Django's own change list can show them."""
+"""A queryset of held locks without a database table, for Django's change list."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from redlock_django.operate.inspection import ORDERS, HeldLocks, held_locks, who
 from redlock_django.wire.survey import Survey
 
 PAGE = 100
-"""Locks on one page: so many are asked for, never more."""
+"""The number of locks on one page, and the most that one query requests."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What to ask the masters for: a page from `start` on, or the locks with these `ids`."""
+    """The parameters of a query: a page that begins at `start`, or the locks with these `ids`."""
 
     alias: str = "default"
     search: str = ""
@@ -35,9 +35,9 @@ class Asked:
 
 
 class HeldLockQuerySet(models.QuerySet[HeldLock]):
-    """Asks the masters once, when its length, its rows or a page of them is first wanted.
+    """A lazy queryset that queries the masters once, when its length or rows are first needed.
 
-    It knows what the change list needs, and refuses other lookups with FieldError.
+    It supports the lookups that the change list uses, and raises FieldError for others.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -47,23 +47,23 @@ class HeldLockQuerySet(models.QuerySet[HeldLock]):
         self._page: HeldLocks | None = None
 
     def of_alias(self, alias: str) -> Self:
-        """Those on the masters of another alias."""
+        """Return the locks of another alias."""
         return self._asking(alias=alias)
 
     def in_state(self, state: HoldingState) -> Self:
-        """Those in one state."""
+        """Return the locks in one state."""
         return self._asking(state=state)
 
     def searching(self, part: str) -> Self:
-        """Those whose resource name has this part."""
+        """Return the locks whose resource contains `part`."""
         return self._asking(search=part)
 
     def starting_at(self, start: int) -> Self:
-        """The page that begins so many locks after the first one."""
+        """Return the page that begins at the offset `start`."""
         return self._asking(start=start)
 
     def filter(self, *args: Any, **kwargs: Any) -> Self:
-        """Those with an id, or one of several; FieldError for other lookups."""
+        """Return the locks with an id or with one of several; other lookups raise FieldError."""
         if not kwargs and not any(args):
             return self._clone()
         if not args and len(kwargs) == 1:
@@ -72,25 +72,25 @@ class HeldLockQuerySet(models.QuerySet[HeldLock]):
                 return self._asking(ids=(str(value),))
             if lookup in ("pk__in", "id__in"):
                 return self._asking(ids=tuple(map(str, value)))
-        raise FieldError("held locks are no table: they can be filtered by id only")
+        raise FieldError("held locks are not in a database table and can be filtered by id only")
 
     def order_by(self, *field_names: Any) -> Self:
-        """In the first of these orders that the masters know."""
+        """Order by the first of these fields that the masters can sort by."""
         known = [name for name in field_names if name in ORDERS]
         return self._asking(order=known[0]) if known else self._clone()
 
     def count(self) -> int:
-        """How many there are to page through."""
+        """Return the number of locks on all pages."""
         return len(self) if self.asked.ids is not None else self.page.total
 
     @property
     def ordered(self) -> bool:
-        """Always: the masters give them in an order."""
+        """Return True: the masters return locks in an order."""
         return True
 
     @property
     def page(self) -> HeldLocks:
-        """What the masters said; asked now if they have not been yet."""
+        """The page of locks; the first access queries the masters."""
         if self._page is None:
             asked = self.asked
             self._page = held_locks(
@@ -117,7 +117,7 @@ class HeldLockQuerySet(models.QuerySet[HeldLock]):
         clone._page = None
         return clone
 
-    # Below: what Django's QuerySet calls in itself. Pinned by tests/operate/test_admin_list.py.
+    # Overrides of private QuerySet methods, tested by tests/operate/test_admin_list.py.
 
     def _clone(self) -> Self:
         clone: Self = super()._clone()  # type: ignore[misc]
@@ -135,7 +135,7 @@ class HeldLockQuerySet(models.QuerySet[HeldLock]):
 
 
 def by_ids(ids: Iterable[str], survey: Survey | None = None) -> list[HeldLock]:
-    """Give the locks that are still held as they were shown, in the order of their ids."""
+    """Return the locks with these ids that are still held, in the order of `ids`."""
     wanted: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for lock_id in ids:
         try:
@@ -157,7 +157,7 @@ def by_ids(ids: Iterable[str], survey: Survey | None = None) -> list[HeldLock]:
 def now_held(
     alias: str, resources: Iterable[str], survey: Survey | None = None
 ) -> dict[str, Holding]:
-    """Give what is held now of these resources, but for what can be no name."""
+    """Return the current holding of each resource that is held; skip invalid names."""
     names = []
     for resource in resources:
         try:
@@ -168,7 +168,7 @@ def now_held(
 
 
 def led_by(fingerprint: str, holding: Holding) -> Holding | None:
-    """Give a holding as its holder with this fingerprint sees it, None where it has none."""
+    """Return the holding with the holder of this fingerprint as leader, None if it has none."""
     sightings = (*holding.leading, *holding.rivals)
     own = tuple(s for s in sightings if s.fingerprint == fingerprint)
     others = tuple(s for s in sightings if s.fingerprint != fingerprint)

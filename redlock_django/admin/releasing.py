@@ -1,4 +1,4 @@
-"""Freeing what was shown: what is still there of it, doing it, and telling what came of it."""
+"""Forced releases from the admin: the selected locks, their release, and its messages."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from redlock_django.admin.labels import age, duration, holder_cell, holder_process, master_count
 from redlock_django.admin.queryset import led_by, now_held
-from redlock_django.admin.words import age, masters, owner, place, seconds
 from redlock_django.engine.holders import Holding
 from redlock_django.exceptions import BadResource
 from redlock_django.locking.handler import locks
@@ -24,12 +24,12 @@ from redlock_django.models import HeldLock
 from redlock_django.operate.forced_release import Freed, ReleaseOutcome, force_release
 from redlock_django.wire.survey import Survey
 
-_NAMED = 10  # locks that one message names
+_NAMED = 10  # The most locks that one message names.
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """A lock as it was shown; `lock` is None, and `instead` says what is there, if it is gone."""
+    """A lock that was shown. If it is no longer held, `lock` is None and `instead` says why."""
 
     id: str
     fingerprint: str
@@ -39,28 +39,28 @@ class Shown:
 
     @property
     def owner(self) -> str:
-        """Its holder."""
-        return owner(self.lock.holding.holder) if self.lock else ""
+        """The holder's process, and the path and user of its request."""
+        return holder_cell(self.lock.holding.holder) if self.lock else ""
 
     @property
     def age(self) -> str:
-        """How long it has been held."""
+        """How long the lock has been held."""
         return (age(self.lock.since) or _("unknown")) if self.lock else ""
 
     @property
     def left(self) -> str:
-        """How long it would still be held."""
-        return seconds(self.lock.ttl) if self.lock else ""
+        """After how long the lock expires unless it is renewed."""
+        return duration(self.lock.ttl) if self.lock else ""
 
     @property
     def masters(self) -> SafeString | str:
-        """On how many masters it is."""
+        """How many masters store the lock."""
         holding = self.lock.holding if self.lock else None
-        return masters(len(holding.leading), holding.masters) if holding else ""
+        return master_count(len(holding.leading), holding.masters) if holding else ""
 
 
 def shown(ids: Iterable[str]) -> list[Shown]:
-    """Look at what is still there of the locks with these ids; ids that are none are left out."""
+    """Look up the locks with these ids on the masters; skip invalid ids."""
     parts = list(_parts(ids))
     wanted: dict[str, list[str]] = defaultdict(list)
     for _id, _fingerprint, alias, resource in parts:
@@ -88,7 +88,7 @@ def _shown(
 
 
 def rivals(alias: str, holding: Holding) -> list[Shown]:
-    """Give each other holder of a resource as it would be shown by itself."""
+    """Return the locks of the other holders of a resource."""
     prints = dict.fromkeys(sighting.fingerprint for sighting in holding.rivals)
     others = [own for own in (led_by(one, holding) for one in prints) if own is not None]
     return [
@@ -103,20 +103,20 @@ def rivals(alias: str, holding: Holding) -> list[Shown]:
 
 
 def gone(holding: Holding | None) -> str:
-    """Say what is there instead of a lock that was shown."""
+    """Return a sentence that says why a lock is no longer held, and who holds the resource."""
     if holding is None:
-        return _("It is not held any more.")
-    where = place(holding.holder) or _("somebody else")
-    return _("It was released meanwhile, and taken anew by %(holder)s (lock %(lock)s).") % {
+        return _("It is no longer held.")
+    where = holder_process(holding.holder) or _("another client")
+    return _("It has been released, and was acquired by %(holder)s (lock %(lock)s).") % {
         "holder": where,
         "lock": holding.fingerprint,
     }
 
 
 def release(request: HttpRequest, ids: Iterable[str]) -> list[Freed]:
-    """Free the very locks with these ids, and put in Django's log what was done."""
+    """Release the locks with these ids, and record each release in the admin log."""
     user = request.user
-    assert user.pk is not None  # the admin lets nobody else in
+    assert user.pk is not None  # The admin requires a login.
     by = user.get_username()
     done = []
     with ExitStack() as stack:
@@ -147,10 +147,10 @@ def release(request: HttpRequest, ids: Iterable[str]) -> list[Freed]:
 
 
 def tell(request: HttpRequest, done: Iterable[Freed]) -> None:
-    """Tell what came of it, in one message for all locks that fared alike."""
+    """Add messages about the results, one for all locks with the same result."""
     alike: dict[tuple[ReleaseOutcome, str], list[Freed]] = defaultdict(list)
     for freed in done:
-        # What holds a resource instead differs from lock to lock.
+        # The lock that holds a resource now differs from lock to lock.
         alike[freed.outcome, freed.now + _on_each(freed.masters)].append(freed)
     for (outcome, _key), every in alike.items():
         level, text = _told(outcome, every)
@@ -160,7 +160,7 @@ def tell(request: HttpRequest, done: Iterable[Freed]) -> None:
 
 
 def _told(outcome: ReleaseOutcome, every: list[Freed]) -> tuple[int, str]:
-    # No message begins with a name: Django would write its first letter large.
+    # No message begins with a name, because Django capitalizes the first letter.
     values = {"names": _names(every), "lock": every[0].now}
     count = len(every)
     match outcome:
@@ -169,17 +169,17 @@ def _told(outcome: ReleaseOutcome, every: list[Freed]) -> tuple[int, str]:
             return messages.SUCCESS, said % values
         case ReleaseOutcome.NOT_HELD:
             said = ngettext(
-                "Nothing to release: %(names)s is not held any more.",
-                "Nothing to release: %(names)s are not held any more.",
+                "Nothing to release: %(names)s is no longer held.",
+                "Nothing to release: %(names)s are no longer held.",
                 count,
             )
             return messages.WARNING, said % values
         case ReleaseOutcome.CHANGED:
             said = ngettext(
-                "Not released: %(names)s. It has been taken anew since it was shown, and is now "
-                "lock %(lock)s.",
-                "Not released: %(names)s. They have been taken anew since they were shown, and "
-                "are now lock %(lock)s.",
+                "Not released: %(names)s. It has been acquired again since it was shown, and is "
+                "now held as lock %(lock)s.",
+                "Not released: %(names)s. They have been acquired again since they were shown, "
+                "and are now held as lock %(lock)s.",
                 count,
             )
             return messages.WARNING, said % values

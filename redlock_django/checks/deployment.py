@@ -131,8 +131,7 @@ _LINK_CHECKS = (
     (
         "W023",
         "use the user 'default', which usually has all permissions",
-        "Create an ACL user with only these permissions: "
-        f"{least_acl('redlock')} (docs/reference/acl.md)",
+        f"Create an ACL user that has only {least_acl('redlock')} (docs/reference/acl.md)",
         _has_default_user,
     ),
     (

@@ -1,4 +1,4 @@
-"""A real browser, and sites over five real masters for it to look at."""
+"""Fixtures: a real browser, and a site with five real masters."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 SCREENSHOTS = ROOT / "screenshots"
-PATIENCE = 30_000  # ms that anything in a page may take on a machine with much to do
+TIMEOUT = 30_000  # ms for anything in a page, also on a busy machine
 HELD = "/admin/redlock_django/heldlock/"
 
 
 @contextlib.contextmanager
 def serving(masters: list[LocalMaster], **env: str) -> Iterator[str]:
-    """Run the site; give its address; gone when the block is left."""
+    """Run the site and yield its address; stop it at the end of the block."""
     port = free_port()
     with Nursery("redlock-browser-") as nursery:
         log = nursery.directory / "log"
@@ -67,14 +67,14 @@ def serving(masters: list[LocalMaster], **env: str) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def site(five_masters: list[LocalMaster]) -> Iterator[str]:
-    """The site with Django's own admin, under a strict Content-Security-Policy."""
+    """The address of a site with Django's own admin and a strict Content-Security-Policy."""
     with serving(five_masters) as address:
         yield address
 
 
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
-    """A headless browser. Not for the whole session: its loop would be in other tests' way."""
+    """A headless browser. Its scope is a module, because its event loop disturbs other tests."""
     from playwright.sync_api import sync_playwright
 
     names = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
@@ -82,7 +82,7 @@ def chromium() -> Iterator[Browser]:
     if program is None:
         pytest.skip("Chromium is not installed (apt-get install chromium)")
     with sync_playwright() as playwright:
-        # Its sandbox does not work for root, nor in many containers.
+        # Chromium's sandbox does not work for root and in many containers.
         browser = playwright.chromium.launch(
             executable_path=program,
             args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"],
@@ -92,7 +92,7 @@ def chromium() -> Iterator[Browser]:
 
 
 class Visitor:
-    """Opens pages of a site as one of its users; `complaints` is what their consoles said."""
+    """Opens pages of a site as one of its users; `complaints` are the errors in their consoles."""
 
     def __init__(self, browser: Browser, site: str) -> None:
         self._browser = browser
@@ -101,21 +101,23 @@ class Visitor:
         self._contexts: list[BrowserContext] = []
         self.complaints: list[str] = []
 
-    def open(self, path: str = HELD, *, user: str = "operator", on: str = "", **look: Any) -> Page:
-        """Open a page; `look` are options of a browser context."""
+    def open(
+        self, path: str = HELD, *, user: str = "operator", on: str = "", **options: Any
+    ) -> Page:
+        """Open a page; `options` are passed to the browser context."""
         from playwright.sync_api import expect
 
-        expect.set_options(timeout=PATIENCE)
+        expect.set_options(timeout=TIMEOUT)
         site = on or self._site
         context = self._browser.new_context(
             base_url=site,
             storage_state=self._logins.get((site, user)),
-            **{"viewport": {"width": 1280, "height": 900}, **look},
+            **{"viewport": {"width": 1280, "height": 900}, **options},
         )
         self._contexts.append(context)
-        context.set_default_timeout(PATIENCE)
+        context.set_default_timeout(TIMEOUT)
         page = context.new_page()
-        page.on("console", self._said)
+        page.on("console", self._on_console)
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
         page.on("dialog", lambda dialog: self.complaints.append(f"dialog: {dialog.message}"))
         if (site, user) not in self._logins:
@@ -128,12 +130,12 @@ class Visitor:
         page.goto(path)
         return page
 
-    def _said(self, message: ConsoleMessage) -> None:
+    def _on_console(self, message: ConsoleMessage) -> None:
         if message.type == "error":
             self.complaints.append(message.text)
 
     def leave(self) -> None:
-        """Close what was opened."""
+        """Close every page."""
         for context in self._contexts:
             context.close()
         self._contexts.clear()
@@ -146,7 +148,7 @@ def _visitor(chromium: Browser, site: str) -> Visitor:
 
 @pytest.fixture
 def visitor(_visitor: Visitor) -> Iterator[Visitor]:
-    """Somebody with a browser; nothing may be complained of in its consoles."""
+    """A user with a browser. Fails if there were errors in the console."""
     _visitor.complaints.clear()
     yield _visitor
     _visitor.leave()
@@ -154,13 +156,13 @@ def visitor(_visitor: Visitor) -> Iterator[Visitor]:
 
 
 def shoot(page: Page, name: str) -> None:
-    """Keep what the page looks like, for people."""
+    """Save a screenshot for a human to look at."""
     SCREENSHOTS.mkdir(exist_ok=True)
     page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True)
 
 
 def overflowing(page: Page) -> list[str]:
-    """What of the content stands out of the window, or is cut off at its side."""
+    """Return the elements that are wider than the window or cut off at its side."""
     found: list[str] = page.evaluate(
         """() => {
             const wide = document.documentElement.clientWidth + 1;

@@ -1,6 +1,6 @@
-"""The site that the browser looks at: settings and URLs over the shop's, and how it is begun.
+"""The site that the browser opens: settings and URLs based on those of the shop.
 
-Run by itself it makes its database and its users, and serves until it is killed.
+Run as a program, it creates its database and users, and serves until it is killed.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ REDLOCK = {
     "default": {"MASTERS": MASTERS, "RESTART_DELAY": 0},
     "payments": {"MASTERS": MASTERS, "RESTART_DELAY": 0, "KEY_PREFIX": "payments"},
 }
-PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # takes no time
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # the fastest
 LANGUAGE_CODE = os.environ.get("SITE_LANGUAGE", "en-us")
 if os.environ.get("SITE_THEME"):
     INSTALLED_APPS = [os.environ["SITE_THEME"], *INSTALLED_APPS]
 else:
-    # Another theme's scripts and styles are its own affair.
+    # Another theme may use inline scripts and styles.
     MIDDLEWARE = [*MIDDLEWARE, "tests.browser.site.strict"]
 
 USERS = {
@@ -40,7 +40,7 @@ PASSWORD = "of the tests only"
 
 
 def strict(get_response: Callable[[HttpRequest], HttpResponse]) -> Any:
-    """Send a policy under which nothing inline runs or is styled."""
+    """Send a Content-Security-Policy that forbids inline scripts and styles."""
 
     def middleware(request: HttpRequest) -> HttpResponse:
         response = get_response(request)
@@ -52,7 +52,7 @@ def strict(get_response: Callable[[HttpRequest], HttpResponse]) -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    # The admin can be imported only when the settings stand.
+    # The admin can be imported only after the settings are configured.
     if name == "urlpatterns":
         from django.contrib import admin
 
@@ -62,7 +62,7 @@ def __getattr__(name: str) -> Any:
 
 
 def main(port: str) -> None:
-    """Make database and users, then serve."""
+    """Create the database and the users, then serve."""
     import django
     from django.core.management import call_command
 

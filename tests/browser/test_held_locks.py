@@ -1,4 +1,4 @@
-"""Held locks in a real browser: seen, found and released; on a phone, by keyboard, in the dark."""
+"""Held locks in a real browser: list, search, release; phones, keyboard, dark mode, themes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LONG = "tenant:" + "7f3a9c:" * 30 + "end"
 
 
 def everyday(masters: list[LocalMaster]) -> None:
-    """Plant what an on-call evening may look like."""
+    """Plant a mix of locks in all states."""
     for number in range(8):
         plant(masters, f"order:{1000 + number}", token=f"{number:x}", ttl=600 + 7 * number)
     plant(masters[:3], "invoice:2026-11", token="c", ttl=500, host="web2", user="")
@@ -54,10 +54,10 @@ def yes(page: Page) -> None:
 
 
 def tour(page: Page, name: str, *, width: int | None = None) -> None:
-    """List, detail and confirm page, kept for people to look at."""
+    """Open the list, detail and confirmation pages, and save a screenshot of each."""
     followed = {
         "detail": page.get_by_role("link", name="stock:42", exact=True),
-        "confirm": page.get_by_role("button", name="Release by force…"),
+        "confirm": page.get_by_role("button", name="Force release…"),
     }
     for what in ("list", "detail", "confirm"):
         if what in followed:
@@ -68,7 +68,7 @@ def tour(page: Page, name: str, *, width: int | None = None) -> None:
             assert overflowing(page) == [], what
 
 
-def test_seeing_searching_filtering(visitor: Visitor, masters: list[LocalMaster]) -> None:
+def test_list_search_and_filters(visitor: Visitor, masters: list[LocalMaster]) -> None:
     everyday(masters)
     plant(masters, "refund:9", prefix="payments")
     page = visitor.open()
@@ -79,10 +79,10 @@ def test_seeing_searching_filtering(visitor: Visitor, masters: list[LocalMaster]
     assert page.locator("#redlock-masters caption, #redlock-masters th[scope]").count() == 14
     page.fill("#searchbar", "order:")
     page.press("#searchbar", "Enter")
-    expect(page.locator("#redlock-count")).to_have_text("8 locks fit.")
+    expect(page.locator("#redlock-count")).to_have_text("8 locks match.")
     page.goto(HELD)
     page.locator("#changelist-filter").get_by_text("partial", exact=True).click()
-    expect(page.locator("#redlock-count")).to_have_text("1 lock fits.")
+    expect(page.locator("#redlock-count")).to_have_text("1 lock matches.")
     expect(row(page, "user:17")).to_be_visible()
     page.locator("#changelist-filter").get_by_text("payments", exact=True).click()
     page.locator("#changelist-filter").get_by_text("All", exact=True).click()
@@ -104,7 +104,7 @@ def test_light_dark_and_phone(visitor: Visitor, masters: list[LocalMaster]) -> N
     tour(visitor.open(**PHONE), "phone", width=375)
 
 
-def test_troubled_masters(visitor: Visitor, masters: list[LocalMaster]) -> None:
+def test_masters_with_faults(visitor: Visitor, masters: list[LocalMaster]) -> None:
     plant(masters, "order:1")
     with masters[1].client() as client:
         client.config_set("maxmemory-policy", "allkeys-lru")
@@ -114,7 +114,7 @@ def test_troubled_masters(visitor: Visitor, masters: list[LocalMaster]) -> None:
     page = visitor.open()
     rows = page.locator("#redlock-masters tbody tr")
 
-    def looked() -> bool:  # a look has half a second, and a busy machine may take longer
+    def looked() -> bool:  # A survey takes at most 0.5 s, which a busy machine may exceed.
         if "up" in rows.nth(0).inner_text() and "may evict" in rows.nth(1).inner_text():
             return True
         page.reload()
@@ -132,13 +132,13 @@ def test_troubled_masters(visitor: Visitor, masters: list[LocalMaster]) -> None:
     assert overflowing(page) == []
 
 
-def test_releasing_one_and_many(visitor: Visitor, masters: list[LocalMaster]) -> None:
+def test_release_of_one_and_of_many_locks(visitor: Visitor, masters: list[LocalMaster]) -> None:
     everyday(masters)
     page = visitor.open()
     page.get_by_role("link", name="order:1000", exact=True).click()
     expect(page.locator("#redlock-picture .redlock-has-own")).to_have_count(5)
-    page.get_by_role("button", name="Release by force…").click()
-    expect(page.locator(".redlock-confirm")).to_contain_text("It does not stop the holder")
+    page.get_by_role("button", name="Force release…").click()
+    expect(page.locator(".redlock-confirm")).to_contain_text("does not stop the holder")
     assert on(masters, "order:1000") == 5
     yes(page)
     expect(page.locator(".messagelist")).to_contain_text("Released: order:1000.")
@@ -158,9 +158,7 @@ def test_releasing_one_and_many(visitor: Visitor, masters: list[LocalMaster]) ->
     shoot(page, "record-one")
 
 
-def test_a_lock_taken_anew_meanwhile_is_not_released(
-    visitor: Visitor, masters: list[LocalMaster]
-) -> None:
+def test_lock_acquired_again_is_not_released(visitor: Visitor, masters: list[LocalMaster]) -> None:
     plant(masters, "order:1")
     page = visitor.open()
     select(page, "order:1")
@@ -168,12 +166,12 @@ def test_a_lock_taken_anew_meanwhile_is_not_released(
     plant(masters, "order:1", token="b", host="web2")
     yes(page)
     told = page.locator(".messagelist .warning")
-    expect(told).to_contain_text("Not released: order:1. It has been taken anew")
+    expect(told).to_contain_text("Not released: order:1. It has been acquired again")
     shoot(page, "refused")
     assert on(masters, "order:1") == 5
 
 
-def test_a_viewer_can_release_nothing(visitor: Visitor, masters: list[LocalMaster]) -> None:
+def test_a_viewer_cannot_release(visitor: Visitor, masters: list[LocalMaster]) -> None:
     plant(masters, "order:1")
     page = visitor.open(user="viewer")
     expect(row(page, "order:1")).to_be_visible()
@@ -208,14 +206,14 @@ def test_by_keyboard_only(visitor: Visitor, masters: list[LocalMaster]) -> None:
     assert on(masters, "order:1") == 0
 
 
-def test_what_a_holder_says_runs_nowhere(visitor: Visitor, masters: list[LocalMaster]) -> None:
+def test_holder_fields_are_not_executed(visitor: Visitor, masters: list[LocalMaster]) -> None:
     evil = "<script>alert(1)</script><img src=x onerror=alert(2)>"
     plant(masters, "odd:'&%3C;/é~ü", path=evil, host=evil, user=evil, app=evil)
     page = visitor.open()
     expect(page.locator("#result_list")).to_contain_text("<script>alert(1)")
     page.get_by_role("link", name="odd:").click()
     expect(page.locator("#redlock-facts")).to_contain_text("<script>alert(1)")
-    page.get_by_role("button", name="Release by force…").click()
+    page.get_by_role("button", name="Force release…").click()
     expect(page.locator(".redlock-asked")).to_contain_text("<script>alert(1)")
     yes(page)
     expect(page.locator(".messagelist")).to_contain_text("Released: odd:'&%3C;/é~ü.")

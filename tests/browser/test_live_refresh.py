@@ -1,4 +1,4 @@
-"""The live refresh in a real browser: brings what has changed, and leaves alone what has not."""
+"""The live refresh in a real browser: it replaces changed parts of the page only."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.live, pytest.mark.slow]
 
 
 def refreshes(page: Page) -> list[str]:
-    """Where the script has asked, from now on."""
+    """Return a list that collects the URLs of all refreshes from now on."""
     asked: list[str] = []
 
     def count(request: Request) -> None:
@@ -34,13 +34,13 @@ def refreshes(page: Page) -> list[str]:
 
 def start(page: Page) -> None:
     page.get_by_role("button", name="Start live refresh").click()
-    expect(page.locator(".redlock-live-said")).to_have_text("Refreshed every 5 s")
+    expect(page.locator(".redlock-live-status")).to_have_text("Refreshes every 5 s")
     answered(page)
 
 
 def answered(page: Page) -> None:
-    """Wait for what was asked, after which the next time is planned."""
-    expect(page.locator("#redlock-live:not([data-asking])")).to_be_visible()
+    """Wait for the response to a refresh, after which the next refresh is scheduled."""
+    expect(page.locator("#redlock-live:not([data-fetching])")).to_be_visible()
 
 
 def next_refresh(page: Page) -> None:
@@ -58,7 +58,7 @@ def hide(page: Page, hidden: bool) -> None:
     )
 
 
-def test_rows_come_and_go_and_selection_focus_and_scroll_stay(
+def test_refresh_keeps_selection_focus_and_scroll(
     visitor: Visitor, masters: list[LocalMaster]
 ) -> None:
     for number in range(40):
@@ -66,7 +66,7 @@ def test_rows_come_and_go_and_selection_focus_and_scroll_stay(
     page = visitor.open()
     asked = refreshes(page)
     expect(row(page, "n:30")).to_be_visible()
-    assert asked == []  # it is off until somebody starts it
+    assert asked == []  # The live refresh is off by default.
     for name in ("n:10", "n:30", "n:31"):
         row(page, name).locator("input.action-select").check()
     page.clock.install()
@@ -81,19 +81,19 @@ def test_rows_come_and_go_and_selection_focus_and_scroll_stay(
     next_refresh(page)
     expect(row(page, "new:1")).to_be_visible()
     expect(row(page, "n:31")).to_have_count(0)
-    expect(page.locator("#redlock-count")).to_have_text("40 locks are held.")
+    expect(page.locator("#redlock-count")).to_have_text("4No lock is held.")
     expect(page.locator("#redlock-count")).to_have_attribute("aria-live", "polite")
     expect(row(page, "n:10").locator("input.action-select")).to_be_checked()
     expect(row(page, "n:30").locator("input.action-select")).to_be_checked()
     expect(page.locator(".action-counter")).to_have_text("2 of 40 selected")
     expect(link).to_be_focused()
     assert page.evaluate("window.scrollY") == top
-    # The order follows the time left, and who is in focus stays there.
+    # The rows are ordered by TTL, and the focus stays on its row.
     plant(masters, "n:20", token="a", ttl=9000)
     next_refresh(page)
     expect(page.locator("#result_list tbody tr").last).to_contain_text("n:20")
     expect(link).to_be_focused()
-    # Rows that the page did not come with can be selected like the others.
+    # Rows that were added by a refresh can be selected like the others.
     row(page, "n:38").locator("input.action-select").check()
     row(page, "new:1").locator("input.action-select").click(modifiers=["Shift"])
     expect(page.locator(".action-counter")).to_have_text("5 of 40 selected")
@@ -102,9 +102,9 @@ def test_rows_come_and_go_and_selection_focus_and_scroll_stay(
     expect(row(page, "new:1").locator("input.action-select")).to_be_checked()
 
 
-def test_a_list_fills_and_empties(visitor: Visitor, masters: list[LocalMaster]) -> None:
+def test_refresh_of_an_empty_list(visitor: Visitor, masters: list[LocalMaster]) -> None:
     page = visitor.open()
-    expect(page.locator("#redlock-count")).to_have_text("0 locks are held.")
+    expect(page.locator("#redlock-count")).to_have_text("No lock is held.")
     page.clock.install()
     start(page)
     plant(masters, "order:1")
@@ -114,13 +114,11 @@ def test_a_list_fills_and_empties(visitor: Visitor, masters: list[LocalMaster]) 
     expect(page.locator(".action-counter")).to_have_text("1 of 1 selected")
     free(masters, "order:1")
     next_refresh(page)
-    expect(page.locator("#redlock-count")).to_have_text("0 locks are held.")
+    expect(page.locator("#redlock-count")).to_have_text("No lock is held.")
     expect(row(page, "order:1")).to_have_count(0)
 
 
-def test_it_stops_rests_in_a_hidden_tab_and_outlives_a_failure(
-    visitor: Visitor, masters: list[LocalMaster]
-) -> None:
+def test_refresh_stops_pauses_and_recovers(visitor: Visitor, masters: list[LocalMaster]) -> None:
     page = visitor.open()
     asked = refreshes(page)
     page.clock.install()
@@ -128,36 +126,34 @@ def test_it_stops_rests_in_a_hidden_tab_and_outlives_a_failure(
     assert len(asked) == 1
     page.clock.run_for(1900)
     assert len(asked) == 1
-    said = page.locator(".redlock-live-said")
+    said = page.locator(".redlock-live-status")
     hide(page, True)
-    expect(said).to_have_text("Paused while nobody looks")
+    expect(said).to_have_text("Paused while this tab is hidden")
     page.clock.run_for(60_000)
     assert len(asked) == 1
     hide(page, False)
-    expect(said).to_have_text("Refreshed every 5 s")
+    expect(said).to_have_text("Refreshes every 5 s")
     answered(page)
     assert len(asked) == 2
     page.route(f"**{HELD}", lambda route: route.fulfill(status=500))
     page.clock.run_for(5000)
-    expect(said).to_have_text("The last refresh failed; trying again")
+    expect(said).to_have_text("The last refresh failed, retrying")
     answered(page)
     page.unroute(f"**{HELD}")
     next_refresh(page)
-    expect(said).to_have_text("Refreshed every 5 s")
+    expect(said).to_have_text("Refreshes every 5 s")
     page.get_by_role("button", name="Stop live refresh").click()
     expect(page.get_by_role("button", name="Start live refresh")).to_be_visible()
     before = len(asked)
     page.clock.run_for(60_000)
     assert len(asked) == before
-    # The browser itself tells of the failure that was made here, once.
+    # The browser logs the failure that was provoked here, once.
     (told,) = visitor.complaints
     assert "500" in told
     visitor.complaints.clear()
 
 
-def test_the_page_of_one_lock_lives_until_the_lock_is_gone(
-    visitor: Visitor, masters: list[LocalMaster]
-) -> None:
+def test_refresh_of_the_page_of_one_lock(visitor: Visitor, masters: list[LocalMaster]) -> None:
     plant(masters, "order:1")
     page = visitor.open()
     page.get_by_role("link", name="order:1", exact=True).click()
@@ -169,6 +165,6 @@ def test_the_page_of_one_lock_lives_until_the_lock_is_gone(
     expect(page.locator("#redlock-picture .redlock-has-own")).to_have_count(3)
     free(masters, "order:1")
     next_refresh(page)
-    expect(page.locator(".redlock-live-said")).to_contain_text("Stopped")
+    expect(page.locator(".redlock-live-status")).to_contain_text("Stopped")
     page.reload()
-    expect(page.locator(".messagelist").first).to_contain_text("It is not held any more.")
+    expect(page.locator(".messagelist").first).to_contain_text("It is no longer held.")

@@ -140,9 +140,9 @@ def test_a_form_may_have_a_prefix_and_another_field(site: Site) -> None:
 @pytest.mark.parametrize(
     ("state", "data", "status", "words"),
     [
-        ("completed", "2", 422, "was sent before"),
+        ("completed", "2", 422, "already submitted"),
         ("uncertain", "1", 409, "not known whether"),
-        ("tombstone", "1", 409, "was not done again"),
+        ("tombstone", "1", 409, "was not processed again"),
     ],
 )
 def test_a_reader_is_told_in_words_of_forms(

@@ -1,4 +1,4 @@
-"""Running a management command as somebody would: its exit status, its data, and what it says."""
+"""Helpers that run a management command and return its exit status and output."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ THREE_IN_MEMORY = {
 
 
 class Ran(NamedTuple):
-    """What came of a command: `out` is data, `said` is what it said about it."""
+    """The result of a command: `out` is stdout, `said` is stderr with the error message."""
 
     status: int
     out: str
@@ -27,7 +27,7 @@ class Ran(NamedTuple):
 
     @property
     def json(self) -> Any:
-        """The one JSON document on stdout."""
+        """The JSON document on stdout."""
         return json.loads(self.out)
 
 
@@ -39,7 +39,7 @@ class Terminal(StringIO):
 
 
 def run(command: str, *arguments: str, out: StringIO | None = None) -> Ran:
-    """Run a command in this process. SystemExit is not caught: `call_command` must not meet it."""
+    """Run a command in this process. SystemExit is not caught: commands must not raise it."""
     out, err = out or StringIO(), StringIO()
     status, problem = 0, ""
     try:
@@ -50,7 +50,7 @@ def run(command: str, *arguments: str, out: StringIO | None = None) -> Ran:
 
 
 def memory() -> MemoryBackend:
-    """The backend of the default alias."""
+    """Return the backend of the default alias."""
     backend = locks["default"].backend
     assert isinstance(backend, MemoryBackend)
     return backend
@@ -59,7 +59,7 @@ def memory() -> MemoryBackend:
 def put(
     resource: str, value: bytes, masters: tuple[int, ...] = (0, 1, 2), ms: int = 30_000
 ) -> None:
-    """Set a lock on some masters as a client would, without one."""
+    """Store a lock on some masters, in the form in which a client stores it."""
     for index in masters:
         master = memory().masters[index]
         master.set(f"redlock:lock:{resource}", value, ms)
@@ -68,7 +68,7 @@ def put(
 
 
 def turns(count: int, between: Callable[[], object] = lambda: None) -> Callable[[float], None]:
-    """Give a `sleep` that does something instead, and is interrupted by Ctrl-C at last."""
+    """Return a `sleep` that calls `between` instead, and raises KeyboardInterrupt in the end."""
     left = iter(range(count - 1))
 
     def sleep(seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""What the tests of the admin share: who looks, and masters for them to look at."""
+"""Fixtures for the tests of the admin: users, and five masters."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RECORDS = "/admin/redlock_django/forcedrelease/"
 
 @pytest.fixture
 def five(masters: list[LocalMaster], settings: Settings) -> list[LocalMaster]:
-    """Five real masters behind two aliases, whose key names differ."""
+    """Five real masters, used by two aliases with different key prefixes."""
     shared = {"MASTERS": [master.url for master in masters], "RESTART_DELAY": 0}
     settings.REDLOCK = {"payments": {**shared, "KEY_PREFIX": "payments"}, "default": shared}
     return masters
@@ -30,7 +30,7 @@ def five(masters: list[LocalMaster], settings: Settings) -> list[LocalMaster]:
 
 @pytest.fixture
 def staff(db: None) -> Callable[..., Client]:
-    """Give the client of somebody on the staff who has these permissions."""
+    """Return a function that logs in a staff user with the given permissions."""
 
     def logged_in(*codenames: str, **options: bool) -> Client:
         user = User.objects.create_user("-".join(["staff", *codenames]), is_staff=True)
@@ -45,11 +45,11 @@ def staff(db: None) -> Callable[..., Client]:
 
 @pytest.fixture
 def viewer(staff: Callable[..., Client]) -> Client:
-    """Somebody who may see."""
+    """A user who may view held locks."""
     return staff("view_heldlock")
 
 
 @pytest.fixture
 def operator(staff: Callable[..., Client]) -> Client:
-    """Somebody who may see and release."""
+    """A user who may view and release held locks."""
     return staff("view_heldlock", "release_heldlock", "view_forcedrelease")

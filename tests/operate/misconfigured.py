@@ -1,4 +1,4 @@
-"""Masters whose settings are wrong, each in its own way."""
+"""Masters with wrong settings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def misconfigure(first: LocalMaster, second: LocalMaster, third: LocalMaster) -> None:
-    """Let one evict keys, one evict those with an expiry, and one be a replica."""
+    """Make one master evict keys, one evict keys with an expiry, and one a replica."""
     with first.client() as client:
         client.config_set("maxmemory-policy", "allkeys-lru")
     with second.client() as client:

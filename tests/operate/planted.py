@@ -1,4 +1,4 @@
-"""Locks put on masters by hand, as a client would have them, without one."""
+"""Locks that are stored on masters directly, in the form in which a client stores them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ def plant(
     prefix: str = "redlock",
     **holder: str | int,
 ) -> str:
-    """Set a lock with a token of this one hex digit for `ttl` seconds; give its fingerprint."""
+    """Store a lock for `ttl` seconds and return its fingerprint.
+
+    Its token is the hex digit `token`, repeated.
+    """
     about = {
         "host": "web1",
         "pid": 7,
@@ -40,7 +43,7 @@ def plant(
 
 
 def free(masters: Sequence[LocalMaster], resource: str) -> None:
-    """Release a lock as its client would."""
+    """Delete a lock from the masters, as a client that releases it does."""
     for master in masters:
         with master.client() as client:
             client.delete(f"redlock:lock:{resource}")
@@ -48,7 +51,7 @@ def free(masters: Sequence[LocalMaster], resource: str) -> None:
 
 
 def on(masters: Sequence[LocalMaster], resource: str) -> int:
-    """Count the masters that have a lock."""
+    """Return how many masters store a lock."""
     count = 0
     for master in masters:
         with master.client() as client:

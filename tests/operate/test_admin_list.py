@@ -1,4 +1,4 @@
-"""The admin's list of held locks: what it asks for, what it shows, to whom."""
+"""The admin's list of held locks: its queries, its contents, its permissions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.live, pytest.mark.django_db]
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-    """With what the masters were asked for pages."""
+    """The arguments of every query for a page."""
     calls: list[dict[str, Any]] = []
 
     def spied(using: str, **what: Any) -> Any:
@@ -50,9 +50,7 @@ def names(page: Any) -> list[str]:
     return [lock.resource for lock in page.context["cl"].result_list]
 
 
-def test_a_lock_is_shown_with_its_holder_its_time_and_its_masters(
-    five: list[LocalMaster], viewer: Client
-) -> None:
+def test_a_row_shows_holder_time_and_masters(five: list[LocalMaster], viewer: Client) -> None:
     plant(five[:3], "order:1", ttl=50)
     body = viewer.get(LIST).content.decode()
     for text in ("order:1", "web1 · pid 7 · shop", "/orders/1/pay/", "user\u00a07", "3/5", "for 4"):
@@ -61,7 +59,7 @@ def test_a_lock_is_shown_with_its_holder_its_time_and_its_masters(
     assert 'action="' not in body.split('id="changelist-form"')[1].split(">")[0]
 
 
-def test_a_page_is_asked_for_once_and_nothing_beyond_it(
+def test_a_page_is_queried_once(
     five: list[LocalMaster], viewer: Client, asked: list[dict[str, Any]]
 ) -> None:
     for number in range(103):
@@ -76,7 +74,7 @@ def test_a_page_is_asked_for_once_and_nothing_beyond_it(
     assert len(names(viewer.get(LIST, {"all": ""}))) == 100
 
 
-def test_the_order_is_by_time_left_or_by_name(five: list[LocalMaster], viewer: Client) -> None:
+def test_order_by_ttl_or_name(five: list[LocalMaster], viewer: Client) -> None:
     plant(five, "b", ttl=90)
     plant(five, "a", ttl=95)
     plant(five, "c", ttl=85)
@@ -117,7 +115,7 @@ def test_search_and_filters(
     assert "stopped at 77" in viewer.get(LIST, {"q": "order"}).content.decode()
 
 
-def test_a_hung_master_is_told_of_and_waited_for_once(
+def test_a_hanging_master_costs_one_timeout(
     five: list[LocalMaster], viewer: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     surveys: list[Any] = []
@@ -141,7 +139,7 @@ def test_a_hung_master_is_told_of_and_waited_for_once(
     assert "4/5" in page.content.decode()
 
 
-def test_with_every_master_down_the_page_says_so(five: list[LocalMaster], viewer: Client) -> None:
+def test_page_with_every_master_down(five: list[LocalMaster], viewer: Client) -> None:
     for master in five:
         master.kill()
     page = viewer.get(LIST)
@@ -150,16 +148,16 @@ def test_with_every_master_down_the_page_says_so(five: list[LocalMaster], viewer
     assert viewer.get(f"{LIST}0123abcd:default:order_3A1/change/", follow=True).status_code == 200
 
 
-def test_what_is_wrong_with_masters_is_said(five: list[LocalMaster], viewer: Client) -> None:
+def test_page_shows_faults_of_masters(five: list[LocalMaster], viewer: Client) -> None:
     with five[0].client() as client:
         client.config_set("maxmemory-policy", "allkeys-lru")
         client.config_set("maxmemory", "100mb")
     body = viewer.get(LIST).content.decode()
-    assert "not fit" in body
+    assert "not usable" in body
     assert "allkeys-lru, 100" in body
 
 
-def test_wrong_settings_are_told_on_the_page(viewer: Client, settings: Settings) -> None:
+def test_page_shows_invalid_settings(viewer: Client, settings: Settings) -> None:
     settings.REDLOCK = {"default": {"MASTRES": []}}
     settings.MIDDLEWARE = [one for one in settings.MIDDLEWARE if "redlock" not in one]
     page = viewer.get(LIST)
@@ -174,7 +172,7 @@ def test_no_password_is_shown(viewer: Client, operator: Client, settings: Settin
         assert "sesame" not in page.content.decode()
 
 
-def test_whatever_a_holder_says_is_text(five: list[LocalMaster], operator: Client) -> None:
+def test_holder_fields_are_escaped(five: list[LocalMaster], operator: Client) -> None:
     evil = "<script>alert(1)</script>"
     print_ = plant(five, "order:1", path=evil, host=evil, user=evil, app="\u202eppa")
     plant(five, "odd:'&%3C;/é~ü")
@@ -188,14 +186,16 @@ def test_whatever_a_holder_says_is_text(five: list[LocalMaster], operator: Clien
         assert "&lt;script&gt;alert(1)" in body
         assert "\u202e" not in body
         assert "<b>bad" not in body
-    # What can be no name of ours is shown, and told of where it is followed.
+    # An invalid resource name is listed, and its link leads back with a message.
     links = operator.get(LIST).content.decode().split('class="field-name')[1:]
     for link in links:
         href = link.split('href="')[1].split('"')[0]
         assert operator.get(href, follow=True).status_code == 200
 
 
-def test_who_may_see(five: list[LocalMaster], staff: Callable[..., Client], viewer: Client) -> None:
+def test_view_permission(
+    five: list[LocalMaster], staff: Callable[..., Client], viewer: Client
+) -> None:
     print_ = plant(five, "order:1")
     one = f"{LIST}{print_}_3Adefault_3Aorder_3A1/"
     clerk = staff()
@@ -211,17 +211,17 @@ def test_who_may_see(five: list[LocalMaster], staff: Callable[..., Client], view
     assert alone.post(RELEASE, {"_selected_action": "x"}).status_code == 403
 
 
-def test_dumpdata_knows_no_table() -> None:
+def test_dumpdata_skips_held_locks() -> None:
     out = io.StringIO()
     call_command("dumpdata", "redlock_django", stdout=out)
     assert json.loads(out.getvalue()) == []
     assert not HeldLock.objects.all()
 
 
-# What Django's QuerySet and ChangeList call in ours.
+# Methods that Django's QuerySet and ChangeList call.
 
 
-def test_every_narrowing_is_a_clone_that_asks_for_itself(
+def test_a_narrowed_queryset_is_a_clone_with_its_own_query(
     five: list[LocalMaster], asked: list[dict[str, Any]]
 ) -> None:
     print_ = plant(five, "order:1")

@@ -1,4 +1,4 @@
-"""Releasing in the admin: what was shown, after a question, by who may, and on record."""
+"""Forced releases in the admin: confirmation, permissions, messages, records."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def detail(fingerprint: str, resource: str) -> str:
 
 
 def confirm(client: Client, *ids: str) -> list[str]:
-    """Answer the question with yes; give the messages."""
+    """Confirm a forced release and return the messages."""
     answer: Any = client.post(RELEASE, {"_selected_action": ids, "confirmed": "yes"})
     assert answer.status_code == 302, answer.content.decode()
     return [str(message) for message in get_messages(answer.wsgi_request)]
@@ -40,7 +40,7 @@ def test_one_lock_is_released_from_its_page(five: list[LocalMaster], operator: C
     assert f'value="{print_}:default:order:1"' in page
     question = operator.post(RELEASE, {"_selected_action": f"{print_}:default:order:1"})
     body = question.content.decode()
-    for text in ("order:1", "web1", "It does not stop the holder", "Yes, release it", "5/5"):
+    for text in ("order:1", "web1", "does not stop the holder", "Yes, release it", "5/5"):
         assert text in body, text
     assert on(five, "order:1") == 5
     (message,) = confirm(operator, f"{print_}:default:order:1")
@@ -55,7 +55,7 @@ def test_one_lock_is_released_from_its_page(five: list[LocalMaster], operator: C
     assert "order:1" in operator.get("/admin/").content.decode()
 
 
-def test_many_are_released_from_the_list_after_a_question(
+def test_many_locks_are_released_after_confirmation(
     five: list[LocalMaster], operator: Client
 ) -> None:
     ids = [f"{plant(five, f'order:{n}', token=f'{n:x}')}:default:order:{n}" for n in range(12)]
@@ -77,32 +77,28 @@ def test_many_are_released_from_the_list_after_a_question(
     assert LogEntry.objects.count() == ForcedRelease.objects.count() == 12
 
 
-def test_a_lock_taken_anew_survives_and_the_message_says_so(
-    five: list[LocalMaster], operator: Client
-) -> None:
+def test_a_lock_acquired_again_is_not_released(five: list[LocalMaster], operator: Client) -> None:
     shown = plant(five, "order:1")
     free(five, "order:1")
     now = plant(five, "order:1", token="b", host="web2")
     question = operator.post(RELEASE, {"_selected_action": f"{shown}:default:order:1"})
-    assert "taken anew by web2" in question.content.decode()
+    assert "acquired by web2" in question.content.decode()
     assert "Yes, release" not in question.content.decode()
     (message,) = confirm(operator, f"{shown}:default:order:1")
-    assert "taken anew" in message
+    assert "acquired again" in message
     assert now in message
     assert on(five, "order:1") == 5
     assert not LogEntry.objects.exists()
     back = operator.get(detail(shown, "order:1"), follow=True).content.decode()
-    assert "taken anew by web2" in back
+    assert "acquired by web2" in back
 
 
-def test_what_is_not_held_any_more(five: list[LocalMaster], operator: Client) -> None:
+def test_lock_that_is_no_longer_held(five: list[LocalMaster], operator: Client) -> None:
     shown = plant(five, "order:1")
     free(five, "order:1")
     (message,) = confirm(operator, f"{shown}:default:order:1")
-    assert "not held any more" in message
-    assert (
-        "not held any more" in operator.get(detail(shown, "order:1"), follow=True).content.decode()
-    )
+    assert "no longer held" in message
+    assert "no longer held" in operator.get(detail(shown, "order:1"), follow=True).content.decode()
     assert confirm(operator, "nonsense", "a:nope:b", "00000000:default:a b") != []
 
 
@@ -128,7 +124,7 @@ def test_a_rival_is_released_alone(five: list[LocalMaster], operator: Client) ->
     assert on(five, "order:1") == 3
 
 
-def test_nobody_releases_without_the_permission(
+def test_release_requires_the_permission(
     five: list[LocalMaster], viewer: Client, staff: Callable[..., Client]
 ) -> None:
     print_ = plant(five, "order:1")
@@ -136,7 +132,7 @@ def test_nobody_releases_without_the_permission(
     for page in (LIST, detail(print_, "order:1")):
         body = viewer.get(page).content.decode()
         assert "elease_selected" not in body
-        assert "Release by force" not in body
+        assert "Force release" not in body
     action = {"action": "release_selected", "index": "0", **selected}
     viewer.post(LIST, action)
     for client in (viewer, staff()):
@@ -146,7 +142,7 @@ def test_nobody_releases_without_the_permission(
     assert on(five, "order:1") == 5
 
 
-def test_get_changes_nothing_and_a_post_needs_its_token(
+def test_release_requires_post_and_csrf_token(
     five: list[LocalMaster], operator: Client, staff: Callable[..., Client]
 ) -> None:
     print_ = plant(five, "order:1")
@@ -159,12 +155,10 @@ def test_get_changes_nothing_and_a_post_needs_its_token(
     assert on(five, "order:1") == 5
 
 
-def test_the_record_can_be_read_searched_and_filtered_only(
-    five: list[LocalMaster], operator: Client
-) -> None:
+def test_records_are_read_only(five: list[LocalMaster], operator: Client) -> None:
     for name, token in (("order:1", "a"), ("user:1", "b")):
         confirm(operator, f"{plant(five, name, token=token)}:default:{name}")
-    operator.get(RECORDS)  # where the messages are shown
+    operator.get(RECORDS)  # shows and removes the messages
     body = operator.get(RECORDS, {"q": "order"}).content.decode()
     assert "order:1" in body
     assert "user:1" not in body

@@ -1,4 +1,4 @@
-"""System checks that ask the masters: only on request, and then as redlock_status does."""
+"""System checks that connect to the masters: only on request, with redlock_status's faults."""
 
 from __future__ import annotations
 
@@ -35,30 +35,30 @@ def site(masters: list[LocalMaster], settings: Settings) -> list[LocalMaster]:
 
 
 def asked() -> dict[str, str]:
-    """What the masters have to say."""
+    """Return the messages of the checks that connect to the masters."""
     return found(deploy=True, tag="redlock_masters", databases=["default"])
 
 
-@pytest.mark.django_db  # since Django 6.1 a plain check asks the database what it can do
-def test_nobody_is_asked_without_a_wish(
+@pytest.mark.django_db  # since Django 6.1 a plain check queries the database's features
+def test_masters_are_checked_on_request_only(
     site: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: Any, **__: Any) -> None:
-        raise AssertionError("a master was asked")
+        raise AssertionError("a master was connected to")
 
     monkeypatch.setattr(Survey, "__init__", refuse)
     call_command("check", "--deploy", "--tag", "redlock", stderr=StringIO())
     call_command("check", "--deploy", stderr=StringIO())
     call_command("check", "--tag", "redlock", "--database", "default", stderr=StringIO())
-    with pytest.raises(AssertionError, match="was asked"):
+    with pytest.raises(AssertionError, match="was connected to"):
         call_command("check", "--deploy", "--tag", "redlock_masters", "--database", "default")
 
 
-def test_masters_in_order(site: list[LocalMaster]) -> None:
+def test_valid_masters_have_no_messages(site: list[LocalMaster]) -> None:
     assert asked() == {}
 
 
-def test_what_they_say(site: list[LocalMaster], settings: Settings) -> None:
+def test_faults_become_messages(site: list[LocalMaster], settings: Settings) -> None:
     misconfigure(*site[:3])
     site[3].kill()
     site[4].restart()
@@ -100,7 +100,7 @@ def test_an_acl_that_forbids_too_much(site: list[LocalMaster], settings: Setting
     assert "canary" not in said["E037"]
 
 
-def test_clocks_that_stand_apart_and_old_servers(
+def test_clock_skew_and_old_servers(
     site: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from dataclasses import replace
@@ -119,7 +119,7 @@ def test_clocks_that_stand_apart_and_old_servers(
     monkeypatch.setattr(Survey, "health", seen)
     said = asked()
     assert set(said) == {"E030", "E031", "E035", "W039"}
-    assert re.search(r"-(6\.[5-9]|7\.0) s off", said["E035"])  # less what the answers took
+    assert re.search(r"-(6\.[5-9]|7\.0) s off", said["E035"])  # minus the response times
 
 
 def test_every_check_is_in_the_documentation() -> None:

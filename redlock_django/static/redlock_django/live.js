@@ -1,44 +1,44 @@
-// Live refresh of the held locks: fetches the page itself, and brings over what has changed.
-// Selection, focus and scroll stay, because what is unchanged is left alone.
+// Live refresh of the held locks: fetches the current page and copies the changed parts into it.
+// Selection, focus and scroll position are kept, because unchanged elements are not replaced.
 "use strict";
 {
-  const EVERY = 5000; // ms; never below 2000
-  const PATIENCE = 10000; // ms for one answer
-  const REMEMBERED = "redlock-live"; // for this tab only
+  const INTERVAL = 5000; // ms; at least 2000
+  const TIMEOUT = 10000; // ms for one response
+  const STORAGE_KEY = "redlock-live"; // in sessionStorage: for this tab only
 
   let control, timer, on = false, refreshed = false, lastBox = null;
 
-  const every = (where, what) => Array.from(where.querySelectorAll(what));
+  const selectAll = (root, selector) => Array.from(root.querySelectorAll(selector));
 
-  // A lock's row is known by its address, in which its fingerprint stands.
+  // The URL of a lock identifies its row, because it contains the fingerprint.
   const keyOf = (row) => row.querySelector("a[href]")?.getAttribute("href") ?? row.textContent;
 
   function rowsOf(table, oneBodyEach) {
     return Array.from(oneBodyEach ? table.tBodies : table.tBodies[0].rows);
   }
 
-  function beingRead(part) {
+  function hasSelection(part) {
     const selection = window.getSelection();
     return !selection.isCollapsed && selection.containsNode(part, true);
   }
 
-  function bring(part, fresh) {
-    if (part.innerHTML === fresh.innerHTML || beingRead(part)) return;
-    if (part.contains(document.activeElement)) return; // the next time, then
+  function updatePart(part, fresh) {
+    if (part.innerHTML === fresh.innerHTML || hasSelection(part)) return;
+    if (part.contains(document.activeElement)) return; // left for the next refresh
     part.innerHTML = fresh.innerHTML;
   }
 
-  function bringRow(row, fresh) {
-    const cells = every(row, "th, td");
-    every(fresh, "th, td").forEach((cell, place) => {
-      const old = cells[place];
-      if (old.innerHTML !== cell.innerHTML && !old.querySelector("input") && !beingRead(old)) {
+  function updateRow(row, fresh) {
+    const cells = selectAll(row, "th, td");
+    selectAll(fresh, "th, td").forEach((cell, index) => {
+      const old = cells[index];
+      if (old.innerHTML !== cell.innerHTML && !old.querySelector("input") && !hasSelection(old)) {
         old.innerHTML = cell.innerHTML;
       }
     });
   }
 
-  function bringList(page) {
+  function updateList(page) {
     const form = document.getElementById("changelist-form");
     const freshForm = page.getElementById("changelist-form");
     if (!form || !freshForm) return;
@@ -58,7 +58,7 @@
       let row = known.get(keyOf(fresh));
       if (row) {
         known.delete(keyOf(fresh));
-        bringRow(row, fresh);
+        updateRow(row, fresh);
       } else {
         row = document.importNode(fresh, true);
       }
@@ -67,29 +67,29 @@
     }
     for (const [, gone] of known) {
       if (gone.contains(focused)) {
-        // Whoever works by keyboard goes on in the next row.
+        // Keep the keyboard focus near the removed row.
         const next = gone.nextElementSibling || gone.previousElementSibling;
         next?.querySelector("input, a")?.focus({ preventScroll: true });
       }
       gone.remove();
     }
     if (document.activeElement !== focused && focused.isConnected) {
-      focused.focus({ preventScroll: true }); // moving a row takes the focus from it
+      focused.focus({ preventScroll: true }); // moving a row removes the focus from it
     }
     const counter = form.querySelector(".action-counter");
     const freshCounter = freshForm.querySelector(".action-counter");
     if (counter && freshCounter) counter.dataset.actionsIcnt = freshCounter.dataset.actionsIcnt;
     const pages = form.querySelector(".paginator"), freshPages = freshForm.querySelector(".paginator");
-    if (pages && freshPages) bring(pages, freshPages);
+    if (pages && freshPages) updatePart(pages, freshPages);
     refreshed = true;
-    recount();
+    updateCounter();
   }
 
-  // Django's own script knows only the rows that the page came with.
+  // Django's own script handles only the rows that were in the page when it was loaded.
 
-  const boxes = () => every(document, "#result_list input.action-select");
+  const boxes = () => selectAll(document, "#result_list input.action-select");
 
-  function recount() {
+  function updateCounter() {
     const all = boxes(), chosen = all.filter((box) => box.checked);
     all.forEach((box) => box.closest("tr").classList.toggle("selected", box.checked));
     const toggle = document.getElementById("action-toggle");
@@ -102,97 +102,97 @@
       words, { sel: chosen.length, cnt: Number(counter.dataset.actionsIcnt) }, true);
   }
 
-  function selecting(event) {
+  function onClick(event) {
     const box = event.target;
     if (!refreshed || !(box instanceof HTMLInputElement)) return;
     if (box.id === "action-toggle") {
-      boxes().forEach((one) => { one.checked = box.checked; });
+      boxes().forEach((other) => { other.checked = box.checked; });
     } else if (box.matches("#result_list input.action-select")) {
       const all = boxes(), ends = [all.indexOf(box), all.indexOf(lastBox)].sort((a, b) => a - b);
       if (event.shiftKey && ends[0] >= 0) {
-        all.slice(ends[0], ends[1] + 1).forEach((one) => { one.checked = box.checked; });
+        all.slice(ends[0], ends[1] + 1).forEach((other) => { other.checked = box.checked; });
       }
       lastBox = box;
     } else {
       return;
     }
     event.stopPropagation();
-    recount();
+    updateCounter();
   }
 
-  function changing(event) {
+  function onChange(event) {
     if (refreshed && event.target.matches?.("#result_list input.action-select, #action-toggle")) {
       event.stopPropagation();
     }
   }
 
-  function say(word) {
-    control.querySelector(".redlock-live-said").textContent = control.dataset[word] ?? "";
-    control.classList.toggle("redlock-live-failed", word === "failed");
+  function showStatus(status) {
+    control.querySelector(".redlock-live-status").textContent = control.dataset[status] ?? "";
+    control.classList.toggle("redlock-live-failed", status === "failed");
     control.querySelector("button").textContent = on ? control.dataset.stop : control.dataset.start;
   }
 
   async function refresh() {
-    if (!on || control.dataset.asking || document.hidden) return;
-    control.dataset.asking = "now";
+    if (!on || control.dataset.fetching || document.hidden) return;
+    control.dataset.fetching = "now";
     try {
-      const answer = await fetch(location.href, { signal: AbortSignal.timeout(PATIENCE) });
+      const response = await fetch(location.href, { signal: AbortSignal.timeout(TIMEOUT) });
       if (!on) return;
-      if (answer.redirected) return stop("gone");
-      if (!answer.ok) throw new Error(String(answer.status));
-      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      if (response.redirected) return stop("gone");
+      if (!response.ok) throw new Error(String(response.status));
+      const page = new DOMParser().parseFromString(await response.text(), "text/html");
       if (!on) return;
-      for (const part of every(document, "[data-live]")) {
+      for (const part of selectAll(document, "[data-live]")) {
         const fresh = page.getElementById(part.id);
-        if (fresh) bring(part, fresh);
+        if (fresh) updatePart(part, fresh);
       }
-      bringList(page);
-      say("on");
+      updateList(page);
+      showStatus("on");
     } catch {
-      if (on) say("failed");
+      if (on) showStatus("failed");
     } finally {
-      delete control.dataset.asking;
-      plan();
+      delete control.dataset.fetching;
+      schedule();
     }
   }
 
-  function plan() {
+  function schedule() {
     clearTimeout(timer);
-    if (on && !document.hidden) timer = setTimeout(refresh, EVERY);
+    if (on && !document.hidden) timer = setTimeout(refresh, INTERVAL);
   }
 
   function start() {
     on = true;
-    sessionStorage.setItem(REMEMBERED, "on");
-    say("on");
+    sessionStorage.setItem(STORAGE_KEY, "on");
+    showStatus("on");
     refresh();
   }
 
-  function stop(word) {
+  function stop(status) {
     on = false;
-    sessionStorage.removeItem(REMEMBERED);
+    sessionStorage.removeItem(STORAGE_KEY);
     clearTimeout(timer);
-    say(word);
+    showStatus(status);
   }
 
-  function looking() {
+  function onVisibilityChange() {
     if (!on) return;
-    say(document.hidden ? "hidden" : "on");
+    showStatus(document.hidden ? "hidden" : "on");
     if (document.hidden) clearTimeout(timer);
     else refresh();
   }
 
-  function begin() {
+  function init() {
     control = document.getElementById("redlock-live");
     if (!control) return;
     control.hidden = false;
     control.querySelector("button").addEventListener("click", () => (on ? stop("off") : start()));
-    document.addEventListener("visibilitychange", looking);
-    document.addEventListener("click", selecting, true);
-    document.addEventListener("change", changing, true);
-    if (sessionStorage.getItem(REMEMBERED)) start();
+    document.addEventListener("visibilitychange", onVisibilityChange);
+    document.addEventListener("click", onClick, true);
+    document.addEventListener("change", onChange, true);
+    if (sessionStorage.getItem(STORAGE_KEY)) start();
   }
 
-  if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", begin);
-  else begin();
+  if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", init);
+  else init();
 }

@@ -1,4 +1,4 @@
-"""How states, times and holders are put into words."""
+"""Labels and formatting of states, times and holders for the admin pages."""
 
 from __future__ import annotations
 
@@ -26,21 +26,26 @@ LABELS = {
     HoldingState.UNCLEAR: gettext_lazy("unclear"),
 }
 
-EXPLAINED = {
-    HoldingState.HELD: gettext_lazy("A majority of the masters has it."),
+EXPLANATIONS = {
+    HoldingState.HELD: gettext_lazy("A majority of the masters stores this lock."),
     HoldingState.EXPIRING: gettext_lazy(
-        "A majority of the masters has it, but not for long: nobody seems to renew it."
+        "A majority of the masters stores this lock, but it expires soon and does not seem to be "
+        "renewed."
     ),
     HoldingState.PARTIAL: gettext_lazy(
-        "Too few masters have it: it is being taken or released, or was left behind. "
-        "It excludes nobody, and its time runs out."
+        "Only a minority of the masters stores this lock. It is being acquired or released, or an "
+        "attempt to acquire it was not cleaned up. It excludes no client, and it expires."
     ),
     HoldingState.DISAGREEING: gettext_lazy(
-        "Several holders, none of them on a majority of the masters: nobody has it."
+        "The masters store locks of several holders, and none of them has a majority. No client "
+        "holds the resource."
     ),
-    HoldingState.FOREIGN: gettext_lazy("Another client has set it: who, its value does not say."),
+    HoldingState.FOREIGN: gettext_lazy(
+        "Another program has set this key. Its value does not identify the holder."
+    ),
     HoldingState.UNCLEAR: gettext_lazy(
-        "Too few of the masters that answered have it; with the silent ones it may be held."
+        "Too few of the masters that answered store this lock. With the silent ones it may have "
+        "a majority."
     ),
 }
 
@@ -62,19 +67,22 @@ _SIGNS = {
 
 
 def badge(state: HoldingState) -> SafeString:
-    """A state as a sign and a word, explained where the pointer rests."""
+    """Return a state as a sign and a word, with its explanation as a tooltip."""
     return format_html(
         '<span class="redlock-badge redlock-{}" title="{}">'
         '<span aria-hidden="true">{}</span> {}</span>',
         state.value,
-        EXPLAINED[state],
+        EXPLANATIONS[state],
         _SIGNS[state],
         LABELS[state],
     )
 
 
-def seconds(value: float | None, digits: int = 1) -> str:
-    """A time left, as exact as it matters; `digits` after the point where it is short."""
+def duration(value: float | None, digits: int = 1) -> str:
+    """Return a duration in seconds, minutes or hours; None means that it never ends.
+
+    Values below 20 s have `digits` digits after the decimal point.
+    """
     if value is None:
         return _("never expires")
     if value < 100:
@@ -89,15 +97,15 @@ def seconds(value: float | None, digits: int = 1) -> str:
 
 
 def age(since: datetime | None) -> str:
-    """How long ago that was, by this machine's clock."""
+    """Return how long ago `since` was by the local clock, or "" for None."""
     if since is None:
         return ""
     passed = (timezone.now() - since).total_seconds()
-    return seconds(max(0.0, passed), 0) if passed < 7200 else timesince(since)
+    return duration(max(0.0, passed), 0) if passed < 7200 else timesince(since)
 
 
-def when(since: datetime | None, *, lasts: bool = True) -> SafeString:
-    """A moment and how long it has lasted since, or how long ago it was."""
+def time_cell(since: datetime | None, *, lasts: bool = True) -> SafeString:
+    """Return a time of day or date, followed by "for 5 s" (`lasts`) or "5 s ago"."""
     if since is None:
         return format_html('<span class="redlock-quiet">{}</span>', _("unknown"))
     local = timezone.localtime(since) if timezone.is_aware(since) else since
@@ -110,46 +118,46 @@ def when(since: datetime | None, *, lasts: bool = True) -> SafeString:
     )
 
 
-def said(holder: Mapping[str, Any], name: str) -> str:
-    """One thing that a holder says of itself, fit to be shown."""
+def holder_field(holder: Mapping[str, Any], name: str) -> str:
+    """Return one field of a holder's description as a printable string, or ""."""
     return printable(str(holder[name])) if holder.get(name) not in (None, "") else ""
 
 
-def place(holder: Mapping[str, Any]) -> str:
-    """Where a holder runs: host, process, app."""
-    process = said(holder, "pid")
-    words = (said(holder, "host"), _("pid %s") % process if process else "", said(holder, "app"))
-    return " · ".join(word for word in words if word)
+def holder_process(holder: Mapping[str, Any]) -> str:
+    """Return the host, process id and app of a holder, as far as they are known."""
+    process = holder_field(holder, "pid")
+    host, app = holder_field(holder, "host"), holder_field(holder, "app")
+    return " · ".join(filter(None, (host, _("pid %s") % process if process else "", app)))
 
 
-def owner(holder: Mapping[str, Any]) -> SafeString:
-    """A holder in two short lines: where it runs; what for, and whose request it is."""
-    where = place(holder)
-    if not where and not said(holder, "path"):
+def holder_cell(holder: Mapping[str, Any]) -> SafeString:
+    """Return a holder in two lines: its process; the path and user of its request."""
+    where = holder_process(holder)
+    if not where and not holder_field(holder, "path"):
         return format_html('<span class="redlock-quiet">{}</span>', _("unknown"))
-    user = said(holder, "user")
+    user = holder_field(holder, "user")
     return format_html(
         '<span class="redlock-line"><bdi>{}</bdi></span>'
         '<span class="redlock-line redlock-quiet"><bdi>{}</bdi> {}</span>',
         where,
-        said(holder, "path"),
+        holder_field(holder, "path"),
         _("user %s").replace(" ", "\u00a0") % user if user else "",
     )
 
 
-def masters(having: int, of: int) -> SafeString:
-    """How many masters have it; a style may leave the word to who only hears the page."""
-    word = ngettext("master", "masters", of)
+def master_count(count: int, total: int) -> SafeString:
+    """Return "3/5 masters". The style sheet may hide the word from all but screen readers."""
+    word = ngettext("master", "masters", total)
     return format_html(
         '<bdi class="redlock-number">{}/{}<span class="redlock-word"> {}</span></bdi>',
-        having,
-        of,
+        count,
+        total,
         word,
     )
 
 
-def outcome(stored: str) -> str:
-    """The outcome of a forced release, as it is stored, in the reader's language."""
+def outcome_label(stored: str) -> str:
+    """Return the label of a stored outcome of a forced release, in the current language."""
     try:
         return str(OUTCOMES[ReleaseOutcome(stored)])
     except ValueError:

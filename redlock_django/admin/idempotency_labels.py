@@ -1,0 +1,93 @@
+"""Labels and formatting of idempotency records for the admin pages."""
+
+from __future__ import annotations
+
+from django.contrib import messages
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from redlock_django.idempotency.resolve import ResolveOutcome
+from redlock_django.models import IdempotencyRecord
+
+MAX_BODY_LENGTH = 20_000
+"""The number of characters of a response body that are shown."""
+
+LABELS = {
+    "running": ("held", "●", gettext_lazy("running")),
+    "interrupted": ("expiring", "▲", gettext_lazy("interrupted")),
+    "in flight": ("unclear", "?", gettext_lazy("running or interrupted")),
+    "uncertain": ("expiring", "▲", gettext_lazy("uncertain")),
+    "completed": ("ok", "✓", gettext_lazy("completed")),
+    "tombstone": ("foreign", "◇", gettext_lazy("tombstone")),
+}
+"""The CSS class, sign and label of each state.
+
+A record that is stored as "running" is shown as one of the first three.
+"""
+
+EXPLANATIONS = {
+    "running": gettext_lazy("This request is being processed."),
+    "interrupted": gettext_lazy(
+        "This request was started but never finished, and its lock is no longer held. It may have "
+        "taken effect. Retries get a 409 response until the record is resolved."
+    ),
+    "in flight": gettext_lazy(
+        "It is unknown whether the lock of this request is still held. If it is, the request is "
+        "running; if not, it was interrupted."
+    ),
+    "uncertain": gettext_lazy(
+        "This request was interrupted, and it is unknown whether it took effect. Retries get a "
+        "409 response until the record is resolved."
+    ),
+    "completed": gettext_lazy("Retries get the stored response until it expires."),
+    "tombstone": gettext_lazy(
+        "This request was completed, but its response is not available. Retries get a 409 "
+        "response and are not processed again."
+    ),
+}
+
+RESOLVE_MESSAGES = {
+    ResolveOutcome.RESOLVED: (messages.SUCCESS, gettext_lazy("Resolved: %s.")),
+    ResolveOutcome.RUNNING: (messages.WARNING, gettext_lazy("Not resolved: %s is still running.")),
+    ResolveOutcome.SETTLED: (
+        messages.WARNING,
+        gettext_lazy("Nothing to resolve: %s is no longer uncertain."),
+    ),
+    ResolveOutcome.NO_QUORUM: (
+        messages.ERROR,
+        gettext_lazy(
+            "Not resolved: too few masters answered to find out whether %s is still running."
+        ),
+    ),
+}
+"""The level and text of the message for each outcome of a resolution."""
+
+
+def badge(state: str) -> SafeString:
+    """Return a state as a sign and a word, with its explanation as a tooltip."""
+    css_class, sign, word = LABELS[state]
+    return format_html(
+        '<span class="redlock-badge redlock-{}" title="{}">'
+        '<span aria-hidden="true">{}</span> {}</span>',
+        css_class,
+        EXPLANATIONS[state],
+        sign,
+        word,
+    )
+
+
+def displayed_body(record: IdempotencyRecord) -> str:
+    """Return the beginning of a body that is text, and only the size of any other body."""
+    body = bytes(record.body)
+    encoded = any(name.lower() == "content-encoding" for name, _value in record.headers)
+    try:
+        text = None if encoded else body.decode()
+    except UnicodeDecodeError:
+        text = None
+    if text is None:
+        return _("%s bytes of binary data") % len(body)
+    beginning = text[:MAX_BODY_LENGTH]
+    shown = "".join(c if c.isprintable() or c in "\n\t" else "\ufffd" for c in beginning)
+    return shown if len(text) <= MAX_BODY_LENGTH else f"{shown}…"
