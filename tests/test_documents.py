@@ -62,7 +62,7 @@ def test_every_path_in_code_font_exists(document: Path) -> None:
 
 
 @cache
-def _symbols(path: Path) -> set[str]:
+def symbols_of(path: Path) -> set[str]:
     """Return the dotted names of the classes, functions, variables and attributes of a file."""
     found: set[str] = set()
 
@@ -86,6 +86,6 @@ def test_every_symbol_in_code_font_exists(document: Path) -> None:
     missing = []
     for path, name in SYMBOL.findall(FENCE.sub("", document.read_text())):
         files = [ROOT / base / path for base in BASES if (ROOT / base / path).is_file()]
-        if not any(name in _symbols(file) for file in files):
+        if not any(name in symbols_of(file) for file in files):
             missing.append(f"{path}::{name}")
     assert not missing

@@ -130,17 +130,3 @@ def test_every_setting_is_in_the_table() -> None:
 
     table = README[README.index("## Settings") : README.index("## What is promised")]
     assert not {key for key in (*DEFAULTS, *IDEMPOTENCY) if f"`{key}`" not in table}
-
-
-def test_the_files_it_points_to_are_there() -> None:
-    table = README[README.index("## Where is what") :]
-    for name in re.findall(r"`([\w/.]+(?:\.py|/))`", table):
-        packages = (
-            ".",
-            "redlock_django",
-            "redlock_django/wire",
-            "redlock_django/web",
-            "redlock_django/idempotency",
-        )
-        paths = [ROOT / package / name for package in packages]
-        assert any(path.exists() for path in paths), name

@@ -1,0 +1,45 @@
+"""docs/explanation/architecture.md answers its questions in one hop, and what it names exists."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.test_architecture import LAYERS
+from tests.test_documents import BASES, ROOT, symbols_of
+
+PAGE = (ROOT / "docs/explanation/architecture.md").read_text()
+QUESTIONS = dict(re.findall(r"^\| ([^|]+\?) \| (.+) \|$", PAGE, re.MULTILINE))
+NAMES = sorted(set(re.findall(r"`([\w.-]+/[\w./-]*|\w+\.py)(?:::([\w.]+))?`", PAGE)))
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "Where is quorum decided?",
+        "Where do bytes leave?",
+        "Who renews?",
+        "Where is a view locked?",
+        "Where is COMMIT?",
+        "Where do admin rows come from?",
+        "How do I add a store?",
+        "How do I add an error?",
+    ],
+)
+def test_a_question_is_answered_by_a_path(question: str) -> None:
+    assert re.search(r"`[\w./]+\.py(::[\w.]+)?`", QUESTIONS[question])
+
+
+@pytest.mark.parametrize(("path", "symbol"), NAMES, ids=[f"{p}::{s}" for p, s in NAMES])
+def test_what_it_names_exists(path: str, symbol: str) -> None:
+    found = [ROOT / base / path for base in BASES if (ROOT / base / path).exists()]
+    assert found
+    assert not symbol or any(symbol in symbols_of(file) for file in found)
+
+
+def test_every_layer_is_in_the_diagram() -> None:
+    diagram = PAGE[PAGE.index("```mermaid") :]
+    packages = {entry.split(".")[0] for entries in LAYERS for entry in entries}
+    named = {name for name in packages if (ROOT / "redlock_django" / name / "__init__.py").exists()}
+    assert not {name for name in named - {"migrations"} if name not in diagram}
