@@ -12,7 +12,7 @@ from django.http.response import HttpResponseBase
 
 from redlock_django.exceptions import ResourceLocked
 from redlock_django.idempotency.forms import offer_field
-from redlock_django.locking.cancellation import behind_threads
+from redlock_django.locking.cancellation import call_after_threads
 from redlock_django.locking.handler import locks
 from redlock_django.web.handover import Handover
 from redlock_django.web.responses import ANSWERED, answer
@@ -56,7 +56,7 @@ class LockMiddleware:
             response: HttpResponseBase = await self.get_response(request)
         except asyncio.CancelledError:
             # A sync view goes on in its thread, and its transaction is still open.
-            await behind_threads(handover.free)
+            await call_after_threads(handover.free)
             raise
         except BaseException:
             handover.free()

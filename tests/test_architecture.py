@@ -35,7 +35,6 @@ ROOMY = {
     "wire/links.py": "the one place where order, owed replies and the breaker are decided",
     "engine/commands.py": "one table of all that can be said to a master",
     "wire/sync.py": "who sends, who reads, who sleeps and who is woken: one story",
-    "locking/lock.py": "one class, each verb for sync and async",
 }  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Leaving a task that is cancelled while threads still work for it."""
+"""Cleanup after the cancellation of a task whose threads are still working."""
 
 from __future__ import annotations
 
@@ -8,29 +8,30 @@ from contextlib import suppress
 
 from asgiref.sync import sync_to_async
 
-_leaving: set[asyncio.Task[None]] = set()  # a loop keeps only weak references to its tasks
+_tasks: set[asyncio.Task[None]] = set()  # a loop keeps only weak references to its tasks
 
 
-async def behind_threads(finish: Callable[[], Awaitable[object] | None]) -> None:
-    """Call `finish`, and await what it gives, once the threads of this task have done their work.
+async def call_after_threads(function: Callable[[], Awaitable[object] | None]) -> None:
+    """Call `function`, and await its result, when the threads of this task have finished.
 
-    That is what sync views, `sync_to_async` and Django's own async methods do in a thread.
-    Cancelling the caller again does not cancel it.
+    Such threads run sync views, `sync_to_async` and Django's own async methods. If the caller is
+    cancelled again, `function` is still called.
     """
 
-    async def last() -> None:
-        # An executor that is shut down has no work left.
+    async def run() -> None:
+        # An executor that has been shut down has no work left.
         with suppress(RuntimeError):
+            # The executor runs one call after the other, so this one comes last.
             await sync_to_async(_nothing)()
-        rest = finish()
-        if rest is not None:
-            await rest
+        result = function()
+        if result is not None:
+            await result
 
-    task = asyncio.create_task(last())
-    _leaving.add(task)
-    task.add_done_callback(_leaving.discard)
+    task = asyncio.create_task(run())
+    _tasks.add(task)
+    task.add_done_callback(_tasks.discard)
     await asyncio.shield(task)
 
 
 def _nothing() -> None:
-    """Stand in the queue of the request's thread."""
+    """Do nothing, in the thread that serves the request."""

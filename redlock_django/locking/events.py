@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from redlock_django.backends.base import BaseBackend
 from redlock_django.engine.errors import NotAcquired, QuorumUnreachable
+from redlock_django.engine.validity import Lease
 from redlock_django.exceptions import (
     IdempotencyRefused,
     KeyInFlight,
@@ -31,9 +32,6 @@ from redlock_django.signals import (
     send,
 )
 
-if TYPE_CHECKING:
-    from redlock_django.locking.renewal_service import HeldLease
-
 logger = logging.getLogger("redlock_django")
 
 _REFUSED_AGAIN: dict[type[IdempotencyRefused], str] = {
@@ -43,20 +41,32 @@ _REFUSED_AGAIN: dict[type[IdempotencyRefused], str] = {
 }
 
 
-def acquired(hold: HeldLease) -> None:
+class ReportedLease(Protocol):
+    """What an event reports about a lease. `locking.held_lease.HeldLease` is one."""
+
+    backend: BaseBackend
+    lease: Lease
+    sender: type
+    holder: Mapping[str, str]
+
+    def held_seconds(self) -> float:
+        """Return the seconds since the lease was acquired."""
+
+
+def acquired(held_lease: ReportedLease) -> None:
     """Report that a lock was acquired."""
-    waited = hold.lease.waited
-    _count_attempt(hold.backend.alias, "acquired", waited)
+    waited = held_lease.lease.waited
+    _count_attempt(held_lease.backend.alias, "acquired", waited)
     if logger.isEnabledFor(logging.DEBUG):
         logger.debug(
             "redlock %s: acquired by %s after %.3f s",
-            ", ".join(hold.lease.resources),
-            hold.lease.fingerprint,
+            ", ".join(held_lease.lease.resources),
+            held_lease.lease.fingerprint,
             waited,
-            extra={**_log_fields(hold), "waited": waited},
+            extra={**_log_fields(held_lease), "waited": waited},
         )
     if lock_acquired.receivers:
-        send(lock_acquired, **_signal_arguments(hold), waited=waited)
+        send(lock_acquired, **_signal_arguments(held_lease), waited=waited)
 
 
 def refused(
@@ -92,37 +102,37 @@ def refused(
     )
 
 
-def released(hold: HeldLease, freed: bool | None) -> None:
+def released(held_lease: ReportedLease, freed: bool | None) -> None:
     """Report the release of a lock that was held; `freed` is None if it is not confirmed yet."""
-    held = _count_release(hold, freed)
+    held = _count_release(held_lease, freed)
     if lock_released.receivers:
-        send(lock_released, **_signal_arguments(hold), held=held, freed=freed)
+        send(lock_released, **_signal_arguments(held_lease), held=held, freed=freed)
 
 
-async def areleased(hold: HeldLease, freed: bool | None) -> None:
+async def areleased(held_lease: ReportedLease, freed: bool | None) -> None:
     """Report as `released` does, and wait for all receivers: the loop may end right after this."""
-    held = _count_release(hold, freed)
+    held = _count_release(held_lease, freed)
     if lock_released.receivers:
-        await asend(lock_released, **_signal_arguments(hold), held=held, freed=freed)
+        await asend(lock_released, **_signal_arguments(held_lease), held=held, freed=freed)
 
 
-def released_late(hold: HeldLease) -> None:
+def released_late(held_lease: ReportedLease) -> None:
     """Report that a holder released a lock that it had already lost."""
-    counters.count(hold.backend.alias, released_late=1)
+    counters.count(held_lease.backend.alias, released_late=1)
 
 
-def lost(hold: HeldLease, reason: str) -> None:
+def lost(held_lease: ReportedLease, reason: str) -> None:
     """Report that a lock was lost before it was released."""
-    held = hold.held()
-    counters.count(hold.backend.alias, lost=1, held_seconds=held)
+    held = held_lease.held_seconds()
+    counters.count(held_lease.backend.alias, lost=1, held_seconds=held)
     logger.warning(
         "redlock %s: the lock was lost: %s",
-        ", ".join(hold.lease.resources),
+        ", ".join(held_lease.lease.resources),
         reason,
-        extra={**_log_fields(hold), "held": held, "reason": reason},
+        extra={**_log_fields(held_lease), "held": held, "reason": reason},
     )
     if lock_lost.receivers:
-        send(lock_lost, **_signal_arguments(hold), held=held, reason=reason)
+        send(lock_lost, **_signal_arguments(held_lease), held=held, reason=reason)
 
 
 def master(using: str, name: str, up: bool, reason: str) -> None:
@@ -159,34 +169,34 @@ def _count_attempt(using: str, outcome: str, waited: float) -> None:
         counters.count(using, **{outcome: 1})
 
 
-def _count_release(hold: HeldLease, freed: bool | None) -> float:
-    held = hold.held()
-    counters.count(hold.backend.alias, released=1, held_seconds=held)
+def _count_release(held_lease: ReportedLease, freed: bool | None) -> float:
+    held = held_lease.held_seconds()
+    counters.count(held_lease.backend.alias, released=1, held_seconds=held)
     if logger.isEnabledFor(logging.DEBUG):
         logger.debug(
             "redlock %s: released by %s after %.3f s%s",
-            ", ".join(hold.lease.resources),
-            hold.lease.fingerprint,
+            ", ".join(held_lease.lease.resources),
+            held_lease.lease.fingerprint,
             held,
             "" if freed else ", not confirmed",
-            extra={**_log_fields(hold), "held": held},
+            extra={**_log_fields(held_lease), "held": held},
         )
     return held
 
 
-def _log_fields(hold: HeldLease) -> dict[str, Any]:
+def _log_fields(held_lease: ReportedLease) -> dict[str, Any]:
     return {
-        "resource": ", ".join(hold.lease.resources),
-        "using": hold.backend.alias,
-        "fingerprint": hold.lease.fingerprint,
+        "resource": ", ".join(held_lease.lease.resources),
+        "using": held_lease.backend.alias,
+        "fingerprint": held_lease.lease.fingerprint,
     }
 
 
-def _signal_arguments(hold: HeldLease) -> dict[str, Any]:
+def _signal_arguments(held_lease: ReportedLease) -> dict[str, Any]:
     return {
-        "sender": hold.sender,
-        "using": hold.backend.alias,
-        "resources": hold.lease.resources,
-        "fingerprint": hold.lease.fingerprint,
-        "holder": hold.holder,
+        "sender": held_lease.sender,
+        "using": held_lease.backend.alias,
+        "resources": held_lease.lease.resources,
+        "fingerprint": held_lease.lease.fingerprint,
+        "holder": held_lease.holder,
     }

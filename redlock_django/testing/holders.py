@@ -8,8 +8,8 @@ from redlock_django.engine.holders import Holding
 from redlock_django.engine.quorum import quorum
 from redlock_django.engine.validity import Lease
 from redlock_django.locking.handler import locks
-from redlock_django.locking.lock import holds
 from redlock_django.locking.names import check_resource
+from redlock_django.locking.registry import held_leases
 from redlock_django.operate.inspection import look
 
 _SOMEBODY = '{"host":"elsewhere","app":"held_elsewhere"}'
@@ -77,10 +77,10 @@ def lose_lock(*resources: str, using: str = "default") -> None:
     is sent, the commit guard rolls back. Fails if nobody in this process holds one of them.
     """
     for resource in resources:
-        found = holds(resource, using)
+        found = held_leases(resource, using)
         assert found, f"nobody in this process holds {resource}"
-        for hold in found:
-            hold.lose("a test took it away")
+        for held_lease in found:
+            held_lease.mark_lost("a test took it away")
 
 
 def _held(resources: tuple[str, ...], using: str) -> dict[str, Holding]:

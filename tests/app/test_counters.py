@@ -241,7 +241,7 @@ def test_taking_and_giving_back_are_there_for_who_debugs(
     still: Callable[[float], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG, "redlock_django"), lock("a", "b") as held:
-        fingerprint, token = held.fingerprint, held._taken().lease.token
+        fingerprint, token = held.fingerprint, held._require_lease().lease.token
         still(2)
     took, gave = caplog.records
     common = {"resource": "a, b", "using": "default", "fingerprint": fingerprint}
@@ -281,5 +281,5 @@ def test_a_lost_lock_is_a_warning(
         "using": "default",
         "fingerprint": fingerprint,
         "held": 11.0,
-        "reason": "its time ran out",
+        "reason": "its lease expired",
     }

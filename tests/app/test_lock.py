@@ -29,9 +29,11 @@ from redlock_django.exceptions import (
     QuorumUnreachable,
     ResourceLocked,
 )
+from redlock_django.locking import registry
 from redlock_django.locking.handler import locks
-from redlock_django.locking.lock import MOST_RESOURCES, Lock, _held, lock
-from redlock_django.locking.renewal_service import HeldLease
+from redlock_django.locking.held_lease import HeldLease
+from redlock_django.locking.lock import Lock, lock
+from redlock_django.locking.parameters import MAX_RESOURCES
 from redlock_django.signals import lock_acquired, lock_lost, lock_refused, lock_released
 from redlock_django.web.lock_resource import lock_resource
 
@@ -538,7 +540,7 @@ def test_lost_when_its_time_is_over(
     assert not held.locked
     assert held.remaining() == 0
     for _ in range(2):
-        with pytest.raises(LockLost, match="its time ran out") as caught:
+        with pytest.raises(LockLost, match="its lease expired") as caught:
             held.ensure_held()
     assert caught.value.resource == R
     with pytest.raises(LockLost):
@@ -553,7 +555,7 @@ def test_lost_when_its_time_is_over(
         "fingerprint": told[0][1]["fingerprint"],
         "holder": {},
         "held": pytest.approx(9.899),
-        "reason": "its time ran out",
+        "reason": "its lease expired",
     }
     [record] = [r for r in caplog.records if r.levelno == logging.WARNING]
     assert record.__dict__["resource"] == R
@@ -762,24 +764,24 @@ def test_two_who_notice_a_loss_at_once_tell_it_once(told: Told) -> None:
         __slots__ = ("said",)
 
         @property
-        def lost(self) -> str:
+        def loss_reason(self) -> str:
             said = getattr(self, "said", "")
             if not said:
                 both.wait(5)
             return said
 
-        @lost.setter
-        def lost(self, reason: str) -> None:
+        @loss_reason.setter
+        def loss_reason(self, reason: str) -> None:
             self.said = reason
 
     held = lock(R).acquire()
-    assert held._hold is not None
-    of = held._hold
+    assert held._held_lease is not None
+    of = held._held_lease
     hold = Watched(
         of.backend, of.lease, hold_until=of.hold_until, renew=False, sender=Lock, holder={}
     )
     told.clear()
-    threads = [threading.Thread(target=hold.lose, args=("for a test",)) for _ in range(2)]
+    threads = [threading.Thread(target=hold.mark_lost, args=("for a test",)) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -957,7 +959,7 @@ def test_bad_resource(name: Any, sent: list[str]) -> None:
 
 @pytest.mark.parametrize(
     "resources",
-    [(), ("a", "a"), ("caf\u00e9", "cafe\u0301"), [f"r{i}" for i in range(MOST_RESOURCES + 1)]],
+    [(), ("a", "a"), ("caf\u00e9", "cafe\u0301"), [f"r{i}" for i in range(MAX_RESOURCES + 1)]],
     ids=["none", "twice", "twice in two forms", "too many"],
 )
 def test_bad_resources(resources: Any, sent: list[str]) -> None:
@@ -967,7 +969,7 @@ def test_bad_resources(resources: Any, sent: list[str]) -> None:
 
 
 def test_as_many_resources_as_allowed(backend: MemoryBackend) -> None:
-    with lock(*(f"r{number}" for number in range(MOST_RESOURCES))):
+    with lock(*(f"r{number}" for number in range(MAX_RESOURCES))):
         assert len(keys(backend, "r99")) == 5
 
 
@@ -1157,5 +1159,5 @@ def test_who_holds_it_is_written_beside_the_token(backend: MemoryBackend) -> Non
 def test_nothing_is_kept_of_locks_that_are_over(backend: MemoryBackend) -> None:
     for number in range(50):
         with lock(f"r{number}"):
-            assert [key[1] for key in _held if key[0] is backend] == [f"r{number}"]
-    assert [key for key in _held if key[0] is backend] == []
+            assert [key[1] for key in registry._held_leases if key[0] is backend] == [f"r{number}"]
+    assert [key for key in registry._held_leases if key[0] is backend] == []

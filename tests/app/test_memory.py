@@ -272,7 +272,7 @@ def test_the_index_shows_what_is_held(backend: MemoryBackend) -> None:
 
 def test_a_release_that_comes_late_takes_its_lock_off_the_index(backend: MemoryBackend) -> None:
     held = lock(R).acquire()
-    lease = held._hold.lease  # type: ignore[union-attr]
+    lease = held._held_lease.lease  # type: ignore[union-attr]
     backend.advance(60)
     backend.release(lease)
     assert [master.sets.get(backend.deployment.held) for master in backend.masters] == [{}] * 5

@@ -65,8 +65,8 @@ class World:
             with renewal_service._mutex:
                 due = [
                     entry
-                    for entry in renewal_service._due.get(self.backend, ())
-                    if (hold := entry.hold()) is not None and not (hold.over or hold.lost)
+                    for entry in renewal_service._checks.get(self.backend, ())
+                    if (hold := entry.held_lease()) is not None and not hold.ended
                 ]
                 return bool(due) and min(due)[0] > self.now
 
@@ -197,7 +197,7 @@ def test_explicit_acquire_does_not_renew(world: World, renew: bool | None) -> No
     assert world.extensions == []
     assert held.locked
     world.advance(1)
-    world.until(lambda: world.lost == ["its time ran out"])
+    world.until(lambda: world.lost == ["its lease expired"])
     assert world.left() == 0
 
 
@@ -251,13 +251,13 @@ def test_a_longer_outage_is_told_by_the_local_clock(
         held.ensure_held()
         assert world.lost == []
         world.advance(0.1)
-        world.until(lambda: world.lost == ["its time ran out"])  # nobody has asked
+        world.until(lambda: world.lost == ["its lease expired"])  # nobody has asked
         assert not held.locked
         with pytest.raises(LockLost):
             held.ensure_held()
         [record] = [r for r in caplog.records if r.levelno == logging.WARNING]
-        assert record.getMessage() == "redlock order:1: the lock was lost: its time ran out"
-    assert world.lost == ["its time ran out"]
+        assert record.getMessage() == "redlock order:1: the lock was lost: its lease expired"
+    assert world.lost == ["its lease expired"]
 
 
 def test_a_minority_that_is_down_is_nothing(world: World) -> None:
@@ -397,7 +397,7 @@ def test_a_lock_on_another_clock_is_renewed_in_time(
     world.now = 5.0  # long before what any other clock shows
     with lock(R, ttl=60):
         # The thread sleeps for it now, and goes on sleeping when it is over.
-        world.until(lambda: 15 < renewal_service._until - clock() <= 20)
+        world.until(lambda: 15 < renewal_service._wakes_at - clock() <= 20)
     settings.REDLOCK = {"default": {"BACKEND": MEMORY, "TTL": 1.5}}
     backend, extended = locks["default"].backend, threading.Event()
     extend = backend.extend
@@ -494,7 +494,7 @@ async def test_an_outage_on_the_loop(world: World) -> None:
         await turn(lambda: held.remaining() > 8.8)
         world.backend.down = DOWN
         world.advance(10)
-        await turn(lambda: world.lost == ["its time ran out"])  # nobody has asked
+        await turn(lambda: world.lost == ["its lease expired"])  # nobody has asked
         with pytest.raises(LockLost):
             held.ensure_held()
 

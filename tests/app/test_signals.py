@@ -65,8 +65,8 @@ def test_a_failing_receiver_is_logged_and_breaks_nothing(caplog: pytest.LogCaptu
         with caplog.at_level(logging.ERROR), lock(R) as held:
             assert held.locked
         other = lock(R).acquire()
-        assert other._hold is not None
-        other._hold.lose("a test")
+        assert other._held_lease is not None
+        other._held_lease.mark_lost("a test")
         assert not other.locked
     finally:
         for signal in every:

@@ -26,7 +26,7 @@ from redlock_django.engine.commands import Deployment, Heal, Release
 from redlock_django.engine.errors import RedlockError
 from redlock_django.engine.quorum import Tally
 from redlock_django.engine.validity import valid_until
-from redlock_django.locking.renewal_service import HeldLease
+from redlock_django.locking.held_lease import HeldLease
 from redlock_django.wire import join
 from redlock_django.wire.link import Link
 from redlock_django.wire.links import Links

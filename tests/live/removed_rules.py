@@ -11,7 +11,7 @@ import pytest
 from redlock_django.backends.redis import RedisBackend
 from redlock_django.engine import commands, quorum
 from redlock_django.engine.quorum import Tally
-from redlock_django.locking.renewal_service import HeldLease
+from redlock_django.locking.held_lease import HeldLease
 from redlock_django.wire import join, link, links
 from redlock_django.wire.links import Links
 from redlock_django.wire.master import Master

@@ -69,7 +69,7 @@ def test_the_lock_that_was_shown_is_freed_and_its_holder_learns_of_it(
         "released",
     )
     assert record.holder["path"] == "/<b>/"
-    token = held._hold.lease.token  # type: ignore[union-attr]
+    token = held._held_lease.lease.token  # type: ignore[union-attr]
     assert token not in f"{line}{record.holder}{record.masters}{freed}"
     nothing_left(masters)
     with pytest.raises(LockLost):

@@ -114,8 +114,8 @@ def logged(caplog: pytest.LogCaptureFixture) -> Callable[[], str]:
 
 
 def token_of(held: Lock) -> str:
-    assert held._hold is not None
-    return held._hold.lease.token
+    assert held._held_lease is not None
+    return held._held_lease.lease.token
 
 
 def is_clean(told: str, *expected: str, token: str = "no token") -> None:
@@ -311,15 +311,15 @@ def test_reprs(held: Lock) -> None:
     service = locks["default"]
     assert isinstance(service.backend, RedisBackend)
     links = service.backend.sync_links()
-    assert held._hold is not None
-    lease = held._hold.lease
+    assert held._held_lease is not None
+    lease = held._held_lease.lease
     said = Acquire(
         deployment=service.backend.deployment, resources=(R,), value=lease.value, ttl=1, proposal=1
     )
     things: list[Any] = [
         service, service.settings, service.backend, *service.backend.addresses,
         links, *links.masters, *(vars(master) for master in links.masters),
-        held, held._hold, lease, lease.tally, lease.tally.votes, said, COMMANDS,
+        held, held._held_lease, lease, lease.tally, lease.tally.votes, said, COMMANDS,
         held_locks(), held_locks().locks[0].holder, Sighting(0, lease.value.encode(), 1.0),
         master_status(), master_status("locked out"), counters["default"],
     ]  # fmt: skip

@@ -152,9 +152,9 @@ class Worker:
     def _say(self, what: str, name: str, held: Lock | None = None, entry: str = "") -> None:
         fence, until = 0, 0.0
         if held is not None:
-            assert held._hold is not None
+            assert held._held_lease is not None
             # `remaining()` would be late by as long as the process is stopped behind it.
-            fence, until = held.fence, held._hold.lease.until
+            fence, until = held.fence, held._held_lease.lease.until
         # In one piece, so that a worker that is killed has said it or has not.
         line = json.dumps([what, clock(), name, fence, until, entry]) + "\n"
         os.write(sys.stdout.fileno(), line.encode())

@@ -1,0 +1,158 @@
+"""`HeldLease`: a lease that this process holds, until it is released or lost."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from collections.abc import Mapping
+
+from redlock_django.backends.base import BaseBackend
+from redlock_django.engine.renewal import next_extension
+from redlock_django.engine.validity import Lease, LeaseState
+from redlock_django.locking import events
+from redlock_django.locking.handler import locks
+
+RegistryKey = tuple[BaseBackend, str, object]
+"""The key of a held lease in the registry of this process: backend, resource, owner."""
+
+
+class HeldLease:
+    """A lease that this process holds: its current validity, its next extension, its loss.
+
+    `ttl` is the TTL that the caller asked for, and `hold_until` the latest moment, by the
+    backend's clock, to which the lease may be extended. `lock_objects` are the locks that share
+    the lease: several if it was acquired again (`reentrant=True`). `registry_keys` are its keys
+    in the registry. `holder` is shown of the holder in addition to host, process and time.
+    `loss_reason` is "" until the lease is lost.
+    """
+
+    __slots__ = (
+        "__weakref__", "_loss_report", "acquired_at", "backend", "forks", "hold_until", "holder",
+        "lease", "lock_objects", "loss_reason", "registry_keys", "released", "renew", "sender",
+        "state", "timer", "ttl",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        backend: BaseBackend,
+        lease: Lease,
+        *,
+        hold_until: float,
+        renew: bool,
+        sender: type,
+        holder: Mapping[str, str],
+    ) -> None:
+        self.backend = backend
+        self.lease = lease
+        self.acquired_at = lease.started
+        self.ttl = lease.ttl
+        self.hold_until = hold_until
+        self.renew = renew
+        self.sender = sender
+        self.holder = holder
+        self.state = LeaseState.RENEWED
+        self.released = False
+        self.loss_reason = ""
+        self._loss_report = threading.Lock()  # never released: the first to get it reports
+        self.lock_objects: weakref.WeakSet[object] = weakref.WeakSet()
+        self.registry_keys: list[RegistryKey] = []
+        self.forks = locks.forks
+        self.timer: asyncio.TimerHandle | None = None
+
+    @property
+    def inherited(self) -> bool:
+        """Whether this is a child process's copy of a lease that its parent holds."""
+        return self.forks != locks.forks
+
+    @property
+    def ended(self) -> bool:
+        """Whether the lease has been released or lost."""
+        return self.released or bool(self.loss_reason)
+
+    def remaining(self) -> float:
+        """Return the seconds for which the lease is surely held; at 0, report it as lost."""
+        if self.inherited or self.ended:
+            return 0.0
+        if self.backend.voided(self.lease):
+            self.mark_lost("the clock of this process stepped")
+            return 0.0
+        left = self.lease.until - self.backend.clock()
+        if left <= 0:
+            at_max_hold = self.lease.until >= self.hold_until - self.ttl * 0.02 - 0.01
+            self.mark_lost(
+                "MAX_HOLD was reached" if at_max_hold and self.renew else "its lease expired"
+            )
+            return 0.0
+        return left
+
+    def held_seconds(self) -> float:
+        """Return the seconds since the lease was acquired."""
+        return max(0.0, self.backend.clock() - self.acquired_at)
+
+    def mark_lost(self, reason: str) -> None:
+        """Report the loss of the lease, once, and release what is left of it on the masters."""
+        if self.loss_reason or self.inherited:
+            return
+        self.loss_reason = reason
+        if not self._loss_report.acquire(blocking=False):
+            return  # the holder and the renewal service noticed the loss at the same moment
+        self.backend.post_release(self.lease)
+        events.lost(self, reason)
+
+    def mark_released(self) -> None:
+        """Note that the holder has released the lease, and stop its renewal."""
+        self.released = True
+        if self.timer is not None:
+            self.timer.cancel()
+
+    def next_check(self) -> float:
+        """Return when to extend the lease or to look whether it expired, by the backend's clock."""
+        plan = self._next_extension()
+        return self.lease.until if plan is None else plan[0]
+
+    def extend_if_due(self) -> None:
+        """Extend the lease if it is time to. For a lease that a thread acquired."""
+        if (ttl := self._due_ttl()) is not None:
+            self.apply_extension(*self.backend.extend(self.lease, ttl))
+
+    async def aextend_if_due(self) -> None:
+        """Do as `extend_if_due` does. For a lease that a task acquired, on the task's loop."""
+        if (ttl := self._due_ttl()) is not None:
+            self.apply_extension(*await self.backend.aextend(self.lease, ttl))
+
+    def apply_extension(self, state: LeaseState, lease: Lease) -> None:
+        """Take over the result of an extension, unless the lease has ended meanwhile."""
+        if self.ended:
+            # The extension may have left after the release, and healed a master with it.
+            self.backend.post_release(lease)
+            return
+        self.state = state
+        if state is LeaseState.LOST:
+            expired = self.backend.clock() >= lease.until
+            self.mark_lost("its lease expired" if expired else "a majority of the masters lost it")
+        elif lease.until >= self.lease.until:
+            self.lease = lease
+
+    def _next_extension(self) -> tuple[float, float] | None:
+        if not self.renew:
+            return None
+        return next_extension(
+            self.lease,
+            self.backend.clock(),
+            ttl=self.ttl,
+            hold_until=self.hold_until,
+            state=self.state,
+        )
+
+    def _due_ttl(self) -> float | None:
+        """Return the TTL to extend by now; None if it is too early or the lease has ended."""
+        if not self.remaining():
+            return None
+        plan = self._next_extension()
+        # After an extension without a result the plan counts from now: no need to wait again.
+        if plan is None or (
+            self.state is LeaseState.RENEWED and plan[0] > self.backend.clock() + 0.001
+        ):
+            return None
+        return plan[1]

@@ -1,0 +1,135 @@
+"""`LockState`: which lease a `Lock` object holds, and what it reports about it."""
+
+from __future__ import annotations
+
+import logging
+
+from redlock_django.engine.validity import Lease
+from redlock_django.exceptions import AlreadyHeld, LockLost, NotHeld
+from redlock_django.locking import events, registry
+from redlock_django.locking.handler import LockService, locks
+from redlock_django.locking.held_lease import HeldLease
+from redlock_django.locking.parameters import LockParameters
+
+logger = logging.getLogger("redlock_django")
+
+
+class LockState(LockParameters):
+    """The lease that a lock holds, and every change of it: register, share, leave."""
+
+    _held_lease: HeldLease | None = None
+    _unlocked = False  # acquire() returned without a lock (ON_UNAVAILABLE = "proceed")
+
+    def __repr__(self) -> str:
+        state = "held" if self.locked else "not held"
+        return f"<Lock {self._names!r} using {self.using!r}, {state}>"
+
+    @property
+    def locked(self) -> bool:
+        """Whether the lock is held now. False if ON_UNAVAILABLE let the caller continue without."""
+        return self._held_lease is not None and self._held_lease.remaining() > 0
+
+    def remaining(self) -> float:
+        """Return the seconds for which the lock is surely held, 0.0 if it is not."""
+        return 0.0 if self._held_lease is None else self._held_lease.remaining()
+
+    def ensure_held(self) -> None:
+        """Raise LockLost if the lock has been lost, NotHeld if it was never acquired.
+
+        Sends nothing: it relies on the local clock and the last renewal. If ON_UNAVAILABLE =
+        "proceed" let the caller continue without a lock, it raises nothing.
+        """
+        if self._unlocked:
+            return
+        held_lease = self._require_lease()
+        if not held_lease.remaining():
+            inherited = "it belongs to the parent process" if held_lease.inherited else ""
+            raise LockLost(
+                f"{self._names}: the lock was lost: {held_lease.loss_reason or inherited}",
+                resource=self._names,
+            )
+
+    @property
+    def fences(self) -> dict[str, int]:
+        """The fencing token of each resource. Raises NotHeld if the lock was not acquired."""
+        lease = self._require_lease().lease
+        fences = dict(zip(lease.resources, lease.fences, strict=True))
+        return {resource: fences[resource] for resource in self.resources}
+
+    @property
+    def fence(self) -> int:
+        """The fencing token. It only grows from one holder of the resource to the next.
+
+        Raises NotHeld if the lock was not acquired, ValueError if it has several resources.
+        """
+        if len(self.resources) > 1:
+            raise ValueError(f"{self._names}: several resources, use fences[resource]")
+        return self.fences[self.resources[0]]
+
+    @property
+    def fingerprint(self) -> str:
+        """The fingerprint of the token, 8 hex digits. Raises NotHeld if not acquired."""
+        return self._require_lease().lease.fingerprint
+
+    def _require_lease(self) -> HeldLease:
+        if self._held_lease is None:
+            raise NotHeld(f"{self._names}: this lock is not held", resource=self._names)
+        return self._held_lease
+
+    def _share_outer_lease(self) -> bool:
+        """Share the lease that this task or thread holds; return False if it holds none.
+
+        Raises AlreadyHeld if sharing is not allowed or one lease does not have all resources.
+        """
+        if self._held_lease is not None and self._held_lease.remaining():
+            raise AlreadyHeld(
+                f"{self._names}: this Lock object holds it already; make another one, with "
+                "reentrant=True if it is meant to be nested",
+                resource=self._names,
+            )
+        self._held_lease, self._unlocked = None, False
+        outer = registry.leases_of_caller(locks[self.using].backend, self.resources)
+        if not outer:
+            return False
+        held_lease, *others = set(outer.values())
+        if not self._reentrant or others or set(self.resources) - {*held_lease.lease.resources}:
+            names = ", ".join(outer)
+            raise AlreadyHeld(
+                f"{names}: this task or thread holds it already; lock(..., reentrant=True) "
+                "nests in one outer lock that holds all the same resources",
+                resource=names,
+            )
+        held_lease.lock_objects.add(self)
+        self._held_lease = held_lease
+        return True
+
+    def _register(self, service: LockService, lease: Lease, renew: bool) -> HeldLease:
+        held_lease = HeldLease(
+            service.backend,
+            lease,
+            hold_until=lease.started + service.settings.max_hold,
+            renew=renew,
+            sender=type(self),
+            holder=self._holder,
+        )
+        held_lease.lock_objects.add(self)
+        self._held_lease = held_lease
+        registry.register(held_lease, self.resources)
+        events.acquired(held_lease)
+        return held_lease
+
+    def _leave(self, held_lease: HeldLease) -> bool:
+        """Stop sharing a lease; return whether to release it now. May be called repeatedly."""
+        self._held_lease = None
+        if held_lease.inherited:
+            logger.debug("redlock %s: held by the parent process, not released", self._names)
+            return False
+        held_lease.lock_objects.discard(self)
+        if held_lease.lock_objects:
+            return False
+        registry.unregister(held_lease)
+        left = held_lease.remaining()  # reports the loss if it has expired
+        if held_lease.loss_reason and not held_lease.released:
+            events.released_late(held_lease)
+        held_lease.mark_released()
+        return left > 0

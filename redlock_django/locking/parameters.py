@@ -1,0 +1,79 @@
+"""The parameters of `lock()` and `Lock`, stated once and checked."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any, ParamSpec, TypeVar
+
+from redlock_django.exceptions import BadResource
+from redlock_django.locking.handler import LockService, locks
+from redlock_django.locking.names import check_resource
+
+MAX_RESOURCES = 100  # one script handles them all, and it blocks its master while it runs
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+
+class LockParameters:
+    """The arguments of `lock()`, which describes them.
+
+    Raises BadResource, ValueError for a bad duration, InvalidRedlock for wrong settings.
+    """
+
+    def __init__(
+        self,
+        *resources: str,
+        using: str = "default",
+        ttl: float | timedelta | None = None,
+        wait: float | timedelta | None = None,
+        renew: bool | None = None,
+        reentrant: bool = False,
+        holder: Mapping[str, str] | None = None,
+    ) -> None:
+        self.resources = tuple(check_resource(resource) for resource in resources)
+        if not 1 <= len(self.resources) <= MAX_RESOURCES:
+            raise BadResource(f"a lock needs 1 to {MAX_RESOURCES} resources, got {len(resources)}")
+        if len(set(self.resources)) < len(self.resources):
+            raise BadResource("a resource is named twice in one lock", resource=self._names)
+        self.using = using
+        self._ttl = ttl
+        self._wait = wait
+        self._renew = renew
+        self._reentrant = reentrant
+        self._holder = dict(holder or {})
+        self._resolve()  # a bad duration is an error here, not at the first acquire()
+
+    def _resolve(self) -> tuple[LockService, float, float]:
+        """Return the service of the alias, the TTL and the wait in seconds."""
+        service = locks[self.using]
+        settings = service.settings
+        ttl = settings.ttl if self._ttl is None else settings.check_ttl(self._ttl)
+        wait = settings.wait if self._wait is None else settings.check_wait(self._wait)
+        if ttl > settings.max_hold:
+            raise ValueError(
+                f"ttl is {ttl:g} s and MAX_HOLD is {settings.max_hold:g} s: "
+                "lower ttl or raise MAX_HOLD"
+            )
+        return service, ttl, wait
+
+    @property
+    def _names(self) -> str:
+        return ", ".join(self.resources)
+
+    def _renews_in_block(self) -> bool:
+        return locks[self.using].settings.renew if self._renew is None else self._renew
+
+
+def parameters_of(cls: Callable[_P, _T]) -> Callable[[Callable[..., _T]], Callable[_P, _T]]:
+    """Declare a function to have the parameters of a class, at run time and for type checkers."""
+
+    def declare(function: Callable[..., _T]) -> Callable[_P, _T]:
+        signature = inspect.signature(cls).replace(return_annotation=cls)
+        declared: Any = function
+        declared.__signature__ = signature
+        return declared  # type: ignore[no-any-return]
+
+    return declare
