@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import inspect
 import logging
 import threading
 import time
@@ -182,6 +183,14 @@ async def test_async_with_block_holds_and_frees(backend: MemoryBackend) -> None:
         held.ensure_held()
     assert keys(backend) == []
     assert not held.locked
+
+
+def test_the_function_and_the_class_have_the_same_parameters() -> None:
+    parameters = inspect.signature(lock).parameters
+    assert parameters == inspect.signature(Lock).parameters
+    assert list(parameters) == [
+        "resources", "using", "ttl", "wait", "renew", "reentrant", "holder",
+    ]  # fmt: skip
 
 
 def test_explicit_calls(backend: MemoryBackend, clock: Time) -> None:
