@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 from redlock_django.backends.memory_keyspace import Keyspace, Reply
-from redlock_django.engine.commands import GRANTED
+from redlock_django.engine.statuses import GRANTED
 
 
 class InspectionScripts(Keyspace):

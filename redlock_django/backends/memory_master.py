@@ -13,16 +13,19 @@ from collections.abc import Callable, Sequence
 from redlock_django.backends.memory_inspection import InspectionScripts
 from redlock_django.backends.memory_keyspace import Argument, Reply
 from redlock_django.backends.memory_queue import QueueScripts
-from redlock_django.engine.commands import (
+from redlock_django.engine.commands import Command
+from redlock_django.engine.statuses import (
     ABSENT,
     BURIED,
     CORRUPT,
     FENCE_AHEAD,
     GRANTED,
+    KNOWN,
+    MARKED,
+    MISMATCH,
     NOT_READY,
     REFUSED,
     RESERVED,
-    Command,
 )
 
 _FENCE = re.compile(rb"\d{1,16}")
@@ -255,17 +258,17 @@ class MemoryMaster(QueueScripts, InspectionScripts):
         if match is None:
             why = b"fresh"
         elif match[3] != fingerprint and how != b"reconfigure":
-            return [-6, now, int(match[2]), seen, match[3]]
+            return [MISMATCH, now, int(match[2]), seen, match[3]]
         elif match[1] != run:
             why = b"restarted"
         elif how == b"distrust":
             why = b"stepped"
         elif how == b"join" and int(match[2]) <= now + delay:
-            return [1, now, int(match[2]), seen, b""]
+            return [KNOWN, now, int(match[2]), seen, b""]
         ready = now if how == b"trust" else now + delay
         marker = b"%s %d %s" % (run, ready, fingerprint)
         self.set(keys[0], marker)
-        return [2, now, ready, marker, why]
+        return [MARKED, now, ready, marker, why]
 
 
 def _number(fence: bytes | None) -> int:

@@ -7,6 +7,7 @@ and the master's clock in µs.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -16,24 +17,11 @@ from typing import ClassVar
 
 from redlock_django.engine.quorum import Ballot, Vote, failed, granted
 from redlock_django.engine.rendezvous import identity
-
-GRANTED = 1
-REFUSED = 0
-NOT_READY = -1  # the marker is absent or another one, or its ready-at is in the future
-BURIED = -2  # there is a tombstone: this token was released before its acquire arrived
-FENCE_AHEAD = -3  # a stored fence is further ahead of the clock than a valid one can be
-CORRUPT = -4  # a key has another type, or a fence is not a number
-ABSENT = -5  # extend: the master no longer has the lock
-RESERVED = -7  # the lock is free, but it is another waiter's turn
-
-UNCOUNTED = {
-    NOT_READY: "not trusted yet",
-    BURIED: "this token was released already",
-    FENCE_AHEAD: "its fence is ahead of its clock",
-    CORRUPT: "one of its keys has another type or is not a number",
-}
+from redlock_django.engine.statuses import ABSENT, GRANTED, REFUSED, RESERVED, STATUSES, UNCOUNTED
 
 QUEUED = ("acquire", "release")  # the scripts that include queue.lua
+
+_STATUS = re.compile(rf"\b({'|'.join(STATUSES)})\b")
 
 Argument = str | int
 Reply = Sequence[object]
@@ -115,10 +103,11 @@ def ms(seconds: float) -> int:
 
 @cache
 def script(name: str) -> tuple[str, str]:
-    """Return the Lua source of a command and its SHA-1, by which EVALSHA names it."""
+    """Return the Lua source of a command, with the numbers of its statuses, and its SHA-1."""
     parts = ("queue", name) if name in QUEUED else (name,)
     lua = files(__package__).joinpath("lua")
     text = "".join(lua.joinpath(f"{part}.lua").read_text(encoding="utf-8") for part in parts)
+    text = _STATUS.sub(lambda status: str(STATUSES[status[1]]), text)
     return text, sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 

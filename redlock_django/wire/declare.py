@@ -15,6 +15,7 @@ from typing import Any, Literal
 from redis.exceptions import RedisError
 
 from redlock_django.engine.commands import Deployment, script
+from redlock_django.engine.statuses import MISMATCH
 from redlock_django.wire.address import Address
 from redlock_django.wire.join import Unfit, ask, check, describe, prepare, read_info, read_marker
 
@@ -105,7 +106,7 @@ def _mark(
     with _connection(standing.address, timeout) as connection:
         (answer,) = ask(connection, ("EVAL", script("join")[0], 1, key, 0, *argv))
     _, status, now, ready_at, *_ = answer
-    if status < 0:
+    if status == MISMATCH:
         raise Unfit(f"its marker belongs to another deployment: {standing.fingerprint!r}")
     return float(max(0, ready_at - now) / 1_000_000)
 

@@ -20,11 +20,11 @@ from redis.retry import Retry
 
 from redlock_django.engine.commands import COMMANDS, Deployment, script
 from redlock_django.engine.printable import printable
+from redlock_django.engine.statuses import MISMATCH
 from redlock_django.wire.acl import forbidden
 from redlock_django.wire.address import Address
 from redlock_django.wire.clock import clock
 
-KNOWN, MARKED, MISMATCH = 1, 2, -6  # the statuses of join.lua
 _MARKER = re.compile(r"([0-9a-fA-F]+) (\d+) (\S+)")
 
 

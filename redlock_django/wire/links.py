@@ -27,9 +27,10 @@ from typing import Any
 
 import hiredis
 
-from redlock_django.engine.commands import NOT_READY, Command, Deployment, Release, script
+from redlock_django.engine.commands import Command, Deployment, Release, script
 from redlock_django.engine.quorum import NOT_ASKED, failed, quorum
 from redlock_django.engine.rounds import Round
+from redlock_django.engine.statuses import NOT_READY
 from redlock_django.wire.address import Address
 from redlock_django.wire.clock import clock
 from redlock_django.wire.join import Joined, Trust, Unfit, first_word, join_arguments, read_trust

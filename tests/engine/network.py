@@ -17,19 +17,10 @@ from typing import Any, Protocol
 from redis.connection import Connection
 
 from redlock_django.backends.memory_keyspace import Reply
-from redlock_django.engine.commands import (
-    ABSENT,
-    BURIED,
-    FENCE_AHEAD,
-    GRANTED,
-    NOT_READY,
-    RESERVED,
-    Command,
-    Heal,
-    Release,
-)
+from redlock_django.engine.commands import Command, Heal, Release
 from redlock_django.engine.quorum import Ballot, Verdict, Vote, failed, quorum
 from redlock_django.engine.rounds import Round
+from redlock_django.engine.statuses import ABSENT, BURIED, FENCE_AHEAD, GRANTED, NOT_READY, RESERVED
 from redlock_django.wire.address import Address
 from redlock_django.wire.master import Master
 from redlock_django.wire.steps import StepWatch

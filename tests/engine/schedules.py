@@ -17,6 +17,7 @@ from redlock_django.engine.errors import LockLost, NotAcquired, QuorumUnreachabl
 from redlock_django.engine.quorum import Ballot, Verdict, Vote
 from redlock_django.engine.renewal import next_extension
 from redlock_django.engine.rounds import Round, Step
+from redlock_django.engine.statuses import MISMATCH
 from redlock_django.engine.validity import Lease, LeaseState
 from redlock_django.locking.handler import locks
 from redlock_django.locking.lock import lock
@@ -194,7 +195,7 @@ def another_deployment_is_refused() -> None:
     masters = Masters(3)
     _join(masters, RUNS[0], how="trust")
     other = Masters(5).deployment.fingerprint
-    assert _join(masters, RUNS[0], other)[1] == -6
+    assert _join(masters, RUNS[0], other)[1] == MISMATCH
     assert _join(masters, RUNS[0])[1] == 1, "and has changed nothing"
 
 

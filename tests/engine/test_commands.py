@@ -8,14 +8,7 @@ from typing import Any
 import pytest
 
 from redlock_django.engine.commands import (
-    ABSENT,
-    BURIED,
     COMMANDS,
-    CORRUPT,
-    FENCE_AHEAD,
-    GRANTED,
-    NOT_READY,
-    REFUSED,
     Acquire,
     Command,
     Confirm,
@@ -27,6 +20,15 @@ from redlock_django.engine.commands import (
     script,
 )
 from redlock_django.engine.quorum import Ballot
+from redlock_django.engine.statuses import (
+    ABSENT,
+    BURIED,
+    CORRUPT,
+    FENCE_AHEAD,
+    GRANTED,
+    NOT_READY,
+    REFUSED,
+)
 
 TOKEN = "0123456789abcdef" * 2
 VALUE = f'{TOKEN} {{"pid":1}}'

@@ -15,10 +15,10 @@ import pytest
 from redlock_django.backends.memory_keyspace import Reply
 from redlock_django.backends.memory_master import MemoryMaster
 from redlock_django.engine import quorum, rounds, validity
-from redlock_django.engine.commands import NOT_READY
 from redlock_django.engine.errors import ResourceLocked
 from redlock_django.engine.quorum import Ballot, Tally
 from redlock_django.engine.rounds import Round
+from redlock_django.engine.statuses import NOT_READY
 from redlock_django.engine.validity import LeaseState
 from tests.engine import exhaustive, simulator
 from tests.engine.byhand import Masters, fresh

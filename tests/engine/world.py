@@ -12,8 +12,8 @@ from typing import Any
 
 from redlock_django.backends.memory_keyspace import Reply
 from redlock_django.backends.memory_master import MemoryMaster, encoded
-from redlock_django.engine.commands import GRANTED, Command, Deployment, Release
-from redlock_django.wire.join import MARKED
+from redlock_django.engine.commands import Command, Deployment, Release
+from redlock_django.engine.statuses import GRANTED, MARKED
 
 Memory = tuple[dict[str, tuple[bytes, float]], dict[str, dict[bytes, float]], dict[str, float]]
 EPOCH = 1_760_000_000.0  # a wall clock of our days: fences are µs, and must have their size

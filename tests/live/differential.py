@@ -18,8 +18,6 @@ from typing import Any
 from redlock_django.backends.memory_master import MemoryMaster
 from redlock_django.engine.commands import (
     COMMANDS,
-    REFUSED,
-    RESERVED,
     Acquire,
     Command,
     Confirm,
@@ -29,6 +27,7 @@ from redlock_django.engine.commands import (
     Release,
     script,
 )
+from redlock_django.engine.statuses import REFUSED, RESERVED
 from redlock_django.testing.masters import local_masters
 
 DEPLOYMENT = Deployment(names=("a", "b", "c"), max_ttl=30, max_clock_skew=0.5, fence_ttl=100)

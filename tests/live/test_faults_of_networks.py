@@ -14,8 +14,8 @@ import hiredis
 import pytest
 
 from redlock_django.engine import quorum, rounds
-from redlock_django.engine.commands import BURIED
 from redlock_django.engine.errors import NotAcquired
+from redlock_django.engine.statuses import BURIED
 from redlock_django.engine.validity import Lease, LeaseState
 from redlock_django.wire.clock import clock
 from redlock_django.wire.link import Link

@@ -10,7 +10,7 @@ import pytest
 
 from redlock_django.backends.memory_keyspace import Reply
 from redlock_django.backends.memory_master import MemoryMaster
-from redlock_django.engine.commands import REFUSED
+from redlock_django.engine.statuses import REFUSED
 from tests.live import differential
 from tests.live.differential import (
     DEPLOYMENT,

@@ -18,6 +18,7 @@ import hiredis
 from redlock_django.engine.commands import Acquire, Command, Deployment, Release, script
 from redlock_django.engine.quorum import Ballot, Tally, Verdict
 from redlock_django.engine.rounds import Round
+from redlock_django.engine.statuses import MISMATCH
 from redlock_django.wire.address import Address
 from redlock_django.wire.clock import clock
 from redlock_django.wire.join import Joined, Trust, Unfit, check
@@ -132,7 +133,7 @@ class QuietLinks(Links):
     def trusted(self, index: int, status: int = 1, *, ahead: float = 0.0) -> None:
         """A master answers a check of its trust."""
         now = int((time.time() + ahead) * 1e6)
-        why = b"n=9,ttl=9,skew=9,delay=9" if status == -6 else b""
+        why = b"n=9,ttl=9,skew=9,delay=9" if status == MISMATCH else b""
         self.ends[index].say(resp([0, status, now, now, MARKER, why]))
         self.read(self.masters[index])
         self.flush()
@@ -326,7 +327,7 @@ def another_deployments_master_is_given_up() -> None:
     with quiet(1) as links:
         exchange = links.ask(links.acquire())
         links.reply(0, exchange.number, -1)
-        links.trusted(0, -6)
+        links.trusted(0, MISMATCH)
         assert links.masters[0].link is None
         assert "--reconfigure" in links.masters[0].reason
 

@@ -14,10 +14,10 @@ local count = (#KEYS - 3) / 3
 local queues = 3 + 2 * count
 local seen = redis.call('MGET', unpack(KEYS, 1, queues))
 if seen[1] ~= ARGV[#ARGV - 1] or now < tonumber(ARGV[#ARGV]) then
-  return { round, -1, now }
+  return { round, NOT_READY, now }
 end
 if seen[3] then
-  return { round, -2, now }
+  return { round, BURIED, now }
 end
 
 local proposal = math.min(math.max(tonumber(ARGV[4]), now - skew), now + skew)
@@ -27,15 +27,15 @@ if ARGV[8] ~= '' then
   -- An error of the client's clock must not change its position in the queue either.
   ticket = proposal - (tonumber(ARGV[4]) - tonumber(ticket))
 end
-local reply = { round, 1, now }
+local reply = { round, GRANTED, now }
 for index = 1, count do
   local lock, fence = seen[2 + 2 * index], seen[3 + 2 * index]
   -- tonumber also accepts '0x10', ' 12 ' and 'nan'; above 2^53 different numbers become equal.
   if fence and not (fence:find('^%d+$') and #fence <= 16) then
-    return { round, -4, now }
+    return { round, CORRUPT, now }
   end
   local stored = tonumber(fence or 0)
-  local status, left, other = 0
+  local status, left, other = REFUSED
   if lock and lock ~= value then
     left, other = redis.call('PTTL', KEYS[2 + 2 * index]), lock:sub(1, 32)
     -- A clock that went back makes locks last too long. Only locks of this package (a token, a
@@ -48,7 +48,7 @@ for index = 1, count do
     local expiry = left < 0 and '+inf' or string.format('%.0f', now_ms + left)
     redis.pcall('ZADD', KEYS[2], 'NX', expiry, ARGV[8 + index])
   elseif not lock then
-    status = -7
+    status = RESERVED
     other, left = call_first(KEYS[queues + index], now, waiter, ticket)
     left = other and math.ceil(left / 1000)
   end
@@ -68,14 +68,14 @@ for index = 1, count do
     stored = math.max(stored + 1, proposal)
   end
   if stored > now + 2 * skew then
-    return { round, -3, now }
+    return { round, FENCE_AHEAD, now }
   end
   reply[3 + index] = stored
 end
 
 local stale = redis.pcall('ZRANGEBYSCORE', KEYS[2], '-inf', '(' .. string.format('%.0f', now_ms), 'LIMIT', 0, 16)
 if stale.err then
-  return { round, -4, now }
+  return { round, CORRUPT, now }
 end
 if #stale > 0 then
   redis.call('ZREM', KEYS[2], unpack(stale))
@@ -91,7 +91,7 @@ for index = 1, count do
         redis.call('ZREM', KEYS[2], ARGV[8 + before])
       end
     end
-    return { round, -4, now }
+    return { round, CORRUPT, now }
   end
   redis.call('ZADD', KEYS[2], string.format('%.0f', now_ms + ttl), ARGV[8 + index])
 end

@@ -7,23 +7,23 @@ local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 local seen = redis.call('MGET', unpack(KEYS))
 if seen[1] ~= ARGV[#ARGV - 1] or now < tonumber(ARGV[#ARGV]) then
-  return { round, -1, now }
+  return { round, NOT_READY, now }
 end
-local reply = { round, 1, now }
+local reply = { round, GRANTED, now }
 for index = 1, (#KEYS - 1) / 2 do
   local lock, fence = seen[2 * index], seen[1 + 2 * index]
   if not lock then
-    return { round, -5, now, index }
+    return { round, ABSENT, now, index }
   end
   if lock ~= ARGV[2] then
-    return { round, 0, now, index, redis.call('PTTL', KEYS[2 * index]), 0, lock:sub(1, 32) }
+    return { round, REFUSED, now, index, redis.call('PTTL', KEYS[2 * index]), 0, lock:sub(1, 32) }
   end
   if fence and not (fence:find('^%d+$') and #fence <= 16) then
-    return { round, -4, now }
+    return { round, CORRUPT, now }
   end
   reply[3 + index] = math.max(tonumber(fence or 0), tonumber(ARGV[4 + index]))
   if reply[3 + index] > now + 2 * tonumber(ARGV[3]) then
-    return { round, -3, now }
+    return { round, FENCE_AHEAD, now }
   end
 end
 for index = 1, (#KEYS - 1) / 2 do

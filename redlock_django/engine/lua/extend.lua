@@ -8,20 +8,20 @@ local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 local seen = redis.call('MGET', unpack(KEYS))
 if seen[1] ~= ARGV[#ARGV - 1] or now < tonumber(ARGV[#ARGV]) then
-  return { round, -1, now }
+  return { round, NOT_READY, now }
 end
 local absent = 0
 for index = 1, #KEYS - 2 do
   local lock = seen[2 + index]
   if lock and lock ~= ARGV[2] then
-    return { round, 0, now, index, redis.call('PTTL', KEYS[2 + index]), 0, lock:sub(1, 32) }
+    return { round, REFUSED, now, index, redis.call('PTTL', KEYS[2 + index]), 0, lock:sub(1, 32) }
   end
   if not lock and absent == 0 then
     absent = index
   end
 end
 if absent > 0 then
-  return { round, -5, now, absent }
+  return { round, ABSENT, now, absent }
 end
 local expiry = string.format('%.0f', math.floor(now / 1000) + ttl)
 for index = 1, #KEYS - 2 do
@@ -31,4 +31,4 @@ for index = 1, #KEYS - 2 do
     redis.pcall('ZADD', KEYS[2], expiry, ARGV[3 + index])
   end
 end
-return { round, 1, now }
+return { round, GRANTED, now }

@@ -8,24 +8,24 @@ local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 local seen = redis.call('MGET', unpack(KEYS))
 if seen[1] ~= ARGV[#ARGV - 1] or now < tonumber(ARGV[#ARGV]) then
-  return { round, -1, now }
+  return { round, NOT_READY, now }
 end
 if seen[3] then
-  return { round, -2, now }
+  return { round, BURIED, now }
 end
 local count = (#KEYS - 3) / 2
-local reply = { round, 1, now }
+local reply = { round, GRANTED, now }
 for index = 1, count do
   local lock, fence = seen[2 + 2 * index], seen[3 + 2 * index]
   if lock and lock ~= value then
-    return { round, 0, now, index, redis.call('PTTL', KEYS[2 + 2 * index]), 0, lock:sub(1, 32) }
+    return { round, REFUSED, now, index, redis.call('PTTL', KEYS[2 + 2 * index]), 0, lock:sub(1, 32) }
   end
   if fence and not (fence:find('^%d+$') and #fence <= 16) then
-    return { round, -4, now }
+    return { round, CORRUPT, now }
   end
   reply[3 + index] = math.max(tonumber(fence or 0), tonumber(ARGV[5 + count + index]))
   if reply[3 + index] > now + 2 * tonumber(ARGV[4]) then
-    return { round, -3, now }
+    return { round, FENCE_AHEAD, now }
   end
 end
 local expiry = string.format('%.0f', math.floor(now / 1000) + ttl)
@@ -39,7 +39,7 @@ for index = 1, count do
         redis.pcall('ZREM', KEYS[2], ARGV[5 + before])
       end
     end
-    return { round, -4, now }
+    return { round, CORRUPT, now }
   end
   redis.pcall('ZADD', KEYS[2], expiry, ARGV[5 + index])
 end

@@ -5,7 +5,7 @@
 --    hides it), then each command that the ACL forbids to scripts
 local clock = redis.call('TIME')
 local lock = KEYS[3]
-local reply = { tonumber(ARGV[1]), 1, clock[1] * 1000000 + clock[2], false, false }
+local reply = { tonumber(ARGV[1]), GRANTED, clock[1] * 1000000 + clock[2], false, false }
 local asked = {
   { 'GET', KEYS[1] }, { 'ZCARD', KEYS[2] }, { 'MGET', lock }, { 'SET', lock, '', 'XX', 'PX', '1' },
   { 'DEL', lock }, { 'PEXPIRE', lock, '1' }, { 'PTTL', lock },

@@ -15,7 +15,7 @@ if ARGV[3] == '1' then
 else
   page = redis.call('ZRANGEBYSCORE', KEYS[1], now_ms, '+inf', 'WITHSCORES', 'LIMIT', 0, ARGV[2])
 end
-local reply = { tonumber(ARGV[1]), 1, now, redis.call('ZCOUNT', KEYS[1], now_ms, '+inf') }
+local reply = { tonumber(ARGV[1]), GRANTED, now, redis.call('ZCOUNT', KEYS[1], now_ms, '+inf') }
 for index = 1, #page, 2 do
   reply[#reply + 1] = page[index]
   local score = tonumber(page[index + 1])

@@ -3,7 +3,7 @@
 -- its votes count again only after every lock that it may have forgotten has expired.
 -- KEYS: marker
 -- ARGV: round, run_id, fingerprint, delay us, how ('join', 'distrust', 'trust', 'reconfigure')
--- -> round, status (1 known, 2 marked now, -6 another fingerprint), TIME us, ready-at us,
+-- -> round, status (KNOWN, MARKED, MISMATCH), TIME us, ready-at us,
 --    marker, the reason ('', 'fresh', 'restarted', 'stepped', or the other fingerprint)
 local round, run, print, delay = tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4])
 local how = ARGV[5]
@@ -15,14 +15,14 @@ local why = ''
 if not was then
   why = 'fresh'
 elseif other ~= print and how ~= 'reconfigure' then
-  return { round, -6, now, tonumber(at), seen, other }
+  return { round, MISMATCH, now, tonumber(at), seen, other }
 elseif was ~= run then
   why = 'restarted'
 elseif how == 'distrust' then
   why = 'stepped'
 elseif how == 'join' and tonumber(at) <= now + delay then
   -- A ready-at further away than the delay was written by a clock that has gone back since.
-  return { round, 1, now, tonumber(at), seen, '' }
+  return { round, KNOWN, now, tonumber(at), seen, '' }
 end
 local ready = now + delay
 if how == 'trust' then
@@ -30,4 +30,4 @@ if how == 'trust' then
 end
 local marker = run .. ' ' .. string.format('%.0f', ready) .. ' ' .. print
 redis.call('SET', KEYS[1], marker)
-return { round, 2, now, ready, marker, why }
+return { round, MARKED, now, ready, marker, why }

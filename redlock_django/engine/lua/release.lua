@@ -37,9 +37,9 @@ if ARGV[3] ~= '0' then
   redis.call('SET', KEYS[2], '1', 'PX', ARGV[3])
 end
 if fault == 0 then
-  return { round, 1, now }
+  return { round, GRANTED, now }
 end
 if other then
-  return { round, 0, now, fault, redis.call('PTTL', KEYS[2 + fault]), 0, other:sub(1, 32) }
+  return { round, REFUSED, now, fault, redis.call('PTTL', KEYS[2 + fault]), 0, other:sub(1, 32) }
 end
-return { round, -5, now, fault }
+return { round, ABSENT, now, fault }

@@ -4,4 +4,4 @@
 -- -> round, status, TIME us, cursor, then each key found
 local clock = redis.call('TIME')
 local step = redis.call('SCAN', ARGV[2], 'MATCH', ARGV[3], 'COUNT', ARGV[4])
-return { tonumber(ARGV[1]), 1, clock[1] * 1000000 + clock[2], step[1], unpack(step[2]) }
+return { tonumber(ARGV[1]), GRANTED, clock[1] * 1000000 + clock[2], step[1], unpack(step[2]) }

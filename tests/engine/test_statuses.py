@@ -1,0 +1,54 @@
+"""The statuses: every script answers with a name of the table, and is sent with its number."""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+
+import pytest
+
+from redlock_django.engine import statuses
+from redlock_django.engine.commands import script
+from redlock_django.engine.statuses import STATUSES, UNCOUNTED
+
+LUA = {
+    path.name.removesuffix(".lua"): path.read_text(encoding="utf-8")
+    for path in files("redlock_django.engine").joinpath("lua").iterdir()
+}
+INCLUDED = {"queue"}  # defines functions for other scripts and answers nothing
+SCRIPTS = sorted(LUA.keys() - INCLUDED)
+# A reply begins with the round, a status and a comma; a status may be in a variable first.
+REPLIED = re.compile(r"\{ (?:round|tonumber\(ARGV\[1\]\)), ([^,]+),")
+ASSIGNED = re.compile(r"\bstatus\b[\w, ]* = (\S+)")
+
+
+def _code(lua: str) -> str:
+    return re.sub(r"--.*", "", lua)
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_answers_with_names_of_the_table(name: str) -> None:
+    code = _code(LUA[name])
+    replied = REPLIED.findall(code)
+    assert replied
+    assert len(replied) == len(re.findall(r"\{ (?:round|tonumber\(ARGV\[1\])", code))
+    assert {*replied, *ASSIGNED.findall(code)} - {"status"} <= STATUSES.keys()
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_is_sent_with_numbers(name: str) -> None:
+    sent = REPLIED.findall(_code(script(name)[0]))
+    numbers = [str(STATUSES.get(status, status)) for status in REPLIED.findall(_code(LUA[name]))]
+    assert sent == numbers
+    assert not re.search(rf"\b({'|'.join(STATUSES)})\b", script(name)[0])
+
+
+def test_every_status_is_one_that_a_script_answers() -> None:
+    everything = _code("".join(LUA.values()))
+    assert {name for name in STATUSES if re.search(rf"\b{name}\b", everything)} == STATUSES.keys()
+
+
+def test_the_table_has_the_constants_of_its_module() -> None:
+    constants = {name: value for name, value in vars(statuses).items() if type(value) is int}
+    assert constants == STATUSES
+    assert set(UNCOUNTED) < set(STATUSES.values())
