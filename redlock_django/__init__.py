@@ -1,7 +1,7 @@
-"""Redlock for Django: one request at a time, over N independent Redis masters.
+"""Redlock for Django: locks over N independent Redis masters.
 
-The engine decides, the wire carries, the app asks. Public names are fetched on first use,
-so that importing the package in a settings module is safe.
+Public names are imported when they are first used, so that importing the package in a settings
+module is safe.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ __all__ = [
     "resource",
 ]
 
-_HOMES = {
+_MODULES = {
     "IdempotentFormMixin": "idempotency.forms",
     "IdempotentMixin": "idempotency.views",
     "Lock": "locking.lock",
@@ -72,7 +72,7 @@ _HOMES = {
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES.get(name, 'exceptions')}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'exceptions')}"), name)
 
 
 def __dir__() -> list[str]:

@@ -6,7 +6,7 @@ from django.apps import AppConfig
 
 
 class RedlockConfig(AppConfig):
-    """Redlock for Django."""
+    """The app `redlock_django`: one entry in INSTALLED_APPS installs all of it."""
 
     name = "redlock_django"
     label = "redlock_django"

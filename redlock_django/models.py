@@ -1,4 +1,4 @@
-"""What the database knows: who may free locks and who did, which requests were answered and how."""
+"""The models of the admin: held locks, forced releases, idempotency records."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from redlock_django.locking.names import printable
 
 
 def moment(seconds: float | None) -> datetime | None:
-    """Give a time in seconds since 1970 as Django stores times; None where it is none."""
+    """Return seconds since 1970 as a datetime for a DateTimeField; None if it is out of range."""
     try:
         moment = None if seconds is None else datetime.fromtimestamp(seconds, UTC)
     except (OverflowError, ValueError, OSError):
-        return None  # whoever can write to a master can write any number there
+        return None  # any client of a master can write any number there
     return timezone.make_naive(moment) if moment and not settings.USE_TZ else moment
 
 
-class NoRows(models.Manager["HeldLock"]):
-    """Asks no database: `dumpdata` and others look at every model, with a table or without."""
+class NoTableManager(models.Manager["HeldLock"]):
+    """A manager that queries no table, for commands that read every model, such as `dumpdata`."""
 
     def get_queryset(self) -> models.QuerySet[HeldLock]:
-        """Give nothing; the admin has a queryset of its own."""
+        """Return an empty queryset; the admin has a queryset of its own."""
         return super().get_queryset().none()
 
 
 class HeldLock(models.Model):
-    """A lock that is held now. No table: the masters are asked, see `inspection.held_locks`.
+    """A lock that is held now. It has no table: `inspection.held_locks` asks the masters.
 
-    `id` is its fingerprint, its alias and its resource; `ttl` in seconds, None for ever.
-    `holding` is all that the masters said of it.
+    `id` consists of fingerprint, alias and resource. `ttl` is in seconds, None if the lock never
+    expires. `holding` is everything that the masters report about the lock.
     """
 
     id = models.CharField("ID", max_length=2000, primary_key=True)
@@ -47,14 +47,14 @@ class HeldLock(models.Model):
     since = models.DateTimeField(_("held since"), null=True)
     ttl = models.FloatField(_("TTL left"), null=True)
 
-    objects = NoRows()
+    objects = NoTableManager()
     holding: Holding
 
     class Meta:
         managed = False
         base_manager_name = "objects"
         default_permissions = ("view",)
-        permissions = (("release_heldlock", "Can release a lock that somebody holds"),)
+        permissions = (("release_heldlock", "Can release a held lock by force"),)
         verbose_name = _("held lock")
         verbose_name_plural = _("held locks")
 
@@ -63,7 +63,7 @@ class HeldLock(models.Model):
 
     @classmethod
     def of(cls, using: str, holding: Holding) -> HeldLock:
-        """Make what is shown of a lock from what the masters of an alias said of it."""
+        """Return the row for a lock that the masters of an alias report."""
         lock = cls(
             id=f"{holding.fingerprint}:{quote(using, safe='')}:{holding.resource}",
             using=using,
@@ -78,13 +78,13 @@ class HeldLock(models.Model):
 
     @staticmethod
     def parts(lock_id: str) -> tuple[str, str, str]:
-        """Give fingerprint, alias and resource of an id; ValueError for what is none."""
+        """Return fingerprint, alias and resource from an id; raise ValueError for an invalid id."""
         fingerprint, using, resource = lock_id.split(":", 2)
         return fingerprint, unquote(using), resource
 
 
 class ForcedRelease(models.Model):
-    """One time that somebody freed a lock that was another's."""
+    """A release by force: a user released a lock of another holder."""
 
     at = models.DateTimeField(_("time"), auto_now_add=True, db_index=True)
     resource = models.CharField(_("resource"), max_length=512, db_index=True)
@@ -106,18 +106,19 @@ class ForcedRelease(models.Model):
 
 
 class IdempotencyRecordQuerySet(models.QuerySet["IdempotencyRecord"]):
-    """Records by what may be done with them."""
+    """Records by state and age."""
 
     def uncertain(self) -> IdempotencyRecordQuerySet:
-        """Give those of which nobody knows whether their request had any effect.
+        """Return the records of requests that were interrupted and may have had an effect.
 
-        A record that says "running" belongs here too once nobody holds the lock of its key any
-        more (`idempotency.key.lock_name`); that is written down when the key is used again.
+        A record in the state "running" is uncertain, too, when the lock of its key
+        (`idempotency.key.lock_name`) is not held any more. Its state changes when the key is used
+        again.
         """
         return self.filter(state=IdempotencyRecord.State.UNCERTAIN)
 
     def expired(self) -> IdempotencyRecordQuerySet:
-        """Give those whose response is not replayed any more."""
+        """Return the records whose responses are not replayed any more."""
         return self.filter(expires_at__lte=timezone.now())
 
 
@@ -125,15 +126,15 @@ IdempotencyRecordManager = models.Manager.from_queryset(IdempotencyRecordQuerySe
 
 
 class IdempotencyRecord(models.Model):
-    """One idempotency key that was used, and what became of its request.
+    """An idempotency key that was used, and the outcome of its request.
 
-    The key itself is not here, only an HMAC of it with SECRET_KEY; nor is the request, only an
-    HMAC of its fingerprint. A record that is completed in its view's own transaction is never
-    seen by others while it is running.
+    It stores neither the key nor the request, only HMACs of the key and of the request fingerprint
+    with SECRET_KEY. If a record is completed in the transaction of its view, other transactions
+    never see it in the state "running".
     """
 
     class State(models.TextChoices):
-        """What became of a request."""
+        """The outcome of a request."""
 
         RUNNING = "running", _("running or interrupted")
         COMPLETED = "completed", _("completed")
@@ -164,7 +165,7 @@ class IdempotencyRecord(models.Model):
         default_permissions = ("view",)
         permissions = (
             ("view_idempotency_body", "Can view the response in an idempotency record"),
-            ("resolve_idempotencyrecord", "Can say what became of an uncertain request"),
+            ("resolve_idempotencyrecord", "Can resolve an uncertain request"),
         )
         verbose_name = _("idempotency record")
         verbose_name_plural = _("idempotency records")

@@ -1,1 +1,1 @@
-"""`lock()` and everything a held lock needs: renewal, loss, events, counters, names."""
+"""`lock()`, and what it needs: services of the aliases, renewal, events, counters, names."""

@@ -1,6 +1,7 @@
-"""What a resource name may be, and how a value is written so that it can stand inside one.
+"""The characters of resource names: `check_resource` refuses names, `encode` writes values.
 
-One table serves both: what `encode` would have to encode, `check_resource` refuses.
+Both use the same rules: a character that `encode` encodes is a character that `check_resource`
+refuses, except for the separators ":" and "~".
 """
 
 from __future__ import annotations
@@ -11,22 +12,22 @@ import unicodedata
 from redlock_django.engine.printable import printable as printable
 from redlock_django.exceptions import BadResource
 
-LONGEST = 512
-"""Bytes of UTF-8 a resource name may have."""
+MAX_BYTES = 512
+"""The maximal length of a resource name, in bytes of UTF-8."""
 
 HASH_MARK = "~"
-"""Stands before the hash that replaces the tail of a long name; no encoded value holds it."""
+"""Precedes the hash that replaces the end of a long name; no encoded value contains it."""
 
-# ":" and "~" give a name its structure: they are right in a name and encoded in a value.
-_STRUCTURE = frozenset(":" + HASH_MARK)
-# Globs make SCAN MATCH ambiguous, braces are Redis Cluster's hash tag, <> are the template's.
-_SPECIAL = frozenset('*?[]^\\<>{}"')
+# Separators: allowed in a name, encoded in a value.
+_SEPARATORS = frozenset(":" + HASH_MARK)
+# Globs make SCAN MATCH ambiguous, braces are Redis Cluster's hash tags, <> mark placeholders.
+_RESERVED = frozenset('*?[]^\\<>{}"')
 _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _ESCAPE = re.compile("%(?![0-9A-F]{2})")
 
 
 def _fault(character: str) -> str | None:
-    """Say what is wrong with a character in a name, or None."""
+    """Return why a character is not allowed in a name, or None if it is allowed."""
     if character in _BIDI:
         return "bidi control character"
     match unicodedata.category(character):
@@ -38,18 +39,18 @@ def _fault(character: str) -> str | None:
             return "lone surrogate"
         case "Zs" | "Zl" | "Zp":
             return "space"
-    return "reserved character" if character in _SPECIAL else None
+    return "reserved character" if character in _RESERVED else None
 
 
 def check_resource(name: object) -> str:
-    """Give `name` in Unicode form NFC if it can be a resource name.
+    """Return `name` in Unicode form NFC; raise BadResource if it is not a valid resource name.
 
-    A name is a str of 1 to 512 bytes of UTF-8 without spaces, control, bidi and other invisible
-    characters, lone surrogates, any of `* ? [ ] ^ \\ < > { } "`, and without `%` but before
-    two hex digits (0-9 A-F). Raises BadResource, which says what stands where.
+    A name is a str of 1 to 512 bytes of UTF-8. It has no spaces, control, bidi or other invisible
+    characters, lone surrogates, nor any of `* ? [ ] ^ \\ < > { } "`, and `%` only before two hex
+    digits (0-9 A-F). The error names the fault and its position.
     """
     if not isinstance(name, str):
-        # No implicit str(): None would make one lock for everybody.
+        # No implicit str(): every caller that passes None by mistake would share one lock.
         raise BadResource(f"a resource name must be str, got {type(name).__name__}")
     if not name:
         raise BadResource("a resource name must not be empty")
@@ -60,10 +61,10 @@ def check_resource(name: object) -> str:
     if bare := _ESCAPE.search(name):
         raise _refusal(f"'%' without two hex digits (0-9 A-F) at position {bare.start()}", name)
     size = len(name.encode())
-    if size > LONGEST:
+    if size > MAX_BYTES:
         raise BadResource(
-            f"the resource name has {size} bytes, at most {LONGEST} are possible; "
-            "resource() hashes the tail of a long one",
+            f"the resource name has {size} bytes, at most {MAX_BYTES} are allowed; "
+            "resource() shortens a long name with a hash",
             resource=printable(name),
         )
     return name
@@ -71,25 +72,26 @@ def check_resource(name: object) -> str:
 
 def _refusal(fault: str, name: str) -> BadResource:
     return BadResource(
-        f"the resource name holds a {fault}; resource('order:<pk>', pk=value) writes any value "
-        "as a name",
+        f"the resource name contains a {fault}; resource('order:<pk>', pk=value) makes a valid "
+        "name of any value",
         resource=printable(name),
     )
 
 
 def encode(value: str) -> str:
-    """Write a value so that it can be one segment of a resource name, and no other value can.
+    """Return a value as one segment of a resource name; different values give different segments.
 
-    The value is brought to Unicode form NFC; `:` `~` `%` and all that a name must not hold
-    become `%XX` per byte of UTF-8. Raises BadResource for a lone surrogate.
+    The value is normalized to Unicode form NFC. `:`, `~`, `%` and every character that a name
+    must not contain become `%XX`, one for each byte of UTF-8. Raises BadResource for a lone
+    surrogate.
     """
     return "".join(map(_encoded, unicodedata.normalize("NFC", value)))
 
 
 def _encoded(character: str) -> str:
-    if character not in _STRUCTURE and character != "%" and not _fault(character):
+    if character not in _SEPARATORS and character != "%" and not _fault(character):
         return character
     try:
         return "".join(f"%{byte:02X}" for byte in character.encode())
     except UnicodeEncodeError:
-        raise BadResource("a value holds a lone surrogate, which is no valid Unicode") from None
+        raise BadResource("a value contains a lone surrogate, which is not valid Unicode") from None

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from redlock_django.exceptions import BadResource
-from redlock_django.locking.names import LONGEST, check_resource, encode
+from redlock_django.locking.names import MAX_BYTES, check_resource, encode
 
 anything = st.text(st.characters(exclude_categories=["Cs"]))
 
@@ -25,8 +25,8 @@ anything = st.text(st.characters(exclude_categories=["Cs"]))
         "a%2Ab",
         "заказ:7",
         "注文:7",
-        "x" * LONGEST,
-        "é" * (LONGEST // 2),
+        "x" * MAX_BYTES,
+        "é" * (MAX_BYTES // 2),
     ],
 )
 def test_a_good_name_stays_as_it_is(name: str) -> None:
@@ -65,7 +65,7 @@ def test_two_forms_of_one_text_are_one_name() -> None:
         ("50%", "'%' without two hex digits (0-9 A-F) at position 2"),
         ("50%zz", "'%' without two hex digits (0-9 A-F) at position 2"),
         ("a%2a", "'%' without two hex digits (0-9 A-F) at position 1"),
-        ("x" * (LONGEST + 1), "has 513 bytes, at most 512"),
+        ("x" * (MAX_BYTES + 1), "has 513 bytes, at most 512"),
         ("é" * 257, "has 514 bytes, at most 512"),
         ("x" * 10_000, "has 10000 bytes, at most 512"),
     ],
@@ -121,7 +121,7 @@ def test_what_is_encoded_can_be_read_back(value: str) -> None:
 def test_what_is_encoded_is_a_name_without_structure(value: str) -> None:
     written = encode(value)
     assert not set(written) & set(':~*?[]^\\<>{}" \n\0')
-    if len(written.encode()) <= LONGEST:
+    if len(written.encode()) <= MAX_BYTES:
         assert check_resource(written) == written
 
 
@@ -132,7 +132,7 @@ def test_a_name_is_accepted_exactly_if_the_encoder_would_leave_it(name: str) -> 
     try:
         accepted = check_resource(name)
     except BadResource:
-        assert not name or not left_alone or len(name.encode()) > LONGEST
+        assert not name or not left_alone or len(name.encode()) > MAX_BYTES
     else:
         assert left_alone
         assert accepted == unicodedata.normalize("NFC", name)
