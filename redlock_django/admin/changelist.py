@@ -104,17 +104,17 @@ class HeldLockChangeList(ChangeList):
         return queryset.starting_at(max(0, self.page_num - 1) * PAGE)
 
     def get_results(self, request: HttpRequest) -> None:
-        """Query health and locks in one survey, so that a hanging master costs one timeout."""
+        """Query health and locks in one inspection, so that a hanging master costs one timeout."""
         self.masters: list[MasterRow] = []
         self.looked: HeldLocks | None = None
         self.problem = ""
         self.alias = self.queryset.asked.alias
         try:
-            backend = locks[self.alias].backend
-            with backend.survey() as survey:
-                statuses = master_status(self.alias, survey=survey)
-                self.masters = master_rows(statuses, backend.tolerate)
-                self.queryset.survey = survey
+            service = locks[self.alias]
+            with service.backend.inspect() as inspection:
+                statuses = master_status(self.alias, inspection=inspection)
+                self.masters = master_rows(statuses, service.settings.tolerate)
+                self.queryset.inspection = inspection
                 if self.queryset.asked.start >= self.queryset.page.total:
                     self.queryset = self.queryset.starting_at(0)  # This page no longer exists.
                 super().get_results(request)
@@ -123,7 +123,7 @@ class HeldLockChangeList(ChangeList):
             self.problem = str(error)
             self.queryset = self.queryset.filter(pk__in=())
             super().get_results(request)
-        self.queryset.survey = None
+        self.queryset.inspection = None
         self.show_admin_actions = bool(self.result_count)
         if not (self.query or self.has_active_filters):
             self.full_result_count = self.result_count  # Hides Django's second number.

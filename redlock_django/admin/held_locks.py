@@ -82,7 +82,7 @@ class HeldLockAdmin(_ModelAdmin):
     def on_masters(self, lock: HeldLock) -> SafeString:
         """Return how many masters store the lock."""
         holding = lock.holding
-        return labels.master_count(len(holding.leading), holding.masters)
+        return labels.master_count(len(holding.leading), len(holding.servers))
 
     @admin.display(description=gettext_lazy("state"))
     def condition(self, lock: HeldLock) -> SafeString:
@@ -160,10 +160,10 @@ class HeldLockAdmin(_ModelAdmin):
             "where": labels.holder_process(seen.holder),
             "since": labels.time_cell(lock.since),
             "left": labels.duration(seen.ttl),
-            "on_masters": labels.master_count(len(seen.leading), seen.masters),
+            "on_masters": labels.master_count(len(seen.leading), len(seen.servers)),
             "badge": labels.badge(seen.state),
             "explained": labels.EXPLANATIONS[seen.state],
-            "bars": bars(seen, service.backend, looked.silent, service.settings.ttl),
+            "bars": bars(seen, looked.silent, service.settings.ttl),
             "rivals": rivals(alias, seen),
             "audit": self._audit(request, resource),
             **(extra_context or {}),

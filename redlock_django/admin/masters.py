@@ -10,10 +10,8 @@ from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 
 from redlock_django.admin.labels import duration
-from redlock_django.backends.base import BaseBackend
+from redlock_django.backends.inspection import ServerHealth
 from redlock_django.engine.holders import Holding
-from redlock_django.operate.health import MasterStatus
-from redlock_django.operate.inspection import span_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,12 +30,12 @@ class MasterRow:
     persistence: str = ""
 
 
-def master_rows(statuses: Iterable[MasterStatus], tolerated: Collection[str]) -> list[MasterRow]:
+def master_rows(statuses: Iterable[ServerHealth], tolerated: Collection[str]) -> list[MasterRow]:
     """Return a row for each master; `tolerated` are the fault codes that TOLERATE names."""
     return [_row(status, tolerated) for status in statuses]
 
 
-def _row(status: MasterStatus, tolerated: Collection[str]) -> MasterRow:
+def _row(status: ServerHealth, tolerated: Collection[str]) -> MasterRow:
     codes = [code for code, _text in status.faults]
     faults = tuple(text for _code, text in status.faults)
     health = status.health
@@ -83,17 +81,14 @@ class Bar:
     width: str = "0"
 
 
-def bars(
-    holding: Holding, backend: BaseBackend, silent: Mapping[str, str], scale: float
-) -> list[Bar]:
+def bars(holding: Holding, silent: Mapping[str, str], scale: float) -> list[Bar]:
     """Return a bar for each master of a lock; a full bar is at least `scale` seconds."""
-    seen = {s.master: s for s in (*holding.leading, *holding.rivals)}
-    own = {s.master for s in holding.leading}
+    seen = {s.server: s for s in (*holding.leading, *holding.rivals)}
+    own = {s.server for s in holding.leading}
     longest = max([scale, *(s.ttl for s in seen.values() if s.ttl is not None)])
     drawn = []
-    for index in span_of(backend, holding.resource, seen.values()):
-        name = backend.names[index]
-        sighting = seen.get(index)
+    for name in holding.servers:
+        sighting = seen.get(name)
         if sighting is None:
             if name in silent:
                 kind, words = "silent", _("no answer: %s") % silent[name]
@@ -101,7 +96,7 @@ def bars(
                 kind, words = "none", _("not held")
             drawn.append(Bar(master=name, kind=kind, words=words))
             continue
-        kind, words = ("own", _("held")) if index in own else ("rival", _("held by another client"))
+        kind, words = ("own", _("held")) if name in own else ("rival", _("held by another client"))
         ttl = longest if sighting.ttl is None else sighting.ttl
         drawn.append(
             Bar(

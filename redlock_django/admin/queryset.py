@@ -10,13 +10,13 @@ from typing import Any, Self
 from django.core.exceptions import FieldError
 from django.db import models
 
+from redlock_django.backends.inspection import Inspection
 from redlock_django.engine.holders import Holding, HoldingState
 from redlock_django.exceptions import BadResource
 from redlock_django.locking.handler import locks
 from redlock_django.locking.names import check_resource
 from redlock_django.models import HeldLock
 from redlock_django.operate.inspection import ORDERS, HeldLocks, held_locks, who_holds
-from redlock_django.wire.survey import Survey
 
 PAGE = 100
 """The number of locks on one page, and the most that one query requests."""
@@ -43,7 +43,7 @@ class HeldLockQuerySet(models.QuerySet[HeldLock]):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.asked = Asked()
-        self.survey: Survey | None = None
+        self.inspection: Inspection | None = None
         self._page: HeldLocks | None = None
 
     def of_alias(self, alias: str) -> Self:
@@ -100,7 +100,7 @@ class HeldLockQuerySet(models.QuerySet[HeldLock]):
                 order=asked.order,
                 offset=asked.start,
                 limit=PAGE,
-                survey=self.survey,
+                inspection=self.inspection,
             )
         return self._page
 
@@ -121,7 +121,7 @@ class HeldLockQuerySet(models.QuerySet[HeldLock]):
 
     def _clone(self) -> Self:
         clone: Self = super()._clone()  # type: ignore[misc]
-        clone.asked, clone.survey, clone._page = self.asked, self.survey, self._page
+        clone.asked, clone.inspection, clone._page = self.asked, self.inspection, self._page
         return clone
 
     def _fetch_all(self) -> None:
@@ -130,11 +130,11 @@ class HeldLockQuerySet(models.QuerySet[HeldLock]):
 
     def _rows(self) -> Iterable[HeldLock]:
         if self.asked.ids is not None:
-            return by_ids(self.asked.ids, self.survey)
+            return by_ids(self.asked.ids, self.inspection)
         return [HeldLock.of(self.asked.alias, holding) for holding in self.page.locks]
 
 
-def by_ids(ids: Iterable[str], survey: Survey | None = None) -> list[HeldLock]:
+def by_ids(ids: Iterable[str], inspection: Inspection | None = None) -> list[HeldLock]:
     """Return the locks with these ids that are still held, in the order of `ids`."""
     wanted: dict[str, list[tuple[str, str]]] = defaultdict(list)
     for lock_id in ids:
@@ -146,7 +146,7 @@ def by_ids(ids: Iterable[str], survey: Survey | None = None) -> list[HeldLock]:
             wanted[alias].append((fingerprint, resource))
     found = []
     for alias, pairs in wanted.items():
-        holdings = now_held(alias, [resource for _, resource in pairs], survey)
+        holdings = now_held(alias, [resource for _, resource in pairs], inspection)
         for fingerprint, resource in pairs:
             seen = led_by(fingerprint, holdings[resource]) if resource in holdings else None
             if seen is not None:
@@ -155,7 +155,7 @@ def by_ids(ids: Iterable[str], survey: Survey | None = None) -> list[HeldLock]:
 
 
 def now_held(
-    alias: str, resources: Iterable[str], survey: Survey | None = None
+    alias: str, resources: Iterable[str], inspection: Inspection | None = None
 ) -> dict[str, Holding]:
     """Return the current holding of each resource that is held; skip invalid names."""
     names = []
@@ -164,7 +164,8 @@ def now_held(
             names.append(check_resource(resource))
         except BadResource:
             continue
-    return {held.resource: held for held in who_holds(*names, using=alias, survey=survey).locks}
+    found = who_holds(*names, using=alias, inspection=inspection)
+    return {held.resource: held for held in found.locks}
 
 
 def led_by(fingerprint: str, holding: Holding) -> Holding | None:

@@ -16,13 +16,13 @@ from django.utils.translation import ngettext
 
 from redlock_django.admin.labels import age, duration, holder_cell, holder_process, master_count
 from redlock_django.admin.queryset import led_by, now_held
+from redlock_django.backends.inspection import Inspection
 from redlock_django.engine.holders import Holding
 from redlock_django.exceptions import BadResource
 from redlock_django.locking.handler import locks
 from redlock_django.locking.names import printable
 from redlock_django.models import HeldLock
 from redlock_django.operate.forced_release import Freed, ReleaseOutcome, force_release
-from redlock_django.wire.survey import Survey
 
 _NAMED = 10  # The most locks that one message names.
 
@@ -56,7 +56,7 @@ class Shown:
     def masters(self) -> SafeString | str:
         """How many masters store the lock."""
         holding = self.lock.holding if self.lock else None
-        return master_count(len(holding.leading), holding.masters) if holding else ""
+        return master_count(len(holding.leading), len(holding.servers)) if holding else ""
 
 
 def shown(ids: Iterable[str]) -> list[Shown]:
@@ -120,17 +120,17 @@ def release(request: HttpRequest, ids: Iterable[str]) -> list[Freed]:
     by = user.get_username()
     done = []
     with ExitStack() as stack:
-        surveys: dict[str, Survey] = {}
+        inspections: dict[str, Inspection] = {}
         for lock_id, fingerprint, alias, resource in _parts(ids):
-            if alias not in surveys:
-                surveys[alias] = stack.enter_context(locks[alias].backend.survey())
+            if alias not in inspections:
+                inspections[alias] = stack.enter_context(locks[alias].backend.inspect())
             try:
                 freed = force_release(
                     resource,
                     by=by,
                     fingerprint=fingerprint,
                     using=alias,
-                    survey=surveys[alias],
+                    inspection=inspections[alias],
                 )
             except BadResource as error:
                 messages.error(request, str(error))

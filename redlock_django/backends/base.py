@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import random
 import secrets
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any
 
+from redlock_django.backends.inspection import Freed, HeldLocks, Inspection, ServerHealth
 from redlock_django.engine import rounds
 from redlock_django.engine.commands import Deployment
-from redlock_django.engine.quorum import quorum
 from redlock_django.engine.validity import Lease, LeaseState
 from redlock_django.wire.address import Address
 from redlock_django.wire.clock import clock, wall_ns
 from redlock_django.wire.master import Notice, ignore
-from redlock_django.wire.survey import Survey
 from redlock_django.wire.waiters import Waiter
 
 
@@ -26,8 +25,7 @@ class BaseBackend:
     `master_timeout` and `connect_timeout` in seconds. `notice` is told of masters that fail and
     of those that come back; never from the thread or loop of a caller.
 
-    The masters are one group, whose majority decides, unless a subclass has several: `names`
-    are those of all masters, and `spans` the places among them that each group has.
+    `names` are those of all masters.
     """
 
     def __init__(
@@ -53,23 +51,6 @@ class BaseBackend:
     def names(self) -> tuple[str, ...]:
         """The masters of all groups, as people see them."""
         return self.deployment.names
-
-    @property
-    def spans(self) -> tuple[range, ...]:
-        """Which of `names` each group has, by place."""
-        return (range(len(self.names)),)
-
-    def group_of(self, resource: str) -> int:
-        """The place of the group that a resource belongs to."""
-        return 0
-
-    def short(self, masters: Collection[int]) -> list[range]:
-        """The spans of the groups in which these masters, by place, are no quorum."""
-        return [
-            span
-            for span in self.spans
-            if sum(index in masters for index in span) < quorum(len(span))
-        ]
 
     def clock(self) -> float:
         """The clock that leases are measured by, in seconds."""
@@ -129,12 +110,32 @@ class BaseBackend:
         """Put the release of a lease on its way without waiting for it. Never raises."""
         raise NotImplementedError
 
-    def survey(self, *others: Any) -> Survey:
-        """A look at all masters, for people, apart from the ways that locks take.
+    def inspect(self) -> Inspection:
+        """Return a context manager in which all servers can be asked about locks.
 
-        `others` are backends of the same kind, whose masters are looked at with them, behind.
+        A server that hangs is waited for once, over all questions.
         """
         raise NotImplementedError
+
+    def page(self, **options: Any) -> HeldLocks:
+        """Return a page of the held locks; options as `Inspection.page` takes them."""
+        with self.inspect() as inspection:
+            return inspection.page(**options)
+
+    def look(self, resources: Sequence[str]) -> HeldLocks:
+        """Return what is known of these resources."""
+        with self.inspect() as inspection:
+            return inspection.look(resources)
+
+    def free(self, resource: str, fingerprint: str | None = None) -> Freed:
+        """Free a lock that another client holds: the one with this fingerprint, None for any."""
+        with self.inspect() as inspection:
+            return inspection.free(resource, fingerprint)
+
+    def health(self) -> list[ServerHealth]:
+        """Return the health of every server."""
+        with self.inspect() as inspection:
+            return inspection.health()
 
     def voided(self, lease: Lease) -> bool:
         """Whether a lease must be given up although its time is not over (our clock stepped)."""

@@ -11,17 +11,17 @@ from functools import partial
 from typing import Any, ClassVar
 
 from redlock_django.backends.base import BaseBackend
-from redlock_django.backends.memory_keyspace import Argument
 from redlock_django.backends.memory_master import MemoryMaster
 from redlock_django.backends.memory_survey import MemorySurvey, reason
+from redlock_django.backends.redis_inspection import MasterInspection
 from redlock_django.engine import rounds
 from redlock_django.engine.commands import Deployment
+from redlock_django.engine.marker import Join
 from redlock_django.engine.quorum import NOT_ASKED, failed
 from redlock_django.engine.rounds import Protocol, Result, Round, ended
 from redlock_django.engine.validity import Lease, LeaseState
 from redlock_django.wire.bell import Bell
 from redlock_django.wire.clock import clock, wall_ns
-from redlock_django.wire.survey import Survey
 from redlock_django.wire.waiters import Waiter, Waiters
 
 
@@ -104,10 +104,9 @@ class MemoryBackend(BaseBackend):
         master = self.masters[index]
         master.strings.clear()
         master.sets.clear()
-        delay = round(self.deployment.restart_delay * 1_000_000)
-        argv: list[Argument] = [0, master.run_id, self.deployment.fingerprint, delay, "join"]
-        _, _, _, ready_at, marker, _ = master.eval("join", [self.deployment.marker], argv)
-        self._markers[index] = (bytes(marker), int(ready_at))
+        query = Join(deployment=self.deployment, run_id=master.run_id, how="join")
+        reply = query.read(master.eval(query.name, query.keys(), [0, *query.arguments()])[1:])
+        self._markers[index] = (reply.marker, reply.ready_at)
 
     def step_clock(self, index: int, seconds: float) -> None:
         """Set the clock of one master forward or back; beyond MAX_CLOCK_SKEW it is not counted."""
@@ -157,8 +156,14 @@ class MemoryBackend(BaseBackend):
     def post_release(self, lease: Lease) -> None:
         self.release(lease)
 
-    def survey(self, *others: MemoryBackend) -> Survey:
-        return MemorySurvey((self, *others))
+    def inspect(self) -> MasterInspection:
+        return MasterInspection(
+            self.alias,
+            MemorySurvey(self),
+            deployment=self.deployment,
+            addresses=self.addresses,
+            tolerate=self.tolerate,
+        )
 
     def _run(self, protocol: Protocol[Result], waiter: Waiter | None = None) -> Result:
         try:

@@ -2,64 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from redlock_django.backends.memory_keyspace import Argument
 from redlock_django.backends.memory_master import MemoryMaster
+from redlock_django.engine.health import Health
+from redlock_django.engine.queries import Answer as QueryAnswer
+from redlock_django.engine.queries import Ask, Query
 from redlock_django.wire.clock import wall_ns
-from redlock_django.wire.survey import Answer, Health, Say, Survey
+from redlock_django.wire.survey import Answer, Survey
 
 if TYPE_CHECKING:
     from redlock_django.backends.memory import MemoryBackend
 
 
 class MemorySurvey(Survey):
-    """A look at the masters of this process."""
+    """Asks the masters of a MemoryBackend; those that are down stay silent."""
 
-    def __init__(self, backends: Sequence[MemoryBackend]) -> None:
-        super().__init__((), backends[0].deployment, 0.0)
-        self._every = [
-            (backend, own) for backend in backends for own in range(backend.deployment.masters)
-        ]
+    def __init__(self, backend: MemoryBackend) -> None:
+        super().__init__((), backend.deployment, 0.0)
+        self._backend = backend
 
-    def ask(self, what: Callable[[Say], Answer], within: float | None = None) -> dict[int, Answer]:
-        return {index: what(_sayer(backend.masters[own])) for index, backend, own in self._up()}
+    def ask(self, work: Callable[[Ask], Answer], within: float | None = None) -> dict[int, Answer]:
+        return {index: work(_asker(master)) for index, master in self._up().items()}
 
     def health(self) -> dict[int, Health]:
-        return {
-            index: Health(
-                run_id=backend.masters[own].run_id,
-                latency=0.0,
-                offset=backend.masters[own].time() / 1e6 - wall_ns() / 1e9 - backend.passed,
-                server="memory",
-                version="",
-                uptime=0.0,
-                policy="noeviction",
-                maxmemory=0,
-                persistent=False,
-                held=len(backend.masters[own].sets.get(self.deployment.held, ())),
-                ready_in=backend._ready_in(own),
-                deployment=self.deployment.fingerprint,
-                forbidden=(),
-                faults=(),
-            )
-            for index, backend, own in self._up()
-        }
+        return {index: self._health(index, master) for index, master in self._up().items()}
 
-    def _up(self) -> list[tuple[int, MemoryBackend, int]]:
-        for index, (backend, own) in enumerate(self._every):
-            if down := backend.down[own]:
+    def _health(self, index: int, master: MemoryMaster) -> Health:
+        return Health(
+            run_id=master.run_id,
+            latency=0.0,
+            offset=master.time() / 1e6 - wall_ns() / 1e9 - self._backend.passed,
+            server="memory",
+            version="",
+            uptime=0.0,
+            policy="noeviction",
+            maxmemory=0,
+            persistent=False,
+            held=len(master.sets.get(self.deployment.held, ())),
+            ready_in=self._backend._ready_in(index),
+            deployment=self.deployment.fingerprint,
+            forbidden=(),
+            faults=(),
+        )
+
+    def _up(self) -> dict[int, MemoryMaster]:
+        for index, down in enumerate(self._backend.down):
+            if down:
                 self.silent[index] = reason(down)
-        return [(index, *one) for index, one in enumerate(self._every) if index not in self.silent]
+        masters = enumerate(self._backend.masters)
+        return {index: master for index, master in masters if index not in self.silent}
 
 
 def reason(down: object) -> str:
+    """Return why a master is down: the reason it was given, which may be just True."""
     return down if isinstance(down, str) else "down"
 
 
-def _sayer(master: MemoryMaster) -> Say:
-    def say(name: str, keys: Sequence[str], argv: Sequence[Argument]) -> list[Any]:
-        return list(master.eval(name, list(keys), [0, *argv]))[1:]
+def _asker(master: MemoryMaster) -> Ask:
+    def send(query: Query[QueryAnswer], /) -> QueryAnswer:
+        return query.read(master.eval(query.name, query.keys(), [0, *query.arguments()])[1:])
 
-    return say
+    return send

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from redlock_django.backends.base import BaseBackend
+from redlock_django.backends.redis_inspection import MasterInspection
 from redlock_django.engine import rounds
 from redlock_django.engine.validity import Lease, LeaseState
 from redlock_django.wire.aio import LoopLinks
@@ -17,7 +18,7 @@ from redlock_django.wire.survey import Survey
 from redlock_django.wire.sync import SyncLinks
 
 AnyLinks = TypeVar("AnyLinks", bound=Links)
-PATIENCE = 0.5  # seconds that who looks at a master waits for it
+INSPECTION_TIMEOUT = 0.5  # seconds to wait for each answer of a master in an inspection
 
 
 class RedisBackend(BaseBackend):
@@ -82,9 +83,15 @@ class RedisBackend(BaseBackend):
         links = self._home_sync(lease)
         links.post(protocol if links is lease.home else bury)
 
-    def survey(self, *others: RedisBackend) -> Survey:
-        addresses = [address for one in (self, *others) for address in one.addresses]
-        return Survey(addresses, self.deployment, min(PATIENCE, self.connect_timeout))
+    def inspect(self) -> MasterInspection:
+        timeout = min(INSPECTION_TIMEOUT, self.connect_timeout)
+        return MasterInspection(
+            self.alias,
+            Survey(self.addresses, self.deployment, timeout),
+            deployment=self.deployment,
+            addresses=self.addresses,
+            tolerate=self.tolerate,
+        )
 
     def voided(self, lease: Lease) -> bool:
         return isinstance(lease.home, Links) and lease.home.steps.void(lease)

@@ -10,15 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 from redlock_django.backends.base import BaseBackend
+from redlock_django.backends.sharded_inspection import ShardedInspection
 from redlock_django.engine.errors import NotAcquired, QuorumUnreachable
 from redlock_django.engine.rendezvous import chosen
 from redlock_django.engine.rounds import Result, ended
 from redlock_django.engine.validity import Lease, LeaseState
-from redlock_django.wire.survey import Survey
 
 _WORST_FIRST = (LeaseState.LOST, LeaseState.UNKNOWN, LeaseState.RENEWED)
 
@@ -79,12 +78,8 @@ class ShardedBackend(BaseBackend):
     def names(self) -> tuple[str, ...]:
         return tuple(name for group in self.groups for name in group.deployment.names)
 
-    @property
-    def spans(self) -> tuple[range, ...]:
-        ends = accumulate((group.deployment.masters for group in self.groups), initial=0)
-        return tuple(range(*pair) for pair in pairwise(ends))
-
     def group_of(self, resource: str) -> int:
+        """Return the index of the group that a resource belongs to."""
         return chosen(self.deployment.groups, resource)
 
     def clock(self) -> float:
@@ -223,8 +218,9 @@ class ShardedBackend(BaseBackend):
 
     # All groups alike.
 
-    def survey(self, *others: Any) -> Survey:
-        return self.groups[0].survey(*self.groups[1:], *others)
+    def inspect(self) -> ShardedInspection:
+        shards = [group.inspect() for group in self.groups]
+        return ShardedInspection(self.alias, shards, self.group_of)
 
     def forked(self) -> None:
         for group in self.groups:

@@ -11,7 +11,7 @@ from django.core.checks import CheckMessage, Error, Tags, register
 from redlock_django.conf.settings import load
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.handler import locks
-from redlock_django.operate.health import MasterStatus, master_status, quorums
+from redlock_django.operate.health import ServerHealth, master_status, quorums
 from redlock_django.wire.acl import least_acl
 
 MASTERS_TAG = "redlock_masters"
@@ -59,18 +59,18 @@ def check_masters(*, databases: Sequence[str] | None = None, **_: Any) -> list[C
             messages += _faults(alias, one)
         messages += [
             Error(
-                f"REDLOCK[{alias!r}]: {one.group}only {one.counted} of {one.masters} masters are "
+                f"REDLOCK[{alias!r}]: {one.label}only {one.counted} of {one.servers} masters are "
                 "counted: no lock can be taken.",
                 hint="'manage.py redlock_status' says why.",
                 id="redlock_django.E043",
             )
-            for one in quorums(masters, alias)
+            for one in quorums(masters)
             if one.counted < one.needed
         ]
     return messages
 
 
-def _faults(alias: str, one: MasterStatus) -> Iterator[CheckMessage]:
+def _faults(alias: str, one: ServerHealth) -> Iterator[CheckMessage]:
     options = load(alias)
     hints = {
         **_HINTS,

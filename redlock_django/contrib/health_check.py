@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
-from redlock_django.operate.health import MasterStatus, master_status, quorums
+from redlock_django.operate.health import ServerHealth, master_status, quorums
 
 try:
     from health_check.base import HealthCheck
@@ -33,10 +33,10 @@ class Redlock(HealthCheck):
         statuses = await asyncio.to_thread(master_status, self.using)
         bad = [status for status in statuses if not status.counted]
         counted = len(statuses) - len(bad)
-        for one in quorums(statuses, self.using):
+        for one in quorums(statuses):
             if one.counted < one.needed:
                 raise ServiceUnavailable(
-                    f"{one.group}{one.counted} of {one.masters} masters are counted, and "
+                    f"{one.label}{one.counted} of {one.servers} masters are counted, and "
                     f"{one.needed} must agree: {_told(bad)}"
                 )
         if bad and self.warn:
@@ -45,7 +45,7 @@ class Redlock(HealthCheck):
             )
 
 
-def _told(bad: list[MasterStatus]) -> str:
+def _told(bad: list[ServerHealth]) -> str:
     return "; ".join(
         f"{status.name} " + ", ".join(text for _, text in status.faults) for status in bad
     )

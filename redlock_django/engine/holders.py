@@ -1,11 +1,11 @@
-"""Who holds what: what each of N masters was seen to hold, merged into one answer."""
+"""Who holds a resource: what each deciding server has of it, merged into one answer."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -25,36 +25,41 @@ class HoldingState(Enum):
     """What the sightings of one resource amount to."""
 
     HELD = "held"
-    EXPIRING = "expiring"  # held, but not for long, so nobody seems to renew it
-    PARTIAL = "partial"  # on too few masters: on its way, or left behind
-    DISAGREEING = "disagreeing"  # several holders, none of them on enough masters
+    EXPIRING = "expiring"  # held, but not for long: it does not seem to be renewed
+    PARTIAL = "partial"  # on too few servers: being acquired or released, or left behind
+    DISAGREEING = "disagreeing"  # several holders, none of them on enough servers
     FOREIGN = "foreign"  # set by another client
     UNCLEAR = "unclear"  # on too few of those that answered; with the silent ones it may be held
 
 
-class Sighting(NamedTuple):
-    """What one master (0-based) holds under one resource; `ttl` in seconds, None for ever."""
+def is_ours(value: bytes) -> bool:
+    """Return whether this package wrote a lock's value: a token, a space, JSON of the holder."""
+    return _OURS.match(value) is not None
 
-    master: int
+
+class Sighting(NamedTuple):
+    """What one server, by name, has of one resource; `ttl` in seconds, None: never expires."""
+
+    server: str
     value: bytes
     ttl: float | None
 
     def __repr__(self) -> str:  # without the token
-        return f"Sighting({self.master}, {self.fingerprint}, {self.left:g} s)"
+        return f"Sighting({self.server}, {self.fingerprint}, {self.left:g} s)"
 
     @property
     def ours(self) -> bool:
-        """Whether one of us has set it: a token, a space, and JSON about the holder."""
-        return _OURS.match(self.value) is not None
+        """Whether this package has set it."""
+        return is_ours(self.value)
 
     @property
     def fingerprint(self) -> str:
-        """What may be shown of the token: 8 hex digits."""
+        """The part of the token that may be shown: 8 hex digits of its hash."""
         return fingerprint_of(self.value.split(b" ", 1)[0] if self.ours else self.value)
 
     @property
     def left(self) -> float:
-        """`ttl`, as a number that can be compared."""
+        """`ttl` as a number that can be compared."""
         return float("inf") if self.ttl is None else self.ttl
 
 
@@ -62,19 +67,20 @@ class Sighting(NamedTuple):
 class Holding:
     """What is known of one held resource.
 
-    `masters` is N, `silent` those that did not answer (0-based). `leading` are the
-    sightings of the holder that most masters know, `rivals` those of all others.
+    `servers` are the names of the servers that decide who holds it, answering or not, and `silent`
+    those of them that did not answer. `leading` are the sightings of the holder that is on most
+    servers, `rivals` those of all other holders.
     """
 
     resource: str
-    masters: int
-    silent: frozenset[int]
+    servers: tuple[str, ...]
+    silent: frozenset[str]
     leading: tuple[Sighting, ...]
     rivals: tuple[Sighting, ...]
 
     @property
     def value(self) -> bytes:
-        """The whole value of the leading holder. Holds the token: never to be shown."""
+        """The whole value of the leading holder. It holds the token: never show it."""
         return self.leading[0].value
 
     @property
@@ -83,52 +89,61 @@ class Holding:
         return self.leading[0].fingerprint
 
     @property
+    def has_quorum(self) -> bool:
+        """Whether the leading holder is on enough servers to exclude all others."""
+        return len(self.leading) >= quorum(len(self.servers))
+
+    @property
     def state(self) -> HoldingState:
         """What the sightings amount to."""
-        need = quorum(self.masters)
         if not self.leading[0].ours:
             return HoldingState.FOREIGN
-        if _enough(len(self.leading), need):
-            left = self.ttl
-            return (
-                HoldingState.EXPIRING if left is not None and left < EXPIRING else HoldingState.HELD
-            )
-        if _enough(len(self.leading) + len(self.silent), need):
+        if self.has_quorum:
+            expiring = self.ttl is not None and self.ttl < EXPIRING
+            return HoldingState.EXPIRING if expiring else HoldingState.HELD
+        if len(self.leading) + len(self.silent) >= quorum(len(self.servers)):
             return HoldingState.UNCLEAR
         return HoldingState.DISAGREEING if self.rivals else HoldingState.PARTIAL
 
     @property
     def ttl(self) -> float | None:
-        """Seconds until too few masters hold it; where that is so already, until none does.
+        """Seconds until too few servers hold it; if too few do already, until none does.
 
         None where that never happens.
         """
         longest = sorted((s.left for s in self.leading), reverse=True)
-        need = quorum(self.masters)
-        left = longest[need - 1] if _enough(len(longest), need) else longest[0]
+        left = longest[quorum(len(self.servers)) - 1] if self.has_quorum else longest[0]
         return None if left == float("inf") else left
 
     @property
     def holder(self) -> Mapping[str, str | int | float]:
-        """What the holder says of itself: `host`, `pid`, `app`, `at`, `path`, `user`.
+        """What the holder reports of itself: `host`, `pid`, `app`, `at`, `path`, `user`.
 
-        Whoever can write to a master can write anything here; it is only made fit to be shown.
+        A client that can write to a server can write anything here; it is only made printable.
         """
         return holder_of(self.value)
 
     @property
     def since(self) -> float | None:
-        """When it was taken, in seconds since 1970 by the holder's clock; None if unknown."""
+        """When it was acquired, in seconds since 1970 by the holder's clock; None if unknown."""
         at = self.holder.get("at")
         return float(at) if isinstance(at, int | float) and 0 <= at < _YEAR_10000 else None
 
+    def by_holder(self) -> list[Holding]:
+        """Return a Holding for each of several holders of the resource, the leading one first."""
+        seen = (*self.leading, *self.rivals)
+        return [
+            merge(self.resource, [s for s in seen if s.value == value], self.servers, ())
+            for value in dict.fromkeys(sighting.value for sighting in seen)
+        ]
+
 
 def holder_of(value: bytes) -> Mapping[str, str | int | float]:
-    """What a lock's value says of its holder, fit for logs, terminals and any database.
+    """Return what a lock's value reports of its holder, printable in logs and any database.
 
-    Nothing where it is not one of ours.
+    Empty where the value is not one of ours.
     """
-    if not _OURS.match(value):
+    if not is_ours(value):
         return {}
     try:
         about = json.loads(value.split(b" ", 1)[1])
@@ -142,28 +157,28 @@ def holder_of(value: bytes) -> Mapping[str, str | int | float]:
 
 
 def _is_plain_number(said: object) -> bool:
-    # JSON of Python's kind also brings NaN, infinities and numbers of a thousand digits.
+    # Python's JSON also reads NaN, infinities and numbers of a thousand digits.
     return isinstance(said, int | float) and not isinstance(said, bool) and abs(said) < 1e15
 
 
 def merge(
-    resource: str, sightings: Iterable[Sighting], masters: int, silent: Iterable[int]
+    resource: str, sightings: Iterable[Sighting], servers: Sequence[str], silent: Iterable[str]
 ) -> Holding:
-    """What the sightings of one resource amount to; at least one is needed."""
+    """Return what the sightings of one resource amount to; at least one is needed.
+
+    `servers` are the names of all servers that decide about the resource.
+    """
+    place = {name: index for index, name in enumerate(servers)}
     by_value: dict[bytes, list[Sighting]] = defaultdict(list)
-    for sighting in sorted(sightings):
+    for sighting in sorted(sightings, key=lambda seen: place[seen.server]):
         by_value[sighting.value].append(sighting)
     order = sorted(
         by_value.values(), key=lambda same: (len(same), max(s.left for s in same)), reverse=True
     )
     return Holding(
         resource=resource,
-        masters=masters,
+        servers=tuple(servers),
         silent=frozenset(silent),
         leading=tuple(order[0]),
         rivals=tuple(s for same in order[1:] for s in same),
     )
-
-
-def _enough(masters: int, need: int) -> bool:
-    return masters >= need

@@ -117,7 +117,7 @@ def person(holder: Mapping[str, str | int | float]) -> str:
     return " ".join(filter(None, (place, *rest, named))) or "?"
 
 
-def described(holding: Holding, names: tuple[str, ...]) -> dict[str, Any]:
+def described(holding: Holding) -> dict[str, Any]:
     """Give a lock as JSON has it."""
     return {
         "resource": holding.resource,
@@ -126,6 +126,6 @@ def described(holding: Holding, names: tuple[str, ...]) -> dict[str, Any]:
         "ttl": None if holding.ttl is None else round(holding.ttl, 3),
         "since": iso(holding.since),
         "holder": dict(holding.holder),
-        "masters": [names[sighting.master] for sighting in holding.leading],
-        "rivals": {names[rival.master]: rival.fingerprint for rival in holding.rivals},
+        "masters": [sighting.server for sighting in holding.leading],
+        "rivals": {rival.server: rival.fingerprint for rival in holding.rivals},
     }

@@ -5,12 +5,10 @@ from __future__ import annotations
 from types import TracebackType
 
 from redlock_django.engine.holders import Holding
-from redlock_django.engine.quorum import quorum
 from redlock_django.engine.validity import Lease
 from redlock_django.locking.handler import locks
 from redlock_django.locking.names import check_resource
 from redlock_django.locking.registry import held_leases
-from redlock_django.operate.inspection import look
 
 _SOMEBODY = '{"host":"elsewhere","app":"held_elsewhere"}'
 
@@ -29,7 +27,7 @@ class held_elsewhere:  # noqa: N801 - a context manager, used as a function
     def __enter__(self) -> None:
         # Not by a Lock: what this very task or thread holds cannot be refused to it.
         self._backend = locks[self.using].backend
-        longest = self._backend.deployment.max_ttl
+        longest = locks[self.using].settings.max_ttl
         self._lease: Lease = self._backend.acquire(self.resources, longest, 0, _SOMEBODY)
 
     def __exit__(
@@ -42,7 +40,7 @@ class held_elsewhere:  # noqa: N801 - a context manager, used as a function
 
     async def __aenter__(self) -> None:
         self._backend = locks[self.using].backend
-        longest = self._backend.deployment.max_ttl
+        longest = locks[self.using].settings.max_ttl
         self._lease = await self._backend.aacquire(self.resources, longest, 0, _SOMEBODY)
 
     async def __aexit__(
@@ -86,9 +84,7 @@ def lose_lock(*resources: str, using: str = "default") -> None:
 def _held(resources: tuple[str, ...], using: str) -> dict[str, Holding]:
     backend = locks[using].backend
     # Not by `who_holds`, which refuses to hold up a loop: a test's own loop may wait.
-    with backend.survey() as survey:
-        found = look(survey, backend, [check_resource(name) for name in resources])
-        every = set(range(len(backend.names)))
-        answered = every - survey.silent.keys()
-        assert not backend.short(answered), f"only {len(answered)} of {len(every)} masters answered"
-    return {one.resource: one for one in found if len(one.leading) >= quorum(one.masters)}
+    found = backend.look([check_resource(name) for name in resources])
+    many = len(found.servers)
+    assert found.complete, f"only {many - len(found.silent)} of {many} masters answered"
+    return {one.resource: one for one in found.locks if one.has_quorum}

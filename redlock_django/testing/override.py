@@ -12,7 +12,7 @@ from django.test.utils import TestContextDecorator, override_settings
 from redlock_django.backends.memory import MemoryBackend
 from redlock_django.conf.settings import DEFAULTS
 from redlock_django.locking.handler import locks
-from redlock_django.wire.declare import declare, look
+from redlock_django.wire.declare import declare, read_standing
 
 if TYPE_CHECKING:
     from redlock_django.testing.masters import LocalMaster
@@ -92,7 +92,7 @@ def real_masters(masters: Sequence[LocalMaster]) -> Iterator[None]:
             backend = locks[alias].backend
             for address in backend.addresses:
                 wait = backend.connect_timeout
-                standing = look(address, backend.deployment, backend.tolerate, wait)
+                standing = read_standing(address, backend.deployment, backend.tolerate, wait)
                 declare(standing, backend.deployment, wait, "trust")
         yield
 

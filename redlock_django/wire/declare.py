@@ -15,6 +15,7 @@ from typing import Any, Literal
 from redis.exceptions import RedisError
 
 from redlock_django.engine.commands import Deployment, script
+from redlock_django.engine.marker import Join
 from redlock_django.engine.statuses import MISMATCH
 from redlock_django.wire.address import Address
 from redlock_django.wire.join import Unfit, ask, check, describe, prepare, read_info, read_marker
@@ -38,7 +39,7 @@ class Standing:
     key: str
 
 
-def look(
+def read_standing(
     address: Address, deployment: Deployment, tolerate: frozenset[str], timeout: float
 ) -> Standing:
     """Return the state of a master; `timeout` is in seconds for each answer. Raises Unfit."""
@@ -72,14 +73,14 @@ def declare(
     delays of this master and of all masters that it comes `after`.
     """
     delay, _ = drained([s.fingerprint for s in (standing, *after)], deployment.fingerprint)
-    return _mark(standing, deployment.marker, deployment.fingerprint, delay, timeout, how)
+    return _mark(standing, deployment, deployment.fingerprint, delay, timeout, how)
 
 
 def close(standing: Standing, deployment: Deployment, timeout: float) -> None:
     """Write a marker with which no client, old or new, counts the master. Raises Unfit."""
     # Keep the old numbers: if this run breaks off here, the next declaration needs them.
     fingerprint = (standing.fingerprint or deployment.fingerprint).removesuffix(CLOSED) + CLOSED
-    _mark(standing, deployment.marker, fingerprint, 0, timeout, "reconfigure")
+    _mark(standing, deployment, fingerprint, 0, timeout, "reconfigure")
 
 
 def drained(old: Sequence[str], new: str) -> tuple[int, bool]:
@@ -100,15 +101,28 @@ def drained(old: Sequence[str], new: str) -> tuple[int, bool]:
 
 
 def _mark(
-    standing: Standing, key: str, fingerprint: str, delay: int, timeout: float, how: str
+    standing: Standing,
+    deployment: Deployment,
+    fingerprint: str,
+    delay: int,
+    timeout: float,
+    how: Literal["trust", "reconfigure"],
 ) -> float:
-    argv = (standing.run_id, fingerprint, delay * 1000, how)
+    query = Join(
+        deployment=deployment,
+        run_id=standing.run_id,
+        how=how,
+        fingerprint=fingerprint,
+        delay=delay * 1000,
+    )
+    keys = query.keys()
+    sent = ("EVAL", script(query.name)[0], len(keys), *keys, 0, *query.arguments())
     with _connection(standing.address, timeout) as connection:
-        (answer,) = ask(connection, ("EVAL", script("join")[0], 1, key, 0, *argv))
-    _, status, now, ready_at, *_ = answer
-    if status == MISMATCH:
+        (answer,) = ask(connection, sent)
+    reply = query.read(answer[1:])
+    if reply.status == MISMATCH:
         raise Unfit(f"its marker belongs to another deployment: {standing.fingerprint!r}")
-    return float(max(0, ready_at - now) / 1_000_000)
+    return float(max(0, reply.ready_at - reply.time) / 1_000_000)
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
 from redlock_django.engine.commands import COMMANDS, Deployment, script
+from redlock_django.engine.marker import Join, JoinReply
 from redlock_django.engine.printable import printable
 from redlock_django.engine.statuses import MISMATCH
 from redlock_django.wire.acl import forbidden
@@ -83,7 +84,7 @@ def join(
         *_, answer = ask(
             connection,
             *(("SCRIPT", "LOAD", script(command.name)[0]) for command in COMMANDS),
-            ("SCRIPT", "LOAD", script("join")[0]),
+            ("SCRIPT", "LOAD", script(Join.name)[0]),
             ("EVAL", *join_arguments(deployment, run_id, "join", 0, text=True)),
         )
         trust = read_trust(deployment, answer, sent, clock())
@@ -131,26 +132,19 @@ def speaks_resp3(connected: socket.socket) -> bool:
 
 def join_arguments(
     deployment: Deployment, run_id: str, how: str, number: int, *, text: bool = False
-) -> tuple[str | int, ...]:
+) -> tuple[str | int | bytes, ...]:
     """Return the arguments of EVALSHA (or of EVAL, with `text`) that run join.lua."""
-    return (
-        script("join")[0 if text else 1],
-        1,
-        deployment.marker,
-        number,
-        run_id,
-        deployment.fingerprint,
-        round(deployment.restart_delay * 1_000_000),
-        how,
-    )
+    query = Join(deployment=deployment, run_id=run_id, how=how)
+    keys = query.keys()
+    return (script(query.name)[0 if text else 1], len(keys), *keys, number, *query.arguments())
 
 
 def read_trust(deployment: Deployment, answer: Any, sent: float, read: float) -> Trust:
     """Read a reply of join.lua that was asked for at `sent` and received at `read`."""
-    _, status, time, ready_at, marker, why = answer
+    status, time, ready_at, marker, reason = JoinReply.of(answer[1:])
     if status == MISMATCH:
         raise ConfigMismatch(
-            f"its marker has {why.decode(errors='replace')!r}, this alias has "
+            f"its marker has {reason!r}, this alias has "
             f"{deployment.fingerprint!r}: every client of a master must have the same number of "
             "masters, MAX_TTL, MAX_CLOCK_SKEW and RESTART_DELAY (after a planned change run "
             "'manage.py redlock_init --reconfigure')"
@@ -160,7 +154,7 @@ def read_trust(deployment: Deployment, answer: Any, sent: float, read: float) ->
         "fresh": "fresh or flushed",
         "restarted": "restarted",
         "stepped": "its clock stepped",
-    }[why.decode()]
+    }[reason]
     offset = (time / 1_000_000 - read, time / 1_000_000 - sent)
     return Trust(marker, ready_at, read + (ready_at - time) / 1_000_000, doubt, offset)
 

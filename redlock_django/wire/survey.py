@@ -1,7 +1,7 @@
-"""Asking every master something at once, apart from the links that locks travel on.
+"""Ask every master something at once, apart from the links that locks travel on.
 
-For people who look: what they ask may be long, and must not hold up a lock. Each master
-has a connection and a thread of its own, so one that hangs only stays silent.
+Inspection may ask for a lot, and must not hold up a lock. Each master has a connection and a
+thread of its own, so one that hangs only stays silent.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -17,53 +16,27 @@ from typing import Any, Self, TypeVar
 from redis.exceptions import RedisError
 
 from redlock_django.engine.commands import Deployment, script
+from redlock_django.engine.health import Health
+from redlock_django.engine.queries import Answer as QueryAnswer
+from redlock_django.engine.queries import Ask, Query, ReadFacts
 from redlock_django.wire.acl import forbidden
 from redlock_django.wire.address import Address
 from redlock_django.wire.clock import clock
 from redlock_django.wire.join import Unfit, ask, describe, faults, prepare, read_info, read_marker
 
 Answer = TypeVar("Answer")
-Say = Callable[[str, Sequence[str], Sequence[str | int | bytes]], list[Any]]
-"""Say a script of `engine/lua` to one master: its name, its KEYS, its ARGV without the round."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Health:
-    """What one master says of itself.
-
-    `latency`, `uptime` and `ready_in` in seconds; `offset` is its clock minus ours, in
-    seconds since 1970. `held` is None where the ACL hides it. `ready_in` is 0 where it is
-    trusted, None where it has no marker. `deployment` is the fingerprint in its marker, ""
-    without one. `forbidden` are commands of `wire.acl` that the ACL forbids. `faults` are
-    pairs of a code and a text, as `join.faults` gives them.
-    """
-
-    run_id: str
-    latency: float
-    offset: float
-    server: str
-    version: str
-    uptime: float
-    policy: str
-    maxmemory: int
-    persistent: bool
-    held: int | None
-    ready_in: float | None
-    deployment: str
-    forbidden: tuple[str, ...]
-    faults: tuple[tuple[str, str], ...]
 
 
 class _Forbidden(Unfit):
-    """The master's ACL does not let it be asked."""
+    """The master's ACL forbids to ask it."""
 
 
 class Survey:
-    """One look at all masters: a context manager, whose connections end with it.
+    """Asks all masters: a context manager, which closes its connections when it ends.
 
-    `silent` says of each master (0-based) that could not be asked why; it is not asked
-    again. `forbidden` are those of them whose ACL is why. `timeout` in seconds, for each step
-    of connecting and for each answer.
+    `silent` maps the index of each master that could not be asked to the reason; it is not asked
+    again. `forbidden` are those of them whose ACL is the reason. `timeout` in seconds, for each
+    step of connecting and for each answer.
     """
 
     def __init__(
@@ -91,15 +64,16 @@ class Survey:
             if index not in self.silent:  # else its thread may be in there, and closes it
                 connection.disconnect()
 
-    def ask(self, what: Callable[[Say], Answer], within: float | None = None) -> dict[int, Answer]:
-        """The answers of the masters that gave one within so many seconds, by place.
+    def ask(self, work: Callable[[Ask], Answer], within: float | None = None) -> dict[int, Answer]:
+        """Return the answers of the masters that gave one within so many seconds, by index.
 
-        `what` runs once for each master, in a thread of its own, and talks to it by `Say`.
+        `work` runs once for each master, in a thread of its own, with a function that sends a
+        query to that master. `within` is `timeout` if left out.
         """
-        return self._each(lambda connection: what(_sayer(connection)), within)
+        return self._each(lambda connection: work(_asker(connection)), within)
 
     def health(self) -> dict[int, Health]:
-        """How each master that answers is."""
+        """Return what each master that answers reports of itself, by index."""
         return self._each(lambda connection: _health(connection, self.deployment), None)
 
     def _each(self, work: Callable[[Any], Answer], within: float | None) -> dict[int, Answer]:
@@ -151,7 +125,7 @@ class Survey:
         except (RedisError, OSError) as error:
             kind = _Forbidden if forbidden(error) else Unfit
             done.put((index, kind(describe(error, self.timeout))))
-        except Exception as error:  # noqa: BLE001 - a thread's own traceback helps nobody
+        except Exception as error:  # noqa: BLE001 - a traceback of this thread would help nobody
             done.put((index, Unfit(f"could not be asked: {type(error).__name__}")))
         else:
             if not self._closed.is_set():
@@ -160,12 +134,14 @@ class Survey:
             connection.disconnect()
 
 
-def _sayer(connection: Any) -> Say:
-    def say(name: str, keys: Sequence[str], argv: Sequence[str | int | bytes]) -> list[Any]:
-        (reply,) = ask(connection, ("EVAL", script(name)[0], len(keys), *keys, 0, *argv))
-        return list(reply[1:])
+def _asker(connection: Any) -> Ask:
+    def send(query: Query[QueryAnswer], /) -> QueryAnswer:
+        keys = query.keys()
+        sent = ("EVAL", script(query.name)[0], len(keys), *keys, 0, *query.arguments())
+        (reply,) = ask(connection, sent)
+        return query.read(reply[1:])
 
-    return say
+    return send
 
 
 def _health(connection: Any, deployment: Deployment) -> Health:
@@ -174,23 +150,18 @@ def _health(connection: Any, deployment: Deployment) -> Health:
     latency = clock() - sent
     now = int(seconds) + int(micros) / 1_000_000
     info = read_info(ask(connection, ("INFO",))[0])
-    text, sha = script("health")
-    keys = (
-        deployment.marker,
-        deployment.held,
-        deployment.lock(""),
-        deployment.fence(""),
-        deployment.tomb(""),
-    )
-    # In the three ways in which locks and people say a script.
+    query = ReadFacts(deployment=deployment)
+    text, sha = script(query.name)
+    keys = query.keys()
+    # By the three commands that locks and inspection run a script with.
     _, _, reply = ask(
         connection,
         ("SCRIPT", "LOAD", text),
         ("EVAL", "return 1", 0),
         ("EVALSHA", sha, len(keys), *keys, 0),
     )
-    _, _, _, marker, held, *denied = reply
-    known = read_marker(marker)
+    facts = query.read(reply[1:])
+    known = read_marker(facts.marker)
     ready_in: float | None = None
     if known is not None and known.run_id == info["run_id"]:
         ready_in = max(0.0, known.ready_at / 1_000_000 - now)
@@ -204,9 +175,9 @@ def _health(connection: Any, deployment: Deployment) -> Health:
         policy=info.get("maxmemory_policy", "noeviction"),
         maxmemory=int(info.get("maxmemory", 0)),
         persistent=info.get("aof_enabled", "0") == "1",
-        held=held,
+        held=facts.held,
         ready_in=ready_in,
         deployment="" if known is None else known.deployment,
-        forbidden=tuple(command.decode() for command in denied),
+        forbidden=facts.forbidden,
         faults=tuple(faults(info)),
     )

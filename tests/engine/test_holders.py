@@ -16,9 +16,10 @@ OTHER = b"b" * 32 + b" {}"
 
 def seen(*values: bytes | None, silent: int = 0, ttl: float | None = 9.0) -> Holding:
     """What these masters hold, of `len(values) + silent` in all."""
-    sightings = [Sighting(index, value, ttl) for index, value in enumerate(values) if value]
-    masters = len(values) + silent
-    return merge("r", sightings, masters, range(len(values), masters))
+    masters = [f"m{index}" for index in range(len(values) + silent)]
+    found = zip(masters, values, strict=False)
+    sightings = [Sighting(name, value, ttl) for name, value in found if value]
+    return merge("r", sightings, masters, masters[len(values) :])
 
 
 @pytest.mark.parametrize(
@@ -40,7 +41,8 @@ def test_states(holding: Holding, state: HoldingState) -> None:
 
 def test_the_time_left_is_that_of_the_quorum() -> None:
     def left(*ttls: float | None) -> float | None:
-        return merge("r", [Sighting(n, OURS, t) for n, t in enumerate(ttls)], 3, ()).ttl
+        sightings = [Sighting(f"m{n}", OURS, ttl) for n, ttl in enumerate(ttls)]
+        return merge("r", sightings, ("m0", "m1", "m2"), ()).ttl
 
     assert left(5.0, 9.0, 7.0) == 7.0
     assert left(5.0, None) == 5.0
@@ -50,8 +52,8 @@ def test_the_time_left_is_that_of_the_quorum() -> None:
 
 def test_the_leading_holder_is_the_one_that_most_masters_know() -> None:
     holding = seen(OTHER, OURS, OURS)
-    assert [sighting.master for sighting in holding.leading] == [1, 2]
-    assert [sighting.master for sighting in holding.rivals] == [0]
+    assert [sighting.server for sighting in holding.leading] == ["m1", "m2"]
+    assert [sighting.server for sighting in holding.rivals] == ["m0"]
     assert holding.value == OURS
     assert holding.fingerprint == holding.leading[0].fingerprint != holding.rivals[0].fingerprint
     assert len(seen(b"theirs").fingerprint) == 8
@@ -88,7 +90,7 @@ def test_what_a_holder_says_can_be_shown_anywhere() -> None:
 
 def test_a_repr_holds_no_token() -> None:
     token, lost = "a1b2" * 8, Tally(3, rivals=True)
-    seen_here = merge("r", [Sighting(0, token.encode() + b" {}", None)], 3, ())
+    seen_here = merge("r", [Sighting("m0", token.encode() + b" {}", None)], ("m0",), ())
     lost.cast(0, Vote(Ballot.REFUSED, "held by another client", rival=token.encode()))
     release = Release(deployment=Deployment(names=("m",)), resources=("r",), value=f"{token} {{}}")
     told = f"{seen_here!r} {lost.votes!r} {release!r}"

@@ -118,20 +118,20 @@ def test_search_and_filters(
 def test_a_hanging_master_costs_one_timeout(
     five: list[LocalMaster], viewer: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    surveys: list[Any] = []
-    survey = RedisBackend.survey
+    inspections: list[Any] = []
+    inspect = RedisBackend.inspect
 
     def spied(backend: RedisBackend) -> Any:
-        surveys.append(survey(backend))
-        return surveys[-1]
+        inspections.append(inspect(backend))
+        return inspections[-1]
 
-    monkeypatch.setattr(RedisBackend, "survey", spied)
+    monkeypatch.setattr(RedisBackend, "inspect", spied)
     plant(five, "order:1")
     five[4].pause()
     began = time.monotonic()
     page = viewer.get(LIST)
     assert time.monotonic() - began < 5
-    assert len(surveys) == 1
+    assert len(inspections) == 1
     rows = page.context["cl"].masters
     assert [row.level for row in rows] == ["ok"] * 4 + ["error"]
     assert "did not answer within 0.5 s" in page.content.decode()

@@ -110,7 +110,7 @@ def test_scan_finds_what_is_in_no_index() -> None:
 def test_what_is_not_shown_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(5):
         put(f"order:{number}", VALUE)
-    monkeypatch.setattr("redlock_django.operate.inspection.DEEPEST", 3)
+    monkeypatch.setattr("redlock_django.backends.inspection.MAX_LISTED", 3)
     ran = run("list_locks", "--all")
     assert ran.status == 0
     assert "stopped at 3: there may be more" in ran.said

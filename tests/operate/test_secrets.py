@@ -320,7 +320,7 @@ def test_reprs(held: Lock) -> None:
         service, service.settings, service.backend, *service.backend.addresses,
         links, *links.masters, *(vars(master) for master in links.masters),
         held, held._held_lease, lease, lease.tally, lease.tally.votes, said, COMMANDS,
-        held_locks(), held_locks().locks[0].holder, Sighting(0, lease.value.encode(), 1.0),
+        held_locks(), held_locks().locks[0].holder, Sighting("m1", lease.value.encode(), 1.0),
         master_status(), master_status("locked out"), counters["default"],
     ]  # fmt: skip
     with pytest.raises(RedlockError) as refused:

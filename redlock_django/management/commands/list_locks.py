@@ -10,10 +10,9 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 from redlock_django.engine.holders import Holding, HoldingState
-from redlock_django.locking.handler import locks
 from redlock_django.management.operating import OperatorCommand, described, iso, person
 from redlock_django.management.single_run import BAD_ARGUMENTS, NO_QUORUM
-from redlock_django.operate.inspection import DEEPEST, HeldLocks, held_locks
+from redlock_django.operate.inspection import MAX_LISTED, HeldLocks, held_locks
 
 sleep = time.sleep
 _DAY = 86_400
@@ -59,7 +58,7 @@ class Command(OperatorCommand):
             "--all",
             action="store_true",
             dest="every",
-            help=f"as many as can be listed, {DEEPEST} if nothing is searched",
+            help=f"as many as can be listed, {MAX_LISTED} if nothing is searched",
         )
         parser.add_argument(
             "--scan",
@@ -81,7 +80,7 @@ class Command(OperatorCommand):
         every = options["watch"]
         if every is None:
             page = self._list(options)
-            if not _enough(page):
+            if not page.complete:
                 raise CommandError(_too_few(page), returncode=NO_QUORUM)
             return
         if not 0 < every < _DAY:
@@ -91,7 +90,7 @@ class Command(OperatorCommand):
         try:
             while True:
                 page = self._list(options)
-                if not _enough(page):
+                if not page.complete:
                     self.warn(_too_few(page))
                 self.stdout.flush()
                 sleep(every)
@@ -105,7 +104,7 @@ class Command(OperatorCommand):
             state=None if options["state"] is None else HoldingState(options["state"]),
             order=("-" if options["reverse"] else "") + options["order"],
             offset=0 if options["every"] else options["offset"],
-            limit=DEEPEST if options["every"] else options["limit"],
+            limit=MAX_LISTED if options["every"] else options["limit"],
             scan=options["scan"],
         )
         watched = options["watch"] is not None
@@ -133,21 +132,20 @@ class Command(OperatorCommand):
             self.warn(f"stopped at {page.stopped_at}: there may be more")
         elif page.total > len(page.locks):
             self.warn(f"{len(page.locks)} of {page.total}: see --offset, --limit and --all")
-        elif not page.locks and not self.as_json and _enough(page):
+        elif not page.locks and not self.as_json and page.complete:
             self.warn("nothing is held")
 
 
 def _document(page: HeldLocks) -> dict[str, Any]:
-    names = locks[page.using].backend.names
     return {
         "using": page.using,
         "at": iso(time.time()),
-        "masters": list(names),
+        "masters": list(page.servers),
         "silent": dict(page.silent),
-        "quorum": _enough(page),
+        "quorum": page.complete,
         "total": page.total,
         "stopped_at": page.stopped_at,
-        "locks": [described(holding, names) for holding in page.locks],
+        "locks": [described(holding) for holding in page.locks],
     }
 
 
@@ -155,7 +153,7 @@ def _row(holding: Holding) -> tuple[str, ...]:
     return (
         holding.resource,
         holding.state.value,
-        f"{len(holding.leading)}/{holding.masters}",
+        f"{len(holding.leading)}/{len(holding.servers)}",
         "never ends" if holding.ttl is None else f"{holding.ttl:.1f} s",
         (iso(holding.since) or "?").partition(".")[0].replace("T", " "),
         holding.fingerprint,
@@ -163,13 +161,8 @@ def _row(holding: Holding) -> tuple[str, ...]:
     )
 
 
-def _enough(page: HeldLocks) -> bool:
-    backend = locks[page.using].backend
-    return not backend.short([n for n, name in enumerate(backend.names) if name not in page.silent])
-
-
 def _too_few(page: HeldLocks) -> str:
-    masters = len(locks[page.using].backend.names)
+    masters = len(page.servers)
     return (
         f"only {masters - len(page.silent)} of {masters} masters answered, "
         "too few to tell what is held"

@@ -12,7 +12,7 @@ from redlock_django.conf.settings import load
 from redlock_django.engine.commands import Deployment, ms
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.handler import deployments_of
-from redlock_django.wire.declare import Standing, close, declare, drained, look
+from redlock_django.wire.declare import Standing, close, declare, drained, read_standing
 from redlock_django.wire.join import Unfit
 
 logger = logging.getLogger("redlock_django")
@@ -65,7 +65,7 @@ class Command(BaseCommand):
         for address in options.addresses:
             try:
                 standings.append(
-                    look(address, deployment, options.tolerate, options.connect_timeout)
+                    read_standing(address, deployment, options.tolerate, options.connect_timeout)
                 )
             except Unfit as error:
                 faults.append(f"{address.name} {error}")

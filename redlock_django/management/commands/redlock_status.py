@@ -10,7 +10,7 @@ from django.core.management.base import CommandError
 from redlock_django.locking.handler import locks
 from redlock_django.management.operating import OperatorCommand, iso
 from redlock_django.management.single_run import BAD_ARGUMENTS, NO_QUORUM
-from redlock_django.operate.health import MasterStatus, master_status, quorums
+from redlock_django.operate.health import ServerHealth, master_status, quorums
 from redlock_django.wire.acl import least_acl
 
 FAULTY = 1
@@ -29,7 +29,7 @@ class Command(OperatorCommand):
         """Ask, and show what was answered."""
         using = options["using"]
         masters = master_status(using)
-        groups = quorums(masters, using)
+        groups = quorums(masters)
         if self.as_json:
             self.write_json(
                 {
@@ -40,7 +40,7 @@ class Command(OperatorCommand):
                     "needed": sum(one.needed for one in groups),
                     "quorum": all(one.counted >= one.needed for one in groups),
                     "groups": [
-                        {"masters": one.masters, "counted": one.counted, "needed": one.needed}
+                        {"masters": one.servers, "counted": one.counted, "needed": one.needed}
                         for one in groups
                     ],
                 }
@@ -53,7 +53,7 @@ class Command(OperatorCommand):
             )
         self._notes(using, masters)
         summary = "\n".join(
-            f"{using}: {one.group}{one.counted} of {one.masters} masters are counted, "
+            f"{using}: {one.label}{one.counted} of {one.servers} masters are counted, "
             f"{one.needed} are needed."
             for one in groups
         )
@@ -64,16 +64,16 @@ class Command(OperatorCommand):
         if not self.as_json:
             self.stderr.write(summary, self.style.SUCCESS)
 
-    def _notes(self, using: str, masters: tuple[MasterStatus, ...]) -> None:
+    def _notes(self, using: str, masters: tuple[ServerHealth, ...]) -> None:
         for one in masters:
             for _, text in one.faults:
                 self.warn(f"{one.name} {text}")
         if any(code == "acl" for one in masters for code, _ in one.faults):
-            prefix = locks[using].backend.deployment.prefix
+            prefix = locks[using].settings.key_prefix
             self.stderr.write(f"The least rights that work: {least_acl(prefix)}")
 
 
-def _described(one: MasterStatus) -> dict[str, Any]:
+def _described(one: ServerHealth) -> dict[str, Any]:
     health = one.health
     known: dict[str, Any] = {}
     if health is not None:
@@ -107,7 +107,7 @@ _KEYS = (
 )  # fmt: skip
 
 
-def _row(one: MasterStatus) -> tuple[str, ...]:
+def _row(one: ServerHealth) -> tuple[str, ...]:
     health = one.health
     counted = "yes" if one.counted else "no"
     faults = ", ".join(code for code, _ in one.faults)

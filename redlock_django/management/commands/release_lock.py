@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 
 from django.core.management.base import CommandError, CommandParser
 
-from redlock_django.engine.holders import Holding, merge
-from redlock_django.locking.handler import locks
+from redlock_django.engine.holders import Holding
 from redlock_django.locking.names import check_resource, printable
 from redlock_django.management.operating import OperatorCommand, iso, person, whoever
 from redlock_django.management.single_run import BAD_ARGUMENTS, NO_QUORUM
@@ -109,7 +108,7 @@ class Command(OperatorCommand):
         by: str,
         options: Mapping[str, Any],
     ) -> Result:
-        held = _by_holder(holding) if holding else []
+        held = holding.by_holder() if holding else []
         wanted = [one for one in held if options["holder"] in (None, one.fingerprint)]
         if not options["force"]:
             wanted = wanted[:1]
@@ -137,7 +136,7 @@ class Command(OperatorCommand):
             self.warn(f"{one.resource} is held by {person(one.holder)}")
             self.warn(
                 f"  lock {one.fingerprint} ({one.state.value}), since {iso(one.since) or '?'}, "
-                f"{left}, on {len(one.leading)} of {one.masters} masters"
+                f"{left}, on {len(one.leading)} of {len(one.servers)} masters"
             )
         return self.asked(f"{RISK}\nType 'yes' to release it: ")
 
@@ -154,22 +153,11 @@ def _check_that_it_was_seen(options: Mapping[str, Any]) -> None:
         raise CommandError(problem, returncode=BAD_ARGUMENTS)
 
 
-def _by_holder(holding: Holding) -> list[Holding]:
-    """Give what each of several holders of one resource has, the leading one first."""
-    seen = (*holding.leading, *holding.rivals)
-    return [
-        merge(holding.resource, [s for s in seen if s.value == value], holding.masters, ())
-        for value in dict.fromkeys(sighting.value for sighting in seen)
-    ]
-
-
 def _nothing(key: str, page: HeldLocks, held: list[Holding]) -> Result:
     """Say of a key why there is nothing to free."""
-    backend = locks[page.using].backend
-    answered = [n for n, name in enumerate(backend.names) if name not in page.silent]
     if held:
         outcome = ReleaseOutcome.CHANGED
-    elif backend.spans[backend.group_of(key)] in backend.short(answered):
+    elif key in page.undecided:
         outcome = ReleaseOutcome.NO_QUORUM
     else:
         outcome = ReleaseOutcome.NOT_HELD

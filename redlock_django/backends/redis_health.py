@@ -1,0 +1,89 @@
+"""What is wrong with a master for locks, from what it reports of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from redlock_django.backends.inspection import ServerHealth
+from redlock_django.conf.masters import caches_on
+from redlock_django.engine.commands import Deployment
+from redlock_django.engine.health import Health
+from redlock_django.wire.acl import LOCKS, WAITING
+from redlock_django.wire.address import Address
+
+HARMLESS = frozenset({"policy", "cache", "waiting"})
+"""Faults that are reported, and with which a master is counted all the same."""
+
+
+def health_of(
+    index: int,
+    reports: Mapping[int, Health],
+    *,
+    deployment: Deployment,
+    addresses: Sequence[Address],
+    tolerate: frozenset[str],
+    silent: Mapping[int, str],
+    forbidden: frozenset[int],
+) -> ServerHealth:
+    """Return the health of the master with this index, given what all masters reported.
+
+    The codes of its faults are `unreachable`, those of `wire.join.faults`, `acl`, `twin` (the same
+    server as another), `clock`, `deployment`, `untrusted`, and the HARMLESS ones: `policy` (it
+    would evict locks if it had a limit), `cache` (a cache's `clear()` empties it) and `waiting`
+    (its ACL does not let it call waiters). Masters in `forbidden` are silent because of their ACL.
+    """
+    name, report, reason = deployment.names[index], reports.get(index), ""
+    if report is None:
+        reason = silent.get(index, "did not answer")
+        faults = [("acl" if index in forbidden else "unreachable", reason)]
+    else:
+        twins = [
+            deployment.names[other]
+            for other, one in reports.items()
+            if one.run_id == report.run_id and other != index
+        ]
+        offsets = sorted(one.offset for one in reports.values())
+        faults = list(_faults(report, deployment, offsets[len(offsets) // 2], twins))
+    counted = all(code in HARMLESS | tolerate for code, _ in faults)
+    if addresses and (caches := caches_on(addresses[index])):
+        named = ", ".join(map(repr, caches))
+        faults.append(("cache", f"clearing the cache {named} empties it: give locks their own"))
+    return ServerHealth(
+        name=name, health=report, reason=reason, faults=tuple(faults), counted=counted
+    )
+
+
+def twin_fault(others: Sequence[str]) -> tuple[str, str]:
+    """Return the fault of a server that has these other names, too."""
+    return "twin", f"is the same server as {', '.join(others)}: none of them is counted"
+
+
+def _faults(
+    report: Health, deployment: Deployment, middle: float, twins: Sequence[str]
+) -> Iterator[tuple[str, str]]:
+    yield from report.faults
+    if report.policy != "noeviction" and not report.maxmemory:
+        text = f"would evict locks if it had a maxmemory (maxmemory-policy {report.policy})"
+        yield "policy", f"{text}: set it to noeviction"
+    if missing := [command for command in report.forbidden if command in LOCKS]:
+        text = (
+            f"its ACL forbids {', '.join(missing)} (docs/reference/acl.md has the least that works)"
+        )
+        yield "acl", text
+    if missing := [command for command in report.forbidden if command in WAITING]:
+        text = (
+            f"its ACL forbids {', '.join(missing)}: it cannot wake waiters (docs/reference/acl.md)"
+        )
+        yield "waiting", text
+    if twins:
+        yield twin_fault(twins)
+    if abs(report.offset - middle) > deployment.max_clock_skew:
+        yield "clock", f"its clock is {report.offset - middle:+.1f} s off the other masters'"
+    if report.deployment not in ("", deployment.fingerprint):
+        other = f"its marker says {report.deployment!r}, this alias {deployment.fingerprint!r}"
+        other += " (after a planned change: manage.py redlock_init --reconfigure)"
+        yield "deployment", other
+    elif report.ready_in is None and deployment.restart_delay and "get" not in report.forbidden:
+        yield "untrusted", "is not trusted yet: it is fresh, or has restarted"
+    elif report.ready_in:
+        yield "untrusted", f"has restarted: trusted in {report.ready_in:.0f} s"

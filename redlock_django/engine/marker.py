@@ -1,0 +1,61 @@
+"""The query that asks whether a master may be trusted, and writes its marker where it has none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+from redlock_django.engine.queries import Query
+
+
+class JoinReply(NamedTuple):
+    """What a master answers to `Join`. `time` and `ready_at` in µs of its clock.
+
+    `status` is KNOWN, MARKED or MISMATCH. `reason` says why the marker was written ("fresh",
+    "restarted", "stepped", or "" where it was not); for MISMATCH it is the other deployment's
+    fingerprint.
+    """
+
+    status: int
+    time: int
+    ready_at: int
+    marker: bytes
+    reason: str
+
+    @classmethod
+    def of(cls, reply: Sequence[Any]) -> JoinReply:
+        """Read a reply that begins with the status."""
+        status, time, ready_at, marker, reason = reply
+        return cls(status, time, ready_at, marker, reason.decode(errors="replace"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Join(Query[JoinReply]):
+    """Ask whether a master may be trusted, and write its marker where it has none.
+
+    `how` is "join", "distrust" (its clock stepped), "trust" (at once) or "reconfigure" (replace
+    the marker of another deployment). `fingerprint` is what the marker is to say of the
+    deployment, and `delay` (µs) is when the master is trusted; None for those of `deployment`.
+    """
+
+    name: ClassVar[str] = "join"
+
+    run_id: str
+    how: str
+    fingerprint: str | None = None
+    delay: int | None = None
+
+    def keys(self) -> list[str]:
+        return [self.deployment.marker]
+
+    def arguments(self) -> list[str | int | bytes]:
+        fingerprint, delay = self.fingerprint, self.delay
+        if fingerprint is None:
+            fingerprint = self.deployment.fingerprint
+        if delay is None:
+            delay = round(self.deployment.restart_delay * 1_000_000)
+        return [self.run_id, fingerprint, delay, self.how]
+
+    def read(self, reply: Sequence[Any]) -> JoinReply:
+        return JoinReply.of(reply)
