@@ -9,7 +9,6 @@ from dataclasses import replace
 from enum import Enum
 
 from redlock_django.engine.holders import HoldingState
-from redlock_django.engine.quorum import quorum
 from redlock_django.exceptions import QuorumUnreachable, ResourceLocked
 from redlock_django.idempotency.decorator_options import store_of
 from redlock_django.idempotency.key import LockOfKey, lock_name
@@ -50,12 +49,11 @@ def is_running(key_hash: str, aliases: Sequence[str]) -> bool | None:
     """Say whether the lock of a key is held; None where too few masters answer to tell."""
     known = True
     for alias in aliases:
-        page = who_holds(lock_name(key_hash), using=alias)
-        if any(holding.state in _HELD for holding in page.locks):
+        found = who_holds(lock_name(key_hash), using=alias)
+        if any(holding.state in _HELD for holding in found.locks):
             return True
-        masters = locks[alias].backend.deployment.masters
-        unclear = any(holding.state is HoldingState.UNCLEAR for holding in page.locks)
-        if unclear or masters - len(page.silent) < quorum(masters):
+        unclear = any(holding.state is HoldingState.UNCLEAR for holding in found.locks)
+        if unclear or found.undecided:
             known = False
     return False if known else None
 
