@@ -16,7 +16,7 @@ from redlock_django.engine.rounds import Pause, Round, Step
 from redlock_django.engine.validity import Lease, LeaseState
 from redlock_django.wire.link import nobody
 from redlock_django.wire.waiters import Waiter
-from tests.engine.judge import Holding, Judge
+from tests.engine.checker import Checker, Holding
 from tests.engine.network import Exchange, Line, Wire
 from tests.engine.world import EPOCH, Clock, SimulatedMaster, Violation, World
 
@@ -38,7 +38,7 @@ class Client:
         world: World,
         name: str,
         clock: Clock,
-        judge: Judge,
+        checker: Checker,
         *,
         wall_error: float,
         stalls: float = 0.0,
@@ -47,8 +47,8 @@ class Client:
         self.world = world
         self.name = name
         self.clock = clock
-        self.judge = judge
-        self.luck: Random = world.luck(f"client {name}")
+        self.checker = checker
+        self.rng: Random = world.rng(f"client {name}")
         self.service: SimulatedGroup | SimulatedGroups
         self.wire: Wire  # of the group that it asks, or asked last
         self.gone = False
@@ -62,7 +62,7 @@ class Client:
         self._program: Program
         self._safe = False  # an interrupt may strike now
         self._ticket = 0
-        self._vain = 0  # how often in a row it was told that no quorum is to be had
+        self._unreachable = 0  # how often in a row it was told that no quorum is to be had
         self._rested = -1.0  # when it rested last
         self._exchange: Exchange | None = None
         self._tokens: list[str] = []
@@ -163,12 +163,12 @@ class Client:
         self.world.seen["killed"] += 1
         self.gone = True
         for token in self._tokens:
-            self.judge.alive[token] = False
+            self.checker.alive[token] = False
         if self.lease is not None:
             self.world.seen["killed holding"] += 1
-            self.judge.ended(self.lease)
-        self.judge.asking.pop(self.name, None)
-        self.judge.dead.add(self.name)
+            self.checker.ended(self.lease)
+        self.checker.asking.pop(self.name, None)
+        self.checker.dead.add(self.name)
         self._program.close()
         for wire in self.wires:
             wire.close()
@@ -189,14 +189,14 @@ class Client:
             except StopIteration:
                 self.idle = True
                 return
-            if self._struck():
+            if self._is_interrupted():
                 resume = partial(self._program.throw, Interrupted())
                 continue
             if isinstance(step, Pause):
-                self._rest(step.seconds)
+                self._pause_for(step.seconds)
                 return
-            self._say(step)
-            if self._struck():
+            self._send_round(step)
+            if self._is_interrupted():
                 self._abandon()
                 resume = partial(self._program.throw, Interrupted())
             elif step.awaited:
@@ -225,7 +225,7 @@ class Client:
             for group, part in self.service.parts(lease)
         ]
 
-    def _say(self, asked: Round) -> None:
+    def _send_round(self, asked: Round) -> None:
         if not asked.awaited:
             self._exchange = None
             self.wire.begin(self.wire.exchange(asked, nobody))
@@ -235,10 +235,10 @@ class Client:
         self._exchange = self.wire.exchange(asked, partial(self._decided, self._ticket, asked))
         self.wire.begin(self._exchange)
 
-    def _rest(self, seconds: float) -> None:
+    def _pause_for(self, seconds: float) -> None:
         called = partial(self.world.after, 0.0, self.hear, self._go_on, self._ticket)
         if self.waiter is not None:
-            self.judge.queues(self.name)
+            self.checker.queues(self.name)
             self.waiter.wake = called
             if self.waiter.decided:
                 called()
@@ -257,8 +257,8 @@ class Client:
         else:
             self.world.seen["called in vain"] += 1
 
-    def _struck(self) -> bool:
-        if not (self._safe and self._strikes and self.luck.random() < self._strikes):
+    def _is_interrupted(self) -> bool:
+        if not (self._safe and self._strikes and self.rng.random() < self._strikes):
             return False
         # A second interrupt, into the undo of the first, is beyond any promise.
         self._safe = False
@@ -281,9 +281,9 @@ class Client:
     def _go_on(self, ticket: int) -> None:
         if ticket != self._ticket:
             return
-        if self._stalls > 0 and self.luck.random() < self._stalls:
-            seconds = self.luck.uniform(0, 1.5 * self.service.deployment.max_ttl)
-            if self.luck.random() < 0.5:
+        if self._stalls > 0 and self.rng.random() < self._stalls:
+            seconds = self.rng.uniform(0, 1.5 * self.service.deployment.max_ttl)
+            if self.rng.random() < 0.5:
                 self.pause(seconds)
                 self.hear(self._send, ticket, None)
             else:
@@ -312,34 +312,34 @@ class Client:
         stop_at: float,
     ) -> Program:
         """Take locks, hold them, renew them, free them, again and again."""
-        luck = self.luck
+        rng = self.rng
         while True:
             # Where no quorum is to be had it asks less and less often, as its user would: most
             # rounds would find nobody to ask, and show nothing.
-            yield Pause(luck.expovariate(1 / max(busy, min(0.05 * self._vain, 0.5))))
+            yield Pause(rng.expovariate(1 / max(busy, min(0.05 * self._unreachable, 0.5))))
             if self.world.now >= stop_at:
                 return
-            if luck.random() < two and len(names) > 1:
-                several = 2 if len(self.wires) == 1 else luck.randint(2, min(3, len(names)))
-                resources = tuple(luck.sample(names, several))
+            if rng.random() < two and len(names) > 1:
+                several = 2 if len(self.wires) == 1 else rng.randint(2, min(3, len(names)))
+                resources = tuple(rng.sample(names, several))
             else:
-                resources = (luck.choice(names),)
-            ttl = luck.uniform(*ttls)
-            wait = luck.choice((0.0, 0.0, luck.uniform(0, 1.5)))
-            if self._vain > 1:
+                resources = (rng.choice(names),)
+            ttl = rng.uniform(*ttls)
+            wait = rng.choice((0.0, 0.0, rng.uniform(0, 1.5)))
+            if self._unreachable > 1:
                 wait = 0.0
-            yield from self.once(resources, ttl, wait, luck.uniform(0, 1.6) * ttl)
+            yield from self.once(resources, ttl, wait, rng.uniform(0, 1.6) * ttl)
 
     def once(self, resources: tuple[str, ...], ttl: float, wait: float, hold: float) -> Program:
         """Take a lock, hold it for some seconds, free it."""
         self._safe = True
-        self.judge.asks(self.name, resources)
+        self.checker.asks(self.name, resources)
         try:
             lease = yield from self.service.acquire(resources, ttl, wait, '{"pid":1}')
         except NotAcquired as error:
             kind = {ResourceLocked: "locked", QuorumUnreachable: "unreachable"}[type(error)]
             self.world.seen[kind] += 1
-            self._vain = self._vain + 1 if kind == "unreachable" else 0
+            self._unreachable = self._unreachable + 1 if kind == "unreachable" else 0
             self.world.note(self.name, "gives up:", error)
             return
         except Interrupted:
@@ -347,11 +347,11 @@ class Client:
             return
         finally:
             self._safe = False
-            asked = self.judge.asking.pop(self.name, None)
-        self._vain = 0
+            asked = self.checker.asking.pop(self.name, None)
+        self._unreachable = 0
         self.lease = lease
-        self.judge.granted(self, lease, self._held(lease))
-        self.judge.turn(lease, asked)
+        self.checker.granted(self, lease, self._held(lease))
+        self.checker.turn(lease, asked)
         yield from self._hold(ttl, hold)
 
     def each(self, names: list[str], ttl: float, wait: float, hold: float) -> Program:
@@ -369,7 +369,7 @@ class Client:
             self._safe = False
         lease, self.lease = self.lease, None
         assert lease is not None
-        self.judge.ended(lease)
+        self.checker.ended(lease)
         self._safe = True
         try:
             yield from self.service.release(lease)
@@ -382,7 +382,7 @@ class Client:
         """Hold to the end and renew as the renewal service does; else hold to the last moment."""
         lease = self.lease
         assert lease is not None
-        renews, state = self.luck.random() < 0.6, LeaseState.RENEWED
+        renews, state = self.rng.random() < 0.6, LeaseState.RENEWED
         while True:
             now = self.read()
             if self.void(lease):
@@ -409,16 +409,16 @@ class Client:
                 return
             # Of several parts the one that ends first may live longer, and another be unknown.
             if state is LeaseState.RENEWED or lease.until != before:
-                self.judge.renewed(self._held(lease))
+                self.checker.renewed(self._held(lease))
             if state is LeaseState.UNKNOWN:
                 self.world.seen["unknown"] += 1
 
     def fresh(self) -> Iterator[str]:
-        """Tokens, each of which the judge hears of."""
+        """Tokens, each of which the checker hears of."""
         while True:
-            token = f"{self.luck.getrandbits(128):032x}"
+            token = f"{self.rng.getrandbits(128):032x}"
             self._tokens.append(token)
-            self.judge.drawn(token)
+            self.checker.drawn(token)
             yield token
 
     def proposals(self) -> Iterator[int]:
@@ -430,7 +430,7 @@ class Client:
         """Seconds between rounds, as `backends.base` draws them."""
         for tries in count():
             longest = min(0.1, 0.002 * 2.0 ** min(tries, 8))
-            yield self.luck.uniform(longest / 4, longest)
+            yield self.rng.uniform(longest / 4, longest)
 
 
 def _watch(world: World, commands: tuple[Command | None, ...], tally: Tally) -> None:

@@ -21,12 +21,12 @@ HOT = {
     "redlock_django/backends": "memory",
     "redlock_django/engine": "commands fencing quorum refusal rounds validity waiting",
     "redlock_django/wire": "master steps waiters",
-    "tests/engine": "clients groups judge network simulator stepping world",
+    "tests/engine": "clients groups checker network simulator stepping world",
 }
 SAME = ("--first", "0", "--seeds", "20", "--jobs", "1")  # seeds that are run both ways
 
 
-def built() -> Path:
+def compiled_copy() -> Path:
     """Where the compiled copy of this source, for this Python, stands."""
     text = sha256(sys.version.encode())
     for tree in TREES:
@@ -39,10 +39,10 @@ def built() -> Path:
 
 
 def _build(index: Path) -> None:
-    begun = index.with_suffix(f".{os.getpid()}")
+    unfinished = index.with_suffix(f".{os.getpid()}")
     for tree in TREES:
-        copytree(ROOT / tree, begun / tree, ignore=ignore_patterns("__pycache__"))
-    for folder in (begun / "tests", begun / "tests/engine"):
+        copytree(ROOT / tree, unfinished / tree, ignore=ignore_patterns("__pycache__"))
+    for folder in (unfinished / "tests", unfinished / "tests/engine"):
         (folder / "__init__.py").touch()  # by which Cython tells a module's name
     files = [f"{folder}/{name}.py" for folder, names in HOT.items() for name in names.split()]
     command = ("cythonize", "-q", "-3", "-i", "-j", f"{os.cpu_count() or 1}")
@@ -50,13 +50,13 @@ def _build(index: Path) -> None:
     hints = ("-X", "annotation_typing=False")
     silent = {**os.environ, "CFLAGS": "-O2 -w"}  # it warns of what never happens
     try:
-        subprocess.run([*command, *hints, *files], cwd=begun, env=silent, check=True)
-        begun.rename(index)
+        subprocess.run([*command, *hints, *files], cwd=unfinished, env=silent, check=True)
+        unfinished.rename(index)
     finally:
-        rmtree(begun, ignore_errors=True)
+        rmtree(unfinished, ignore_errors=True)
 
 
-def _told(index: Path) -> str:
+def _output(index: Path) -> str:
     command = [sys.executable, "-P", "-m", "tests.engine.sweep", *SAME]
     path = {**os.environ, "PYTHONPATH": str(index)}
     done = subprocess.run(command, env=path, check=True, stdout=subprocess.PIPE, text=True)
@@ -67,8 +67,8 @@ def main(argv: list[str]) -> None:
     """The command line: that of `sweep`, in whose place it is run."""
     if which("cythonize") is None:
         sys.exit("there is no Cython here: uv run --group release python -m tests.engine.compiled")
-    index = built()
-    if _told(index) != _told(ROOT):
+    index = compiled_copy()
+    if _output(index) != _output(ROOT):
         sys.exit("compiled, the same seeds tell other stories")
     os.environ["PYTHONPATH"] = str(index)
     os.execv(sys.executable, [sys.executable, "-P", "-m", "tests.engine.sweep", *argv])

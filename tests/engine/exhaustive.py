@@ -1,15 +1,15 @@
-"""Every story of a few clients and masters, told with the real scripts and the real rule.
+"""Every trace of a few clients and masters, start with the real scripts and the real rule.
 
 A state holds the masters' memories, what is in flight, and what each client has heard. A
 message may be worked on at any time or be lost, and so may its reply; the key of a client
 that is through (it released, gave up or crashed) may go away at any time. Only the number
-of losses in one story is bounded.
+of losses in one trace is bounded.
 
 Which master is which makes no difference to any of it, so states that differ in nothing else
 are one.
 
 `uv run python -m tests.engine.exhaustive --masters 5 --clients 2 --losses 1` visits every state
-from many beginnings, and says how many there were.
+from many starts, and says how many there were.
 """
 
 from __future__ import annotations
@@ -81,11 +81,11 @@ class Rule(NamedTuple):
 
 
 class Broken(AssertionError):
-    """A story in which two held at once, or a fence went back."""
+    """A trace in which two held at once, or a fence went back."""
 
 
 class Search:
-    """All stories that begin with these fences, one a master, and proposals, one a client."""
+    """All traces that begin with these fences, one a master, and proposals, one a client."""
 
     def __init__(
         self, rule: Rule, fences: tuple[int, ...], proposals: tuple[int, ...], losses: int
@@ -107,7 +107,7 @@ class Search:
         self._shape = Struct(f"<{len(fences)}H3H")
         self._moves = cache(self._moved)
         self._work = cache(self._worked)
-        self._judge = cache(self._judged)
+        self._decide = cache(self._decided)
         self._turn = cache(self._turned)
         seats = (Seat(None, "a"),) * len(proposals)
         columns = sorted(self._number(Column(-1, fence, seats)) for fence in fences)
@@ -115,7 +115,7 @@ class Search:
         self.first = self._state(columns, asking, 0, 0)
 
     def run(self) -> int:
-        """Visit every state; returns how many there are. Raises Broken with the story."""
+        """Visit every state; returns how many there are. Raises Broken with the trace."""
         before: dict[State, State | None] = {self.first: None}
         stack = [self.first]
         while stack:
@@ -126,15 +126,15 @@ class Search:
                         before[following] = state
                         stack.append(following)
             except Broken as end:
-                raise Broken("\n".join((*self._story(state, before), str(end)))) from None
+                raise Broken("\n".join((*self._trace(state, before), str(end)))) from None
         return len(before)
 
-    def _story(self, state: State, before: dict[State, State | None]) -> list[str]:
-        story = []
+    def _trace(self, state: State, before: dict[State, State | None]) -> list[str]:
+        trace = []
         while (earlier := before[state]) is not None:
-            story.append(next(what for what, then in self._next(earlier) if then == state))
+            trace.append(next(what for what, then in self._next(earlier) if then == state))
             state = earlier
-        return story[::-1]
+        return trace[::-1]
 
     def _state(
         self, columns: Iterable[int], clients: tuple[Client, ...], last: int, losses: int
@@ -182,11 +182,11 @@ class Search:
         moves = []
         if client.phase == THROUGH and column.owner == number:
             freed = self._number(column._replace(owner=-1))
-            moves.append(Move(f"{name}'s key leaves {_told(column)}", freed))
+            moves.append(Move(f"{name}'s key leaves {_described(column)}", freed))
         vote, waits = column.seats[number]
         if waits:
-            what = f"{_told(column)} works on {name}'s {waits[0]}"
-            gone = f"{name}'s {waits[0]} to {_told(column)} is lost"
+            what = f"{_described(column)} works on {name}'s {waits[0]}"
+            gone = f"{name}'s {waits[0]} to {_described(column)} is lost"
             before = column.owner, column.fence
             *after, said = self._work(*before, number, waits[0], client)
 
@@ -195,7 +195,7 @@ class Search:
                 return self._number(Column(owner, fence, seats))
 
             if waits[0] != ("a", "c", "", "")[client.phase] or vote is not None:
-                # Nobody waits for the reply: that it is lost makes no other story.
+                # Nobody waits for the reply: that it is lost makes no other trace.
                 moves += [
                     Move(f"{what}, late", seated(vote, *after)),
                     Move(gone, seated(vote, *before), lost=True),
@@ -219,10 +219,10 @@ class Search:
         rest.sort()
         client = clients[number]
         votes = tuple(self._columns[index].seats[number].vote for index in rest)
-        after = self._judge(client, votes)
+        after = self._decide(client, votes)
         if after.phase == client.phase:
             return self._state(rest, clients, last, losses)
-        # What it has heard is of no use any more: forgetting it joins stories.
+        # What it has heard is of no use any more: forgetting it joins traces.
         more = "c" if after.phase == CONFIRMING else ""
         rest = sorted(self._turn(index, number, more) for index in rest)
         if after.phase == HOLDING:
@@ -238,7 +238,7 @@ class Search:
         seat = Seat(None, column.seats[number].waits + more)
         return self._number(column._replace(seats=_put(column.seats, number, seat)))
 
-    def _judged(self, client: Client, votes: tuple[Vote | None, ...]) -> Client:
+    def _decided(self, client: Client, votes: tuple[Vote | None, ...]) -> Client:
         tally = Tally(len(votes), skew=self.deployment.skew, rivals=client.phase == ASKING)
         for index, vote in enumerate(votes):
             if vote is not None:
@@ -279,7 +279,7 @@ class Search:
         vote = command.vote(master.say(command, 0, b"trusted")[1:])
         now = master.get(lock)
         owner = -1 if now is None else VALUES.index(now.decode())
-        # The reasons are for people; without them more stories are one.
+        # The reasons are for people; without them more traces are one.
         return owner, int(master.get(counter) or 0), vote._replace(reason="", ttl=None)
 
 
@@ -287,25 +287,25 @@ def _put(parts: tuple[Part, ...], index: int, part: Part) -> tuple[Part, ...]:
     return (*parts[:index], part, *parts[index + 1 :])
 
 
-def _told(column: Column) -> str:
+def _described(column: Column) -> str:
     lock = f"{NAMES[column.owner]}'s lock" if column.owner >= 0 else "no lock"
     return f"a master with {lock} and fence {column.fence}"
 
 
-def beginnings(masters: int, clients: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+def starts(masters: int, clients: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Fences and proposals to begin with, one of each kind that differs in more than names."""
     for fences in combinations_with_replacement((0, LEFT), masters):
         for others in product((NOW + 1, NOW + 2, NOW + 5), repeat=clients - 1):
             yield fences, (NOW + 1, *others)
 
 
-def visit(beginning: tuple[tuple[int, ...], tuple[int, ...]], losses: int) -> tuple[int, str]:
-    """How many states follow from a beginning, and the story in which a promise was broken."""
+def visit(start: tuple[tuple[int, ...], tuple[int, ...]], losses: int) -> tuple[int, str]:
+    """How many states follow from a start, and the trace in which a promise was broken."""
     gc.disable()  # it would look through millions of states for cycles, and they have none
     try:
-        return Search(Rule(), *beginning, losses).run(), ""
-    except Broken as story:
-        return 0, str(story)
+        return Search(Rule(), *start, losses).run(), ""
+    except Broken as trace:
+        return 0, str(trace)
     finally:
         gc.enable()
         gc.collect()
@@ -316,21 +316,21 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.engine.exhaustive")
     parser.add_argument("--masters", type=int, default=3, help="how many (3)")
     parser.add_argument("--clients", type=int, default=2, choices=(2, 3), help="how many (2)")
-    parser.add_argument("--losses", type=int, default=1, help="at most so many in a story (1)")
+    parser.add_argument("--losses", type=int, default=1, help="at most so many in a trace (1)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="on so many cores")
     options = parser.parse_args(argv)
     began, states = time.perf_counter(), 0
-    every = list(beginnings(options.masters, options.clients))
+    every = list(starts(options.masters, options.clients))
     with ProcessPoolExecutor(options.jobs) as pool:
         visits = pool.map(visit, every, repeat(options.losses))
-        for (fences, proposals), (found, story) in zip(every, visits, strict=True):
-            told = f"fences {fences} and proposals {proposals}"
-            if story:
+        for (fences, proposals), (found, trace) in zip(every, visits, strict=True):
+            start = f"fences {fences} and proposals {proposals}"
+            if trace:
                 pool.shutdown(wait=False, cancel_futures=True)
-                sys.stdout.write(f"{story}\n{told}\n")
+                sys.stdout.write(f"{trace}\n{start}\n")
                 return 1
             states += found
-            sys.stdout.write(f"{found:12,} states with {told}\n")
+            sys.stdout.write(f"{found:12,} states with {start}\n")
             sys.stdout.flush()
     took = time.perf_counter() - began
     sys.stdout.write(f"{states:12,} states in {took:.0f} s, and no promise was broken\n")

@@ -38,7 +38,7 @@ class SimulatedGroup(BaseBackend):
         self.wire = wire
         self.simulated = (self,)
         self.indexes = (0,)
-        self.said = LeaseState.RENEWED  # of the lease that was extended last
+        self.last_state = LeaseState.RENEWED  # of the lease that was extended last
 
     def clock(self) -> float:
         return self.client.read()
@@ -70,8 +70,10 @@ class SimulatedGroup(BaseBackend):
 
     def extend(self, lease: Lease, ttl: float) -> Any:
         self.client.wire = self.wire
-        self.said, lease = yield from rounds.extend(self.deployment, lease, ttl, now=self.clock())
-        return self.said, lease
+        self.last_state, lease = yield from rounds.extend(
+            self.deployment, lease, ttl, now=self.clock()
+        )
+        return self.last_state, lease
 
     def release(self, lease: Lease) -> Any:
         self.client.wire = self.wire
@@ -138,7 +140,7 @@ class SimulatedGroups(ShardedBackend):
 
     def extend(self, lease: Lease, ttl: float) -> Any:
         state, new = yield from self._run(self._extend(lease, ttl))
-        parts = [group.said for group, _ in self.parts(lease)]
+        parts = [group.last_state for group, _ in self.parts(lease)]
         if LeaseState.LOST in parts and state is not LeaseState.LOST:
             raise Violation(f"{self.client.name} believes in a lease that has lost a part")
         return state, new

@@ -100,7 +100,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a master votes twice", "quorum: the first vote of a master counts", Tally.cast,
         instead("... is not None", "vote.ballot is Ballot.FAILED and self.votes[master]"),
-        test_quorum.test_the_first_vote_of_a_master_stands,
+        test_quorum.test_the_first_vote_of_a_master_counts,
     ),
     Mutant(
         "any clock votes", "quorum: a clock too far from the median has no vote", Tally._near,
@@ -108,8 +108,8 @@ MUTANTS: tuple[Mutant, ...] = (
         schedules.a_master_whose_clock_ran_ahead_makes_no_second_holder,
     ),
     Mutant(
-        "rivals are not told apart", "quorum: one other holder, or a split vote", rounds.acquire,
-        argument(Tally, rivals="False"), schedules.a_proved_holder_is_not_asked_again,
+        "rivals are not distinguished", "quorum: one other holder, or a split vote", rounds.acquire,
+        argument(Tally, rivals="False"), schedules.a_proven_holder_ends_the_round,
     ),
     Mutant(
         "a split vote is a refusal", "quorum: a split vote is asked again", rounds.acquire,
@@ -127,15 +127,16 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "validity from the answer", "validity: starts before the first byte is sent",
         rounds.acquire,
-        argument(valid_until, started="now"), schedules.the_time_a_round_took_is_not_ours,
+        argument(valid_until, started="now"),
+        schedules.the_duration_of_a_round_shortens_the_validity,
     ),
     Mutant(
-        "elapsed is not looked at", "validity: won only if some is left", rounds.acquire,
+        "elapsed time is ignored", "validity: won only if some is left", rounds.acquire,
         never("now >= until"), schedules.a_round_longer_than_the_ttl_holds_nothing,
     ),
     Mutant(
-        "elapsed before the confirm round", "validity: checked after the confirm round",
-        rounds.acquire,
+        "elapsed time is read before the confirm round",
+        "validity: checked after the confirm round", rounds.acquire,
         together(
             instead("late, last = ...", "late, last, heard = False, tally, now"),
             instead("now >= until", "heard >= until"),
@@ -164,38 +165,38 @@ MUTANTS: tuple[Mutant, ...] = (
         "undo only what was granted", "rounds: an undo goes to all that may have granted",
         rounds._reached,
         instead("vote is None or ...", "vote is not None and vote.ballot is Ballot.GRANTED"),
-        partial(test_rounds.test_interrupted_undoes_all_but_who_surely_has_nothing, SystemExit),
+        partial(test_rounds.test_interrupted_undoes_where_it_may_be_granted, SystemExit),
     ),
     Mutant(
         "undo also what was refused", "rounds: no undo where it was surely refused",
         rounds._reached,
         always("vote.ballot is not Ballot.REFUSED"),
-        partial(test_rounds.test_interrupted_undoes_all_but_who_surely_has_nothing, SystemExit),
+        partial(test_rounds.test_interrupted_undoes_where_it_may_be_granted, SystemExit),
     ),
     Mutant(
         "cancelled without an undo", "rounds: a cancelled round releases", rounds.acquire,
         never("not resting"), schedules.interrupted_after_the_grants_nothing_is_left,
     ),
     Mutant(
-        "a driver that is gone is spoken to", "rounds: after GeneratorExit nothing can be undone",
+        "a closed protocol sends", "rounds: after GeneratorExit nothing can be undone",
         rounds.acquire,
         instead("GeneratorExit", "ZeroDivisionError"),
-        partial(test_rounds.test_a_driver_that_is_gone_is_told_nothing, lambda m: m.acquire()),
+        partial(test_rounds.test_a_closed_protocol_sends_nothing, lambda m: m.acquire()),
     ),
     Mutant(
         "a release cut off by Ctrl-C", "rounds: an interrupted release is sent again",
         rounds.release,
         without("yield Round(..., awaited=False)"),
-        partial(test_rounds.test_a_release_that_was_interrupted_is_said_again, RuntimeError),
+        partial(test_rounds.test_a_release_that_was_interrupted_is_sent_again, RuntimeError),
     ),
     Mutant(
         "too few answers are a success", "rounds: released, lost and unknown differ",
         rounds.release,
         instead("... if tally.denied else None", "False if tally.denied else True"),
-        test_rounds.test_released_says_none_where_nobody_knows,
+        test_rounds.test_a_release_is_none_where_too_few_answer,
     ),
     Mutant(
-        "pauses by chance alone", "rounds: retry when the refusal's PTTL has passed",
+        "pauses are only random", "rounds: retry when the refusal's PTTL has passed",
         waiting.retry_delay,
         always("left is None"), test_rounds.test_no_pause_is_longer_than_the_lock_in_the_way,
     ),
@@ -204,12 +205,12 @@ MUTANTS: tuple[Mutant, ...] = (
         never("self.bury"), test_rounds.test_a_release_can_bury_and_need_not_be_awaited,
     ),
     Mutant(
-        "acquire digs up", "master: no acquire after a tombstone", MemoryMaster._acquire,
+        "acquire ignores tombstones", "master: no acquire after a tombstone", MemoryMaster._acquire,
         without("return [BURIED, ...]"),
         test_rounds.test_a_release_can_bury_and_need_not_be_awaited,
     ),
     Mutant(
-        "heal digs up", "master: no heal after a tombstone", MemoryMaster._heal,
+        "heal ignores tombstones", "master: no heal after a tombstone", MemoryMaster._heal,
         without("return [BURIED, ...]"), schedules.a_heal_never_brings_back_what_was_released,
     ),
     Mutant(
@@ -232,26 +233,27 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "acquire overwrites", "master: each lock is absent or has this value",
         MemoryMaster._acquire,
-        never("lock is not None and lock != value"), schedules.who_overslept_frees_no_other,
+        never("lock is not None and lock != value"), schedules.a_late_release_frees_no_other_holder,
     ),
     Mutant(
         "compare the token only", "master: acquire compares the whole value", MemoryMaster._acquire,
         instead("lock != value", "lock[:32] != value[:32]"),
-        schedules.what_begins_with_our_token_need_not_be_ours,
+        schedules.a_value_that_only_begins_with_our_token_is_not_ours,
     ),
     Mutant(
         "free by the token only", "master: release compares the whole value", MemoryMaster._release,
         instead("lock == argv[1]", "(lock or b'')[:32] == argv[1][:32]"),
-        schedules.what_begins_with_our_token_need_not_be_ours,
+        schedules.a_value_that_only_begins_with_our_token_is_not_ours,
     ),
     Mutant(
         "plain DEL", "master: release deletes only this value", MemoryMaster._release,
-        instead("lock == argv[1]", "lock is not None"), schedules.who_overslept_frees_no_other,
+        instead("lock == argv[1]", "lock is not None"),
+        schedules.a_late_release_frees_no_other_holder,
     ),
     Mutant(
         "a resend is a new grant", "master: the same value again gets the same fence",
         MemoryMaster._acquire,
-        always("lock is None or fence is None"), schedules.the_same_words_twice_are_one_grant,
+        always("lock is None or fence is None"), schedules.the_same_acquire_twice_is_one_grant,
     ),
     Mutant(
         "fences from the clock alone", "fence: higher than the stored one", MemoryMaster._acquire,
@@ -261,7 +263,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "fences from the counter alone", "fence: at least the wall clock", MemoryMaster._acquire,
         instead("max(stored + 1, proposal)", "stored + 1"),
-        schedules.a_holder_without_memory_behind_it_still_has_the_higher_number,
+        schedules.fences_grow_after_all_masters_lost_their_memory,
     ),
     Mutant(
         "no clamp above", "fence: a proposal is at most TIME + skew", MemoryMaster._acquire,
@@ -271,41 +273,43 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "no clamp below", "fence: a proposal is at least TIME - skew", MemoryMaster._acquire,
         instead("max(proposal, now - skew)", "proposal"),
-        schedules.a_holder_without_memory_behind_it_still_has_the_higher_number,
+        schedules.fences_grow_after_all_masters_lost_their_memory,
     ),
     Mutant(
         "acquire counts a poisoned fence", "fence: acquire takes none above TIME + 2 skew",
         MemoryMaster._acquire,
         without("return [FENCE_AHEAD, ...]"),
-        schedules.a_counter_far_ahead_of_its_clock_is_not_counted,
+        schedules.a_fence_far_ahead_of_its_clock_is_not_counted,
     ),
     Mutant(
         "confirm stores a poisoned fence", "fence: confirm stores none above TIME + 2 skew",
         MemoryMaster._confirm,
-        without("return [FENCE_AHEAD, ...]"), schedules.no_confirmation_stores_a_number_far_ahead,
+        without("return [FENCE_AHEAD, ...]"), schedules.no_confirmation_stores_a_fence_far_ahead,
     ),
     Mutant(
         "heal stores a poisoned fence", "fence: heal stores none above TIME + 2 skew",
         MemoryMaster._heal,
-        without("return [FENCE_AHEAD, ...]"), schedules.no_heal_stores_a_number_far_ahead,
+        without("return [FENCE_AHEAD, ...]"), schedules.no_heal_stores_a_fence_far_ahead,
     ),
     Mutant(
-        "any text is a fence", "fence: 1 to 16 digits", MemoryMaster._acquire,
-        never("fence is not None and ..."), schedules.a_counter_that_is_no_number_is_not_counted,
+        "any string is a fence", "fence: 1 to 16 digits", MemoryMaster._acquire,
+        never("fence is not None and ..."), schedules.a_fence_that_is_not_a_number_is_not_counted,
     ),
     Mutant(
         "no confirm round", "fence: a confirm round unless a majority has it", rounds.acquire,
-        instead("settled(...)", "True"), schedules.what_a_crashed_writer_left_goes_to_a_majority,
+        instead("settled(...)", "True"),
+        schedules.a_fence_of_a_crashed_writer_is_written_to_a_majority,
     ),
     Mutant(
         "one master confirms for all", "fence: a majority has stored it", fencing.settled,
         instead("tally.majority(...)", "any(vote.fences[index] >= fence for vote in votes)"),
-        schedules.what_a_crashed_writer_left_goes_to_a_majority,
+        schedules.a_fence_of_a_crashed_writer_is_written_to_a_majority,
     ),
     Mutant(
         "confirmed by anybody", "fence: confirmed only where the lock is ours",
         MemoryMaster._confirm,
-        never("lock != argv[1]"), schedules.a_confirmation_counts_only_from_who_carries_the_lock,
+        never("lock != argv[1]"),
+        schedules.a_confirmation_counts_only_on_masters_that_have_the_lock,
     ),
     Mutant(
         "confirmed where it is gone", "fence: confirmed only where the lock still is",
@@ -332,7 +336,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "extended after the deadline", "extension: not asked after the old deadline", rounds.extend,
-        never("now >= lease.until", nth=1), test_rounds.test_nothing_is_said_after_the_deadline,
+        never("now >= lease.until", nth=1), test_rounds.test_nothing_is_sent_after_the_deadline,
     ),
     Mutant(
         "extended by a late answer", "extension: not answered after the old deadline",
@@ -369,15 +373,15 @@ MUTANTS: tuple[Mutant, ...] = (
         never("vote.ballot is Ballot.GRANTED"), schedules.a_healed_master_does_not_count_at_once,
     ),
     Mutant(
-        "nobody is healed", "extension: masters that forgot the lock are healed", rounds.extend,
+        "no master is healed", "extension: masters that forgot the lock are healed", rounds.extend,
         never("master in forgot"),
-        test_rounds.test_who_forgot_is_healed_in_the_next_and_counts_from_the_one_after,
+        test_rounds.test_a_master_that_forgot_is_healed_by_the_next_extension_and_counts_from_the_one_after,
     ),
     Mutant(
-        "who is being healed is not freed", "extension: a release goes to healed masters, too",
+        "a release skips masters being healed", "extension: a release goes to healed masters, too",
         rounds.release,
         instead("lease.reached | _forgot(lease)", "lease.reached"),
-        test_rounds.test_a_release_goes_to_who_may_carry_it_and_to_who_is_being_healed,
+        test_rounds.test_a_release_goes_to_masters_that_may_have_the_lock_and_to_those_being_healed,
     ),
     Mutant(
         "renewed beyond the hold", "extension: never beyond hold_until", renewal.next_extension,
@@ -393,66 +397,70 @@ MUTANTS: tuple[Mutant, ...] = (
         instead("min", "max"), test_queue.test_first_come_first_served,
     ),
     Mutant(
-        "the dead are waited for", "queue: a waiter that hears no call is skipped",
+        "dead waiters are called", "queue: a waiter that hears no call is skipped",
         MemoryMaster._call_first,
         instead("self.publish(...)", "(1, self.publish(channel.decode(), name))"),
         test_queue.test_the_dead_are_skipped_at_once,
     ),
     Mutant(
-        "overtaken by who does not wait", "queue: a free lock is reserved for the first",
+        "a client that does not wait overtakes", "queue: a free lock is reserved for the first",
         MemoryMaster._acquire,
         instead("first is not None", "first is not None and waiter"),
-        test_queue.test_whoever_comes_while_others_wait_does_not_overtake,
+        test_queue.test_a_client_that_comes_while_others_wait_does_not_overtake,
     ),
     Mutant(
-        "the place is the last asking's", "queue: the ticket is the first proposal",
+        "the ticket is the last proposal", "queue: the ticket is the first proposal",
         MemoryMaster._acquire,
         instead("proposal - age", "proposal"),
         test_queue.test_a_master_that_forgot_its_queue_gets_the_same_order_again,
     ),
     Mutant(
-        "two who came at once both go first", "queue: every master has the same order",
+        "equal tickets both go first", "queue: every master has the same order",
         MemoryMaster._call_first,
         instead("(ticket, waiter) < ...", "ticket <= score"),
-        test_queue.test_of_two_who_came_at_once_the_first_by_name_is_served,
+        test_queue.test_of_two_equal_tickets_the_first_by_name_is_served,
     ),
     Mutant(
-        "the place is by one's own clock", "queue: every master has the same order", waiting.behind,
+        "the ticket is by the client's own clock", "queue: every master has the same order",
+        waiting.behind,
         instead("least if ... else 0", "0"),
-        test_queue.test_what_a_wrong_clock_gains_within_the_skew_is_gone_when_it_asks_again,
+        test_queue.test_a_place_that_a_wrong_clock_gains_within_the_skew_is_lost_in_the_next_round,
     ),
     Mutant(
-        "who was stopped has a wrong clock", "queue: the ticket is the first proposal",
+        "a stopped waiter has a wrong clock", "queue: the ticket is the first proposal",
         waiting.behind,
         instead("most - round(...)", "most"),
-        test_queue.test_who_was_stopped_while_it_asked_is_not_taken_for_one_whose_clock_is_wrong,
+        test_queue.test_a_waiter_that_was_stopped_in_a_round_does_not_have_a_wrong_clock,
     ),
     Mutant(
-        "a few say that a clock is wrong", "queue: a majority tells the time", waiting.behind,
+        "a minority decides that a clock is wrong", "queue: a majority tells the time",
+        waiting.behind,
         never("not tally.majority(...)"),
-        test_queue.test_a_minority_does_not_say_that_a_clock_is_wrong,
+        test_queue.test_a_minority_does_not_decide_that_a_clock_is_wrong,
     ),
     Mutant(
-        "who gives up stays", "queue: a client that gives up leaves it", rounds._undo,
+        "a client that gives up stays queued", "queue: a client that gives up leaves it",
+        rounds._undo,
         instead("ask.waiter if leave else ...", "''"),
-        test_queue.test_giving_up_leaves_no_trace_and_lets_the_next_one_go,
+        test_queue.test_giving_up_leaves_every_queue_and_the_next_waiter_goes,
     ),
     Mutant(
         "an undo calls", "queue: an undo before the next round calls nobody", Release.keys,
         always("self.calls"), test_queue.test_an_undo_on_the_way_to_the_next_round_calls_nobody,
     ),
     Mutant(
-        "nobody is called", "queue: a release wakes the next waiter", MemoryMaster._release,
+        "no waiter is called", "queue: a release wakes the next waiter", MemoryMaster._release,
         without(MemoryMaster._call_first), test_queue.test_first_come_first_served,
     ),
     Mutant(
-        "a turn is kept by who cannot use it", "queue: a turn that cannot be used is passed on",
+        "a turn that cannot be used is kept", "queue: a turn that cannot be used is passed on",
         MemoryMaster._pass_on,
         never("behind != index"),
-        test_queue.test_who_cannot_take_everything_lets_the_next_one_have_its_turn,
+        test_queue.test_a_waiter_that_cannot_take_everything_passes_its_turn_on,
     ),
     Mutant(
-        "a queue for ever", "queue: it lives a little longer than its lock", MemoryMaster._stand,
+        "a queue never expires", "queue: it lives a little longer than its lock",
+        MemoryMaster._stand,
         instead("self._ms + lasts + LINGER", "9e99"),
         test_queue.test_a_queue_lives_a_little_longer_than_the_lock,
     ),
@@ -462,14 +470,14 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "an old call counts", "queue: only calls since the last round count", Waiter.ask,
-        without("self._callers.clear()"), schedules.what_was_called_before_a_round_is_heard_by_it,
+        without("self._callers.clear()"), schedules.calls_before_a_round_do_not_count_after_it,
     ),
     Mutant(
-        "any number is the round's", "link: every reply has its round's number", Links._answer,
+        "a reply of any round counts", "link: every reply has its round's number", Links._answer,
         never("reply[0] != number"), quiet.a_reply_of_another_round_is_no_vote,
     ),
     Mutant(
-        "a reply nobody asked for", "link: replies are counted", Links._answer,
+        "an unexpected reply is ignored", "link: replies are counted", Links._answer,
         instead("raise ProtocolDesync('a reply that nobody asked for')", "return"),
         quiet.a_reply_too_many_drops_the_link,
     ),
@@ -523,7 +531,8 @@ MUTANTS: tuple[Mutant, ...] = (
         quiet.a_master_that_never_answers_loses_its_link,
     ),
     Mutant(
-        "judged without a last look", "link: the socket is read before it is closed", Links.waited,
+        "a link is closed without a last read", "link: the socket is read before it is closed",
+        Links.waited,
         without(Links.read), quiet.what_lies_there_already_is_read_before_a_master_is_judged,
     ),
     Mutant(
@@ -532,7 +541,7 @@ MUTANTS: tuple[Mutant, ...] = (
         quiet.a_stall_of_our_own_makes_no_master_late,
     ),
     Mutant(
-        "asked in vain", "link: refused at once if no majority is open", Links.begin,
+        "asked without a majority", "link: refused at once if no majority is open", Links.begin,
         never("exchange.decided and ..."), quiet.with_a_majority_down_nobody_is_asked,
     ),
     Mutant(
@@ -560,7 +569,8 @@ MUTANTS: tuple[Mutant, ...] = (
         test_commands.test_a_fingerprint_differs_where_a_number_differs,
     ),
     Mutant(
-        "a ready-at for ever", "trust: ready-at is at most RESTART_DELAY away", MemoryMaster._join,
+        "ready-at has no limit", "trust: ready-at is at most RESTART_DELAY away",
+        MemoryMaster._join,
         always("int(...) <= now + delay"), schedules.a_ready_at_from_a_clock_gone_back_is_cut,
     ),
     Mutant(
@@ -572,11 +582,11 @@ MUTANTS: tuple[Mutant, ...] = (
         never("now < self.trust.ready"), quiet.a_master_has_no_vote_before_it_is_trusted,
     ),
     Mutant(
-        "not ready, and nobody asks why", "trust: FLUSHALL is noticed", Links._answer,
+        "NOT_READY is ignored", "trust: FLUSHALL is noticed", Links._answer,
         never("reply[1] == NOT_READY"), quiet.a_master_that_is_not_ready_is_asked_why,
     ),
     Mutant(
-        "other numbers are no matter", "trust: ConfigMismatch", join.read_trust,
+        "a mismatch is ignored", "trust: ConfigMismatch", join.read_trust,
         never("status == MISMATCH"), quiet.another_deployments_master_is_given_up,
     ),
     Mutant(
@@ -589,7 +599,7 @@ MUTANTS: tuple[Mutant, ...] = (
         never("doubted"), quiet.a_clock_that_steps_is_marked_on_its_master,
     ),
     Mutant(
-        "what comes behind a step counts", "clock step: no vote from the step on", Links._answer,
+        "votes after a step count", "clock step: no vote from the step on", Links._answer,
         never("command.trusted and ..."), quiet.what_was_asked_before_a_step_was_seen_has_no_vote,
     ),
     Mutant(
@@ -598,8 +608,8 @@ MUTANTS: tuple[Mutant, ...] = (
         quiet.a_step_is_marked_although_another_is_seen_and_the_link_breaks,
     ),
     Mutant(
-        "a clock that goes back under a round is not seen", "clock step: our own, within a round",
-        StepWatch.note,
+        "a clock that goes back within a round is not noticed",
+        "clock step: our own, within a round", StepWatch.note,
         never("high < low"), quiet.a_clock_that_goes_back_under_a_round_voids_what_comes_of_it,
     ),
     Mutant(
@@ -619,7 +629,8 @@ MUTANTS: tuple[Mutant, ...] = (
         without("self.check(...)"), quiet.a_clock_that_steps_is_marked_on_its_master,
     ),
     Mutant(
-        "our own step is theirs", "clock step: our own if a majority stepped", StepWatch.decide,
+        "our own step is the masters'", "clock step: our own if a majority stepped",
+        StepWatch.decide,
         never("len(stepped) >= quorum(...)"), quiet.the_clocks_of_a_majority_do_not_step_at_once,
     ),
     Mutant(
@@ -627,7 +638,7 @@ MUTANTS: tuple[Mutant, ...] = (
         instead("0.01 * abs(...)", "0.0"), quiet.a_clock_that_runs_a_little_fast_has_not_stepped,
     ),
     Mutant(
-        "a child speaks for its parent", "fork: no byte on inherited sockets", Links.abandon,
+        "a child sends for its parent", "fork: no byte on inherited sockets", Links.abandon,
         instead("self.closed.set()", "self.flush()"),
         quiet.a_child_says_nothing_of_what_its_parent_had_to_say,
     ),

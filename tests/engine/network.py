@@ -25,7 +25,7 @@ from redlock_django.wire.address import Address
 from redlock_django.wire.master import Master
 from redlock_django.wire.steps import StepWatch
 from tests.engine.stepping import Truth
-from tests.engine.world import Clock, SimulatedMaster, Violation, Words, World
+from tests.engine.world import Clock, Packed, SimulatedMaster, Violation, World
 
 NOT_ASKED = failed("not asked", sent=False)
 RARE = {
@@ -44,7 +44,7 @@ class Owner(Protocol):
     clock: Clock
 
     def hear(self, what: Callable[..., None], *args: Any) -> None:
-        """Be told, at once or on waking."""
+        """Be described, at once or on waking."""
 
     def called(self, name: bytes, master: int) -> None:
         """A master calls one of this owner's waiters."""
@@ -76,9 +76,9 @@ class Exchange:
 
 @dataclass(slots=True)
 class Message:
-    """A command (or, without words, a join) as it travels; `how` is the join's."""
+    """A command (or, without packed, a join) as it travels; `how` is the join's."""
 
-    words: Words | None
+    packed: Packed | None
     sent: float  # by the client's clock
     off: float  # how far that was off then
     number: int = 0
@@ -161,7 +161,7 @@ class Wire:
         self.closed = False
         self.channel = self.deployment.wake(owner.name)
         group = f" {self.deployment.group}" if self.deployment.group else ""
-        self.luck: Random = world.luck(f"network {owner.name}{group}")
+        self.rng: Random = world.rng(f"network {owner.name}{group}")
         self._number = 0
         for line in self.lines:
             self._dial(line, 0.0)
@@ -183,14 +183,14 @@ class Wire:
             elif line.link is None:
                 if isinstance(command, Release):
                     line.keep(command)
-                exchange.cast(line.index, _unsaid(line.reason))
+                exchange.cast(line.index, _not_sent(line.reason))
             elif command.trusted and (now < line.ready or line.doubt(now)):
                 self.world.seen["untrusted"] += 1
-                exchange.cast(line.index, _unsaid("is not trusted yet"))
+                exchange.cast(line.index, _not_sent("is not trusted yet"))
             else:
                 asked.append((line, command))
         hopeless = exchange.decided and exchange.tally.unreachable
-        words, off = None, self.owner.clock.off
+        packed, off = None, self.owner.clock.off
         for line, command in asked:
             if isinstance(command, Release):
                 if line.loose and command.token in line.loose:
@@ -199,13 +199,13 @@ class Wire:
             elif hopeless:
                 exchange.cast(line.index, NOT_ASKED)
                 continue
-            if words is None or words.command is not command:
-                words = Words(command)  # most rounds say the same to all
-            self._write(line, Message(words, now, off, exchange.number, exchange))
+            if packed is None or packed.command is not command:
+                packed = Packed(command)  # most rounds say the same to all
+            self._write(line, Message(packed, now, off, exchange.number, exchange))
 
-    def _message(self, words: Words | None, *, how: str = "", run_id: str = "") -> Message:
+    def _message(self, packed: Packed | None, *, how: str = "", run_id: str = "") -> Message:
         clock = self.owner.clock
-        return Message(words, clock.read(), clock.off, how=how, run_id=run_id)
+        return Message(packed, clock.read(), clock.off, how=how, run_id=run_id)
 
     # Connecting.
 
@@ -220,9 +220,9 @@ class Wire:
             return
         link = Link(line.master.life, self._message(None, how="join"))
         self._post(line, link, link.hello)
-        self.world.after(self.connect_timeout, self.owner.hear, self._judge_dial, line, link)
+        self.world.after(self.connect_timeout, self.owner.hear, self._check_dial, line, link)
 
-    def _judge_dial(self, line: Line, link: Link) -> None:
+    def _check_dial(self, line: Line, link: Link) -> None:
         if link.alive and not link.joined and not self.closed:
             link.alive = False
             self._again(line)
@@ -230,7 +230,7 @@ class Wire:
     def _again(self, line: Line) -> None:
         line.failures += 1
         longest = min(0.2, 0.03 * 2.0 ** min(line.failures, 4))
-        self._dial(line, self.luck.uniform(longest / 2, longest))
+        self._dial(line, self.rng.uniform(longest / 2, longest))
 
     def _joined(self, line: Line, link: Link, reply: Reply) -> None:
         link.joined = True
@@ -245,7 +245,7 @@ class Wire:
         self.world.seen["joined"] += 1
         for release in line.kept.values():
             self.world.seen["kept release"] += 1
-            self._write(line, self._message(Words(release)))
+            self._write(line, self._message(Packed(release)))
             line.loose.pop(release.token, None)
         line.kept.clear()
         if line.how != "join":
@@ -287,7 +287,7 @@ class Wire:
             raise Violation(f"{line.master.name} is said to have stepped, where no clock does")
         return steady
 
-    def _learn(self, what: Callable[[], None]) -> None:
+    def _settle_steps(self, what: Callable[[], None]) -> None:
         """Let the watch learn that one more was asked, or is gone: was it our own clock?"""
         if not self._noticed or any(line.checking and line.link for line in self.lines):
             what()
@@ -306,19 +306,19 @@ class Wire:
             link.since = self.world.now
             if not link.watched:
                 link.watched = True
-                self.world.after(self.master_timeout, self.owner.hear, self._judge, line, link)
+                self.world.after(self.master_timeout, self.owner.hear, self._check_owed, line, link)
         link.owed.append(message)
         message.marker, message.ready_at = line.marker, line.ready_at
         self._post(line, link, message)
 
     def _delay(self, line: Line) -> float:
         # What `expovariate(1 / self.latency)` draws, without the call: it is drawn so often.
-        drawn = -log(1.0 - self.luck.random()) / (1 / self.latency)
+        drawn = -log(1.0 - self.rng.random()) / (1 / self.latency)
         return drawn + line.lag + line.master.slow
 
     def _post(self, line: Line, link: Link, message: Message) -> None:
         if self.world.transcript is not None:
-            what = message.how if message.words is None else _told(message.words.command)
+            what = message.how if message.packed is None else _described(message.packed.command)
             self.world.note(self.owner.name, "->", line.master.name, what)
         link.flying.append(message)
         if not line.cut_out:
@@ -334,29 +334,29 @@ class Wire:
 
     def _work(self, line: Line, link: Link, message: Message) -> None:
         """The master works on a message."""
-        master, words = line.master, message.words
+        master, packed = line.master, message.packed
         if link.life != master.life or not master.up:
             if link.alive and not line.cut_back:
                 self.world.after(self._delay(line), self.owner.hear, self._ended, line, link)
             return
-        if words is None:
+        if packed is None:
             reply = master.join(message.run_id or master.memory.run_id, message.how)
             message.answered = master.clock.off
             if link.alive and not link.joined:
                 # In truth it subscribes a little later, but before anything that queues it.
                 master.hearers[self.channel] = partial(self._push, line, link)
         else:
-            reply = master.say(words, message.number, message.marker, message.ready_at)
+            reply = master.say(packed, message.number, message.marker, message.ready_at)
             message.answered = master.clock.off
             status = reply[1]
             assert isinstance(status, int)
-            self._count(words.command, status)
+            self._count(packed.command, status)
             if not link.alive:
                 self.world.seen["late message"] += 1
             if self.world.transcript is not None:
                 late = "" if link.alive else " (late)"
-                told = _told(words.command)
-                self.world.note(master.name, f"{told} = {_answer(reply)}{late}")
+                described = _described(packed.command)
+                self.world.note(master.name, f"{described} = {_answer(reply)}{late}")
         if not link.alive:
             return
         link.returning.append(reply)
@@ -411,18 +411,18 @@ class Wire:
         message = link.owed.popleft()
         link.since = self.world.now
         assert reply[0] == message.number, "a reply was taken for another's"
-        if message.words is None:
+        if message.packed is None:
             line.checking = False
             line.how = "join"
             self._trust(line, message, reply)
-            self._learn(partial(self.steps.checked, line))
+            self._settle_steps(partial(self.steps.checked, line))
             return
         steady = self._steady(line, message, reply)
         if reply[1] == NOT_READY:
             self._check(line, line.how)
         exchange = message.exchange
         if exchange is not None and exchange.awaited:
-            command = message.words.command
+            command = message.packed.command
             vote = command.vote(reply[1:])
             doubt = line.doubt(self.owner.clock.read())
             if not steady or (command.trusted and doubt):
@@ -433,7 +433,7 @@ class Wire:
 
     # Losing.
 
-    def _judge(self, line: Line, link: Link) -> None:
+    def _check_owed(self, line: Line, link: Link) -> None:
         """A link that owes a reply for too long is given up."""
         if line.link is not link or not link.owed:
             link.watched = False
@@ -442,7 +442,7 @@ class Wire:
         if left <= 1e-9:
             self.lose(line, "did not answer in time")
         else:
-            self.world.after(left, self.owner.hear, self._judge, line, link)
+            self.world.after(left, self.owner.hear, self._check_owed, line, link)
 
     def _ended(self, line: Line, link: Link) -> None:
         if line.link is link:
@@ -478,7 +478,7 @@ class Wire:
             return
         owed, link.owed = link.owed, deque()
         for message in owed:
-            command = None if message.words is None else message.words.command
+            command = None if message.packed is None else message.packed.command
             if isinstance(command, Release):
                 line.keep(command)
             elif command is not None and command.sets:
@@ -486,13 +486,13 @@ class Wire:
             if message.exchange is not None:
                 message.exchange.cast(line.index, failed(reason))
         self._again(line)
-        self._learn(self.steps.decide)
+        self._settle_steps(self.steps.decide)
 
     def _scatter(self, line: Line, link: Link) -> None:
         """Of what is in flight a part still arrives, in its order; the rest never does."""
         flying, link.flying = link.flying, deque()
-        arriving = self.luck.randint(0, len(flying))
-        for delay in sorted(self.luck.uniform(0, self.late) for _ in range(arriving)):
+        arriving = self.rng.randint(0, len(flying))
+        for delay in sorted(self.rng.uniform(0, self.late) for _ in range(arriving)):
             self.world.after(delay, line.master.receive, self._work, line, link, flying.popleft())
 
     def heal(self, line: Line) -> None:
@@ -516,11 +516,11 @@ class Wire:
 
 
 @cache
-def _unsaid(reason: str) -> Vote:
+def _not_sent(reason: str) -> Vote:
     return failed(reason, sent=False)
 
 
-def _told(command: Command) -> str:
+def _described(command: Command) -> str:
     extra = "".join(
         f" {name}={value}"
         for name in ("ttl", "proposal", "fences", "bury")

@@ -23,7 +23,7 @@ from redlock_django.locking.handler import locks
 from redlock_django.locking.lock import lock
 from redlock_django.testing.override import memory_masters
 from redlock_django.wire.waiters import Waiter
-from tests.engine.byhand import MARKER, START, Masters
+from tests.engine.masters import MARKER, START, Masters
 
 HOUR = 3600.0
 RUNS = ("1" * 40, "2" * 40)
@@ -84,7 +84,7 @@ def a_master_whose_clock_ran_ahead_makes_no_second_holder() -> None:
     _denied(masters, deaf=(1,))
 
 
-def a_proved_holder_is_not_asked_again() -> None:
+def a_proven_holder_ends_the_round() -> None:
     masters = Masters(5)
     protocol = masters.acquire()
     first = _asked(next(protocol))
@@ -109,7 +109,7 @@ def clocks_that_run_apart_make_no_second_holder() -> None:
     _denied(masters)
 
 
-def the_time_a_round_took_is_not_ours() -> None:
+def the_duration_of_a_round_shortens_the_validity() -> None:
     masters = Masters(3)
     protocol = masters.acquire(ttl=10.0)
     first = next(protocol)
@@ -225,7 +225,7 @@ def a_foreign_lock_is_never_cut() -> None:
     _denied(masters)
 
 
-def the_same_words_twice_are_one_grant() -> None:
+def the_same_acquire_twice_is_one_grant() -> None:
     masters = Masters(1)
     ask = _acquire(masters, "a")
     first = ask.vote(masters.memories[0].say(ask, 0, MARKER)[1:])
@@ -234,7 +234,7 @@ def the_same_words_twice_are_one_grant() -> None:
     assert first.fences == again.fences
 
 
-def what_begins_with_our_token_need_not_be_ours() -> None:
+def a_value_that_only_begins_with_our_token_is_not_ours() -> None:
     masters = Masters(1)
     other = b"a" * 32 + b" somebody else's"
     masters.memories[0].set(masters.deployment.lock("r"), other, 5000)
@@ -245,7 +245,7 @@ def what_begins_with_our_token_need_not_be_ours() -> None:
     assert masters.memories[0].get(masters.deployment.lock("r")) == other
 
 
-def who_overslept_frees_no_other() -> None:
+def a_late_release_frees_no_other_holder() -> None:
     masters = Masters(3)
     slow = masters.taken(ttl=1.0)
     _passed(masters, 1.1)
@@ -286,7 +286,7 @@ def a_resource_that_is_taken_frees_the_others() -> None:
 # Fences.
 
 
-def a_holder_without_memory_behind_it_still_has_the_higher_number() -> None:
+def fences_grow_after_all_masters_lost_their_memory() -> None:
     """The counters are gone, and the client's clock is an hour behind."""
     masters = Masters(3)
     first = masters.taken().fences[0]
@@ -302,13 +302,13 @@ def _poisoned(masters: Masters, *indexes: int) -> None:
         masters.memories[index].set(masters.deployment.fence("r"), b"%d" % ahead)
 
 
-def a_counter_far_ahead_of_its_clock_is_not_counted() -> None:
+def a_fence_far_ahead_of_its_clock_is_not_counted() -> None:
     masters = Masters(1)
     _poisoned(masters, 0)
     _denied(masters)
 
 
-def no_confirmation_stores_a_number_far_ahead() -> None:
+def no_confirmation_stores_a_fence_far_ahead() -> None:
     masters = Masters(1)
     lease = masters.taken()
     confirm = Confirm(
@@ -320,7 +320,7 @@ def no_confirmation_stores_a_number_far_ahead() -> None:
     assert masters.fences() == list(lease.fences)
 
 
-def no_heal_stores_a_number_far_ahead() -> None:
+def no_heal_stores_a_fence_far_ahead() -> None:
     masters = Masters(1)
     lease = masters.taken()
     masters.forget(0)
@@ -329,13 +329,13 @@ def no_heal_stores_a_number_far_ahead() -> None:
     assert masters.fences() == [0]
 
 
-def a_counter_that_is_no_number_is_not_counted() -> None:
+def a_fence_that_is_not_a_number_is_not_counted() -> None:
     masters = Masters(1)
     masters.memories[0].set(masters.deployment.fence("r"), b"9" * 17)
     assert "is not a number" in str(_denied(masters))
 
 
-def what_a_crashed_writer_left_goes_to_a_majority() -> None:
+def a_fence_of_a_crashed_writer_is_written_to_a_majority() -> None:
     masters = Masters(3)
     masters.memories[2].set(masters.deployment.fence("r"), b"%d" % int((START + 0.3) * 1e6))
     first = masters.run(masters.acquire(), deaf=(1,))
@@ -344,7 +344,7 @@ def what_a_crashed_writer_left_goes_to_a_majority() -> None:
     assert second.fences[0] > first.fences[0], "the number went back"
 
 
-def a_confirmation_counts_only_from_who_carries_the_lock() -> None:
+def a_confirmation_counts_only_on_masters_that_have_the_lock() -> None:
     """Of three, two have lost it when the number is to be written: nobody holds it."""
     masters = Masters(3)
     masters.memories[2].set(masters.deployment.fence("r"), b"%d" % int((START + 0.3) * 1e6))
@@ -382,7 +382,7 @@ def a_minority_that_calls_is_not_enough() -> None:
     assert woken
 
 
-def what_was_called_before_a_round_is_heard_by_it() -> None:
+def calls_before_a_round_do_not_count_after_it() -> None:
     waiter = Waiter("redlock:wake:here 1", 3)
     waiter.call(0)
     waiter.ask()

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from tests.engine.simulator import Setup, Simulation, replay
 
-LUCKS = 5  # seeds that each simpler setup is tried with: what is simpler plays out otherwise
+SEEDS = 5  # seeds that each simpler setup is tried with: what is simpler plays out otherwise
 
 
 def failure(seed: int, setup: Setup) -> str:
@@ -63,8 +63,8 @@ def shrunk(seed: int, setup: Setup | None = None) -> tuple[int, Setup]:
         for candidate in simpler(setup):
             if candidate == setup:
                 continue
-            lucks = (seed, *range(LUCKS))
-            found = next((luck for luck in lucks if failure(luck, candidate) == kind), None)
+            seeds = (seed, *range(SEEDS))
+            found = next((other for other in seeds if failure(other, candidate) == kind), None)
             if found is not None:
                 seed, setup = found, candidate
                 break

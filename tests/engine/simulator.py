@@ -1,4 +1,4 @@
-"""The third driver of the engine's protocols: it owns time and luck.
+"""The third driver of the engine's protocols: it owns time and rng.
 
 `uv run python -m tests.engine.simulator --seed 123` replays one seed and prints its
 transcript; `--seeds 1000 [--first 0]` runs many and prints what was seen. For very many, see
@@ -23,9 +23,9 @@ from statistics import median
 from redlock_django.engine.commands import Deployment
 from redlock_django.engine.quorum import quorum
 from redlock_django.engine.rendezvous import chosen, identity
+from tests.engine.checker import Checker
 from tests.engine.clients import Client
 from tests.engine.groups import SimulatedGroup, SimulatedGroups
-from tests.engine.judge import Judge
 from tests.engine.network import Line, Wire
 from tests.engine.world import EPOCH, Clock, SimulatedMaster, Violation, World
 
@@ -34,8 +34,8 @@ KINDS = (
     "deaf", "mute", "partition", "isolate", "hang", "kill", "restart", "snapshot", "flush",
     "slow", "lag", "reset", "pause", "cancel", "die", "jump",
 )  # fmt: skip
-PATIENCE = 10.0  # seconds within which everybody has had what all want
-STEPS = ("step", "leap")  # of a master's clock, of a client's own; by a luck of their own
+RING_WAIT = 10.0  # seconds within which everybody has had what all want
+STEPS = ("step", "leap")  # of a master's clock, of a client's own; by a rng of their own
 # Masters whose clocks step are no news here.
 logging.getLogger("redlock_django").addHandler(logging.NullHandler())
 
@@ -89,32 +89,32 @@ class Setup:
         return json.dumps(other, default=sorted)
 
     @staticmethod
-    def drawn(luck: Random, steps: Random, groups: int = 1) -> Setup:
+    def drawn(rng: Random, steps: Random, groups: int = 1) -> Setup:
         """A swarm: every seed has its own few kinds of faults, so that each gets its room.
 
-        `steps` is the luck of whether clocks step.
+        `steps` is the rng of whether clocks step.
         """
-        max_ttl = luck.choice((0.8, 2.0, 3.0))
+        max_ttl = rng.choice((0.8, 2.0, 3.0))
         drawn = Setup(
-            masters=luck.choice((1, 2, 3, 3, 3, 4, 5, 5, 7)),
-            clients=luck.randint(2, 5),
-            resources=luck.choice((1, 1, 2, 3)),
+            masters=rng.choice((1, 2, 3, 3, 3, 4, 5, 5, 7)),
+            clients=rng.randint(2, 5),
+            resources=rng.choice((1, 1, 2, 3)),
             max_ttl=max_ttl,
-            ttls=(0.2, luck.choice((0.5, max_ttl))),
-            busy=luck.choice((0.02, 0.1, 0.4)),
-            two=luck.choice((0.0, 0.3)),
-            latency=luck.choice((0.0005, 0.002, 0.01)),
-            master_timeout=luck.choice((0.03, 0.05, 0.2, 0.5)),
-            late=luck.choice((0.02, 0.4)) * max_ttl,
-            drifting=luck.random() < 0.6,
-            wrong_walls=luck.choice((0.0, 0.1, 1.0, 100.0)),
-            off_masters=luck.choice((0.0, 0.3, 0.9)),
-            outsider=luck.random() < 0.15,
-            stalls=luck.choice((0.0, 0.0, 0.01, 0.05)),
-            strikes=luck.choice((0.0, 0.0, 0.02, 0.1)),
-            faults=frozenset(luck.sample(KINDS, luck.randint(0, 6)))
+            ttls=(0.2, rng.choice((0.5, max_ttl))),
+            busy=rng.choice((0.02, 0.1, 0.4)),
+            two=rng.choice((0.0, 0.3)),
+            latency=rng.choice((0.0005, 0.002, 0.01)),
+            master_timeout=rng.choice((0.03, 0.05, 0.2, 0.5)),
+            late=rng.choice((0.02, 0.4)) * max_ttl,
+            drifting=rng.random() < 0.6,
+            wrong_walls=rng.choice((0.0, 0.1, 1.0, 100.0)),
+            off_masters=rng.choice((0.0, 0.3, 0.9)),
+            outsider=rng.random() < 0.15,
+            stalls=rng.choice((0.0, 0.0, 0.01, 0.05)),
+            strikes=rng.choice((0.0, 0.0, 0.02, 0.1)),
+            faults=frozenset(rng.sample(KINDS, rng.randint(0, 6)))
             | {kind for kind in STEPS if steps.random() < 0.12},
-            every=luck.choice((0.1, 0.3, 1.0)),
+            every=rng.choice((0.1, 0.3, 1.0)),
         )
         return drawn if groups == 1 else replace(drawn, groups=groups, two=0.7)
 
@@ -131,15 +131,13 @@ class Simulation:
         recording: bool = False,
     ) -> None:
         self.world = World(seed, recording=recording)
-        self.setup = setup or Setup.drawn(
-            self.world.luck("setup"), self.world.luck("steps"), groups
-        )
+        self.setup = setup or Setup.drawn(self.world.rng("setup"), self.world.rng("steps"), groups)
         self.world.stepping = bool(self.setup.faults.intersection(STEPS))
         self.world.note(
             "", f"{self.setup}, faults: {' '.join(sorted(self.setup.faults)) or 'none'}"
         )
-        self.judge = Judge(self.world)
-        self._luck = self.world.luck("faults")
+        self.checker = Checker(self.world)
+        self._rng = self.world.rng("faults")
         self._calm = False
         size = self.setup
         numbers = count()
@@ -162,30 +160,30 @@ class Simulation:
         self.deployment = self.groups[0]
         self.shares = _shares(identities, size.resources)
         self.resources = [resource for share in self.shares for resource in share]
-        clocks = self.world.luck("clocks")
+        clocks = self.world.rng("clocks")
         self.masters = [
             self._master(deployment, index, clocks)
             for deployment in self.groups
             for index in range(size.masters)
         ]
-        self.judge.masters = self.masters
+        self.checker.masters = self.masters
         for master in self.masters[: size.dead]:
             master.kill()
         self.clients: list[Client] = []
         for _ in range(size.clients):
             self._client()
 
-    def _rate(self, luck: Random) -> float:
+    def _rate(self, rng: Random) -> float:
         if not self.setup.drifting:
             return 1.0
         # The ends of the range are where it hurts.
-        return 1 + RATE_APART * luck.choice((-1.0, 1.0, luck.uniform(-1, 1)))
+        return 1 + RATE_APART * rng.choice((-1.0, 1.0, rng.uniform(-1, 1)))
 
-    def _master(self, deployment: Deployment, index: int, luck: Random) -> SimulatedMaster:
-        off = self.setup.skew * luck.uniform(-1, 1) * self.setup.off_masters
+    def _master(self, deployment: Deployment, index: int, rng: Random) -> SimulatedMaster:
+        off = self.setup.skew * rng.uniform(-1, 1) * self.setup.off_masters
         if self.setup.outsider and index == 0 and self.setup.masters > 2:
-            off = 3 * self.setup.skew * luck.choice((-1, 1))
-        clock = Clock(self.world, EPOCH + off, self._rate(luck))
+            off = 3 * self.setup.skew * rng.choice((-1, 1))
+        clock = Clock(self.world, EPOCH + off, self._rate(rng))
         master = SimulatedMaster(self.world, index, deployment, clock)
         master.join(master.memory.run_id, "trust")
         return master
@@ -193,14 +191,14 @@ class Simulation:
     def _client(self) -> Client:
         size = self.setup
         name = f"c{len(self.clients)}"
-        luck = self.world.luck(f"clock {name}")
-        clock = Clock(self.world, luck.uniform(0, 1000), self._rate(luck))
+        rng = self.world.rng(f"clock {name}")
+        clock = Clock(self.world, rng.uniform(0, 1000), self._rate(rng))
         client = Client(
             self.world,
             name,
             clock,
-            self.judge,
-            wall_error=luck.uniform(-1, 1) * size.wrong_walls,
+            self.checker,
+            wall_error=rng.uniform(-1, 1) * size.wrong_walls,
             stalls=size.stalls,
             strikes=size.strikes,
         )
@@ -221,7 +219,7 @@ class Simulation:
 
     def _settings(self, name: str) -> list[Deployment]:
         """The groups of masters in the order in which a client's settings have them."""
-        order = self.world.luck(f"settings {name}").sample(self.groups, len(self.groups))
+        order = self.world.rng(f"settings {name}").sample(self.groups, len(self.groups))
         if len(order) == 1:
             return order
         groups = tuple(deployment.groups[deployment.group] for deployment in order)
@@ -250,8 +248,8 @@ class Simulation:
 
     def run(self) -> Counter[str]:
         """Live through it; raises Violation. Returns what was seen."""
-        for kinds, luck, every in self._fates():
-            self.world.after(luck.expovariate(1 / every), self._fault, kinds, luck, every)
+        for kinds, rng, every in self._schedules():
+            self.world.after(rng.expovariate(1 / every), self._fault, kinds, rng, every)
         self.world.run(self.setup.seconds)
         self._heal()
         self._check_left()
@@ -286,9 +284,9 @@ class Simulation:
         else:
             raise Violation("the clients do not come to an end")
         self.world.run(self.world.now + 2 * self.setup.master_timeout)
-        self.judge.left(self.masters, clients_idle=True)
+        self.checker.left(self.masters, clients_idle=True)
         self.world.run(self.world.now + self.setup.late)
-        self.judge.left(self.masters, clients_idle=True)
+        self.checker.left(self.masters, clients_idle=True)
 
     def _settled(self, client: Client) -> bool:
         return client.idle and all(
@@ -310,35 +308,35 @@ class Simulation:
             )
         if not all(map(self._clocks_agree, self.groups)):
             return
-        self.judge.winners.clear()
+        self.checker.winners.clear()
         asked = self._ask_once(wait=2.0)
         self.world.run(self.world.now + 4.0 * len(self.groups))
         for resource in asked:
-            if not self.judge.winners.get(resource):
+            if not self.checker.winners.get(resource):
                 raise Violation(f"nobody gets {resource} although all is well")
         if any(line.suspect for client in self.living for line in client.lines):
             raise Violation("a master is suspected for ever")
         if not all(client.idle for client in self.living):
             raise Violation("a client does not come to an end")
-        self.judge.left(self.masters, clients_idle=False)
+        self.checker.left(self.masters, clients_idle=False)
         if len(self.groups) > 1:
             self._check_rings()
 
     def _check_rings(self) -> None:
         """Everybody who wants one resource of each group, in whatever order, gets them soon."""
-        self.judge.winners.clear()
-        luck = self.world.luck("rings")
+        self.checker.winners.clear()
+        rng = self.world.rng("rings")
         names = [share[0] for share in self.shares]
         for client in self.living:
-            wanted = tuple(luck.sample(names, len(names)))
-            client.start(client.once(wanted, self.deployment.max_ttl, PATIENCE, 0.01))
+            wanted = tuple(rng.sample(names, len(names)))
+            client.start(client.once(wanted, self.deployment.max_ttl, RING_WAIT, 0.01))
         while not all(client.idle for client in self.living):
             self.world.run(self.world.now + 0.1)
-        won = min(self.judge.winners.get(resource, 0) for resource in names)
+        won = min(self.checker.winners.get(resource, 0) for resource in names)
         if won < len(self.living) and all(map(self._clocks_agree, self.groups)):
             raise Violation(f"only {won} of {len(self.living)} get what all wait for")
         self.world.run(self.world.now + 2 * self.setup.master_timeout)
-        self.judge.left(self.masters, clients_idle=True)
+        self.checker.left(self.masters, clients_idle=True)
 
     def _clocks_agree(self, deployment: Deployment) -> bool:
         """Whether a majority of clocks is no further apart than the design assumes."""
@@ -359,28 +357,28 @@ class Simulation:
 
     # Faults.
 
-    def _fates(self) -> Iterator[tuple[list[str], Random, float]]:
-        """What goes wrong, by which luck and how often: clocks that step shift nothing else."""
+    def _schedules(self) -> Iterator[tuple[list[str], Random, float]]:
+        """What goes wrong, by which rng and how often: clocks that step shift nothing else."""
         kinds, every = sorted(self.setup.faults.difference(STEPS)), self.setup.every
         if kinds:
-            yield kinds, self._luck, every
+            yield kinds, self._rng, every
         for kind in sorted(self.setup.faults.intersection(STEPS)):
-            luck = self.world.luck(f"fault {kind}")
+            rng = self.world.rng(f"fault {kind}")
             # A master that steps again and again is hardly ever trusted, and seldom asked.
-            yield [kind], luck, every * luck.choice((1, 8))
+            yield [kind], rng, every * rng.choice((1, 8))
 
-    def _fault(self, kinds: list[str], luck: Random, every: float) -> None:
+    def _fault(self, kinds: list[str], rng: Random, every: float) -> None:
         if self._calm:
             return
-        kind = luck.choice(kinds)
+        kind = rng.choice(kinds)
         self.world.seen["faults"] += 1
         self.world.seen[f"fault {kind}"] += 1
-        seconds = luck.expovariate(1 / 0.3)
+        seconds = rng.expovariate(1 / 0.3)
         if kind in STEPS:
-            getattr(self, f"_{kind}")(seconds, luck)
+            getattr(self, f"_{kind}")(seconds, rng)
         else:
             getattr(self, f"_{kind}")(seconds)
-        self.world.after(luck.expovariate(1 / every), self._fault, kinds, luck, every)
+        self.world.after(rng.expovariate(1 / every), self._fault, kinds, rng, every)
 
     def _later(self, seconds: float, what: str, *args: object) -> None:
         self.world.after(seconds, self._unless_calm, what, *args)
@@ -390,13 +388,13 @@ class Simulation:
             getattr(self, what)(*args)
 
     def _some_master(self) -> SimulatedMaster:
-        master = self._luck.choice(self.masters)
+        master = self._rng.choice(self.masters)
         self.world.note(master.name, "is struck")
         return master
 
     def _some_line(self) -> tuple[Client, Line]:
-        client = self._luck.choice(self.clients)
-        return client, self._luck.choice(client.lines)
+        client = self._rng.choice(self.clients)
+        return client, self._rng.choice(client.lines)
 
     def _cut(self, client: Client, line: Line, seconds: float, *, out: bool, back: bool) -> None:
         self.world.note(client.name, f"/ {line.master.name} for {seconds:.3f} s")
@@ -416,15 +414,15 @@ class Simulation:
     def _partition(self, seconds: float) -> None:
         master = self._some_master()
         for client in self.living:
-            if self._luck.random() < 0.7:
+            if self._rng.random() < 0.7:
                 line = client.wire_to(master).lines[master.index]
                 self._cut(client, line, seconds, out=True, back=True)
 
     def _isolate(self, seconds: float) -> None:
-        client = self._luck.choice(self.clients)
+        client = self._rng.choice(self.clients)
         for line in client.lines:
-            if self._luck.random() < 0.7:
-                self._cut(client, line, seconds, out=True, back=self._luck.random() < 0.5)
+            if self._rng.random() < 0.7:
+                self._cut(client, line, seconds, out=True, back=self._rng.random() < 0.5)
 
     def _hang(self, seconds: float) -> None:
         master = self._some_master()
@@ -455,7 +453,7 @@ class Simulation:
         self._kill(seconds / 20)
 
     def _snapshot(self, seconds: float) -> None:
-        if self._luck.random() < 0.6:
+        if self._rng.random() < 0.6:
             self._some_master().save()
         else:
             self._kill(seconds / 10, snapshot=True)
@@ -468,7 +466,7 @@ class Simulation:
 
     def _slow(self, seconds: float) -> None:
         master = self._some_master()
-        master.slow = self._luck.uniform(0, 1.2) * self.setup.master_timeout
+        master.slow = self._rng.uniform(0, 1.2) * self.setup.master_timeout
         self._later(seconds, "_unslow", master)
 
     def _unslow(self, master: SimulatedMaster) -> None:
@@ -476,7 +474,7 @@ class Simulation:
 
     def _lag(self, seconds: float) -> None:
         _, line = self._some_line()
-        line.lag = self._luck.uniform(0, 1.2) * self.setup.master_timeout
+        line.lag = self._rng.uniform(0, 1.2) * self.setup.master_timeout
         self._later(seconds, "_unlag", line)
 
     def _unlag(self, line: Line) -> None:
@@ -488,52 +486,52 @@ class Simulation:
             client.hear(client.wire_to(line.master)._ended, line, line.link)
 
     def _pause(self, seconds: float) -> None:
-        self._luck.choice(self.clients).pause(seconds * 2)
+        self._rng.choice(self.clients).pause(seconds * 2)
 
     def _jump(self, _: float) -> None:
-        self._luck.choice(self.clients).jump(self._luck.uniform(-100, 100))
+        self._rng.choice(self.clients).jump(self._rng.uniform(-100, 100))
 
-    def _far(self, luck: Random) -> float:
+    def _far(self, rng: Random) -> float:
         """By how much a clock steps: seldom noticed, at the edge of it, or by far."""
         skew = self.setup.skew
-        far = luck.choice(
-            (luck.uniform(0, skew), luck.uniform(skew, 4 * skew), luck.expovariate(1 / 3.0))
+        far = rng.choice(
+            (rng.uniform(0, skew), rng.uniform(skew, 4 * skew), rng.expovariate(1 / 3.0))
         )
-        return far * luck.choice((-1, 1, 1))
+        return far * rng.choice((-1, 1, 1))
 
-    def _step(self, seconds: float, luck: Random) -> None:
+    def _step(self, seconds: float, rng: Random) -> None:
         """One master's clock, or those of many at once; for good, or for a while."""
         masters = self.masters
-        struck = [luck.choice(masters)]
-        if luck.random() < 0.15:
-            struck = luck.sample(masters, luck.randint(1, len(masters)))
-        far, times, cleans = self._far(luck), 1, luck.random() < 0.7
-        if luck.random() < 0.2:
+        struck = [rng.choice(masters)]
+        if rng.random() < 0.15:
+            struck = rng.sample(masters, rng.randint(1, len(masters)))
+        far, times, cleans = self._far(rng), 1, rng.random() < 0.7
+        if rng.random() < 0.2:
             far, times = far / 10, 10
         for master in struck:
             self._set(master, far, cleans)
             for nth in range(1, times):
                 self._later(nth * seconds / 10, "_set", master, far, cleans)
-            if luck.random() < 0.4:
+            if rng.random() < 0.4:
                 self._later(seconds, "_set", master, -far * times, cleans)
 
     def _set(self, master: SimulatedMaster, far: float, cleans: bool) -> None:
         self.world.note(master.name, f"has its clock step by {far:+.3f} s")
         master.step(far, cleans=cleans)
 
-    def _leap(self, seconds: float, luck: Random) -> None:
+    def _leap(self, seconds: float, rng: Random) -> None:
         """A client is suspended and its clock does not count it; or it leaps as it runs."""
-        client = luck.choice(self.clients)
-        if luck.random() < 0.4:
+        client = rng.choice(self.clients)
+        if rng.random() < 0.4:
             client.doze(seconds * 2)
         else:
-            client.leap(self._far(luck))
+            client.leap(self._far(rng))
 
     def _cancel(self, _: float) -> None:
-        self._luck.choice(self.clients).interrupt()
+        self._rng.choice(self.clients).interrupt()
 
     def _die(self, _: float) -> None:
-        client = self._luck.choice(self.clients)
+        client = self._rng.choice(self.clients)
         if not client.gone and len(self.clients) < 12:
             client.kill()
             self._client()

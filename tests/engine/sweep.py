@@ -52,7 +52,7 @@ def run(first: int, seeds: int, groups: int = 1) -> Chunk:
             end = failing[str(seed)] = f"{type(error).__name__}: {error}"
         seen += simulation.world.seen
         story = [seed, end, sorted(simulation.world.seen.items())]
-        story += [sorted(simulation.judge.fences.items()), simulation.world.now]
+        story += [sorted(simulation.checker.fences.items()), simulation.world.now]
         digest.update(json.dumps(story).encode())
     gc.enable()
     gc.collect()

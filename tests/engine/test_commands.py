@@ -34,16 +34,16 @@ TOKEN = "0123456789abcdef" * 2
 VALUE = f'{TOKEN} {{"pid":1}}'
 DEPLOYMENT = Deployment(names=("a", "b", "c"), prefix="P")
 TIME = 1_760_000_000_000_000
-SAID: dict[str, Any] = {"deployment": DEPLOYMENT, "resources": ("r", "s"), "value": VALUE}
-ACQUIRE = Acquire(**SAID, ttl=1.5, proposal=TIME)
-CONFIRM = Confirm(**SAID, fences=(7, 8))
-EXTEND = Extend(**SAID, ttl=1.5)
-HEAL = Heal(**SAID, ttl=1.5, fences=(7, 8))
-RELEASE = Release(**SAID)
+COMMON: dict[str, Any] = {"deployment": DEPLOYMENT, "resources": ("r", "s"), "value": VALUE}
+ACQUIRE = Acquire(**COMMON, ttl=1.5, proposal=TIME)
+CONFIRM = Confirm(**COMMON, fences=(7, 8))
+EXTEND = Extend(**COMMON, ttl=1.5)
+HEAL = Heal(**COMMON, ttl=1.5, fences=(7, 8))
+RELEASE = Release(**COMMON)
 ALL = (ACQUIRE, CONFIRM, EXTEND, HEAL, RELEASE)
 
 
-def test_terms() -> None:
+def test_deployment() -> None:
     assert DEPLOYMENT.masters == 3
     assert DEPLOYMENT.skew == 500_000
     assert DEPLOYMENT.fingerprint == "n=3,ttl=60000,skew=500,delay=63750"
@@ -70,7 +70,7 @@ def test_keys() -> None:
     assert CONFIRM.keys() == ["P:master", *pairs]
     assert EXTEND.keys() == ["P:master", "P:held", "P:lock:r", "P:lock:s"]
     assert RELEASE.keys() == ["P:held", tomb, "P:lock:r", "P:lock:s", *queues]
-    assert Release(**SAID, calls=False).keys() == ["P:held", tomb, "P:lock:r", "P:lock:s"]
+    assert Release(**COMMON, calls=False).keys() == ["P:held", tomb, "P:lock:r", "P:lock:s"]
     assert DEPLOYMENT.wake("7") == "P:wake:7"
 
 
@@ -78,17 +78,17 @@ def test_arguments() -> None:
     both = ["r", "s"]
     numbers = [VALUE, 1500, TIME, 500_000, 600_000, 60_000]
     assert ACQUIRE.arguments() == [*numbers, "", *both]
-    waiting = Acquire(**SAID, ttl=1.5, proposal=TIME, waiter="P:wake:7 1", ticket=TIME - 5)
+    waiting = Acquire(**COMMON, ttl=1.5, proposal=TIME, waiter="P:wake:7 1", ticket=TIME - 5)
     assert waiting.arguments() == [*numbers, f"{TIME - 5} P:wake:7 1", *both]
     assert CONFIRM.arguments() == [VALUE, 500_000, 600_000, 7, 8]
     assert EXTEND.arguments() == [VALUE, 1500, *both]
     assert HEAL.arguments() == [VALUE, 1500, 500_000, 600_000, *both, 7, 8]
     assert RELEASE.arguments() == [VALUE, 0, "", *both]
-    assert Release(**SAID, bury=True).arguments() == [VALUE, 60_000, "", *both]
-    assert Release(**SAID, waiter="P:wake:7 1").arguments()[2] == "P:wake:7 1"
+    assert Release(**COMMON, bury=True).arguments() == [VALUE, 60_000, "", *both]
+    assert Release(**COMMON, waiter="P:wake:7 1").arguments()[2] == "P:wake:7 1"
 
 
-def test_only_whole_numbers_and_text_go_out() -> None:
+def test_arguments_are_integers_and_strings() -> None:
     for command in ALL:
         assert {type(argument) for argument in command.arguments()} <= {int, str}
 
@@ -107,8 +107,8 @@ def test_names_scripts_and_flags() -> None:
         assert ".. ':" not in text
 
 
-def test_a_command_of_no_kind_says_nothing() -> None:
-    bare = Command(**SAID)
+def test_a_bare_command_has_neither_keys_nor_arguments() -> None:
+    bare = Command(**COMMON)
     assert bare.token == TOKEN
     with pytest.raises(NotImplementedError):
         bare.keys()

@@ -8,7 +8,7 @@ from redlock_django.engine.commands import Confirm
 from redlock_django.engine.fencing import highest, settled
 from redlock_django.engine.quorum import Ballot, Tally, Vote, failed, granted
 from redlock_django.engine.rounds import Round
-from tests.engine.byhand import Masters
+from tests.engine.masters import Masters
 
 NOW = 1_760_000_000_000_000
 
@@ -63,28 +63,28 @@ def test_settled_needs_a_majority_of_all_masters_for_each_resource() -> None:
 def _ask(masters: Masters) -> tuple[list[str], tuple[int, ...]]:
     """The rounds an acquire needed, and its fences."""
     protocol = masters.acquire()
-    step, said = next(protocol), []
+    step, names = next(protocol), []
     while True:
         assert isinstance(step, Round)
-        said.append(type(next(c for c in step.commands if c)).__name__)
+        names.append(type(next(c for c in step.commands if c)).__name__)
         masters.hear(step)
         try:
             step = protocol.send(masters.now)
         except StopIteration as done:
-            return said, done.value.fences
+            return names, done.value.fences
 
 
-def test_one_trip_where_all_agree() -> None:
-    said, fences = _ask(Masters(5))
-    assert said == ["Acquire"]
+def test_one_round_where_all_agree() -> None:
+    names, fences = _ask(Masters(5))
+    assert names == ["Acquire"]
     assert fences == (NOW,)
 
 
 def test_a_confirm_round_where_a_crashed_writer_left_more() -> None:
     masters = Masters(3)
     masters.memories[1].set(masters.deployment.fence("r"), b"%d" % (NOW + 100_000))
-    said, fences = _ask(masters)
-    assert said == ["Acquire", "Confirm"]
+    names, fences = _ask(masters)
+    assert names == ["Acquire", "Confirm"]
     assert fences == (NOW + 100_001,)
     assert masters.fences() == [NOW + 100_001] * 3
 

@@ -62,7 +62,7 @@ def test_the_leading_holder_is_the_one_that_most_masters_know() -> None:
 
 
 @pytest.mark.parametrize("at", [None, "yesterday", -1, 1e14, True])
-def test_a_time_that_can_be_none(at: object) -> None:
+def test_an_impossible_time_is_none(at: object) -> None:
     assert seen(b"a" * 32 + b" " + json.dumps({"at": at}).encode()).since is None
 
 
@@ -76,11 +76,11 @@ def test_a_time_that_can_be_none(at: object) -> None:
         b"a" * 32 + b' {"pid": NaN, "at": 1e999, "app": 1e308, "path": null, "user": ["x"]}',
     ],
 )
-def test_what_says_nothing_usable(about: bytes) -> None:
+def test_unusable_holder_information_is_empty(about: bytes) -> None:
     assert holder_of(about) == {}
 
 
-def test_what_a_holder_says_can_be_shown_anywhere() -> None:
+def test_holder_information_is_safe_to_show_anywhere() -> None:
     said = {"path": "/a\nb\x1b[31m\u202e\ud800", "\x00user": "x" * 1000, "name": "Żaba 蛙"}
     shown = holder_of(b"a" * 32 + b" " + json.dumps(said).encode())
     assert shown["path"] == r"/a\nb\x1b[31m\u202e\ud800"

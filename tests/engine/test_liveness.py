@@ -20,7 +20,7 @@ def _first_grant(simulation: Simulation) -> float:
 
 
 @pytest.mark.parametrize(("masters", "dead"), [(1, 0), (2, 0), (3, 1), (4, 1), (5, 2), (7, 3)])
-def test_somebody_wins_while_a_majority_is_up(masters: int, dead: int) -> None:
+def test_a_client_wins_while_a_majority_is_up(masters: int, dead: int) -> None:
     for seed in range(5):
         simulation = Simulation(seed, replace(QUIET, masters=masters, dead=dead))
         assert _first_grant(simulation) < 0.5
@@ -49,7 +49,7 @@ def test_nobody_wins_without_a_majority(masters: int, dead: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [44_115, 52_003])
-def test_time_goes_on_where_less_is_left_of_a_wait_than_moves_a_clock(seed: int) -> None:
+def test_time_goes_on_when_the_rest_of_a_wait_is_too_short_to_move_a_clock(seed: int) -> None:
     simulation = Simulation(seed)
     simulation.run()
     assert simulation.world.now > simulation.setup.seconds
@@ -58,12 +58,14 @@ def test_time_goes_on_where_less_is_left_of_a_wait_than_moves_a_clock(seed: int)
 def test_a_crowd_shares_one_resource() -> None:
     simulation = Simulation(1, replace(QUIET, masters=5, clients=12, seconds=8.0))
     simulation.run()
-    assert len(simulation.judge.holders) == 12, "somebody never came to hold it"
+    assert len(simulation.checker.holders) == 12, "somebody never came to hold it"
     assert simulation.world.seen["grants"] > 30
 
 
 @pytest.mark.parametrize("wrong", [0.0, 100.0])
-def test_who_comes_at_once_over_a_slow_network_agrees_soon_on_who_is_first(wrong: float) -> None:
+def test_waiters_that_come_at_once_over_a_slow_network_soon_agree_on_the_first(
+    wrong: float,
+) -> None:
     """Of the same microsecond, or with clocks so wrong that no master believes them."""
     for seed in range(25):
         setup = Setup(
@@ -73,7 +75,7 @@ def test_who_comes_at_once_over_a_slow_network_agrees_soon_on_who_is_first(wrong
         simulation = Simulation(seed, setup)
         simulation.world.run(1.0)
         simulation._ask_once(wait=20.0)
-        while not simulation.judge.holders:
+        while not simulation.checker.holders:
             simulation.world.run(simulation.world.now + 0.01)
             assert simulation.world.now < 1.6, f"seed {seed}: nobody has it"
 

@@ -14,7 +14,7 @@ TOPICS = {
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_a_mutant_is_found_out(mutant: Mutant) -> None:
+def test_a_mutant_is_detected(mutant: Mutant) -> None:
     mutant.schedule()  # passes without the mutant
     assert mutant.failure(), f"{mutant.rule}: removed, and its schedule still passes"
     mutant.schedule()  # and the mutant is gone again

@@ -14,7 +14,7 @@ from redlock_django.engine.quorum import Ballot, Tally, Verdict, Vote, failed, g
 from redlock_django.engine.rounds import Pause, Protocol, Round, Step
 from redlock_django.engine.validity import Lease
 from redlock_django.engine.waiting import FALLBACK, LONGEST, retry_delay
-from tests.engine.byhand import START, Masters
+from tests.engine.masters import START, Masters
 
 A, B, C = "P:wake:a 1", "P:wake:b 1", "P:wake:c 1"
 
@@ -84,7 +84,7 @@ def test_first_come_first_served() -> None:
     assert masters.called == []
 
 
-def test_whoever_comes_while_others_wait_does_not_overtake() -> None:
+def test_a_client_that_comes_while_others_wait_does_not_overtake() -> None:
     masters = Masters(3)
     lease = masters.taken()
     waiting = Waiting(masters, A)
@@ -111,7 +111,7 @@ def test_a_lock_that_expired_is_the_first_waiters_too() -> None:
     waiting.won()
 
 
-def test_who_came_first_need_not_be_called() -> None:
+def test_the_first_waiter_wins_without_a_call() -> None:
     masters = Masters(3)
     masters.taken(ttl=1.0)
     first, second = Waiting(masters, A), Waiting(masters, B)
@@ -139,7 +139,7 @@ def test_the_dead_are_skipped_at_once() -> None:
     assert masters.queues() == [[], [], []]
 
 
-def test_a_name_that_is_none_is_skipped() -> None:
+def test_an_invalid_waiter_name_is_skipped() -> None:
     masters = Masters(1)
     lease = masters.taken()
     Waiting(masters, "nonsense")
@@ -148,7 +148,7 @@ def test_a_name_that_is_none_is_skipped() -> None:
     waiting.won()
 
 
-def test_more_dead_than_one_script_may_bury_bar_nobody() -> None:
+def test_more_dead_waiters_than_one_script_removes_block_nobody() -> None:
     masters = Masters(1)
     lease = masters.taken()
     Waiting(masters, A)
@@ -178,7 +178,7 @@ def test_a_turn_that_passes_unused_is_over_and_the_next_one_has_it() -> None:
     assert masters.called == on_all(masters, A)
 
 
-def test_a_clock_that_is_wrong_gains_no_place_and_loses_none() -> None:
+def test_a_wrong_clock_neither_gains_nor_loses_a_place() -> None:
     masters = Masters(3)
     lease = masters.taken()
     Waiting(masters, A, wall=-3600.0)
@@ -192,7 +192,7 @@ def test_a_clock_that_is_wrong_gains_no_place_and_loses_none() -> None:
     assert masters.called == on_all(masters, A)
 
 
-def test_what_a_wrong_clock_gains_within_the_skew_is_gone_when_it_asks_again() -> None:
+def test_a_place_that_a_wrong_clock_gains_within_the_skew_is_lost_in_the_next_round() -> None:
     masters = Masters(3)
     masters.taken()
     Waiting(masters, A)
@@ -204,7 +204,7 @@ def test_what_a_wrong_clock_gains_within_the_skew_is_gone_when_it_asks_again() -
     assert masters.queues() == [[A, B]] * 3
 
 
-def test_whose_clock_steps_while_it_waits_keeps_its_place() -> None:
+def test_a_waiter_whose_clock_steps_keeps_its_place() -> None:
     masters = Masters(3)
     masters.taken()
     first = Waiting(masters, A)
@@ -220,7 +220,7 @@ def test_whose_clock_steps_while_it_waits_keeps_its_place() -> None:
         assert masters.queues() == [[A, B, C]] * 3
 
 
-def test_who_was_stopped_while_it_asked_is_not_taken_for_one_whose_clock_is_wrong() -> None:
+def test_a_waiter_that_was_stopped_in_a_round_does_not_have_a_wrong_clock() -> None:
     masters = Masters(3)
     masters.taken()
     protocol = masters.acquire(waiter=A, wait=60.0)
@@ -239,7 +239,7 @@ def test_who_was_stopped_while_it_asked_is_not_taken_for_one_whose_clock_is_wron
     assert masters.queues() == [[A, B]] * 3
 
 
-def test_a_minority_does_not_say_that_a_clock_is_wrong() -> None:
+def test_a_minority_does_not_decide_that_a_clock_is_wrong() -> None:
     masters = Masters(5)
     masters.off[:2] = [3600.0] * 2
     masters.taken()
@@ -253,7 +253,7 @@ def test_a_minority_does_not_say_that_a_clock_is_wrong() -> None:
     assert masters.queues()[2:] == [[A, B]] * 3
 
 
-def test_of_two_who_came_at_once_the_first_by_name_is_served() -> None:
+def test_of_two_equal_tickets_the_first_by_name_is_served() -> None:
     for stands, asks in ((A, B), (B, A)):
         masters = Masters(3)
         masters.taken(ttl=0.3)
@@ -303,7 +303,7 @@ def test_a_queue_lives_a_little_longer_than_the_lock() -> None:
     assert masters.queues() == [[]]
 
 
-def test_a_lock_for_ever_is_queued_for_as_well() -> None:
+def test_a_lock_without_expiry_has_a_queue_too() -> None:
     masters = Masters(1, max_ttl=5.0)
     masters.memories[0].set(masters.deployment.lock("r"), b"foreign")
     Waiting(masters, A)
@@ -311,7 +311,7 @@ def test_a_lock_for_ever_is_queued_for_as_well() -> None:
     assert masters.queues() == [[A]]
 
 
-def test_a_queue_that_is_no_queue_costs_no_lock() -> None:
+def test_a_queue_key_of_another_type_costs_no_lock() -> None:
     masters = Masters(1)
     masters.memories[0].set(masters.deployment.queue("r"), b"something else")
     lease = masters.taken()
@@ -323,7 +323,7 @@ def test_a_queue_that_is_no_queue_costs_no_lock() -> None:
 # Several resources.
 
 
-def test_several_resources_are_waited_for_in_the_queue_of_the_one_in_the_way() -> None:
+def test_several_resources_are_waited_for_in_the_queue_of_the_first_refused() -> None:
     masters = Masters(3)
     lease = masters.taken("s")
     waiting = Waiting(masters, A, "r", "s")
@@ -336,7 +336,7 @@ def test_several_resources_are_waited_for_in_the_queue_of_the_one_in_the_way() -
     assert masters.queues("r") == [[A]] * 3
 
 
-def test_who_is_refused_one_of_several_stands_in_no_other_way() -> None:
+def test_a_client_refused_one_of_several_resources_leaves_the_other_queues() -> None:
     masters = Masters(3)
     masters.taken("r", ttl=1.0)
     both = Waiting(masters, A, "r", "s")
@@ -349,7 +349,7 @@ def test_who_is_refused_one_of_several_stands_in_no_other_way() -> None:
     masters.taken("r")
 
 
-def test_who_cannot_take_everything_lets_the_next_one_have_its_turn() -> None:
+def test_a_waiter_that_cannot_take_everything_passes_its_turn_on() -> None:
     masters = Masters(3)
     lease = masters.taken("s")
     both = Waiting(masters, A, "r", "s")
@@ -395,7 +395,7 @@ def test_the_queues_of_all_are_left_when_it_is_held() -> None:
 # Leaving.
 
 
-def test_giving_up_leaves_no_trace_and_lets_the_next_one_go() -> None:
+def test_giving_up_leaves_every_queue_and_the_next_waiter_goes() -> None:
     masters = Masters(3)
     lease = masters.taken()
     protocol = masters.acquire(wait=0.05, waiter=A)
@@ -442,7 +442,7 @@ def test_an_interrupted_round_leaves_the_queues_of_rounds_before() -> None:
     assert masters.queues() == [[], [], []]
 
 
-def test_a_lease_takes_its_waiter_out_of_the_queues_that_refused_it() -> None:
+def test_a_release_removes_the_waiter_from_the_queues_that_refused_it() -> None:
     masters = Masters(3)
     lease = masters.taken()
     waiting = Waiting(masters, A)
@@ -461,13 +461,13 @@ def test_where_it_was_never_asked_nothing_is_left() -> None:
     assert lease.reached == {0, 1}
 
 
-def test_a_driver_that_is_gone_says_nothing_from_its_pause() -> None:
+def test_a_protocol_closed_in_a_pause_sends_nothing() -> None:
     masters = Masters(3)
     masters.taken()
     Waiting(masters, A).protocol.close()
 
 
-def test_what_is_said_of_a_waiter() -> None:
+def test_an_acquire_carries_its_waiter_and_ticket() -> None:
     masters = Masters(3)
     protocol = masters.acquire(wait=1.0, waiter=A)
     first = next(protocol)
@@ -489,7 +489,7 @@ def _refused(*votes: tuple[int, int]) -> Tally:
     return tally
 
 
-def test_whoever_nobody_calls_asks_again_after_a_while() -> None:
+def test_a_waiter_that_nobody_calls_asks_again_after_a_while() -> None:
     def long(ahead: int, delay: float) -> float:
         return retry_delay(_refused(*[(60_000, ahead)] * 3), delay, queueing=True)
 
@@ -505,7 +505,7 @@ def test_the_first_asks_as_soon_as_the_lock_expires_and_the_others_after_it() ->
     assert retry_delay(_refused((20, 3), (20, 0), (20, -1)), 0.1, queueing=True) < 0.022
 
 
-def test_without_a_queue_chance_decides() -> None:
+def test_without_a_queue_the_pause_is_random() -> None:
     assert retry_delay(_refused(*[(60_000, -1)] * 3), 0.03, queueing=False) == 0.03
     down = Tally(3)
     down.cast(0, failed("down"))

@@ -36,7 +36,7 @@ def test_every_ballot_in_every_order(masters: int) -> None:
 
 
 @pytest.mark.parametrize("masters", range(1, 5))
-def test_the_order_of_the_masters_is_no_matter(masters: int) -> None:
+def test_the_order_of_the_masters_does_not_matter(masters: int) -> None:
     for ballots in product((YES, NO, FAIL), repeat=masters):
         ends = set()
         for order in permutations(range(masters)):
@@ -86,7 +86,7 @@ def test_every_ballot_with_rivals(masters: int) -> None:
             assert tally.cast(index, votes[word]) is reached, (said, index)
 
 
-def test_the_first_vote_of_a_master_stands() -> None:
+def test_the_first_vote_of_a_master_counts() -> None:
     tally = Tally(3)
     tally.cast(0, failed("hung"))
     tally.cast(0, granted())
@@ -107,7 +107,7 @@ def test_late_votes_are_kept_and_change_nothing() -> None:
     assert tally.reasons() == ["held", "granted", "held"]
 
 
-def test_reasons_name_who_is_silent() -> None:
+def test_reasons_name_silent_masters() -> None:
     tally = Tally(2, skew=1)
     tally.cast(1, failed("refused the connection", sent=False))
     assert tally.reasons() == ["no answer yet", "refused the connection"]
@@ -146,7 +146,7 @@ def test_a_vote_comes_back_when_the_median_moves() -> None:
     assert [vote.time for vote in tally.counted()] == [5 * SECOND, 5 * SECOND, 5.5 * SECOND]
 
 
-def test_nobody_is_unreachable_while_the_median_may_move() -> None:
+def test_a_tally_is_not_unreachable_while_the_median_may_move() -> None:
     tally = Tally(4, skew=SECOND, rivals=True)
     for index, time in ((0, 5), (3, 0)):
         tally.cast(index, Vote(NO, "held", time * SECOND, rival=b"A"))

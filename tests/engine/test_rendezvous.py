@@ -29,20 +29,20 @@ IDENTITY_OF_ABC = "2009f21fb4b895f8d23c0ed69c220361"
 
 @given(st.lists(masters, min_size=1, max_size=5, unique=True), st.randoms())
 def test_a_group_is_the_same_in_whatever_order_its_masters_are_named(
-    names: list[str], luck: Random
+    names: list[str], rng: Random
 ) -> None:
     shuffled = list(names)
-    luck.shuffle(shuffled)
+    rng.shuffle(shuffled)
     assert identity(shuffled) == identity(names)
     assert identity([*names, "one more"]) != identity(names)
 
 
 @given(groups, resources, st.randoms())
 def test_the_order_of_the_groups_moves_nothing(
-    identities: list[str], resource: str, luck: Random
+    identities: list[str], resource: str, rng: Random
 ) -> None:
     shuffled = list(identities)
-    luck.shuffle(shuffled)
+    rng.shuffle(shuffled)
     assert shuffled[chosen(shuffled, resource)] == identities[chosen(identities, resource)]
 
 
@@ -58,7 +58,7 @@ def test_a_group_that_leaves_moves_its_own_resources_only(
 
 
 @given(groups, resources)
-def test_a_group_that_comes_takes_resources_and_hands_none_about(
+def test_a_new_group_takes_resources_and_moves_no_others(
     identities: list[str], resource: str
 ) -> None:
     new = identity(["the new one"])

@@ -9,7 +9,7 @@ import pytest
 
 from redlock_django.engine.renewal import SHORTEST, next_extension
 from redlock_django.engine.validity import Lease, LeaseState, valid_until
-from tests.engine.byhand import Masters
+from tests.engine.masters import Masters
 
 FOREVER = float("inf")
 

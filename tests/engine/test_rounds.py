@@ -1,4 +1,4 @@
-"""The protocols, driven by hand: what is said, to whom, and what is undone."""
+"""The protocols, driven by hand: what is names, to whom, and what is undone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from redlock_django.engine.errors import QuorumUnreachable, ResourceLocked
 from redlock_django.engine.quorum import Ballot, Verdict, Vote, failed, granted
 from redlock_django.engine.rounds import SPLIT_ROUNDS, Pause, Protocol, Round, Step
 from redlock_django.engine.validity import Lease, LeaseState
-from tests.engine.byhand import START, Masters
+from tests.engine.masters import START, Masters
 
 Kind = type[BaseException]
 
@@ -35,7 +35,7 @@ def asked(step: Step) -> Round:
     return step
 
 
-def said(step: Step) -> list[str | None]:
+def names(step: Step) -> list[str | None]:
     """The names of a round's commands, by master."""
     return [None if command is None else command.name for command in asked(step).commands]
 
@@ -86,7 +86,7 @@ def test_won_before_the_slowest_has_answered() -> None:
     assert lease.tally.outstanding == 2
 
 
-def test_reached_leaves_out_only_who_surely_has_nothing() -> None:
+def test_reached_leaves_out_only_masters_that_surely_have_nothing() -> None:
     masters = Masters(9)
     masters.run(masters.acquire(), down=(5, 6, 7, 8))
     for index in (0, 1, 2, 3):
@@ -116,7 +116,7 @@ def test_every_round_has_a_fresh_token_and_a_new_proposal() -> None:
 # Acquire: lost.
 
 
-def test_a_proven_holder_refuses_at_once_and_says_until_when() -> None:
+def test_a_proven_holder_is_a_refusal_at_once_with_retry_after() -> None:
     masters = Masters(5)
     protocol = masters.acquire()
     step = next(protocol)
@@ -157,7 +157,7 @@ def test_too_few_masters() -> None:
     assert masters.tokens() == ["", "", ""]
 
 
-def test_nothing_is_undone_where_nothing_was_said() -> None:
+def test_nothing_is_undone_where_nothing_was_sent() -> None:
     masters = Masters(3)
     protocol = masters.acquire()
     step = next(protocol)
@@ -165,7 +165,7 @@ def test_nothing_is_undone_where_nothing_was_said() -> None:
     is_undo(protocol.send(masters.now), one(step), {2})
 
 
-def test_a_split_vote_is_tried_again_even_by_who_does_not_wait() -> None:
+def test_a_split_vote_is_tried_again_even_without_waiting() -> None:
     masters = Masters(3)
     protocol = masters.acquire(wait=0.0)
     step = next(protocol)
@@ -249,7 +249,7 @@ def _to_confirm(masters: Masters, **how: Any) -> tuple[Protocol[Lease], Round, C
     ask = one(step)
     masters.hear(asked(step))
     confirm = asked(protocol.send(masters.now))
-    assert said(confirm) == ["confirm"] * masters.deployment.masters
+    assert names(confirm) == ["confirm"] * masters.deployment.masters
     assert isinstance(one(confirm), Confirm)
     assert one(confirm).value == ask.value
     return protocol, confirm, ask
@@ -307,7 +307,7 @@ def test_interrupted_before_any_answer(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", INTERRUPTS)
-def test_interrupted_undoes_all_but_who_surely_has_nothing(kind: Kind) -> None:
+def test_interrupted_undoes_where_it_may_be_granted(kind: Kind) -> None:
     protocol = Masters(5).acquire()
     step = next(protocol)
     tally = asked(step).tally
@@ -333,7 +333,7 @@ def test_interrupted_in_the_confirm_round(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", INTERRUPTS)
-def test_an_undo_that_was_interrupted_is_said_again(kind: Kind) -> None:
+def test_an_undo_that_was_interrupted_is_sent_again(kind: Kind) -> None:
     protocol = Masters(3).acquire()
     step = next(protocol)
     refuse(step, "A", "A", None)
@@ -362,7 +362,7 @@ def _closable() -> list[Callable[[Masters], Protocol[Any]]]:
 
 
 @pytest.mark.parametrize("make", _closable(), ids=["acquire", "extend", "release"])
-def test_a_driver_that_is_gone_is_told_nothing(make: Callable[[Masters], Protocol[Any]]) -> None:
+def test_a_closed_protocol_sends_nothing(make: Callable[[Masters], Protocol[Any]]) -> None:
     protocol = make(Masters(3))
     next(protocol)
     protocol.close()  # raises RuntimeError if the generator yields
@@ -375,7 +375,7 @@ def test_closed_in_the_confirm_round() -> None:
     protocol.close()
 
 
-def test_a_protocol_that_has_said_its_last_word() -> None:
+def test_a_protocol_knows_that_it_has_ended() -> None:
     masters = Masters(3)
     protocol = masters.acquire()
     assert not rounds.ended(protocol)
@@ -407,7 +407,7 @@ def test_renewed_from_before_its_first_byte() -> None:
     assert renewed.value == lease.value
 
 
-def test_unanswered_is_unknown_and_the_old_deadline_stands() -> None:
+def test_unanswered_is_unknown_and_the_old_deadline_stays() -> None:
     masters = Masters(3)
     lease = masters.taken()
     state, same = masters.run(_extend(masters, lease), mute=(0, 1))
@@ -445,7 +445,7 @@ def test_taken_by_another_is_a_loss_and_left_to_the_other() -> None:
     assert masters.tokens() == [other.token, other.token, lease.token]
 
 
-def test_nothing_is_said_after_the_deadline() -> None:
+def test_nothing_is_sent_after_the_deadline() -> None:
     masters = Masters(3)
     lease = masters.taken()
     masters.now = lease.until
@@ -481,7 +481,9 @@ def test_an_extension_used_up_by_its_own_round_is_unknown() -> None:
     assert same.until == lease.until
 
 
-def test_who_forgot_is_healed_in_the_next_and_counts_from_the_one_after() -> None:
+def test_a_master_that_forgot_is_healed_by_the_next_extension_and_counts_from_the_one_after() -> (
+    None
+):
     masters = Masters(3)
     lease = masters.run(masters.acquire(), down=(2,))
     assert lease.reached == {0, 1}
@@ -492,7 +494,7 @@ def test_who_forgot_is_healed_in_the_next_and_counts_from_the_one_after() -> Non
 
     protocol = _extend(masters, lease)
     step = asked(next(protocol))
-    assert said(step) == ["extend", "extend", "heal"]
+    assert names(step) == ["extend", "extend", "heal"]
     heal = step.commands[2]
     assert isinstance(heal, Heal)
     assert heal.fences == lease.fences
@@ -505,7 +507,7 @@ def test_who_forgot_is_healed_in_the_next_and_counts_from_the_one_after() -> Non
 
     protocol = _extend(masters, lease)
     step = asked(next(protocol))
-    assert said(step) == ["extend"] * 3
+    assert names(step) == ["extend"] * 3
     masters.carry(protocol, step)
     assert step.tally.count(Ballot.GRANTED) == 3
 
@@ -519,7 +521,7 @@ def test_a_heal_does_not_save_a_lease_that_lost_its_majority() -> None:
     assert state is not LeaseState.RENEWED
 
 
-def test_a_late_word_that_it_forgot_is_heeded() -> None:
+def test_a_late_reply_of_a_master_that_forgot_counts() -> None:
     """Votes that come in after the verdict still say who needs healing."""
     masters = Masters(3)
     lease = masters.taken()
@@ -531,7 +533,7 @@ def test_a_late_word_that_it_forgot_is_heeded() -> None:
         protocol.send(masters.now)
     lease = done.value.value[1]
     masters.hear(step)
-    assert said(next(_extend(masters, lease))) == ["extend", "extend", "heal"]
+    assert names(next(_extend(masters, lease))) == ["extend", "extend", "heal"]
 
 
 # Release.
@@ -547,7 +549,7 @@ def test_released() -> None:
     assert masters.tokens("r") == masters.tokens("s") == ["", "", ""]
 
 
-def test_released_says_false_where_it_was_lost() -> None:
+def test_a_release_is_false_where_the_lock_was_lost() -> None:
     masters = Masters(3)
     lease = masters.taken()
     masters.forget(0)
@@ -560,7 +562,7 @@ def test_released_says_false_where_it_was_lost() -> None:
     assert masters.run(rounds.release(masters.deployment, lease)) is False
 
 
-def test_released_says_none_where_nobody_knows() -> None:
+def test_a_release_is_none_where_too_few_answer() -> None:
     masters = Masters(3)
     lease = masters.taken()
     assert masters.run(rounds.release(masters.deployment, lease), deaf=(0, 1)) is None
@@ -570,12 +572,12 @@ def test_released_says_none_where_nobody_knows() -> None:
     assert masters.run(rounds.release(masters.deployment, lease), deaf=(1,)) is None
 
 
-def test_a_release_goes_to_who_may_carry_it_and_to_who_is_being_healed() -> None:
+def test_a_release_goes_to_masters_that_may_have_the_lock_and_to_those_being_healed() -> None:
     masters = Masters(3)
     lease = masters.run(masters.acquire(), down=(2,))
-    assert said(next(rounds.release(masters.deployment, lease))) == ["release", "release", None]
+    assert names(next(rounds.release(masters.deployment, lease))) == ["release", "release", None]
     _, lease = masters.run(_extend(masters, lease))
-    assert said(next(rounds.release(masters.deployment, lease))) == ["release"] * 3
+    assert names(next(rounds.release(masters.deployment, lease))) == ["release"] * 3
 
 
 def test_a_release_can_bury_and_need_not_be_awaited() -> None:
@@ -594,7 +596,7 @@ def test_a_release_can_bury_and_need_not_be_awaited() -> None:
 
 
 @pytest.mark.parametrize("kind", INTERRUPTS)
-def test_a_release_that_was_interrupted_is_said_again(kind: Kind) -> None:
+def test_a_release_that_was_interrupted_is_sent_again(kind: Kind) -> None:
     masters = Masters(3)
     lease = masters.taken()
     protocol = rounds.release(masters.deployment, lease, bury=True)

@@ -21,8 +21,8 @@ from redlock_django.engine.rounds import Round
 from redlock_django.engine.statuses import NOT_READY
 from redlock_django.engine.validity import LeaseState
 from tests.engine import exhaustive, simulator
-from tests.engine.byhand import Masters, fresh
 from tests.engine.exhaustive import LEFT, NOW, Broken, Rule, Search
+from tests.engine.masters import Masters, fresh
 from tests.engine.shrink import shrunk
 from tests.engine.simulator import Setup, Simulation, main, replay, sweep
 
@@ -68,7 +68,7 @@ def test_the_seeds_reach_every_rare_state(
     assert seen[state] > 0
 
 
-def test_a_seed_tells_the_same_story_twice() -> None:
+def test_a_seed_produces_the_same_trace_twice() -> None:
     first, again = replay(3), replay(3)
     assert first == again
     assert first.endswith("uv run python -m tests.engine.simulator --seed 3")
@@ -84,11 +84,11 @@ def test_a_failing_seed_is_made_small(
     seed, setup = shrunk(failing, crowd)
     assert (setup.clients, setup.resources, setup.two) == (2, 1, 0.0)
     assert len(setup.faults) <= 2
-    story = replay(seed, setup)
-    assert len(story) < len(replay(failing, crowd)) / 4
-    command = shlex.split(story.splitlines()[-1])
+    trace = replay(seed, setup)
+    assert len(trace) < len(replay(failing, crowd)) / 4
+    command = shlex.split(trace.splitlines()[-1])
     assert main(command[command.index("--seed") :]) == 1
-    assert capsys.readouterr().out == story + "\n"
+    assert capsys.readouterr().out == trace + "\n"
     monkeypatch.undo()
     with pytest.raises(ValueError, match="breaks no promise"):
         shrunk(seed, setup)
@@ -203,7 +203,7 @@ MUTANTS: dict[Callable[[Patch], None], tuple[int, str]] = {
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__.strip("_"))
-def test_a_mutant_is_found_out(mutant: Callable[[Patch], None], monkeypatch: Patch) -> None:
+def test_a_mutant_is_detected(mutant: Callable[[Patch], None], monkeypatch: Patch) -> None:
     named, how = MUTANTS[mutant]
     mutant(monkeypatch)
     # The named seed kills it today; where the simulator has changed, one of the next will.
@@ -285,14 +285,14 @@ def test_must_fail_an_extension_that_re_creates(monkeypatch: Patch) -> None:
 
 
 @pytest.mark.parametrize("seed", [10_049, 10_579])
-def test_what_outlives_its_tombstone_stands_for_its_ttl_and_is_nobodys(seed: int) -> None:
+def test_a_lock_that_outlives_its_tombstone_stays_for_its_ttl_without_a_holder(seed: int) -> None:
     """An acquire that a hung master carries out more than MAX_TTL after it was undone."""
     assert Simulation(seed).run()["outlived its tombstone"] == 1
 
 
-# Exhaustive: every story of two clients and three masters, and some with more of either.
+# Exhaustive: every trace of two clients and three masters, and some with more of either.
 
-STORIES = [
+STARTS = [
     ((0, 0, 0), (NOW + 1, NOW + 2), 2),
     ((0, 0, LEFT), (NOW + 1, NOW + 1), 1),
     ((0, 0, LEFT), (NOW + 5, NOW + 1), 1),
@@ -304,12 +304,12 @@ STORIES = [
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("fences", "proposals", "losses"), STORIES)
-def test_every_story(fences: tuple[int, ...], proposals: tuple[int, ...], losses: int) -> None:
+@pytest.mark.parametrize(("fences", "proposals", "losses"), STARTS)
+def test_every_trace(fences: tuple[int, ...], proposals: tuple[int, ...], losses: int) -> None:
     assert Search(Rule(), fences, proposals, losses).run() > 2_000
 
 
-def test_every_story_from_many_beginnings(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_trace_from_many_starts(capsys: pytest.CaptureFixture[str]) -> None:
     assert exhaustive.main(["--masters", "3", "--losses", "0"]) == 0
     assert re.search(
         r"[\d,]{6,} states in \d+ s, and no promise was broken", capsys.readouterr().out

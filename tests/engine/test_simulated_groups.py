@@ -46,7 +46,9 @@ def test_the_command_that_replays_a_seed_names_the_groups(
     assert replay(3, setup).splitlines()[:-1] == told.splitlines()[:-1]
 
 
-def test_many_seeds_over_several_groups_are_others(capsys: pytest.CaptureFixture[str]) -> None:
+def test_sweeps_over_other_numbers_of_groups_have_other_digests(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     digests = set()
     for several in ("1", "2", "3"):
         arguments = ["--first", "3", "--seeds", "1", "--jobs", "1", "--groups", several]
@@ -79,9 +81,9 @@ def _wait_is_kept() -> None:
         world.run(0.15)
         waiter.start(waiter.once((second, first), 2.0, 1.0, 0.01))
         world.run(1.1)
-        assert waiter.name in simulation.judge.asking, "it gave up too early"
+        assert waiter.name in simulation.checker.asking, "it gave up too early"
         world.run(1.3)
-        assert waiter.name not in simulation.judge.asking, "it waits for longer than it wanted"
+        assert waiter.name not in simulation.checker.asking, "it waits for longer than it wanted"
         assert world.seen["handed over"] == 1, "it never came to the second group"
 
 
@@ -95,7 +97,7 @@ def _enough_is_left() -> None:
         holder.start(holder.once((second,), 2.0, 0.0, hold))
         world.run(0.15)
         waiter.start(waiter.once((first, second), 1.0, 5.0, 0.5))
-        while waiter.name not in simulation.judge.holders:
+        while waiter.name not in simulation.checker.holders:
             world.run(world.now + 0.001)
             assert world.now < 3.0, "it never gets what it waits for"
         lease = waiter.lease
@@ -107,7 +109,7 @@ def test_a_wait_is_that_for_all_groups_together() -> None:
     _wait_is_kept()
 
 
-def test_who_waited_for_a_group_has_half_of_its_ttl_left() -> None:
+def test_a_lease_that_waited_for_a_group_has_half_of_its_ttl_left() -> None:
     _enough_is_left()
 
 
@@ -129,37 +131,37 @@ SEEDED: dict[str, tuple[Any, Mutation, int, str]] = {
         ShardedBackend._shares, instead("sorted(shares, ...)", "list(shares)"),
         11, "get what all wait for",
     ),
-    "it asks on when its wait is over": (
+    "it asks after its wait is over": (
         ShardedBackend._take, never("self.clock() >= asked + wait"), 11, "longer than it wanted",
     ),
-    "what came too late is held": (
+    "a late lease is held": (
         ShardedBackend._take, never("self.clock() >= whole.until"), 53, "given what is over",
     ),
-    "as long as the part that ends last": (sharded._joined, instead("min", "max"), 0, "hold it"),
+    "valid as long as its last part": (sharded._joined, instead("min", "max"), 0, "hold it"),
     "fences in the order of the groups": (
         sharded._joined, instead("tuple(...)", "tuple(fences.values())"), 0, "fence",
     ),
-    "renewed where one part is": (
+    "renewed if one part is": (
         sharded._extended, instead("_WORST_FIRST", "reversed(_WORST_FIRST)"),
         31, "has lost a part",
     ),
-    "lost to our own clock where all parts are": (
+    "lost to our own clock if all parts are": (
         ShardedBackend.voided, instead("any", "all"), 181, "still believes",
     ),
-    "only the first part is freed": (
+    "only the first part is released": (
         ShardedBackend._free, instead("for ask in asks: yield ask", "yield asks[0]"), 0, "left on",
     ),
-    "a release that breaks off leaves the rest": (
+    "an interrupted release leaves the rest": (
         ShardedBackend._free, without("_give_back(...)"), 4, "left on",
     ),
-    "a resource has its group by its place": (
+    "a resource has its group by its length": (
         ShardedBackend.group_of, returns("len(resource) % len(self.groups)"), 0, "hold it",
     ),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SEEDED)
-def test_a_mutant_is_found_out(name: str) -> None:
+def test_a_mutant_is_detected(name: str) -> None:
     function, mutation, named, message = SEEDED[name]
     Simulation(named, groups=2).run()  # passes without the mutant
 
@@ -176,7 +178,7 @@ def test_a_mutant_is_found_out(name: str) -> None:
 
 
 DIRECTED: dict[str, tuple[Mutation, Schedule]] = {
-    "every group is waited for anew": (
+    "every group gets the whole wait": (
         instead("until = asked + wait", "until = began + wait"), _wait_is_kept,
     ),
     "a group's lease is kept for ever": (without("until = min(until, ...)"), _enough_is_left),
@@ -184,6 +186,6 @@ DIRECTED: dict[str, tuple[Mutation, Schedule]] = {
 
 
 @pytest.mark.parametrize("name", DIRECTED)
-def test_a_directed_mutant_is_found_out(name: str) -> None:
+def test_a_directed_mutant_is_detected(name: str) -> None:
     mutation, schedule = DIRECTED[name]
     assert Mutant(name, "", ShardedBackend._take, mutation, schedule).failure()

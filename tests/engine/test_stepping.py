@@ -40,7 +40,7 @@ def test_what_expires_while_a_clock_is_ahead_may_be_gone_when_it_is_back(cleans:
     assert bool(master.locks()) is not cleans
 
 
-def test_new_kinds_of_faults_shift_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_kinds_of_faults_change_no_other_seed(monkeypatch: pytest.MonkeyPatch) -> None:
     stepping = next(s for s in range(50) if Simulation(s).setup.faults.intersection(STEPS))
     steady = next(s for s in range(50) if not Simulation(s).setup.faults.intersection(STEPS))
     told = {seed: replay(seed) for seed in (stepping, steady)}
@@ -61,7 +61,7 @@ NARROW = replace(STEPPING, skew=0.005, latency=0.0005, drifting=True, busy=1.0, 
 FOUND = {
     "clocks may step": (STEPPING, "nobody notices"),
     "the step is not marked": (STEPPING, "suspected for ever"),
-    "our own step is theirs": (STEPPING, "still believes"),
+    "our own step is the masters'": (STEPPING, "still believes"),
     "voided by the clock that went back": (LEAPING, "still believes"),
     "drift is a step": (NARROW, "and has not"),
 }
@@ -79,7 +79,7 @@ def _found(setup: Setup, how: str) -> int:
 
 
 @pytest.mark.parametrize("name", FOUND)
-def test_a_rule_that_is_missing_is_found_out(name: str) -> None:
+def test_a_missing_rule_is_detected(name: str) -> None:
     mutant = next(mutant for mutant in MUTANTS if mutant.name == name)
     setup, how = FOUND[name]
     with mutant.active():
@@ -87,14 +87,14 @@ def test_a_rule_that_is_missing_is_found_out(name: str) -> None:
     Simulation(seed, setup).run()  # without the mutant there is nothing to find out
 
 
-def test_leases_that_nothing_voids_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leases_that_nothing_voids_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(StepWatch, "void", lambda self, lease: False)
     seed = _found(LEAPING, "still believes")
     monkeypatch.undo()
     Simulation(seed, LEAPING).run()
 
 
-def test_a_mark_that_is_forgotten_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mark_that_is_forgotten_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """A seed that found it: of five masters two were never counted again by one client."""
     setup = Setup(
         masters=5, clients=2, resources=2, ttls=(0.2, 0.5), two=0.3, latency=0.01,

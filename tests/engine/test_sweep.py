@@ -14,16 +14,16 @@ from tests.engine.simulator import Simulation
 from tests.engine.world import Violation
 
 ROOT = Path(__file__).resolve().parents[2]
-TELL = (
+PRINT_DIGEST = (
     "from hashlib import sha256; from tests.engine.simulator import replay;"
     "print(sha256(''.join(map(replay, range(4))).encode()).hexdigest())"
 )
 
 
-def test_the_same_stories_on_every_hash_seed() -> None:
-    told = [
+def test_seeds_produce_identical_traces_on_every_hash_seed() -> None:
+    digests = [
         subprocess.run(
-            [sys.executable, "-c", TELL],
+            [sys.executable, "-c", PRINT_DIGEST],
             env={**os.environ, "PYTHONHASHSEED": seed},
             cwd=ROOT,
             check=True,
@@ -32,11 +32,11 @@ def test_the_same_stories_on_every_hash_seed() -> None:
         ).stdout
         for seed in ("0", "1", "77")
     ]
-    assert len(set(told)) == 1
-    assert len(told[0].strip()) == 64
+    assert len(set(digests)) == 1
+    assert len(digests[0].strip()) == 64
 
 
-def test_what_is_done_is_not_done_again(
+def test_finished_chunks_are_not_run_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     done = tmp_path / "done"
@@ -57,7 +57,7 @@ def test_what_is_done_is_not_done_again(
     assert capsys.readouterr().out == first
 
 
-def test_a_failing_seed_is_told_with_its_command(
+def test_a_failing_seed_is_printed_with_its_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(self: Simulation) -> None:

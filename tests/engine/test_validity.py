@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from redlock_django.engine.validity import LeaseState, drift, valid_until
-from tests.engine.byhand import Masters
+from tests.engine.masters import Masters
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""True time and true luck: the clock, the masters and the transcript of a simulation."""
+"""True time and true rng: the clock, the masters and the transcript of a simulation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Violation(AssertionError):
 
 
 class World:
-    """Events in the order of true time, in seconds; one stream of luck for each purpose."""
+    """Events in the order of true time, in seconds; one stream of rng for each purpose."""
 
     def __init__(self, seed: int, *, recording: bool = False) -> None:
         self.seed = seed
@@ -35,7 +35,7 @@ class World:
         self._order = count().__next__
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
 
-    def luck(self, purpose: str) -> Random:
+    def rng(self, purpose: str) -> Random:
         """A stream of its own, so that a new kind of fault does not shift the others."""
         return Random(f"{self.seed}/{purpose}")
 
@@ -106,7 +106,7 @@ def _highest(steps: Iterable[float]) -> float:
     return highest
 
 
-class Words:
+class Packed:
     """A command as its script is given it, worked out once for all the masters it goes to."""
 
     __slots__ = ("argv", "command", "keys")
@@ -136,7 +136,7 @@ class SimulatedMaster:
         self.memory = MemoryMaster(clock.micros)
         self.memory.publish = self._publish
         self.hearers: dict[str, Callable[[bytes], None]] = {}  # channel -> the link that hears it
-        self._luck = world.luck(f"master {deployment.group * deployment.masters + index}")
+        self._rng = world.rng(f"master {deployment.group * deployment.masters + index}")
         self._backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._saved: Memory = ({}, {}, {})
         self._reborn()
@@ -155,7 +155,7 @@ class SimulatedMaster:
         self._buried: dict[str, float] = {}  # until when the tombstones stand, by our clock
         # Tokens that came later than that, or came back, and stay for their TTL.
         self.strays: set[str] = set()
-        self.memory.run_id = f"{self._luck.getrandbits(160):040x}"
+        self.memory.run_id = f"{self._rng.getrandbits(160):040x}"
 
     def receive(self, what: Callable[..., None], *args: Any) -> None:
         """Work on what has arrived: at once, or as soon as the master is awake again."""
@@ -175,7 +175,7 @@ class SimulatedMaster:
             self.world.seen["distrusted for a step"] += how == "distrust"
         return reply
 
-    def say(self, words: Words, number: int, marker: bytes, ready_at: int) -> Reply:
+    def say(self, words: Packed, number: int, marker: bytes, ready_at: int) -> Reply:
         """What the command's script answers."""
         command = words.command
         argv = [b"%d" % number, *words.argv]

@@ -43,30 +43,30 @@ def _script_mutated(name: str, target: str, replacement: str) -> Iterator[None]:
 # What only real masters detect: a function and a mutation of it.
 _FUNCTIONS: dict[str, tuple[Callable[..., object], Mutation]] = {
     "all must agree": (quorum.quorum, returns("masters")),
-    "whoever may still come is waited for": (
+    "connecting masters are always waited for": (
         Links.hoping, always("usable < need <= usable + hopeful"),
     ),
-    "a lost link is told to nobody": (Links.lose, without("owed.exchange.cast(...)")),
+    "a lost link is not reported": (Links.lose, without("owed.exchange.cast(...)")),
     "a lost link stays lost": (Links.lose, without(Links._dial)),
-    "of replies that come together one is read": (
+    "of several replies one is read": (
         Links.read,
         instead("self._answer(master, link, reply)", "self._answer(master, link, reply); break"),
     ),
-    "what comes after the verdict is dropped": (
+    "votes after the verdict are dropped": (
         Tally.cast,
         instead("... is not None", "self.votes[master] or self.verdict is not Verdict.PENDING"),
     ),
-    "what a busy master refused is forgotten": (Links._refused, without(Master.keep)),
-    "a master that loads is taken": (join.faults, never("info.get('loading', ...) != ...")),
-    "a loop frees on links of its own": (
+    "a release that a busy master refused is forgotten": (Links._refused, without(Master.keep)),
+    "a loading master is counted": (join.faults, never("info.get('loading', ...) != ...")),
+    "a loop releases on its own links": (
         RedisBackend.arelease, always("lease.home is self._loops.get(...)"),
     ),
-    "only masters say that a lock is over": (HeldLease.remaining, never("left <= 0")),
+    "only masters decide that a lock is over": (HeldLease.remaining, never("left <= 0")),
 }  # fmt: skip
 
 # The same of scripts: name of the script, a piece of its code, what replaces it.
 _SCRIPTS = {
-    "an extension writes anew": (
+    "an extension writes the lock again": (
         "extend", "'PEXPIRE', KEYS[2 + index], ttl", "'SET', KEYS[2 + index], ARGV[2], 'PX', ttl",
     ),
     **{name: change for name, *change in test_script_mutants.MUTANTS},

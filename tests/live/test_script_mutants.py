@@ -35,7 +35,7 @@ FENCE_AHEAD = "> now + 2 *"
 READY = " or now < tonumber(ARGV[#ARGV])"
 MUTANTS: list[tuple[str, str, str, str]] = [
     # name, script, a piece of its code, what replaces it
-    ("acquire digs up", "acquire", "if seen[3] then", "if false then"),
+    ("acquire ignores tombstones", "acquire", "if seen[3] then", "if false then"),
     ("acquire takes any marker", "acquire", "seen[1] ~= ARGV[#ARGV - 1] or", ""),
     ("acquire is ready at once", "acquire", READY, ""),
     ("acquire overwrites", "acquire", "lock and lock ~= value", "false"),
@@ -45,7 +45,7 @@ MUTANTS: list[tuple[str, str, str, str]] = [
      "math.min(tonumber(ARGV[4]), now + skew)"),
     ("fences from the clock alone", "acquire", "math.max(stored + 1, proposal)", "proposal"),
     ("a poisoned fence counts", "acquire", FENCE_AHEAD, "> 9e99 + now + 2 *"),
-    ("any text is a fence", "acquire", "if fence and not (fence:find('^%d+$') and #fence <= 16)",
+    ("any string is a fence", "acquire", "if fence and not (fence:find('^%d+$') and #fence <= 16)",
      "if fence and not tonumber(fence)"),
     ("an overlong lock stays", "acquire", "left > max_ttl and", "false and"),
     ("foreign locks are cut", "acquire",
@@ -62,13 +62,13 @@ MUTANTS: list[tuple[str, str, str, str]] = [
     ("an extension shortens", "extend",
      "if redis.call('PTTL', KEYS[2 + index]) < ttl then", "if true then"),
     ("extend is ready at once", "extend", READY, ""),
-    ("heal digs up", "heal", "if seen[3] then", "if false then"),
+    ("heal ignores tombstones", "heal", "if seen[3] then", "if false then"),
     ("heal stores a poisoned fence", "heal", FENCE_AHEAD, "> 9e99 + now + 2 *"),
     ("plain DEL", "release", "if lock == ARGV[2]", "if lock"),
     ("a restart goes unnoticed", "join", "was ~= run", "false"),
     ("no quarantine", "join", "local ready = now + delay", "local ready = now"),
     ("any deployment may write", "join", "other ~= print and how ~= 'reconfigure'", "false"),
-    ("a ready-at for ever", "join", " and tonumber(at) <= now + delay", ""),
+    ("ready-at has no limit", "join", " and tonumber(at) <= now + delay", ""),
     ("a turn never ends", "acquire", "score < 0 and now < -score", "score < 0"),
 ]  # fmt: skip
 
@@ -118,7 +118,7 @@ def test_code_that_is_not_there_is_an_error_that_shows_the_closest() -> None:
     [mutant[1:] for mutant in MUTANTS],
     ids=[mutant[0] for mutant in MUTANTS],
 )
-def test_a_mutant_is_found_out(
+def test_a_mutant_is_detected(
     masters: list[LocalMaster],
     monkeypatch: pytest.MonkeyPatch,
     name: str,

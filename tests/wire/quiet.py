@@ -25,7 +25,7 @@ from redlock_django.wire.join import Joined, Trust, Unfit, check
 from redlock_django.wire.link import Exchange
 from redlock_django.wire.links import Links
 from redlock_django.wire.master import Master
-from tests.engine.byhand import Masters
+from tests.engine.masters import Masters
 from tests.wire.scripted import MARKER, NAMES, resp
 
 TIMEOUT = 0.25

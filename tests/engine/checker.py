@@ -76,13 +76,13 @@ class Asking:
     overtaken: int = 0
 
 
-class Judge:
+class Checker:
     """The checkers of one simulation."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.masters: list[SimulatedMaster] = []
-        self.told: dict[str, list[tuple[float, Holding]]] = {}  # who held, and since when
+        self.granted_at: dict[str, list[tuple[float, Holding]]] = {}  # who held, and since when
         self.holdings: dict[str, list[Holding]] = {}
         self.fences: dict[str, int] = {}
         self.winners: dict[str, int] = {}
@@ -139,7 +139,7 @@ class Judge:
             self.winners[resource] = self.winners.get(resource, 0) + 1
             self._grows(resource, fence, by[resource])
             self.fences[resource] = max(fence, self.fences.get(resource, 0))
-            self.told.setdefault(resource, []).append((self.world.now, by[resource]))
+            self.granted_at.setdefault(resource, []).append((self.world.now, by[resource]))
 
     def renewed(self, holdings: Sequence[Holding]) -> None:
         """A client was told that its lease lives longer."""
@@ -181,7 +181,7 @@ class Judge:
             return
         if not self.world.stepping:
             raise Violation(f"{resource}: fence {fence} of {new.client.name} after {last}")
-        for told, held in self.told[resource]:
+        for told, held in self.granted_at[resource]:
             other = held.lease.fences[held.lease.resources.index(resource)]
             if fence > other or (fence < other and told > new.began):
                 continue
