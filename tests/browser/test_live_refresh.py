@@ -81,7 +81,7 @@ def test_refresh_keeps_selection_focus_and_scroll(
     next_refresh(page)
     expect(row(page, "new:1")).to_be_visible()
     expect(row(page, "n:31")).to_have_count(0)
-    expect(page.locator("#redlock-count")).to_have_text("4No lock is held.")
+    expect(page.locator("#redlock-count")).to_have_text("40 locks are held.")
     expect(page.locator("#redlock-count")).to_have_attribute("aria-live", "polite")
     expect(row(page, "n:10").locator("input.action-select")).to_be_checked()
     expect(row(page, "n:30").locator("input.action-select")).to_be_checked()
