@@ -16,7 +16,7 @@ from benchmarks.peers.ours import PATIENCE
 from benchmarks.report import write
 from benchmarks.results import Results
 from benchmarks.workloads import WORKLOADS, groups, growth
-from redlock_django.testing.nursery import Nursery
+from redlock_django.testing.processes import ProcessGroup
 
 
 def main() -> int:
@@ -38,7 +38,7 @@ def main() -> int:
     needed = max(most.get(name, 5) for name in asked.workloads)
     with (
         masters.started(needed, round_trip) as servers,
-        Nursery("redlock-benchmark-") as nursery,
+        ProcessGroup("redlock-benchmark-") as processes,
     ):
         results.about["server"] = servers.version
         if round_trip:
@@ -46,7 +46,7 @@ def main() -> int:
         plan = Plan(
             servers,
             results,
-            nursery,
+            processes,
             asked.rounds,
             asked.seconds,
             peers=asked.peers,

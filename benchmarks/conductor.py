@@ -16,7 +16,7 @@ from benchmarks.contenders import CONTENDERS
 from benchmarks.environments import Missing, program
 from benchmarks.masters import Masters, client_cpu
 from benchmarks.results import Results, Row
-from redlock_django.testing.nursery import Nursery
+from redlock_django.testing.processes import ProcessGroup
 
 PATIENCE = 30.0
 """Seconds beyond what a job should take after which a worker is given up."""
@@ -68,7 +68,7 @@ class Plan:
 
     masters: Masters
     results: Results
-    nursery: Nursery
+    processes: ProcessGroup
     rounds: int
     seconds: float
     peers: frozenset[str] | None = None
@@ -105,11 +105,11 @@ class Plan:
     ) -> Iterator[Worker]:
         """A contender ready for jobs on the first n masters; the first one finds them empty."""
         contender = CONTENDERS[name]
-        log = self.nursery.directory / f"worker-{next(self._numbers)}.log"
+        log = self.processes.directory / f"worker-{next(self._numbers)}.log"
         if first:
             self.masters.empty(setting)
         with client_cpu(setting), log.open("wb") as errors:
-            process = self.nursery.spawn(
+            process = self.processes.spawn(
                 program(contender.environment),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

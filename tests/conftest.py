@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from redlock_django.testing.masters import LocalMaster, local_masters
-from redlock_django.testing.nursery import Nursery
+from redlock_django.testing.processes import ProcessGroup
 from tests.looking import looking_at
 from tests.ports import free_port
 from tests.postgres import local_postgres
@@ -143,9 +143,9 @@ def mysql() -> Iterator[dict[str, Any]]:
     if install is None or server is None:
         pytest.skip("MariaDB is not installed (apt-get install mariadb-server)")
     pymysql.install_as_MySQLdb()
-    with Nursery("redlock-mysql-") as nursery:
+    with ProcessGroup("redlock-mysql-") as processes:
         port = free_port()
-        data = nursery.directory / "data"
+        data = processes.directory / "data"
         where = ["--no-defaults", f"--datadir={data}"]
         if os.geteuid() == 0:
             where.append("--user=root")
@@ -156,15 +156,15 @@ def mysql() -> Iterator[dict[str, Any]]:
             timeout=60,
             capture_output=True,
         )
-        with (nursery.directory / "log").open("wb") as log:
-            nursery.spawn(
+        with (processes.directory / "log").open("wb") as log:
+            processes.spawn(
                 [
                     server,
                     *where,
                     f"--port={port}",
                     "--bind-address=127.0.0.1",
-                    f"--socket={nursery.directory}/mysql.sock",
-                    f"--pid-file={nursery.directory}/mysql.pid",
+                    f"--socket={processes.directory}/mysql.sock",
+                    f"--pid-file={processes.directory}/mysql.pid",
                     "--innodb-flush-log-at-trx-commit=0",
                 ],
                 stderr=log,
@@ -176,7 +176,7 @@ def mysql() -> Iterator[dict[str, Any]]:
             with contextlib.suppress(pymysql.err.OperationalError):
                 first = pymysql.connect(**access)
                 break
-            assert time.monotonic() < deadline, (nursery.directory / "log").read_text()
+            assert time.monotonic() < deadline, (processes.directory / "log").read_text()
             time.sleep(0.05)
         with first, first.cursor() as cursor:
             cursor.execute("CREATE DATABASE shop")

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from redlock_django.testing.nursery import Nursery
+from redlock_django.testing.processes import ProcessGroup
 from tests.ports import free_port
 
 if TYPE_CHECKING:
@@ -26,14 +26,14 @@ def local_postgres() -> Iterator[dict[str, Any]]:
     Raises FileNotFoundError where it is not installed, or there is nobody it could run as.
     """
     programs = _postgres_programs()
-    with Nursery("redlock-postgres-") as nursery:
-        options: dict[str, Any] = {"cwd": nursery.directory}
+    with ProcessGroup("redlock-postgres-") as processes:
+        options: dict[str, Any] = {"cwd": processes.directory}
         if os.geteuid() == 0:
             # PostgreSQL refuses to run as root.
             account = _plain_user()
-            os.chown(nursery.directory, account.pw_uid, account.pw_gid)
+            os.chown(processes.directory, account.pw_uid, account.pw_gid)
             options |= {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
-        data = nursery.directory / "data"
+        data = processes.directory / "data"
         initdb = [str(programs / "initdb"), "-D", str(data), "-U", "postgres", "-A", "trust"]
         initdb += ["-E", "UTF8", "--locale=C", "--no-sync"]
         subprocess.run(initdb, check=True, capture_output=True, **options)
@@ -41,19 +41,19 @@ def local_postgres() -> Iterator[dict[str, Any]]:
         settings = {
             "listen_addresses": "127.0.0.1",
             "port": str(port),
-            "unix_socket_directories": str(nursery.directory),
+            "unix_socket_directories": str(processes.directory),
             "fsync": "off",
             "synchronous_commit": "off",
             "full_page_writes": "off",
             "max_connections": "200",
         }
         flags = [flag for name, value in settings.items() for flag in ("-c", f"{name}={value}")]
-        log = (nursery.directory / "log").open("wb")
+        log = (processes.directory / "log").open("wb")
         with log:
-            process = nursery.spawn(
+            process = processes.spawn(
                 [str(programs / "postgres"), "-D", str(data), *flags], stderr=log, **options
             )
-        _wait_for_postgres(port, process, nursery.directory / "log")
+        _wait_for_postgres(port, process, processes.directory / "log")
         yield {
             "ENGINE": "django.db.backends.postgresql",
             "NAME": "postgres",

@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from redlock_django.testing.nursery import Nursery
+from redlock_django.testing.processes import ProcessGroup
 
 SOURCE = Path(__file__).parent / "hold.c"
 
@@ -25,10 +25,10 @@ def holding_replies(ports: Sequence[int], seconds: float) -> Iterator[tuple[list
         with contextlib.ExitStack() as stack:
             yield _in_python(stack, ports, seconds), "a proxy in Python (there is no C compiler)"
         return
-    with Nursery("redlock-rtt-") as nursery:
-        program = nursery.directory / "hold"
+    with ProcessGroup("redlock-rtt-") as processes:
+        program = processes.directory / "hold"
         subprocess.run([compiler, "-O2", "-o", str(program), str(SOURCE)], check=True)
-        proxy = nursery.spawn(
+        proxy = processes.spawn(
             [str(program), str(round(seconds * 1e6)), *map(str, ports)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

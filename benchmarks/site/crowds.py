@@ -12,7 +12,7 @@ import threading
 import time
 from typing import Any
 
-from redlock_django.testing.nursery import Nursery
+from redlock_django.testing.processes import ProcessGroup
 from tests.ports import free_port
 
 CROWD = 8
@@ -70,10 +70,10 @@ class Served:
     def __init__(self, masters: list[Any]) -> None:
         self._port = free_port()
         # Lives as long as this process; its watchdog sees to the rest.
-        self._nursery = Nursery("redlock-site-")
+        self._processes = ProcessGroup("redlock-site-")
         gunicorn = ["-m", "gunicorn", "--bind", f"127.0.0.1:{self._port}", "--keep-alive", "60"]
         gunicorn += ["--worker-class", "gthread", "--threads", str(CROWD), "--no-control-socket"]
-        self._nursery.spawn(
+        self._processes.spawn(
             [sys.executable, *gunicorn, "benchmarks.site.served:application"],
             env={**os.environ, "BENCH_MASTERS": json.dumps(masters)},
             stderr=None,

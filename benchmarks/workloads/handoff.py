@@ -37,7 +37,7 @@ def run(plan: Plan) -> None:
     """Five masters, free."""
 
     def measure(setting: str, case: str, name: str) -> dict[str, Any]:
-        folder = mkdtemp(dir=plan.nursery.directory)
+        folder = mkdtemp(dir=plan.processes.directory)
         seconds = plan.seconds * 2
         if case == "drain":
             with plan.worker(name, setting) as worker:

@@ -28,7 +28,7 @@ def run(plan: Plan) -> None:
     def measure(setting: str, case: str, name: str) -> dict[str, Any]:
         asked = dict(JOBS[case][2])
         if asked["job"] == "drain":
-            asked["folder"] = mkdtemp(dir=plan.nursery.directory)
+            asked["folder"] = mkdtemp(dir=plan.processes.directory)
         with plan.worker(name, setting) as worker:
             return worker.do(seconds=plan.seconds, profile=True, **asked)
 

@@ -1,6 +1,6 @@
-"""What tests of an application that uses locks need; nothing here is imported in production.
+"""Helpers for testing applications that use locks. Production code imports nothing from here.
 
-Importing this package imports neither Django nor redis: each name is fetched on first use.
+Importing this package imports neither Django nor redis: each name is imported on first use.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = [
     "real_masters",
 ]
 
-_HOMES = {
+_MODULES = {
     "LocalMaster": "redlock_django.testing.masters",
     "assert_locked": "redlock_django.testing.holders",
     "assert_not_locked": "redlock_django.testing.holders",
@@ -43,10 +43,10 @@ _HOMES = {
 
 def __getattr__(name: str) -> object:
     try:
-        home = _HOMES[name]
+        module = _MODULES[name]
     except KeyError:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
-    return getattr(import_module(home), name)
+    return getattr(import_module(module), name)
 
 
 def __dir__() -> list[str]:

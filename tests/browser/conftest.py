@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from redlock_django.testing.nursery import Nursery
+from redlock_django.testing.processes import ProcessGroup
 from tests.browser.site import PASSWORD
 from tests.ports import free_port
 
@@ -33,10 +33,10 @@ HELD = "/admin/redlock_django/heldlock/"
 def serving(masters: list[LocalMaster], **env: str) -> Iterator[str]:
     """Run the site and yield its address; stop it at the end of the block."""
     port = free_port()
-    with Nursery("redlock-browser-") as nursery:
-        log = nursery.directory / "log"
+    with ProcessGroup("redlock-browser-") as processes:
+        log = processes.directory / "log"
         with log.open("wb") as out:
-            process = nursery.spawn(
+            process = processes.spawn(
                 [sys.executable, "-m", "tests.browser.site", str(port)],
                 cwd=ROOT,
                 stdout=out,
@@ -46,7 +46,7 @@ def serving(masters: list[LocalMaster], **env: str) -> Iterator[str]:
                     "PYTHONPATH": str(ROOT),
                     "DJANGO_SETTINGS_MODULE": "tests.browser.site",
                     "REDLOCK_MASTERS": ",".join(master.url for master in masters),
-                    "SHOP_DATABASE": str(nursery.directory / "site.sqlite3"),
+                    "SHOP_DATABASE": str(processes.directory / "site.sqlite3"),
                     **env,
                 },
             )

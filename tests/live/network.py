@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 from redis.retry import Retry
 
 from redlock_django.testing.masters import find_server
-from redlock_django.testing.nursery import Nursery
+from redlock_django.testing.processes import ProcessGroup
 
 
 def why_not() -> str:
@@ -66,7 +66,7 @@ class NotHere(Exception):
 class Host:
     """A machine with one master on it, at the other end of a cable."""
 
-    def __init__(self, nursery: Nursery, index: int, subnet: str) -> None:
+    def __init__(self, processes: ProcessGroup, index: int, subnet: str) -> None:
         self.name = f"rl{os.getpid()}-{index}"
         self._here, self.address = f"{subnet}.{4 * index + 1}", f"{subnet}.{4 * index + 2}"
         _ip("netns", "add", self.name)
@@ -76,11 +76,11 @@ class Host:
         _ip("link", "set", self.name, "up")
         self._inside("addr", "add", f"{self.address}/30", "dev", "cable")
         self.join()
-        self.directory = nursery.directory / self.name
+        self.directory = processes.directory / self.name
         self.directory.mkdir()
         program = [find_server(), "--bind", self.address, "--dir", str(self.directory)]
         program += ["--save", "", "--protected-mode", "no"]
-        nursery.spawn(["ip", "netns", "exec", self.name, *program])
+        processes.spawn(["ip", "netns", "exec", self.name, *program])
 
     @property
     def url(self) -> str:
@@ -166,11 +166,11 @@ def hosts(number: int) -> Iterator[list[Host]]:
     subnet = f"10.{random.randrange(100, 250)}.{random.randrange(250)}"
     with ExitStack() as stack:
         made = []
-        nursery = Nursery("redlock-hosts-")
+        processes = ProcessGroup("redlock-hosts-")
         for index in range(number):
-            made.append(Host(nursery, index, subnet))
+            made.append(Host(processes, index, subnet))
             stack.callback(made[-1].close)
-        stack.enter_context(nursery)  # the servers go before their machines
+        stack.enter_context(processes)  # the servers go before their machines
         for host in made:
             host.wait_ready()
         yield made

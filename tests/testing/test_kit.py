@@ -1,4 +1,4 @@
-"""The test kit: masters in memory, somebody else's locks, lost ones, and pytest's fixtures."""
+"""The test kit: masters in memory, locks held elsewhere, lost locks, pytest fixtures."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_every_alias_is_in_memory_and_keeps_its_other_settings() -> None:
     assert type(locks["default"].backend) is type(before)
 
 
-def test_nothing_is_left_for_the_next_test() -> None:
+def test_each_use_starts_without_locks() -> None:
     for _ in range(2):
         with memory_masters() as backend:
             assert_not_locked(R)
@@ -110,7 +110,7 @@ class TestIt(unittest.TestCase):
         assert_not_locked(R)
         lock(R).acquire()
 
-    def test_and_each_test_begins_anew(self) -> None:
+    def test_each_test_starts_without_locks(self) -> None:
         assert_not_locked(R)
         lock(R).acquire()
 
@@ -119,12 +119,12 @@ def test_the_fixture_gives_the_backend(redlock_memory: MemoryBackend) -> None:
     assert redlock_memory is locks["default"].backend
 
 
-# Who holds what.
+# held_elsewhere, assert_locked, lose_lock
 
 
 @pytest.mark.usefixtures("redlock_memory")
 class TestHolders:
-    def test_somebody_else_holds_it(self) -> None:
+    def test_held_elsewhere_refuses_a_lock(self) -> None:
         with held_elsewhere(R, "order:2"):
             assert_locked(R, "order:2")
             with pytest.raises(ResourceLocked):
@@ -132,7 +132,7 @@ class TestHolders:
             assert {one.resource for one in held_locks().locks} == {R, "order:2"}
         assert_not_locked(R, "order:2")
 
-    async def test_somebody_else_holds_it_in_a_loop(self) -> None:
+    async def test_held_elsewhere_in_a_loop(self) -> None:
         async with held_elsewhere(R):
             with pytest.raises(ResourceLocked):
                 await lock(R).aacquire()
@@ -140,22 +140,22 @@ class TestHolders:
             assert_locked(R)
         assert_not_locked(R)
 
-    def test_two_cannot(self) -> None:
+    def test_held_elsewhere_excludes_itself(self) -> None:
         with held_elsewhere(R), pytest.raises(ResourceLocked), held_elsewhere(R):
             pass
 
-    def test_it_is_nothing_that_this_process_did(self) -> None:
+    def test_held_elsewhere_changes_no_counters(self) -> None:
         before = counters["default"]
         with held_elsewhere(R):
             pass
         assert counters["default"] == before
 
-    def test_it_ends_with_an_exception_too(self) -> None:
+    def test_held_elsewhere_releases_after_an_exception(self) -> None:
         with pytest.raises(ZeroDivisionError), held_elsewhere(R):
             raise ZeroDivisionError
         assert_not_locked(R)
 
-    def test_what_fails_says_why(self) -> None:
+    def test_failures_name_the_resource(self) -> None:
         with pytest.raises(AssertionError, match="not locked: order:1, order:2"):
             assert_locked(R, "order:2")
         with (
@@ -166,13 +166,13 @@ class TestHolders:
         with pytest.raises(BadResource):
             assert_locked("order 1")
 
-    def test_too_few_masters_are_not_taken_for_no_lock(self, redlock_memory: MemoryBackend) -> None:
+    def test_assertions_need_a_quorum(self, redlock_memory: MemoryBackend) -> None:
         for index in range(3):
             redlock_memory.refuse(index)
         with pytest.raises(AssertionError, match="only 0 of 3 masters answered"):
             assert_not_locked(R)
 
-    def test_a_lock_lost_on_purpose(self) -> None:
+    def test_lose_lock(self) -> None:
         told = []
 
         def receive(reason: str, **_: Any) -> None:
@@ -189,13 +189,13 @@ class TestHolders:
                 pass
         assert told == ["a test took it away"]
 
-    async def test_a_lock_lost_on_purpose_in_a_loop(self) -> None:
+    async def test_lose_lock_in_a_loop(self) -> None:
         async with lock(R) as held:
             lose_lock(R)
             with pytest.raises(LockLost):
                 held.ensure_held()
 
-    def test_what_nobody_here_holds_cannot_be_lost(self) -> None:
+    def test_lose_lock_needs_a_holder_in_this_process(self) -> None:
         with held_elsewhere(R), pytest.raises(AssertionError, match="nobody in this process"):
             lose_lock(R)
 
@@ -219,7 +219,7 @@ def test_real_masters_are_up_empty_and_trusted(_: int, redlock_masters: list[Loc
 
 
 @pytest.mark.live
-def test_aliases_on_real_masters_stay_apart_as_they_were(
+def test_aliases_on_real_masters_stay_separate(
     redlock_masters: list[LocalMaster],
 ) -> None:
     from redlock_django.testing import real_masters
@@ -237,7 +237,7 @@ def test_aliases_on_real_masters_stay_apart_as_they_were(
 
 
 @pytest.mark.live
-def test_real_masters_for_locks_that_live_shortly(redlock_masters: list[LocalMaster]) -> None:
+def test_real_masters_with_a_short_ttl(redlock_masters: list[LocalMaster]) -> None:
     from redlock_django.testing import real_masters
 
     redlock = {"default": {"MASTERS": URLS, "TTL": 0.8}}

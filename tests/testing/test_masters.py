@@ -1,4 +1,4 @@
-"""`local_masters`: real servers that can be hurt, and that never outlive the process."""
+"""`local_masters`: real servers that can be killed and paused, and never outlive the process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ with local_masters(3) as masters:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs; one that waits to be reaped does not."""
+    """Return whether a process runs; a zombie does not."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -41,7 +41,7 @@ def alive(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] not in "ZX"
 
 
-def test_five_come_up_fast_and_differ() -> None:
+def test_five_start_fast_and_differ() -> None:
     began = time.monotonic()
     with local_masters(5) as masters:
         took = time.monotonic() - began
@@ -80,10 +80,10 @@ def test_kill_start_restart_come_back_empty_on_the_same_port(masters: list[Local
     assert len({first, second, _run_id(master)}) == 3
 
 
-def test_one_that_was_a_replica_comes_back_empty_too(masters: list[LocalMaster]) -> None:
+def test_a_former_replica_comes_back_empty(masters: list[LocalMaster]) -> None:
     _set(masters[0])
     with masters[0].client() as client:
-        client.config_set("repl-diskless-sync-delay", "0")  # for more replicas to come
+        client.config_set("repl-diskless-sync-delay", "0")  # do not wait for more replicas
     with masters[1].client() as client:
         client.replicaof("127.0.0.1", str(masters[0].port))
         until(lambda: _get(masters[1]), "the copy")
@@ -92,7 +92,7 @@ def test_one_that_was_a_replica_comes_back_empty_too(masters: list[LocalMaster])
     assert _get(masters[1]) is None
 
 
-def test_pause_hangs_and_resume_goes_on(masters: list[LocalMaster]) -> None:
+def test_pause_and_resume(masters: list[LocalMaster]) -> None:
     master = masters[1]
     _set(master)
     master.pause()
@@ -127,7 +127,7 @@ def test_extra_args_reach_the_server_and_data_can_survive() -> None:
         assert _get(master) == b"1"
 
 
-def test_an_unknown_option_is_told_with_the_servers_words() -> None:
+def test_an_unknown_option_is_reported_with_the_server_log() -> None:
     with pytest.raises(RuntimeError, match="did not start"), local_masters(1, args=["--nope", "1"]):
         pass
 
@@ -140,7 +140,7 @@ def test_the_server_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         find_server()
 
 
-def test_no_server_is_one_clear_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_server_program(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("REDLOCK_SERVER", raising=False)
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     monkeypatch.setenv("PATH", "/nonexistent")
@@ -160,17 +160,17 @@ def test_a_taken_port_is_changed(
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
-def test_leaving_by_exception_leaves_nothing(error: type[BaseException]) -> None:
+def test_an_exception_removes_all_processes(error: type[BaseException]) -> None:
     seen: list[LocalMaster] = []
 
-    def hurt() -> None:
+    def interrupted() -> None:
         with local_masters(2) as started:
             seen.extend(started)
             started[0].pause()
             raise error
 
     with pytest.raises(error):
-        hurt()
+        interrupted()
     assert not any(alive(master.process.pid) for master in seen)
     assert not seen[0].directory.parent.exists()
 
@@ -196,7 +196,7 @@ def test_nothing_outlives_the_process(body: str) -> None:
     until(lambda: not Path(directory).exists(), "the directory's end")
 
 
-def test_a_forked_child_that_leaves_takes_nothing_with_it() -> None:
+def test_an_exiting_fork_stops_no_server() -> None:
     body = (
         "import os\n"
         "    if os.fork() == 0: sys.exit(3)\n"
@@ -209,7 +209,7 @@ def test_a_forked_child_that_leaves_takes_nothing_with_it() -> None:
     assert run.stdout.split()[-1] == "True"
 
 
-def test_a_forked_child_that_stays_keeps_nothing_alive() -> None:
+def test_a_surviving_fork_keeps_no_server_alive() -> None:
     body = (
         "import os\n    if os.fork() == 0: os.close(1); os.close(2); time.sleep(20); os._exit(0)\n"
     )

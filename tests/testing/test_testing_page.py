@@ -1,4 +1,4 @@
-"""What docs/how-to/testing.md shows is run as it stands, by a pytest of its own."""
+"""The examples of docs/how-to/testing.md pass in a separate pytest process."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ SNIPPETS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 def test_every_snippet_passes(tmp_path: Path) -> None:
     code = "\n\n".join(SNIPPETS)
     (tmp_path / "test_page.py").write_text(code)
-    # A pytest beside those of this suite, on a machine that may have few cores: only what the
-    # snippets say may decide, not who is given the processor.
+    # This pytest runs next to the suite on a machine that may have few cores. Long timeouts keep
+    # the results independent of the load.
     (tmp_path / "patient.py").write_text(
         "from testproject.settings import *\n"
         'REDLOCK["default"] |= {"MASTER_TIMEOUT": 4.0, "MAX_CLOCK_SKEW": 4.0}\n'

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from redlock_django.testing.masters import LocalMaster
-from redlock_django.testing.nursery import Nursery
+from redlock_django.testing.processes import ProcessGroup
 from tests.ports import free_port
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -111,10 +111,10 @@ def serving(
 ) -> Iterator[Site]:
     """Run one kind of server with the site; gone when the block is left."""
     port = free_port()
-    with Nursery("redlock-site-") as nursery:
-        site = Site(server, port, nursery.directory / "log")
+    with ProcessGroup("redlock-site-") as processes:
+        site = Site(server, port, processes.directory / "log")
         with site.log_path.open("wb") as log:
-            process = nursery.spawn(
+            process = processes.spawn(
                 commands(port, workers)[server],
                 cwd=ROOT,
                 stdout=log,

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from redlock_django.testing.nursery import Nursery
+from redlock_django.testing.processes import ProcessGroup
 from tests.live.soak.history import Event
 from tests.live.soak.worker import Task
 
@@ -93,8 +93,8 @@ class Member:
 class Crew:
     """Some workers at the same task, and all that ever were; made by `crew`."""
 
-    def __init__(self, nursery: Nursery, task: Task) -> None:
-        self._nursery = nursery
+    def __init__(self, processes: ProcessGroup, task: Task) -> None:
+        self._processes = processes
         self._task = task
         self.working: list[Member] = []
         self.ever: list[Member] = []
@@ -102,10 +102,10 @@ class Crew:
     def hire(self, *, gated: bool = False) -> Member:
         """Start one more worker."""
         name = f"{self._task.seed}.{len(self.ever) + 1}"
-        log = self._nursery.directory / f"{name}.log"
+        log = self._processes.directory / f"{name}.log"
         task = replace(self._task, seed=name, gated=gated)
         with log.open("wb") as stderr:
-            process = self._nursery.spawn(
+            process = self._processes.spawn(
                 [sys.executable, "-m", "tests.live.soak.worker", task.dumps()],
                 cwd=ROOT, stdin=-1, stdout=-1, stderr=stderr,
             )  # fmt: skip
@@ -140,8 +140,8 @@ class Crew:
 @contextmanager
 def crew(task: Task) -> Iterator[Crew]:
     """Give a crew without workers; they are gone when the block is left."""
-    with Nursery("redlock-soak-") as nursery:
-        made = Crew(nursery, task)
+    with ProcessGroup("redlock-soak-") as processes:
+        made = Crew(processes, task)
         yield made
         for member in list(made.working):
             made.kill(member)

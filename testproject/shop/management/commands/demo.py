@@ -15,7 +15,7 @@ from django.db import connections
 from django.test.utils import override_settings
 
 from redlock_django.testing import local_masters
-from redlock_django.testing.nursery import Nursery
+from redlock_django.testing.processes import ProcessGroup
 from testproject.shop.serving import Shopper, serving
 from testproject.shop.show import PROVIDER, Show
 
@@ -55,7 +55,7 @@ class Command(BaseCommand):
         with contextlib.ExitStack() as stack:
             masters = stack.enter_context(local_masters(5))
             took = (time.perf_counter() - began) * 1000
-            place = stack.enter_context(Nursery("redlock-demo-"))
+            place = stack.enter_context(ProcessGroup("redlock-demo-"))
             # Every thread's connection is made from these settings when it is first used.
             connections.close_all()
             connections["default"].settings_dict["NAME"] = str(place.directory / "shop.sqlite3")

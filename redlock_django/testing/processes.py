@@ -1,9 +1,10 @@
 """Child processes and a directory that never outlive this process, not even after kill -9.
 
-The usual means on Linux, PR_SET_PDEATHSIG, fires when the *thread* that forked ends, needs code
-between fork and exec, and removes no files. Here a watchdog (three words of shell) waits on a pipe
-that only this process holds: when a line or the end of the pipe arrives, it removes the directory
-and kills its process group, which every child joined. Leaving normally goes the same way.
+The usual solution on Linux, PR_SET_PDEATHSIG, fires when the *thread* that forked ends, needs code
+between fork and exec, and removes no files. Instead, a watchdog (a short shell script) reads from
+a pipe whose other end only this process has. When a line or the end of the file arrives, it
+removes the directory and kills its process group, which every child has joined. `close` uses the
+same path.
 """
 
 from __future__ import annotations
@@ -22,17 +23,17 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, Self
 
-# SIGKILL reaches stopped children too. A group of its own keeps a Ctrl-C in the terminal from
-# ending the children before the parent has had its say. The signals are ignored because the kernel
+# SIGKILL also kills stopped children. Ctrl-C in the terminal does not reach a separate process
+# group, so the parent decides when the children end. The signals are ignored because the kernel
 # sends SIGHUP to a group that lost its parent while one of its members is stopped.
 _WATCHDOG = 'trap "" HUP INT TERM; read -r _; rm -rf -- "$1"; kill -9 0'
 
 
-class Nursery:
-    """A temporary directory (`directory`) and processes, all gone when the block is left.
+class ProcessGroup:
+    """A temporary directory (`directory`) and child processes, all removed at the end of the block.
 
-    Use as a context manager. A process that ends in any other way, kill -9 included, is followed
-    by its children within milliseconds. A forked copy of this object closes nothing.
+    Use it as a context manager. If this process ends in any other way, kill -9 included, its
+    children are killed within milliseconds. A forked copy of this object closes nothing.
     """
 
     directory: Path
@@ -52,10 +53,10 @@ class Nursery:
         atexit.register(self.close)
 
     def spawn(self, argv: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
-        """Start a process that cannot outlive us.
+        """Start a process that cannot outlive this one.
 
-        `options` go to `subprocess.Popen`; without them the process has no input and its output
-        is dropped. Raises what `Popen` raises.
+        `options` are passed to `subprocess.Popen`. By default the process has no input and its
+        output is discarded. Raises the errors of `Popen`.
         """
         for stream in ("stdin", "stdout", "stderr"):
             options.setdefault(stream, subprocess.DEVNULL)
@@ -65,16 +66,18 @@ class Nursery:
         return child
 
     def close(self) -> None:
-        """Kill the children, paused ones too, and remove the directory; harmless when repeated."""
-        # A fork of ours runs the same `finally` and atexit: it must leave its parent's children be.
+        """Kill all children, including paused ones, and remove the directory. May be repeated."""
+        # A fork of this process runs the same `finally` and atexit code, and must not kill the
+        # children of its parent.
         if self._closed or os.getpid() != self._owner:
             return
         self._closed = True
         atexit.unregister(self.close)
         stdin = self._watchdog.stdin
         assert stdin is not None
-        # A line, not only the end of the pipe: a fork of ours may still hold the other copy. From
-        # here on the watchdog does it all, even if a second Ctrl-C lands in the waits below.
+        # A line is written because closing the pipe is not enough: a fork may still have a copy of
+        # this end. From here on the watchdog does all the work, even if a second Ctrl-C interrupts
+        # the waits below.
         with contextlib.suppress(BrokenPipeError):
             stdin.write(b"\n")
             stdin.flush()
@@ -82,7 +85,7 @@ class Nursery:
             stdin.close()
         self._watchdog.wait()
         for child in self._children:
-            child.kill()  # only matters if somebody killed the watchdog first
+            child.kill()  # Needed only if the watchdog was killed first.
             child.wait()
         # A child may have written a file while the watchdog was removing the directory.
         shutil.rmtree(self.directory, ignore_errors=True)
