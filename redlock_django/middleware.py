@@ -1,4 +1,4 @@
-"""`LockMiddleware`: rules from settings, answers to lock errors, and locks that outlive a view."""
+"""`LockMiddleware`: applies RULES, answers lock errors, and releases locks that outlive a view."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
 from redlock_django.exceptions import ResourceLocked
-from redlock_django.idempotency.forms import offer_field
 from redlock_django.locking.cancellation import call_after_threads
 from redlock_django.locking.handler import locks
-from redlock_django.web.handover import Handover
-from redlock_django.web.responses import ANSWERED, answer
+from redlock_django.web.problems import has_problem
+from redlock_django.web.request_state import RequestState, add_attributes
+from redlock_django.web.responses import answer
 from redlock_django.web.rules import rules
+from redlock_django.web.streams import call_on_close
 
 
 class LockMiddleware:
-    """Puts `RULES` on, answers lock errors of any view, and frees what views handed to it.
+    """Applies `RULES`, answers lock errors of any view, and releases handed-over locks.
 
-    It stands outside of ATOMIC_REQUESTS, so what it frees is freed after COMMIT or rollback.
-    Place it after AuthenticationMiddleware. Raises InvalidRedlock for rules that cannot work.
+    It runs outside of ATOMIC_REQUESTS, so it releases locks after COMMIT or rollback. Put it after
+    AuthenticationMiddleware. Raises InvalidRedlock for invalid rules.
     """
 
     sync_capable = True
@@ -37,40 +38,47 @@ class LockMiddleware:
         rules.apply()
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
-        """Answer a request."""
-        rules.apply()  # again only after a change of settings, as tests do
-        offer_field(request)
-        handover = Handover(request)
+        """Return the response to a request."""
+        rules.apply()  # does nothing unless settings have changed, as in tests
+        add_attributes(request)
+        state = RequestState.of(request)
+        state.has_middleware = True
         if self._is_async:
-            return self._acall(request, handover)
+            return self._acall(request, state)
         try:
             response: HttpResponseBase = self.get_response(request)
         except BaseException:
-            handover.free()
+            state.release_locks()
             raise
-        handover.settle(response)
+        _release_after(response, state)
         return response
 
-    async def _acall(self, request: HttpRequest, handover: Handover) -> HttpResponseBase:
+    async def _acall(self, request: HttpRequest, state: RequestState) -> HttpResponseBase:
         try:
             response: HttpResponseBase = await self.get_response(request)
         except asyncio.CancelledError:
-            # A sync view goes on in its thread, and its transaction is still open.
-            await call_after_threads(handover.free)
+            # A sync view keeps running in its thread, and its transaction is still open.
+            await call_after_threads(state.release_locks)
             raise
         except BaseException:
-            handover.free()
+            state.release_locks()
             raise
-        handover.settle(response)
+        _release_after(response, state)
         return response
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
-        """Answer a lock error; Django calls this when ATOMIC_REQUESTS has rolled back."""
-        if not isinstance(error, ANSWERED):
+        """Answer a lock error; Django calls this after it has rolled back ATOMIC_REQUESTS."""
+        if not has_problem(error):
             return None
-        handover = Handover.of(request)
-        prepared = handover.answer_to(error) if handover is not None else None
+        prepared = RequestState.of(request).prepared_answer(error)
         return prepared or answer(request, error, status=_status(error))
+
+
+def _release_after(response: HttpResponseBase, state: RequestState) -> None:
+    if response.streaming:
+        call_on_close(response, state.release_locks)
+    else:
+        state.release_locks()
 
 
 def _status(error: Exception) -> int | None:

@@ -1,38 +1,83 @@
-"""Checks of where the records of idempotent requests are stored."""
+"""Checks of the IDEMPOTENCY settings and of the views that are `@idempotent`.
+
+`apps.py` registers `check_idempotency`, so that this module is imported only when checks run.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from django.core import checks
 from django.core.cache import caches
-from django.core.checks import CheckMessage, register
+from django.core.checks import CheckMessage, Error
 
-from redlock_django.checks.settings import TAG
+from redlock_django.checks.views import atomic_aliases, errors_of_views, handlers_of
+from redlock_django.conf.settings import load
 from redlock_django.exceptions import InvalidRedlock
-from redlock_django.idempotency.settings import settings_of
+from redlock_django.idempotency.placement import OUTSIDE, permissions_inside, replay_too_early
+from redlock_django.idempotency.settings import IdempotencySettings, settings_of
 from redlock_django.locking.handler import locks
+from redlock_django.web.request_state import records_requests
+from redlock_django.web.routes import Route
+from redlock_django.web.transactions import view_name
 
 _NOT_SHARED = ("LocMemCache", "DummyCache")
 
 
-@register(TAG)
-def check_cache(**_: Any) -> list[CheckMessage]:
-    """Return W011 for each alias whose idempotency records are in a cache of one process."""
-    warnings: list[CheckMessage] = []
+def check_idempotency() -> list[CheckMessage]:
+    """Return E001 (invalid IDEMPOTENCY), W011 (cache of one process), E009 to E011 (misplaced)."""
+    messages: list[CheckMessage] = []
     for alias in locks:
         try:
-            options = settings_of(alias)
+            load(alias)
         except InvalidRedlock:
-            continue  # E001 reports it.
-        backend = caches.settings.get(options.cache, {}).get("BACKEND", "")
-        if options.store == "cache" and backend.rpartition(".")[2] in _NOT_SHARED:
-            warnings.append(
-                checks.Warning(
-                    f"REDLOCK[{alias!r}]: IDEMPOTENCY: CACHE {options.cache!r} is not shared "
-                    "between processes. A retry that reaches another process is executed again.",
-                    hint="Use a cache in Redis, or set STORE to 'database'.",
-                    id="redlock_django.W011",
-                )
+            continue  # check_settings reports it.
+        try:
+            messages += _cache_warnings(alias, settings_of(alias))
+        except InvalidRedlock as error:
+            messages.append(Error(str(error), id="redlock_django.E001"))
+    return messages + errors_of_views(_route_errors)
+
+
+def _cache_warnings(alias: str, options: IdempotencySettings) -> Iterator[CheckMessage]:
+    backend = caches.settings.get(options.cache, {}).get("BACKEND", "")
+    if options.store == "cache" and backend.rpartition(".")[2] in _NOT_SHARED:
+        yield checks.Warning(
+            f"REDLOCK[{alias!r}]: IDEMPOTENCY: CACHE {options.cache!r} is not shared "
+            "between processes. A retry that reaches another process is executed again.",
+            hint="Use a cache in Redis, or set STORE to 'database'.",
+            id="redlock_django.W011",
+        )
+
+
+def _route_errors(route: Route) -> Iterator[CheckMessage]:
+    view: Any = route.pattern.callback
+    yield from _misplaced(view)
+    if not atomic_aliases(view):
+        return
+    for name, handler in handlers_of(view):
+        if records_requests(handler):
+            yield Error(
+                f"{name} is @idempotent inside the transaction of ATOMIC_REQUESTS, so it cannot "
+                "know whether the transaction was committed.",
+                hint=OUTSIDE,
+                id="redlock_django.E009",
             )
-    return warnings
+
+
+def _misplaced(view: Any) -> Iterator[CheckMessage]:
+    """Yield an error where a replay would bypass authentication or permission checks."""
+    owner = getattr(view, "view_class", None) or getattr(view, "cls", None)
+    if owner is None or not records_requests(view):
+        return
+    options = getattr(view, "idempotent_options", None)
+    if hasattr(owner, "initialize_request"):
+        yield Error(
+            f"{view_name(owner)}: @idempotent runs before REST framework authenticates the user.",
+            hint="Decorate handler methods or actions instead, and list LockAPIMixin before "
+            "APIView in the base classes.",
+            id="redlock_django.E010",
+        )
+    elif not getattr(options, "replay_check", None) and (inside := permissions_inside(view, owner)):
+        yield Error(str(replay_too_early(view, inside)), id="redlock_django.E011")

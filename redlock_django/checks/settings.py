@@ -14,7 +14,6 @@ from django.utils.module_loading import import_string
 from redlock_django.conf.masters import caches_on, hosts
 from redlock_django.conf.settings import AliasSettings, load
 from redlock_django.exceptions import InvalidRedlock
-from redlock_django.idempotency.settings import settings_of
 from redlock_django.locking.handler import locks
 from redlock_django.middleware import LockMiddleware
 from redlock_django.web.rules import plan
@@ -35,7 +34,6 @@ def check_settings(**_: Any) -> list[CheckMessage]:
     for alias in list(locks) or ["default"]:
         try:
             valid.append(load(alias))
-            settings_of(alias)
         except InvalidRedlock as error:
             messages.append(Error(str(error), id="redlock_django.E001"))
     if not messages and any(options.rules for options in valid):

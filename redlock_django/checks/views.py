@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from asgiref.sync import iscoroutinefunction
@@ -12,9 +12,6 @@ from django.db import connections
 
 from redlock_django.checks.settings import TAG, lock_middlewares
 from redlock_django.exceptions import InvalidRedlock
-from redlock_django.idempotency.placement import OUTSIDE as IDEMPOTENT_OUTSIDE
-from redlock_django.idempotency.placement import permissions_inside, replay_too_early
-from redlock_django.web.nesting import dedupes
 from redlock_django.web.options import LockOptions
 from redlock_django.web.routes import Route, routes
 from redlock_django.web.transactions import OUTSIDE, sees_commits, view_name
@@ -22,40 +19,42 @@ from redlock_django.web.transactions import OUTSIDE, sees_commits, view_name
 
 @register(TAG)
 def check_views(**_: Any) -> list[CheckMessage]:
-    """Return errors for views whose lock or `@idempotent` cannot work.
+    """Return errors for views whose lock cannot work.
 
     E004: unknown URL kwarg. E005, E006: lock acquired inside a transaction. E007: async template
-    on a sync view. E008: options that the alias does not allow. E009 to E011: misplaced
-    `@idempotent`.
+    on a sync view. E008: options that the alias does not allow.
     """
-    if not getattr(settings, "ROOT_URLCONF", None):
-        return []
+    return errors_of_views(_route_errors)
+
+
+def errors_of_views(check: Callable[[Route], Iterable[CheckMessage]]) -> list[CheckMessage]:
+    """Return the errors that a check finds in the URL patterns of the site.
+
+    A view at several URLs is reported once, unless the URLs pass different kwargs.
+    """
     errors: list[CheckMessage] = []
-    for route in routes():
-        # A view at several URLs is reported once, unless the URLs pass different kwargs.
-        errors += [error for error in _route_errors(route) if error not in errors]
+    if getattr(settings, "ROOT_URLCONF", None):
+        for route in routes():
+            errors += [error for error in check(route) if error not in errors]
     return errors
 
 
-def _route_errors(route: Route) -> Iterator[CheckMessage]:
-    view: Any = route.pattern.callback
-    yield from _option_errors(view_name(view), view, route)
-    yield from _misplaced_idempotent(view)
-    atomic = [
+def atomic_aliases(view: Any) -> list[str]:
+    """Return the database aliases for which Django opens the transaction of a view."""
+    return [
         alias
         for alias in connections
         if connections[alias].settings_dict["ATOMIC_REQUESTS"]
         and alias not in getattr(view, "_non_atomic_requests", ())
     ]
-    for name, handler in _handlers(view):
+
+
+def _route_errors(route: Route) -> Iterator[CheckMessage]:
+    view: Any = route.pattern.callback
+    yield from _option_errors(view_name(view), view, route)
+    atomic = atomic_aliases(view)
+    for name, handler in handlers_of(view):
         yield from _option_errors(name, handler, route)
-        if atomic and dedupes(handler):
-            yield Error(
-                f"{name} is @idempotent inside the transaction of ATOMIC_REQUESTS, so it cannot "
-                "know whether the transaction was committed.",
-                hint=IDEMPOTENT_OUTSIDE,
-                id="redlock_django.E009",
-            )
         if not (hasattr(handler, "lock_options") and atomic):
             continue
         if not lock_middlewares():
@@ -74,26 +73,6 @@ def _route_errors(route: Route) -> Iterator[CheckMessage]:
                     hint=OUTSIDE,
                     id="redlock_django.E006",
                 )
-
-
-def _misplaced_idempotent(view: Any) -> Iterator[CheckMessage]:
-    """Yield an error where a replay would bypass authentication or permission checks."""
-    owner = getattr(view, "view_class", None) or getattr(view, "cls", None)
-    if owner is None or not dedupes(view):
-        return
-    options = getattr(view, "idempotent_options", None)
-    if hasattr(owner, "initialize_request"):
-        yield Error(
-            f"{view_name(owner)}: @idempotent runs before REST framework authenticates the user.",
-            hint="Decorate handler methods or actions instead, and list LockAPIMixin before "
-            "APIView in the base classes.",
-            id="redlock_django.E010",
-        )
-    elif not getattr(options, "replay_check", None) and (inside := permissions_inside(view, owner)):
-        yield Error(
-            str(replay_too_early(view, inside)),
-            id="redlock_django.E011",
-        )
 
 
 def _option_errors(name: str, view: Any, route: Route) -> Iterator[CheckMessage]:
@@ -115,12 +94,12 @@ def _option_errors(name: str, view: Any, route: Route) -> Iterator[CheckMessage]
         given = ", ".join(map(repr, sorted(route.kwargs))) or "none"
         yield Error(
             f"{name}: template {template_text!r} needs the URL kwarg {kwarg!r}; "
-            f"the URL {route.path!r} gives: {given}.",
+            f"the URL {route.path!r} provides: {given}.",
             id="redlock_django.E004",
         )
 
 
-def _handlers(view: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
+def handlers_of(view: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
     """Yield the handler methods of a view class, each with its name for messages."""
     owner = getattr(view, "view_class", None) or getattr(view, "cls", None)
     if owner is None:

@@ -15,10 +15,15 @@ from rest_framework.exceptions import APIException
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from redlock_django.exceptions import IdempotencyRefused, RedlockError
-from redlock_django.web.nesting import dedupes, opens_transaction
-from redlock_django.web.responses import ANSWERED, problem_of, retry_after
-from redlock_django.web.transactions import mark_seen, open_blocks, take_over, transactions_of
+from redlock_django.exceptions import RedlockError
+from redlock_django.web.problems import has_problem, problem_of, problem_type, retry_after
+from redlock_django.web.request_state import opens_transaction, records_requests
+from redlock_django.web.transactions import (
+    marker_of_request,
+    open_blocks,
+    transaction_marker,
+    transactions_of,
+)
 
 if TYPE_CHECKING:
     from rest_framework.views import APIView
@@ -30,15 +35,15 @@ class LockAPIException(APIException):
     """A lock error as a REST framework exception with `status_code`, `detail` and `wait`.
 
     `__cause__` is the lock error. `wait` is the value of `Retry-After` in whole seconds, or None.
-    `detail` is the message; for a request refused because of its idempotency key, it is the
-    whole problem document.
+    `detail` is the message; for a problem with members of its own, such as `safe_new_key`, it
+    is the whole problem document.
     """
 
     def __init__(self, error: RedlockError, *, status: int | None = None) -> None:
         problem = problem_of(error, status=status)
         super().__init__(problem["detail"], problem["code"])
         self.status_code = problem["status"]
-        if isinstance(error, IdempotencyRefused):
+        if _has_members(error):
             # Set after APIException.__init__, which converts every value to a string.
             self.detail = problem
         self.wait = retry_after(error)
@@ -51,7 +56,12 @@ def as_api_exception(error: Exception, *, status: int | None = None) -> Exceptio
     `status` is the HTTP status for a held lock; the default is 423. Call it in the first line of
     a custom `EXCEPTION_HANDLER`.
     """
-    return LockAPIException(error, status=status) if isinstance(error, ANSWERED) else error
+    return LockAPIException(error, status=status) if has_problem(error) else error
+
+
+def _has_members(error: RedlockError) -> bool:
+    problem = problem_type(error)
+    return problem is not None and bool(problem.members)
 
 
 def exception_handler(error: Exception, context: dict[str, Any]) -> Response | None:
@@ -73,7 +83,7 @@ class LockAPIMixin(APIView):
     def as_view(cls, *args: Any, **initkwargs: Any) -> Any:  # noqa: N805
         """Return the view function. It opens no transaction: the handlers do."""
         view: Any = super().as_view(*args, **initkwargs)
-        view._non_atomic_requests = take_over(view)
+        view._non_atomic_requests = transaction_marker(view)
         return view
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
@@ -81,13 +91,13 @@ class LockAPIMixin(APIView):
         super().initial(request, *args, **kwargs)
         name = str(request.method).lower()
         handler = getattr(self, name, None)
-        if handler is not None and not (opens_transaction(handler) or dedupes(handler)):
+        if handler is not None and not (opens_transaction(handler) or records_requests(handler)):
             setattr(self, name, partial(self._in_transaction, handler))
 
     def _in_transaction(
         self, handler: Callable[..., Any], request: Request, *args: Any, **kwargs: Any
     ) -> Any:
-        with transactions_of(mark_seen(request, None, self), durable=False):
+        with transactions_of(marker_of_request(request, None, self), durable=False):
             return handler(request, *args, **kwargs)
 
     def handle_exception(self, error: Exception) -> HttpResponseBase:
@@ -109,7 +119,7 @@ class LockAPIMixin(APIView):
     ) -> HttpResponseBase:
         """Return the response for a lock that could not be acquired for a handler."""
         response = self.handle_exception(as_api_exception(error, status=status))
-        if isinstance(error, IdempotencyRefused):
+        if _has_members(error):
             response["Cache-Control"] = "no-store"
             renderer = getattr(self.request, "accepted_renderer", None)
             if isinstance(response, Response) and getattr(renderer, "format", "") == "json":

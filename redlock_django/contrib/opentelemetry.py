@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from redlock_django.locking.counters import DESCRIPTIONS, MasterCounts, counters
+from redlock_django.locking.counters import MasterCounts, counter_types, counters
 from redlock_django.locking.handler import locks
 
 try:
@@ -19,8 +19,6 @@ except ImportError as error:
         "redlock_django.contrib.opentelemetry needs opentelemetry-api: "
         "pip install 'redlock-django[opentelemetry]'"
     ) from error
-
-_UNITS = dict.fromkeys(("replayed", "conflicted", "mismatched", "uncertain"), "{request}")
 
 Callback = Callable[[CallbackOptions], Iterator[Observation]]
 
@@ -33,12 +31,12 @@ def observe(meter: Meter | None = None) -> None:
     does not slow down locks.
     """
     meter = meter or get_meter("redlock_django")
-    for name, description in DESCRIPTIONS.items():
+    for name, counter in counter_types().items():
         meter.create_observable_counter(
             f"redlock.{name}",
             [_number(name)],
-            unit="s" if name.endswith("_seconds") else _UNITS.get(name, "{lock}"),
-            description=description,
+            unit=counter.unit,
+            description=counter.description,
         )
     meter.create_observable_counter(
         "redlock.master.errors",

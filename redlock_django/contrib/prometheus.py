@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from redlock_django.locking.counters import DESCRIPTIONS, Counts, counters
+from redlock_django.locking.counters import Counts, counter_types, counters
 from redlock_django.locking.handler import locks
 
 try:
@@ -44,8 +44,8 @@ class RedlockCollector(Collector):
 
 
 def _families(every: dict[str, Counts]) -> Iterator[Metric]:
-    for name, description in DESCRIPTIONS.items():
-        family = CounterMetricFamily(f"redlock_{name}", description, labels=["using"])
+    for name, counter in counter_types().items():
+        family = CounterMetricFamily(f"redlock_{name}", counter.description, labels=["using"])
         for alias, counts in every.items():
             family.add_metric([alias], getattr(counts, name))
         yield family

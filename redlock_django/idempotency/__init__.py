@@ -11,3 +11,5 @@ key's lock is held. House rules:
 """
 
 from __future__ import annotations
+
+from redlock_django.idempotency import registration as registration

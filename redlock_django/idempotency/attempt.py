@@ -14,20 +14,19 @@ from django.core.exceptions import PermissionDenied, RequestDataTooBig
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
-from redlock_django.exceptions import (
-    AlreadyHeld,
+from redlock_django.exceptions import AlreadyHeld, QuorumUnreachable, ResourceLocked
+from redlock_django.idempotency import events
+from redlock_django.idempotency.current import Idempotency
+from redlock_django.idempotency.database_records import UNREACHABLE, DatabaseStore
+from redlock_django.idempotency.decorator_options import IdempotentOptions, judge, store_of
+from redlock_django.idempotency.errors import (
     IdempotencyUnavailable,
     KeyInvalid,
     KeyMissing,
     KeyUnscoped,
     OutcomeUncertain,
-    QuorumUnreachable,
     RequestTooLarge,
-    ResourceLocked,
 )
-from redlock_django.idempotency.current import Idempotency
-from redlock_django.idempotency.database_records import UNREACHABLE, DatabaseStore
-from redlock_django.idempotency.decorator_options import IdempotentOptions, judge, store_of
 from redlock_django.idempotency.fingerprint import FORMS, fingerprint
 from redlock_django.idempotency.forms import offer_field
 from redlock_django.idempotency.key import LockOfKey, lock_name, parse_key, seal, seed_of
@@ -38,7 +37,6 @@ from redlock_django.idempotency.records import Beaten, Claim, Record, Store
 from redlock_django.idempotency.scope import UserId, scope_of, user_of
 from redlock_django.idempotency.settings import IdempotencySettings
 from redlock_django.idempotency.work import Ask, InThread, RunView, TakeLock, Way, WhoAsks
-from redlock_django.locking import events
 from redlock_django.web.call import Call
 
 logger = logging.getLogger("redlock_django")
@@ -200,7 +198,7 @@ class Attempt:
     def _instead(self, step: Decision, store: Store, record: Record | None) -> Way:
         """Answer without running the view."""
         if isinstance(step, type):
-            events.refused_again(self._options.using, step)
+            events.refused(self._options.using, step)
             raise step(retry_after=self._retry_after)
         if record is None or step not in (Step.REPLAY, Step.DOUBT):
             raise IdempotencyUnavailable  # what was there a moment ago is gone
@@ -208,7 +206,7 @@ class Attempt:
             yield InThread(partial(store.doubt, record.key_hash, record.attempt))
             # All of the hash: records in a cache are found by nothing less.
             logger.error("idempotency: the outcome of record %s is uncertain", record.key_hash)
-            events.refused_again(self._options.using, OutcomeUncertain)
+            events.refused(self._options.using, OutcomeUncertain)
             raise OutcomeUncertain
         if self._options.replay_check is not None and not (yield Ask(self._options.replay_check)):
             raise PermissionDenied

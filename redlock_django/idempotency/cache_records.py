@@ -11,7 +11,7 @@ from typing import Any
 from django.core.cache import caches
 from django.utils import timezone
 
-from redlock_django.exceptions import IdempotencyUnavailable
+from redlock_django.idempotency.errors import IdempotencyUnavailable
 from redlock_django.idempotency.protocol import RecordState
 from redlock_django.idempotency.records import Beaten, Claim, Record, Store, Unsettled
 from redlock_django.idempotency.replay import Stored

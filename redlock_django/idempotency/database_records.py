@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from django.db import IntegrityError, InterfaceError, OperationalError
 from django.utils import timezone
 
-from redlock_django.exceptions import IdempotencyUnavailable
+from redlock_django.idempotency.errors import IdempotencyUnavailable
 from redlock_django.idempotency.protocol import RecordState
 from redlock_django.idempotency.records import Beaten, Claim, Record, Store, Unsettled
 from redlock_django.idempotency.replay import Stored

@@ -17,9 +17,9 @@ from redlock_django.idempotency.drivers import Driver
 from redlock_django.idempotency.placement import permissions_inside, replay_too_early
 from redlock_django.idempotency.settings import choice, methods_of
 from redlock_django.web.call import Call, call_of
-from redlock_django.web.nesting import dedupes
 from redlock_django.web.options import no_lock
-from redlock_django.web.transactions import take_over, view_name
+from redlock_django.web.request_state import records_requests
+from redlock_django.web.transactions import transaction_marker, view_name
 
 View = TypeVar("View", bound=Callable[..., Any])
 Scope = Callable[..., Any]
@@ -123,14 +123,14 @@ def idempotent(
                 '@method_decorator(idempotent, name="dispatch"), IdempotentMixin, or decorate '
                 "what its as_view() gives"
             )
-        if dedupes(view):
+        if records_requests(view):
             raise InvalidRedlock(f"{view_name(view)} has two @idempotent")
         inside = None if replay_check is not None else permissions_inside(view)
         if inside is not None:
             raise replay_too_early(view, inside)
         wrap = _async_view if iscoroutinefunction(view) else _sync_view
         wrapped = wrap(view, options)
-        wrapped.dedupes = True
+        wrapped.records_requests = True
         wrapped.idempotent_options = options  # for the system checks
         return cast("View", wrapped)
 
@@ -138,7 +138,7 @@ def idempotent(
 
 
 def _sync_view(view: Callable[..., Any], options: IdempotentOptions) -> Any:
-    marker = take_over(view)
+    marker = transaction_marker(view)
 
     @functools.wraps(view)
     def deduped(*args: Any, **kwargs: Any) -> Any:

@@ -9,16 +9,17 @@ from typing import Any
 
 from asgiref.sync import sync_to_async
 
-from redlock_django.exceptions import IdempotencyRefused, InvalidRedlock
+from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.attempt import Attempt
 from redlock_django.idempotency.decorator_options import IdempotentOptions
+from redlock_django.idempotency.errors import IdempotencyRefused
 from redlock_django.idempotency.recorders import Recording
 from redlock_django.idempotency.work import Ask, InThread, RunView, TakeLock, Way, WhoAsks, Work
 from redlock_django.web.call import Call
-from redlock_django.web.nesting import Nesting, opens_transaction
 from redlock_django.web.options import no_lock
+from redlock_django.web.request_state import RequestState, opens_transaction
 from redlock_django.web.responses import aanswer, answer
-from redlock_django.web.transactions import two_locks, view_name
+from redlock_django.web.transactions import two_locks_error, view_name
 
 
 class Driver:
@@ -27,15 +28,15 @@ class Driver:
     def __init__(self, call: Call, options: IdempotentOptions) -> None:
         self._call = call
         self._options = options
-        self._nesting = Nesting.of(call.request)
-        self._deferred = self._nesting.take_deferred()
+        self._state = RequestState.of(call.request)
+        self._deferred = self._state.take_deferred_lock()
 
     def run(self) -> Any:
         """Answer the request, by its view or by what is recorded."""
         call = self._call
-        if self._nesting.deduping:  # a view that calls another one is one request still
+        if self._state.recording:  # a view that calls another one is one request still
             return call.view(*call.args, **call.kwargs)
-        self._nesting.deduping = True
+        self._state.recording = True
         try:
             with ExitStack() as freeing:
                 steps = _Steps(Attempt(call, self._options, is_async=False).way())
@@ -49,8 +50,8 @@ class Driver:
             error.problem_base = self._options.settings().problem_base
             return getattr(call.owner, "answer_lock_error", answer)(call.request, error)
         finally:
-            self._nesting.deduping = False
-            self._nesting.record_with(None)  # a decorator in between may have answered
+            self._state.recording = False
+            self._state.recorder = None  # a decorator in between may have answered
 
     def _do(self, work: Work, freeing: ExitStack) -> Any:
         match work:
@@ -74,19 +75,19 @@ class Driver:
 
     def _call_view(self, recorder: Recording | None, run: Callable[[Call], Any]) -> Any:
         call = self._call
-        self._nesting.record_with(recorder)
+        self._state.recorder = recorder
         if not opens_transaction(call.view):
             return run(call._replace(options=self._deferred or no_lock(self._options.using)))
         if self._deferred is not None:
-            raise two_locks(call.view)
+            raise two_locks_error(call.view)
         return call.view(*call.args, **call.kwargs)
 
     async def arun(self) -> Any:
         """Do as `run` does with an async view."""
         call = self._call
-        if self._nesting.deduping:
+        if self._state.recording:
             return await call.view(*call.args, **call.kwargs)
-        self._nesting.deduping = True
+        self._state.recording = True
         try:
             async with AsyncExitStack() as freeing:
                 steps = _Steps(Attempt(call, self._options, is_async=True).way())
@@ -100,8 +101,8 @@ class Driver:
             error.problem_base = self._options.settings().problem_base
             return await aanswer(call.request, error)
         finally:
-            self._nesting.deduping = False
-            self._nesting.record_with(None)  # a decorator in between may have answered
+            self._state.recording = False
+            self._state.recorder = None  # a decorator in between may have answered
 
     async def _ado(self, work: Work, freeing: AsyncExitStack) -> Any:
         match work:

@@ -15,7 +15,8 @@ from django.http.multipartparser import MultiPartParser
 from django.http.request import RawPostDataException
 from django.utils.datastructures import MultiValueDict
 
-from redlock_django.exceptions import InvalidRedlock, RequestTooLarge
+from redlock_django.exceptions import InvalidRedlock
+from redlock_django.idempotency.errors import RequestTooLarge
 
 FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 """Media types whose bodies are compared part by part: boundaries differ from try to try."""

@@ -10,7 +10,7 @@ import http_sf
 from django.conf import settings
 from django.utils.crypto import salted_hmac
 
-from redlock_django.exceptions import KeyInvalid
+from redlock_django.idempotency.errors import KeyInvalid
 from redlock_django.locking.lock import Lock
 
 LONGEST = 255

@@ -9,7 +9,7 @@ from typing import Any
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.settings import IdempotencySettings
 from redlock_django.web.call import Call
-from redlock_django.web.nesting import dedupes
+from redlock_django.web.request_state import records_requests
 from redlock_django.web.transactions import open_blocks, view_name
 
 
@@ -33,7 +33,7 @@ def check_place(call: Call, settings: IdempotencySettings, *, is_async: bool) ->
             f"{name} is called inside an atomic block of {blocks[0].alias!r}, so that @idempotent "
             f"cannot know what is committed. {OUTSIDE}"
         )
-    excluded = call.marker is not None and set.__contains__(call.marker, settings.database)
+    excluded = call.marker is not None and call.marker.excludes(settings.database)
     if settings.store == "database" and excluded:
         raise InvalidRedlock(
             f"{name} is marked with @transaction.non_atomic_requests, but @idempotent records it "
@@ -59,13 +59,13 @@ def permissions_inside(view: Callable[..., Any], owner: type | None = None) -> s
     classes: tuple[type, ...] = getattr(view, "view_class", object).__mro__
     if owner is not None:
         classes = owner.__mro__
-        while classes and not dedupes(vars(classes[0]).get("dispatch")):
+        while classes and not records_requests(vars(classes[0]).get("dispatch")):
             classes = classes[1:]
     # A class that inherits from it has imported it; by itself it asks for django.contrib.auth.
     mixins: Any = sys.modules.get("django.contrib.auth.mixins")
     for cls in classes if mixins is not None else ():
         own = vars(cls).get("dispatch")
-        if issubclass(cls, mixins.AccessMixin) and own is not None and not dedupes(own):
+        if issubclass(cls, mixins.AccessMixin) and own is not None and not records_requests(own):
             return cls.__name__
     return None
 

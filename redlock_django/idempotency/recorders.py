@@ -13,8 +13,9 @@ from django.http import Http404
 from django.http.multipartparser import MultiPartParserError
 from django.http.response import HttpResponseBase
 
-from redlock_django.exceptions import IdempotencyUnavailable, InvalidRedlock
+from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.database_records import DatabaseStore
+from redlock_django.idempotency.errors import IdempotencyUnavailable
 from redlock_django.idempotency.protocol import Fate
 from redlock_django.idempotency.records import Claim, Record, Store
 from redlock_django.idempotency.replay import Stored

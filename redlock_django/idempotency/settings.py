@@ -12,7 +12,8 @@ from django.db import connections
 from django.utils.module_loading import import_string
 
 from redlock_django.conf.values import duration
-from redlock_django.exceptions import IdempotencyRefused, InvalidRedlock
+from redlock_django.exceptions import InvalidRedlock
+from redlock_django.idempotency.errors import IdempotencyRefused
 from redlock_django.idempotency.replay import KEPT_HEADERS, NEVER_KEPT
 from redlock_django.locking.handler import locks
 from redlock_django.wire.address import nearest

@@ -9,7 +9,7 @@ from asgiref.sync import iscoroutinefunction
 from django.utils.decorators import classonlymethod
 
 from redlock_django.idempotency.decorators import idempotent
-from redlock_django.web.transactions import take_over
+from redlock_django.web.transactions import transaction_marker
 
 if TYPE_CHECKING:
     from django.views.generic import View
@@ -33,12 +33,12 @@ class IdempotentMixin(View):
         """Give the view function, which leaves the transaction to us."""
         view: Any = super().as_view(**initkwargs)
         if not iscoroutinefunction(view):
-            view._non_atomic_requests = take_over(view)
-        view.dedupes = True
+            view._non_atomic_requests = transaction_marker(view)
+        view.records_requests = True
         return view
 
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         """Answer from the record, or run what comes next."""
         return idempotent(**self.idempotent_options)(super().dispatch)(request, *args, **kwargs)
 
-    dispatch.dedupes = True  # type: ignore[attr-defined]
+    dispatch.records_requests = True  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Counters of this process: the outcomes of locks and of repeated requests.
+"""Counters of this process: the outcomes of its locks, and those that extensions add.
 
 `counters["default"]` returns a snapshot of one alias. Counters start at 0 when the process starts
 and only grow; a forked child starts at 0. They count the actions of this process, not the locks on
@@ -10,28 +10,53 @@ from __future__ import annotations
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from redlock_django.conf.settings import load
 
-DESCRIPTIONS = {
-    "acquired": "Locks acquired",
-    "refused": "Locks refused because another holder had them",
-    "unavailable": "Locks not acquired because too few masters could be reached",
-    "waited": "Locks that needed more than one attempt, whether acquired or refused in the end",
-    "waited_seconds": "Seconds from the first to the last attempt of those locks",
-    "released": "Locks released while they were still held",
-    "held_seconds": "Seconds that locks were held until they were released or lost",
-    "lost": "Locks lost before they were released",
-    "released_late": "Locks that were already lost when their holder released them",
-    "forced": "Locks of other holders that this process released by force",
-    "replayed": "Requests answered from an idempotency record",
-    "conflicted": "Requests refused because the first one with their key was still running",
-    "mismatched": "Requests refused because their key was used for a different one",
-    "uncertain": "Requests refused because nobody knows what became of the first with their key",
+
+class CounterType(NamedTuple):
+    """The description of a counter for metrics, and its unit as OpenTelemetry writes it."""
+
+    description: str
+    unit: str = "{lock}"
+
+
+_types = {
+    "acquired": CounterType("Locks acquired"),
+    "refused": CounterType("Locks refused because another holder had them"),
+    "unavailable": CounterType("Locks not acquired because too few masters could be reached"),
+    "waited": CounterType(
+        "Locks that needed more than one attempt, whether acquired or refused in the end"
+    ),
+    "waited_seconds": CounterType("Seconds from the first to the last attempt of those locks", "s"),
+    "released": CounterType("Locks released while they were still held"),
+    "held_seconds": CounterType("Seconds that locks were held until released or lost", "s"),
+    "lost": CounterType("Locks lost before they were released"),
+    "released_late": CounterType("Locks that were already lost when their holder released them"),
+    "forced": CounterType("Locks of other holders that this process released by force"),
 }
-"""A description of each field of `Counts`, for metrics."""
+_extensions: list[Callable[[], object]] = []
+
+
+def register_counters(types: Mapping[str, CounterType]) -> None:
+    """Add the counters of an extension; they become attributes of `Counts`."""
+    _types.update(types)
+
+
+def register_extension(load: Callable[[], object]) -> None:
+    """Call `load`, which imports an extension and so registers its counters, before a listing."""
+    if load not in _extensions:
+        _extensions.append(load)
+
+
+def counter_types() -> dict[str, CounterType]:
+    """Return every counter by name, those of extensions included."""
+    for load_extension in _extensions:
+        load_extension()
+    return dict(_types)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +73,11 @@ class MasterCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """A snapshot of the counters of one alias; `DESCRIPTIONS` describes each field.
+    """A snapshot of the counters of one alias; `counter_types` describes them.
 
-    `masters` maps the names of the masters, in the order of the settings, to their counts. It is
-    empty until the alias is used for the first time.
+    A counter of an extension, such as `replayed`, is an attribute too. `masters` maps the names of
+    the masters, in the order of the settings, to their counts. It is empty until the alias is
+    used for the first time.
     """
 
     acquired: int = 0
@@ -64,11 +90,16 @@ class Counts:
     lost: int = 0
     released_late: int = 0
     forced: int = 0
-    replayed: int = 0
-    conflicted: int = 0
-    mismatched: int = 0
-    uncertain: int = 0
     masters: Mapping[str, MasterCounts] = field(default_factory=dict)
+    of_extensions: Mapping[str, int] = field(default_factory=dict)
+
+    def __getattr__(self, name: str) -> int:
+        if name not in self.__slots__ and name in counter_types():
+            return self.of_extensions.get(name, 0)
+        raise AttributeError(f"there is no counter {name!r}")
+
+
+_FIELDS = frozenset(Counts.__dataclass_fields__)
 
 
 class Counters:
@@ -87,8 +118,10 @@ class Counters:
         """Return a snapshot of an alias; raise InvalidRedlock if there is no such alias."""
         with self._mutex:
             if alias in self._numbers:
-                numbers, masters = dict(self._numbers[alias]), dict(self._masters.get(alias, {}))
-                return Counts(**numbers, masters=masters)  # type: ignore[arg-type]
+                numbers: dict[str, Any] = dict(self._numbers[alias])
+                masters = dict(self._masters.get(alias, {}))
+                added = {name: numbers.pop(name) for name in numbers.keys() - _FIELDS}
+                return Counts(**numbers, masters=masters, of_extensions=added)
         load(alias)
         return Counts()
 

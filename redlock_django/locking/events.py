@@ -1,4 +1,4 @@
-"""Events of locks, masters and repeated requests: each is counted, logged and signalled here.
+"""Events of locks and masters: each is counted, logged and signalled here.
 
 Resource names have been checked before, so they cannot forge a log line. Tokens never appear,
 only their fingerprints.
@@ -13,12 +13,6 @@ from typing import Any, Protocol
 from redlock_django.backends.base import BaseBackend
 from redlock_django.engine.errors import NotAcquired, QuorumUnreachable
 from redlock_django.engine.validity import Lease
-from redlock_django.exceptions import (
-    IdempotencyRefused,
-    KeyInFlight,
-    KeyReused,
-    OutcomeUncertain,
-)
 from redlock_django.locking.counters import counters
 from redlock_django.signals import (
     asend,
@@ -28,17 +22,10 @@ from redlock_django.signals import (
     lock_released,
     master_down,
     master_up,
-    request_replayed,
     send,
 )
 
 logger = logging.getLogger("redlock_django")
-
-_REFUSED_AGAIN: dict[type[IdempotencyRefused], str] = {
-    KeyInFlight: "conflicted",
-    KeyReused: "mismatched",
-    OutcomeUncertain: "uncertain",
-}
 
 
 class ReportedLease(Protocol):
@@ -148,18 +135,6 @@ def master(using: str, name: str, up: bool, reason: str) -> None:
         )
     signal = master_up if up else master_down
     send(signal, sender=BaseBackend, using=using, master=name, reason=reason)
-
-
-def replayed(using: str, *, sender: type, **said: Any) -> None:
-    """A request was answered from a record."""
-    counters.count(using, replayed=1)
-    send(request_replayed, sender=sender, using=using, **said)
-
-
-def refused_again(using: str, error: type[IdempotencyRefused]) -> None:
-    """A request was refused because of another one with its key."""
-    if name := _REFUSED_AGAIN.get(error):
-        counters.count(using, **{name: 1})
 
 
 def _count_attempt(using: str, outcome: str, waited: float) -> None:

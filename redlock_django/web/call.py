@@ -1,4 +1,4 @@
-"""One call of a view under its lock, in both colours."""
+"""One call of a view under its lock, for sync and async."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from typing import Any, NamedTuple
 from asgiref.sync import sync_to_async
 from django.http import HttpRequest, StreamingHttpResponse
 
-from redlock_django.exceptions import InvalidRedlock
+from redlock_django.exceptions import InvalidRedlock, RedlockError
 from redlock_django.locking.lock import Lock
-from redlock_django.web.handover import Handover, guard_stream, on_close
-from redlock_django.web.nesting import Nesting, dedupes
 from redlock_django.web.options import LockOptions
-from redlock_django.web.responses import ANSWERED, aanswer, answer
+from redlock_django.web.problems import has_problem
+from redlock_django.web.request_state import RequestState, records_requests
+from redlock_django.web.responses import aanswer, answer
+from redlock_django.web.streams import call_on_close, guard_stream
 from redlock_django.web.transactions import (
-    TakenOver,
-    check_blocks,
-    mark_seen,
+    TransactionMarker,
+    check_open_blocks,
+    marker_of_request,
     open_blocks,
     transactions_of,
     view_name,
 )
 
-AnyStack = ExitStack | AsyncExitStack
-
 
 class Call(NamedTuple):
-    """A call of a view, with the request found in it.
+    """A call of a view, with the request found among its arguments.
 
-    `owner` is the instance whose method the view is, or None; `marker` is by what Django left
-    the transactions to us, if it did; `wrapped` is a framework's request around Django's.
+    `owner` is the instance whose method the view is, or None. `marker` made Django skip the
+    transactions of the request, or is None. `wrapped` is whether `request` is a framework's
+    request that wraps Django's.
     """
 
     view: Callable[..., Any]
@@ -41,7 +41,7 @@ class Call(NamedTuple):
     kwargs: Mapping[str, Any]
     request: Any
     owner: Any
-    marker: TakenOver | None
+    marker: TransactionMarker | None
     wrapped: bool
 
     @property
@@ -49,122 +49,99 @@ class Call(NamedTuple):
         """Whether the view is a method of an async class, whose `dispatch` is no coroutine."""
         return getattr(self.owner, "view_is_async", False) is True
 
-    def check_kwargs(self) -> None:
-        for name, template in self.options.missing(self.kwargs):
-            raise InvalidRedlock(
-                f"{view_name(self.view)}: template {template!r} needs the URL kwarg {name!r}; "
-                f"the URL gives: {', '.join(map(repr, self.kwargs)) or 'none'}"
-            )
-
-    def renders(self, response: Any) -> bool:
-        # A framework finishes the responses of its own views only after they have returned.
-        return not self.wrapped and callable(getattr(response, "render", None))
-
-    def finished(self, response: Any) -> Any:
-        """Render a sync view's response while the lock is held and the transaction open."""
-        if self.renders(response):
-            return response.render()
-        # A class of such a framework may know how to do it earlier.
-        finish = getattr(self.owner, "finish_under_lock", None)
-        return response if finish is None else finish(self.request, response)
+    @property
+    def state(self) -> RequestState:
+        """The state that the package keeps with the request."""
+        return RequestState.of(self.request)
 
     @property
-    def handover(self) -> Handover | None:
-        """Where the lock goes if it has to outlive the view."""
-        return Handover.of(getattr(self.request, "_request", self.request))
-
-    @property
-    def defers(self) -> bool:
-        """Whether the lock is taken further in, where the request is deduplicated first."""
-        if Nesting.of(self.request).deduping:
+    def defers_lock(self) -> bool:
+        """Whether the lock is acquired further in, by a wrapper that records requests."""
+        if self.state.recording:
             return False
         handler = getattr(self.owner, str(self.request.method).lower(), None)
-        return dedupes(self.view) or dedupes(handler)
+        return records_requests(self.view) or records_requests(handler)
 
     def run(self) -> Any:
-        """Call a sync view under its lock and return its response, or the answer to an error."""
-        view, options, request, marker = self.view, self.options, self.request, self.marker
-        if self.defers:
-            Nesting.of(request).defer(options)
+        """Call a sync view under its lock, and return its response or the answer to an error."""
+        view, options, request, state = self.view, self.options, self.request, self.state
+        if self.defers_lock:
+            state.deferred_lock = options
             return view(*self.args, **self.kwargs)
-        recorder = Nesting.of(request).take_recorder()
+        recorder = state.take_recorder()
         locks_it = options.apply_to(request)
         if not locks_it and recorder is None:
-            with transactions_of(marker, durable=False):
+            with transactions_of(self.marker, durable=False):
                 return view(*self.args, **self.kwargs)
         blocks = open_blocks()
         inside = bool(blocks)
-        handover = self.handover
-        check_blocks(view, blocks, kept=handover is not None and recorder is None)
+        check_open_blocks(view, blocks, outlived=state.has_middleware and recorder is None)
         try:
-            with ExitStack() as freeing:
-                held = freeing.enter_context(self._lock()) if locks_it else None
-                if held is not None and handover is not None and (inside or self.wrapped):
-                    # At once: whatever happens now, somebody else's transaction ends first.
-                    self._hand_over(held, handover, freeing)
+            with ExitStack() as stack:
+                held = stack.enter_context(self._lock()) if locks_it else None
+                if held is not None and state.has_middleware and (inside or self.wrapped):
+                    # Before the view, because the outer transaction ends first in any case.
+                    _hand_over(held, state, stack)
                 with transactions_of(
-                    None if inside else marker,
+                    None if inside else self.marker,
                     durable=True,
                     record=recorder.database if recorder is not None else None,
                 ) as aliases:
                     if recorder is not None:
                         recorder.begin(aliases)
-                    response = self.finished(view(*self.args, **self.kwargs))
+                    response = self._finished(view(*self.args, **self.kwargs))
                     if recorder is not None:
                         recorder.finish(response)
-                    # What is committed cannot be taken back by refusing a finished response.
+                    # Only before COMMIT: after it, refusing the response would undo nothing.
                     if held is not None and (aliases or inside):
                         held.ensure_held()
                 if recorder is not None:
                     recorder.committed()
                 if held is not None:
-                    self._keep_stream(response, held, handover, freeing)
+                    _keep_until_stream_ends(response, held, state, stack)
             return response
-        except ANSWERED as error:
+        except RedlockError as error:
+            if not has_problem(error):
+                raise
             own = options.own_answer(request, error)
             if own is None:
                 reply = getattr(self.owner, "answer_lock_error", answer)
                 own = reply(request, error, status=options.status_for(error))
-            if handover is None or not inside:
+            if not (state.has_middleware and inside):
                 return own
-            # The block has yet to be rolled back, and only an exception does that.
-            handover.prepare(error, own)
+            # Only an exception rolls back the outer block.
+            state.prepare_answer(error, own)
             raise
 
-    def _lock(self) -> Lock:
-        self.check_kwargs()
-        options, request = self.options, self.request
-        names = [template.render(request, self.kwargs) for template in options.templates]
-        return options.lock(request, names)
-
     async def arun(self) -> Any:
-        """Do as `run` does with an async view."""
-        view, options, request = self.view, self.options, self.request
-        if self.defers:
-            Nesting.of(request).defer(options)
+        """Call an async view as `run` calls a sync one; an async view has no transaction."""
+        view, options, request, state = self.view, self.options, self.request, self.state
+        if self.defers_lock:
+            state.deferred_lock = options
             return await view(*self.args, **self.kwargs)
         self.check_no_transaction()
-        recorder = Nesting.of(request).take_recorder()
+        recorder = state.take_recorder()
         locks_it = options.apply_to(request)
         if not locks_it and recorder is None:
             return await view(*self.args, **self.kwargs)
-        handover = self.handover
         try:
-            async with AsyncExitStack() as freeing:
-                held = await freeing.enter_async_context(await self._alock()) if locks_it else None
+            async with AsyncExitStack() as stack:
+                held = await stack.enter_async_context(await self._alock()) if locks_it else None
                 if recorder is not None:
                     await recorder.abegin()
                 response = await view(*self.args, **self.kwargs)
-                if self.renders(response):
+                if self._renders(response):
                     response = await sync_to_async(response.render)()
                 if recorder is not None:
                     await recorder.afinish(response)
                 if held is not None:
-                    if handover is not None and self.wrapped:
-                        self._hand_over(held, handover, freeing)
-                    self._keep_stream(response, held, handover, freeing)
+                    if state.has_middleware and self.wrapped:
+                        _hand_over(held, state, stack)
+                    _keep_until_stream_ends(response, held, state, stack)
             return response
-        except ANSWERED as error:
+        except RedlockError as error:
+            if not has_problem(error):
+                raise
             own = options.own_answer(request, error)
             if inspect.isawaitable(own):
                 own = await own
@@ -175,33 +152,39 @@ class Call(NamedTuple):
     def check_no_transaction(self) -> None:
         """Raise Django's own error about ATOMIC_REQUESTS and async views."""
         if self.marker is not None and self.marker.atomic_aliases():
-            # A method's mark reaches the class's view, and there it hides the error.
+            # The marker of a method is copied to the view of its class, and hides the error there.
             raise RuntimeError("You cannot use ATOMIC_REQUESTS with async views.")
 
+    def _lock(self) -> Lock:
+        self._check_kwargs()
+        options, request = self.options, self.request
+        names = [template.render(request, self.kwargs) for template in options.templates]
+        return options.lock(request, names)
+
     async def _alock(self) -> Lock:
-        self.check_kwargs()
+        self._check_kwargs()
         options, request = self.options, self.request
         names = [await template.arender(request, self.kwargs) for template in options.templates]
         return options.lock(request, names)
 
-    def _keep_stream(
-        self, response: Any, held: Lock, handover: Handover | None, freeing: AnyStack
-    ) -> None:
-        if not isinstance(response, StreamingHttpResponse):
-            return
-        guard_stream(response, held)
-        if handover is not None:
-            self._hand_over(held, handover, freeing)
-        else:
-            held.detach()
-            on_close(response, held.release)
-            freeing.pop_all()
+    def _check_kwargs(self) -> None:
+        for name, template in self.options.missing(self.kwargs):
+            raise InvalidRedlock(
+                f"{view_name(self.view)}: template {template!r} needs the URL kwarg {name!r}; "
+                f"the URL provides: {', '.join(map(repr, self.kwargs)) or 'none'}"
+            )
 
-    def _hand_over(self, held: Lock, handover: Handover, freeing: AnyStack) -> None:
-        if held not in handover.locks:
-            held.detach()
-            handover.locks.append(held)
-            freeing.pop_all()
+    def _renders(self, response: Any) -> bool:
+        # A framework completes the responses of its own views after they have returned.
+        return not self.wrapped and callable(getattr(response, "render", None))
+
+    def _finished(self, response: Any) -> Any:
+        """Render a sync view's response while the lock is held and the transaction is open."""
+        if self._renders(response):
+            return response.render()
+        # A view class of such a framework may have a method that completes it earlier.
+        finish = getattr(self.owner, "finish_under_lock", None)
+        return response if finish is None else finish(self.request, response)
 
 
 def call_of(
@@ -209,19 +192,45 @@ def call_of(
     options: LockOptions,
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
-    marker: TakenOver | None,
+    marker: TransactionMarker | None,
 ) -> Call:
-    """Find the request by its type: the first argument of a function, the second of a method."""
+    """Return the call of a view with these arguments.
+
+    The request is found by its type: it is the first argument of a function, and the second of a
+    method. Raises InvalidRedlock where there is none.
+    """
     for index in reversed(range(len(args[:2]))):
         request = args[index]
         wrapped = isinstance(getattr(request, "_request", None), HttpRequest)
         if isinstance(request, HttpRequest) or wrapped:
-            # method_decorator() binds the method before it is decorated.
+            # method_decorator() binds the method before it decorates it.
             bound = getattr(getattr(view, "func", view), "__self__", None)
             owner = args[0] if index else bound
-            seen = mark_seen(request, marker, owner)
-            return Call(view, options, args, kwargs, request, owner, seen, wrapped)
+            in_force = marker_of_request(request, marker, owner)
+            return Call(view, options, args, kwargs, request, owner, in_force, wrapped)
     raise InvalidRedlock(
         f"{view_name(view)} was called without a request: it must be the first argument of a "
         "function, or the first after self of a method"
     )
+
+
+def _hand_over(held: Lock, state: RequestState, stack: ExitStack | AsyncExitStack) -> None:
+    """Make a lock outlive its view: it belongs to the request from here on."""
+    if held not in state.locks:
+        held.detach()
+        state.locks.append(held)
+        stack.pop_all()
+
+
+def _keep_until_stream_ends(
+    response: Any, held: Lock, state: RequestState, stack: ExitStack | AsyncExitStack
+) -> None:
+    if not isinstance(response, StreamingHttpResponse):
+        return
+    guard_stream(response, held)
+    if state.has_middleware:
+        _hand_over(held, state, stack)
+    else:
+        held.detach()
+        call_on_close(response, held.release)
+        stack.pop_all()

@@ -1,4 +1,4 @@
-"""`@hold`: a plain function that runs only while it holds a lock; for tasks, jobs and scripts."""
+"""`@hold`: run a plain function only while it holds a lock; for tasks, jobs and scripts."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ def hold(
     reentrant: bool = False,
     on_conflict: OnConflict = "raise",
 ) -> Callable[[Function], Function]:
-    """Let a function run only while it holds the lock that its templates name.
+    """Return a decorator that runs a function only while it holds the lock of its templates.
 
     Placeholders are the function's own parameters: `@hold("invoice:<int:pk>")`. The other
-    arguments are those of `lock()`. Where somebody else holds it, `on_conflict` "raise" raises
-    ResourceLocked, for the caller to try again; "skip" does not run the function and returns
-    None. QuorumUnreachable and LockLost are raised in any case. `@task` and `@app.task` go
-    above `@hold`. Raises InvalidRedlock when the module is imported, for what cannot work.
+    arguments are those of `lock()`. Where another client holds the lock, `on_conflict` "raise"
+    raises ResourceLocked, so that the caller can retry; "skip" returns None and does not run the
+    function. QuorumUnreachable and LockLost are always raised. Put `@task` and `@app.task` above
+    `@hold`. Raises InvalidRedlock at import time for invalid arguments or templates.
     """
     if not templates:
         raise InvalidRedlock("hold() needs a name: @hold('nightly')")
     for template in templates:
         if not isinstance(template, str):
             raise InvalidRedlock(
-                f"hold() needs a name, got {template!r}; write @hold('nightly'), with parentheses"
+                f"hold() needs a name, got {template!r}. Write @hold('nightly'), with parentheses"
             )
     if on_conflict not in ("raise", "skip"):
-        raise InvalidRedlock(f"hold(): on_conflict is 'raise' or 'skip', got {on_conflict!r}")
+        raise InvalidRedlock(f"hold(): on_conflict must be 'raise' or 'skip', got {on_conflict!r}")
     for value, name, least in ((ttl, "ttl", SHORTEST_TTL), (wait, "wait", 0.0)):
         if value is not None:
             try:
@@ -65,7 +65,9 @@ def hold(
         def lock_for(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Lock:
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
-            names = [t.fill({name: bound.arguments[name] for name in t.names}) for t in parsed]
+            names = [
+                t.render_values({name: bound.arguments[name] for name in t.names}) for t in parsed
+            ]
             return lock(
                 *dict.fromkeys(names),  # two templates may name one resource
                 using=using,
@@ -76,7 +78,7 @@ def hold(
             )
 
         def skip(error: ResourceLocked) -> None:
-            # Only for the taking: the body may meet another lock, and that is its own affair.
+            # Only the acquisition is skipped: a ResourceLocked from the body is not caught.
             if on_conflict == "raise":
                 raise error
             logger.info("%s skipped: %s", _name(function), error, extra={"using": using})
@@ -101,7 +103,7 @@ def hold(
                 return function(*args, **kwargs)
 
         wrapper: Any = aheld if iscoroutinefunction(function) else held
-        wrapper.__signature__ = signature  # Celery does not look behind wrappers
+        wrapper.__signature__ = signature  # Celery does not follow __wrapped__
         return cast("Function", wrapper)
 
     return decorate
@@ -114,13 +116,13 @@ def _name(function: Callable[..., Any]) -> str:
 def _check(function: Any) -> None:
     if not (inspect.isfunction(function) or inspect.ismethod(function)):
         raise InvalidRedlock(
-            f"hold() needs a function, got {function!r}; put @hold(...) directly on the function "
+            f"hold() needs a function, got {function!r}. Put @hold(...) directly on the function "
             "and @task, @app.task or @shared_task above it"
         )
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise InvalidRedlock(
-            f"{_name(function)} is a generator, whose body would run after the lock is free; "
-            "use 'with lock(...)' in the body"
+            f"{_name(function)} is a generator, whose body would run after the lock is released. "
+            "Use 'with lock(...)' in the body"
         )
 
 
@@ -130,13 +132,13 @@ def _check_parameters(
     for template in templates:
         if template.needs_request:
             raise InvalidRedlock(
-                f"hold(): {template.text!r} asks for more than the parameters of a function: "
-                "there is no request here"
+                f"hold(): {template.text!r} reads from a request, and a function has none. "
+                "Use the parameters of the function only"
             )
         for name in sorted(template.names - signature.parameters.keys()):
             raise InvalidRedlock(
                 f"{_name(function)}: template {template.text!r} needs a parameter {name!r}; "
-                f"there is: {', '.join(map(repr, signature.parameters)) or 'none'}"
+                f"the parameters are: {', '.join(map(repr, signature.parameters)) or 'none'}"
             )
 
 
@@ -144,7 +146,7 @@ def _refuse_inside_a_block(function: Callable[..., Any]) -> None:
     for connection in open_blocks():
         raise InvalidRedlock(
             f"{_name(function)} is called inside an atomic block of database "
-            f"{connection.alias!r}, which would commit only after the lock is free. Call it with "
-            "transaction.on_commit(), or open the block inside of it; for work that is not in "
-            "this database, 'with lock(...)' does not ask"
+            f"{connection.alias!r}, which would commit only after the lock is released. Call it "
+            "with transaction.on_commit(), or open the block inside the function. For work "
+            "outside this database, use 'with lock(...)', which does not check this"
         )

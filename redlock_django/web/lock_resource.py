@@ -1,4 +1,4 @@
-"""`@lock_resource`: a view that runs only while it holds the lock its request names."""
+"""`@lock_resource`: run a view only while it holds the lock that its request identifies."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from redlock_django.conf.settings import STATUSES
 from redlock_django.conf.values import SHORTEST_TTL, duration
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.web.call import call_of
-from redlock_django.web.nesting import opens_transaction
 from redlock_django.web.options import LockOptions, OnLocked
+from redlock_django.web.request_state import opens_transaction
 from redlock_django.web.resources import Computed, Template
-from redlock_django.web.transactions import take_over, two_locks
+from redlock_django.web.transactions import transaction_marker, two_locks_error
 
 View = TypeVar("View", bound=Callable[..., Any])
 
@@ -34,15 +34,16 @@ def lock_resource(
     status: int | None = None,
     on_locked: OnLocked | None = None,
 ) -> Callable[[View], View]:
-    """Let a view run only while it holds the lock that its templates name.
+    """Return a decorator that runs a view only while it holds the lock that its templates name.
 
-    For functions, methods, and what `as_view()` gives. Under ATOMIC_REQUESTS the order is lock,
-    BEGIN, view, render, check of the lock, COMMIT, release; where the transaction is open before
-    (a handler method), `LockMiddleware` releases after its COMMIT. `ttl` and `wait` are seconds
-    or timedeltas; None is the alias's own. `methods` are the HTTP methods to lock, None for all;
-    `status` answers a held lock (409, 423, 429 or 503). `on_locked(request, error)` may give that
-    answer itself, or None. Raises InvalidRedlock when the module is imported, for arguments or
-    templates that cannot work.
+    It decorates functions, methods, and the result of `as_view()`. Under ATOMIC_REQUESTS the order
+    is lock, BEGIN, view, render, check of the lock, COMMIT, release. Where the transaction is
+    already open (a handler method), `LockMiddleware` releases the lock after its COMMIT.
+
+    `ttl` and `wait` are seconds or timedeltas; None is the setting of the alias. `methods` are the
+    HTTP methods to lock, None for all. `status` is the HTTP status of the answer to a held lock
+    (409, 423, 429 or 503). `on_locked(request, error)` may return that answer, or None for the
+    default one. Raises InvalidRedlock at import time for invalid arguments or templates.
     """
     options = LockOptions(
         templates=_templates(templates),
@@ -60,27 +61,27 @@ def lock_resource(
         target: Any = view
         if isinstance(target, HttpRequest) or args or kwargs:
             raise InvalidRedlock(
-                "@lock_resource was put on a view without its parentheses: write "
+                "@lock_resource needs parentheses and a template: write "
                 "@lock_resource('order:<pk>')"
             )
         if inspect.isclass(target) or not callable(target):
             raise InvalidRedlock(
-                f"lock_resource() needs a view function, got {view!r}; for a class, use "
+                f"lock_resource() needs a view function, got {view!r}. For a class, use "
                 '@method_decorator(lock_resource(...), name="dispatch"), LockResourceMixin, or '
-                "decorate what its as_view() gives"
+                "decorate the result of its as_view()"
             )
         if opens_transaction(view):
-            raise two_locks(view)
+            raise two_locks_error(view)
         wrap = _async_view if iscoroutinefunction(view) else _sync_view
         locked = wrap(view, options)
-        locked.lock_options = options  # for the system checks
+        locked.lock_options = options  # the system checks read it
         return cast("View", locked)
 
     return decorate
 
 
 def _sync_view(view: Callable[..., Any], options: LockOptions) -> Any:
-    marker = take_over(view)
+    marker = transaction_marker(view)
 
     @functools.wraps(view)
     def locked(*args: Any, **kwargs: Any) -> Any:
@@ -92,7 +93,7 @@ def _sync_view(view: Callable[..., Any], options: LockOptions) -> Any:
 
 
 def _async_view(view: Callable[..., Any], options: LockOptions) -> Any:
-    # Not marked: Django's own error about ATOMIC_REQUESTS and async views must stay.
+    # No transaction marker: Django must still raise its error about ATOMIC_REQUESTS here.
     @functools.wraps(view)
     async def locked(*args: Any, **kwargs: Any) -> Any:
         return await call_of(view, options, args, kwargs, None).arun()
@@ -130,5 +131,5 @@ def _methods(methods: Any) -> frozenset[str] | None:
     upper = frozenset(str(method).upper() for method in methods)
     if unknown := upper - _METHODS:
         raise InvalidRedlock(f"lock_resource(): unknown method {', '.join(sorted(unknown))!r}")
-    # A view answers HEAD by running what it runs for GET.
+    # A view answers HEAD with its handler for GET.
     return upper | {"HEAD"} if "GET" in upper else upper

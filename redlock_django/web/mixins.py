@@ -1,4 +1,4 @@
-"""`LockResourceMixin`: class-based views under a lock."""
+"""`LockResourceMixin`: run a class-based view under a lock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from django.utils.decorators import classonlymethod
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.web.lock_resource import lock_resource
 from redlock_django.web.resources import Computed
-from redlock_django.web.transactions import take_over, two_locks, view_name
+from redlock_django.web.transactions import transaction_marker, two_locks_error, view_name
 
 if TYPE_CHECKING:
     from django.views.generic import View
@@ -24,10 +24,10 @@ else:
 class LockResourceMixin(View):
     """A class-based view that runs only while it holds the lock named by `lock_key`.
 
-    `lock_key` is a template or a list of them; the other attributes are the arguments of
-    `lock_resource`. What stands before the mixin in the list of base classes is done before the
-    lock is taken (`LoginRequiredMixin`, say), what stands behind it under the lock and inside
-    the transaction. Raises InvalidRedlock when the class is made, for a template that cannot work.
+    `lock_key` is a template or a list of templates; the other attributes are the arguments of
+    `lock_resource`. Base classes before the mixin run before the lock is acquired, for example
+    `LoginRequiredMixin`. Base classes after it run under the lock and inside the transaction.
+    Raises InvalidRedlock when the class is created with an invalid template.
     """
 
     lock_key: str | Sequence[str] = ()
@@ -44,53 +44,53 @@ class LockResourceMixin(View):
         bases = cls.__mro__
         if DjangoView in bases and bases.index(DjangoView) < bases.index(LockResourceMixin):
             raise InvalidRedlock(
-                f"{cls.__module__}.{cls.__qualname__}: LockResourceMixin must stand before View "
-                "among the base classes, or nothing is locked"
+                f"{cls.__module__}.{cls.__qualname__}: LockResourceMixin must come before View "
+                "in the base classes, or nothing is locked"
             )
         if cls.lock_key:
             _decorator(cls, cls.lock_key)
 
     def get_lock_key(self) -> str | Sequence[str]:
-        """Give what names the resource of this request: templates, or names from `resource()`.
+        """Return the templates for this request, or names from `resource()`.
 
-        `self.request`, `self.args` and `self.kwargs` are there. By default `lock_key`.
+        `self.request`, `self.args` and `self.kwargs` are set. The default is `lock_key`.
         """
         return self.lock_key
 
     @classonlymethod
     def as_view(cls, **initkwargs: Any) -> Any:  # noqa: N805
-        """Give the view function, which leaves the transaction to the lock."""
+        """Return the view function, for which Django opens no transaction."""
         view: Any = super().as_view(**initkwargs)
         if not iscoroutinefunction(view):
             if hasattr(view, "lock_options"):
-                raise two_locks(view)
-            # On the outermost function, whatever overrides dispatch in between.
-            view._non_atomic_requests = take_over(view)
+                raise two_locks_error(view)
+            # Django reads it from the outermost function; a subclass may override dispatch.
+            view._non_atomic_requests = transaction_marker(view)
         if keys := initkwargs.get("lock_key", cls.lock_key):
-            view.lock_options = _decorator(cls, keys)(_nothing).lock_options
+            view.lock_options = _decorator(cls, keys)(_no_view).lock_options
         return view
 
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-        """Run what comes next under the lock."""
+        """Run the next dispatch under the lock."""
         locked = _decorator(self, self.get_lock_key())(super().dispatch)
         return locked(request, *args, **kwargs)
 
     dispatch.opens_transaction = True  # type: ignore[attr-defined]
 
 
-def _nothing(request: HttpRequest) -> None:
-    """Stand where a view is asked for and only its terms are wanted."""
+def _no_view(request: HttpRequest) -> None:
+    """A view to decorate where only the options of the decorator are needed."""
 
 
 def _decorator(view: Any, keys: str | Sequence[str]) -> Callable[[Any], Any]:
     if not isinstance(keys, Sequence):
         raise InvalidRedlock(
-            f"{view_name(view)}: lock_key must be a template or a list of them, "
+            f"{view_name(view)}: lock_key must be a template or a list of templates, "
             f"got {type(keys).__name__}"
         )
     templates = [keys] if isinstance(keys, str) else keys
     return lock_resource(
-        *(_named(text) if "<" not in text else text for text in templates),
+        *(_constant(text) if "<" not in text else text for text in templates),
         using=view.lock_using,
         ttl=view.lock_ttl,
         wait=view.lock_wait,
@@ -99,6 +99,6 @@ def _decorator(view: Any, keys: str | Sequence[str]) -> Callable[[Any], Any]:
     )
 
 
-def _named(name: str) -> Computed:
-    # A name that resource() has hashed is no template.
+def _constant(name: str) -> Computed:
+    # A name that resource() has hashed is not a valid template.
     return lambda request, **kwargs: name

@@ -1,4 +1,4 @@
-"""What one `lock_resource(...)` was told."""
+"""The arguments of one `lock_resource(...)`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OnLocked = Callable[[HttpRequest, ResourceLocked], Any]
 
 @dataclass(frozen=True, kw_only=True)
 class LockOptions:
-    """What one `lock_resource(...)` was told, checked."""
+    """The validated arguments of one `lock_resource(...)`."""
 
     templates: tuple[Template, ...]
     using: str
@@ -29,11 +29,11 @@ class LockOptions:
     on_locked: OnLocked | None
 
     def apply_to(self, request: HttpRequest) -> bool:
-        """Whether requests of this method are locked."""
+        """Return whether a request with this HTTP method is locked."""
         return bool(self.templates) and (self.methods is None or request.method in self.methods)
 
     def lock(self, request: HttpRequest, names: list[str]) -> Lock:
-        """Give the lock on these resources, not taken yet."""
+        """Return the lock on these resources, not yet acquired."""
         self.check()
         return lock(
             *dict.fromkeys(names),  # two templates may name one resource
@@ -44,7 +44,7 @@ class LockOptions:
         )
 
     def check(self) -> None:
-        """Raise InvalidRedlock where the alias is not there, or cannot keep such a lock."""
+        """Raise InvalidRedlock if the alias does not exist, or does not allow this TTL."""
         settings = locks[self.using].settings
         try:
             if self.ttl is not None:
@@ -53,24 +53,24 @@ class LockOptions:
             raise InvalidRedlock(f"lock_resource(using={self.using!r}): {error}") from None
 
     def own_answer(self, request: HttpRequest, error: RedlockError) -> Any:
-        """Give what the site itself answers to a held lock, or None."""
+        """Return the answer of `on_locked` to a held lock, or None."""
         if self.on_locked is None or not isinstance(error, ResourceLocked):
             return None
         return self.on_locked(request, error)
 
     def status_for(self, error: RedlockError) -> int | None:
-        """Give the status of the answer to a held lock."""
+        """Return the HTTP status of the answer to a held lock; None for any other error."""
         if not isinstance(error, ResourceLocked):
             return None
         return self.status or locks[self.using].settings.status
 
     def missing(self, kwargs: Collection[str]) -> list[tuple[str, str]]:
-        """Give the URL kwargs that templates need beyond these, each with its template."""
+        """Return the URL kwargs that templates need beyond `kwargs`, each with its template."""
         return [(n, t.text) for t in self.templates for n in sorted(t.names - set(kwargs))]
 
 
 def no_lock(using: str) -> LockOptions:
-    """Give the terms of a view that has its transaction from us, and no lock."""
+    """Return the options of a view that opens its own transaction and acquires no lock."""
     return LockOptions(
         templates=(),
         using=using,

@@ -1,4 +1,4 @@
-"""Templates such as "order:<int:pk>": from a request, or from plain values, to a resource name."""
+"""Templates such as "order:<int:pk>", which make a resource name from a request or from values."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from redlock_django.locking.names import HASH_MARK, check_resource, encode
 from redlock_django.wire.address import nearest
 
 Computed = Callable[..., str | Awaitable[str]]
-"""`(request, **kwargs)` to a resource name; a coroutine function only for async views."""
+"""A callable `(request, **kwargs)` that returns a resource name; async views may use async ones."""
 
 LONGEST_RENDERED = 200
-"""Bytes of UTF-8 up to which a rendered name stays as it is; a longer one ends in a hash."""
+"""Bytes of UTF-8. A rendered name that is longer is cut and ends in a hash."""
 
 LARGEST_JSON = 1_000_000
-"""Bytes of the largest request body that `<json:...>` looks into."""
+"""Bytes of the largest request body that `<json:...>` reads."""
 
 _SOURCES = ("header", "get", "post", "json")
 _PLACEHOLDER = re.compile("<([^<>]*)>")
 
 
 class _Slot(NamedTuple):
-    """One placeholder: `text` as written, the `source` it reads, the name it asks for there."""
+    """One placeholder: its `text` as written, and the `name` that it reads from its `source`."""
 
     text: str
     source: str
@@ -42,18 +42,19 @@ class _Slot(NamedTuple):
 
     @property
     def key(self) -> str:
-        """What `resource()` calls its value."""
+        """The name of its value in the arguments of `resource()`."""
         return self.name if self.source == "url" else self.text
 
 
 class Template:
-    """How a resource name is made: a text with placeholders, or a callable.
+    """The rule that makes a resource name: a string with placeholders, or a callable.
 
-    `<pk>` and `<int:pk>` are URL kwargs, as they are or through a Django path converter; the
-    other sources are `<user.pk>`, `<header:X-Tenant>`, `<get:q>`, `<post:f>` and `<json:a.b>`.
-    Values are percent-encoded, so that different values never make one name; a name over 200
-    bytes keeps its head and ends in a hash of the whole. `names` are the URL kwargs it needs,
-    and `needs_request` is whether these are not all. Raises InvalidRedlock for a malformed text.
+    `<pk>` and `<int:pk>` are URL kwargs, unchanged or through a Django path converter. The other
+    sources are `<user.pk>`, `<header:X-Tenant>`, `<get:q>`, `<post:f>` and `<json:a.b>`. Values
+    are percent-encoded, so that different values never make the same name. A name over 200 bytes
+    keeps its beginning and ends in a hash of the whole name. `names` are the URL kwargs that the
+    template needs; `needs_request` is whether it also reads the request. Raises InvalidRedlock
+    for a malformed string.
     """
 
     def __init__(self, source: str | Computed) -> None:
@@ -71,17 +72,17 @@ class Template:
             self._computed = source
         else:
             raise InvalidRedlock(
-                f"a resource template must be a text or a callable, got {type(source).__name__}"
+                f"a resource template must be a string or a callable, got {type(source).__name__}"
             )
 
     def __repr__(self) -> str:
         return f"Template({self.text!r})"
 
     def render(self, request: HttpRequest, kwargs: Mapping[str, Any]) -> str:
-        """Give the resource name for this request and its URL kwargs.
+        """Return the resource name for this request and its URL kwargs.
 
-        Raises BadResource where the client's value is missing or wrong, InvalidRedlock where
-        the view cannot give what the template asks for.
+        Raises BadResource if the client's value is missing or invalid, and InvalidRedlock if the
+        site cannot provide a value, because a URL kwarg or a middleware is missing.
         """
         if self._computed:
             return self._check(self._computed(request, **kwargs))
@@ -89,17 +90,17 @@ class Template:
         return self._join([_read(slot, request, kwargs, user) for slot in self._slots])
 
     async def arender(self, request: HttpRequest, kwargs: Mapping[str, Any]) -> str:
-        """Do as `render` does, in an async view."""
+        """Return the resource name as `render` does, in an async view."""
         if self._computed:
             result = self._computed(request, **kwargs)
             return self._check(await result if inspect.isawaitable(result) else result)
         user = await request.auser() if self._needs_user(request, "auser") else None
         return self._join([_read(slot, request, kwargs, user) for slot in self._slots])
 
-    def fill(self, values: Mapping[str, Any]) -> str:
-        """Give the resource name for plain values, each under the placeholder's own name."""
+    def render_values(self, values: Mapping[str, Any]) -> str:
+        """Return the resource name for plain values, by the names of the placeholders."""
         if self._computed:
-            raise InvalidRedlock("resource() needs a text; call a callable template yourself")
+            raise InvalidRedlock("resource() needs a string; call a callable template directly")
         wanted = [slot.key for slot in self._slots]
         if missing := set(wanted) - values.keys():
             raise InvalidRedlock(f"template {self.text!r} needs a value for {_quoted(missing)}")
@@ -111,7 +112,9 @@ class Template:
         if not any(slot.source == "user" for slot in self._slots):
             return False
         if not hasattr(request, attribute):
-            raise InvalidRedlock(f"template {self.text!r} needs AuthenticationMiddleware")
+            raise InvalidRedlock(
+                f"template {self.text!r} needs AuthenticationMiddleware in MIDDLEWARE"
+            )
         return True
 
     def _check(self, name: object) -> str:
@@ -131,13 +134,14 @@ class Template:
 
 
 def resource(template: str, **values: object) -> str:
-    """Give the resource name that a view with this template locks: `resource("order:<pk>", pk=7)`.
+    """Return the resource name that a view with this template locks.
 
-    A value for another source goes by the placeholder's text: `**{"user.pk": 7}`. For tasks,
-    the shell and tests. Raises InvalidRedlock for a malformed template, a missing or an unknown
-    value, BadResource for a value that is empty or does not fit its converter.
+    For tasks, the shell and tests: `resource("order:<pk>", pk=7)`. A value for another source is
+    named by the text of the placeholder: `**{"user.pk": 7}`. Raises InvalidRedlock for a malformed
+    template and for a missing or unknown value, and BadResource for a value that is empty or does
+    not match its converter.
     """
-    return Template(template).fill(values)
+    return Template(template).render_values(values)
 
 
 def _quoted(names: Any) -> str:
@@ -157,11 +161,11 @@ def _parse(text: str) -> tuple[list[str], list[_Slot]]:
                 check_resource(literal)
             except BadResource as error:
                 raise _malformed(text, str(error).partition(";")[0]) from None
-    # Only ":" never comes out of the encoder, so only it keeps two values apart.
+    # The encoder never outputs ":", so only ":" separates two values without ambiguity.
     if any(":" not in literal for literal in literals[1:-1]):
         raise _malformed(text, "between two placeholders there must be a ':'")
     if len({slot.key for slot in slots}) < len(slots):
-        raise _malformed(text, "a placeholder stands twice")
+        raise _malformed(text, "a placeholder appears twice")
     return literals, slots
 
 
@@ -185,7 +189,7 @@ def _slot(text: str, inner: str) -> _Slot:
     known = (*get_converters(), *_SOURCES)
     if source not in known:
         raise _malformed(
-            text, f"<{inner}> has no such converter or source {source!r}{nearest(source, known)}"
+            text, f"<{inner}>: unknown converter or source {source!r}{nearest(source, known)}"
         )
     if not name.isidentifier():
         raise _malformed(text, f"<{inner}> does not name a URL kwarg")
@@ -197,7 +201,7 @@ def _read(slot: _Slot, request: HttpRequest, kwargs: Mapping[str, Any], user: An
         case "url":
             if slot.name not in kwargs:
                 given = _quoted(kwargs) or "none"
-                raise InvalidRedlock(f"<{slot.text}> needs a URL kwarg; the URL gives: {given}")
+                raise InvalidRedlock(f"<{slot.text}> needs a URL kwarg; the URL provides: {given}")
             return kwargs[slot.name]
         case "user":
             return user.pk
@@ -211,7 +215,10 @@ def _read(slot: _Slot, request: HttpRequest, kwargs: Mapping[str, Any], user: An
 
 
 def _from_json(slot: _Slot, request: HttpRequest) -> object:
-    """Read the body, which only this source may do: an upload view needs its stream whole."""
+    """Return a value of the JSON body.
+
+    Only this source reads the body: an upload view must find its stream unread.
+    """
     try:
         declared = int(request.META.get("CONTENT_LENGTH") or 0)
         body = b"" if declared > LARGEST_JSON else request.body
@@ -221,16 +228,16 @@ def _from_json(slot: _Slot, request: HttpRequest) -> object:
     except BadResource:
         raise
     except (ValueError, RecursionError, RawPostDataException):
-        raise BadResource(f"<{slot.text}>: the request body is no readable JSON") from None
+        raise BadResource(f"<{slot.text}>: the request body is not valid JSON") from None
     for step in slot.name.split("."):
         value = value.get(step) if isinstance(value, dict) else None
     if value is None or (isinstance(value, str | int) and not isinstance(value, bool)):
         return value
-    raise BadResource(f"<{slot.text}>: must be a text or a whole number in the JSON body")
+    raise BadResource(f"<{slot.text}>: the JSON value must be a string or a whole number")
 
 
 def _written(slot: _Slot, value: object) -> str:
-    """Give one value as text; only types that have one spelling, and no implicit str()."""
+    """Return one value as a string; only types with exactly one spelling, no implicit str()."""
     if value is None or value == "":
         raise BadResource(f"<{slot.text}>: the value is missing or empty")
     if slot.converter:
@@ -242,13 +249,13 @@ def _written(slot: _Slot, value: object) -> str:
     if isinstance(value, UUID):
         return str(value)
     raise InvalidRedlock(
-        f"<{slot.text}> is of type {type(value).__name__}, which has no one way to be written; "
-        "use a path converter (<int:...>) or a callable"
+        f"<{slot.text}> is of type {type(value).__name__}, which has no unique spelling. "
+        "Use a path converter (<int:...>) or a callable"
     )
 
 
 def _converted(slot: _Slot, value: object) -> str:
-    """Bring a value to the one spelling its converter has for it: "07" and 7 are "7"."""
+    """Return a value in the spelling of its converter: "07" and 7 are both "7"."""
     converter = get_converters()[slot.converter]
     try:
         text = value if isinstance(value, str) else converter.to_url(value)
@@ -256,7 +263,7 @@ def _converted(slot: _Slot, value: object) -> str:
             return str(converter.to_url(converter.to_python(text)))
     except ValueError:
         pass
-    raise BadResource(f"<{slot.text}>: the value is no {slot.converter!r}")
+    raise BadResource(f"<{slot.text}>: the value is not a valid {slot.converter!r}")
 
 
 def _shortened(name: str) -> str:

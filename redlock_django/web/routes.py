@@ -1,4 +1,4 @@
-"""The URL patterns of a site, flat: what each is called, and which kwargs it gives its view."""
+"""The URL patterns of a site as a flat list, with their names and URL kwargs."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from django.urls.resolvers import LocalePrefixPattern
 class Route:
     """One URL pattern.
 
-    `path` is the whole route as written, `names` are all a rule may call its view by (URL names
-    with their namespaces, and the dotted path), and `kwargs` what the URL gives the view.
+    `path` is the whole route as written. `names` are the names by which a rule may select its
+    view: the URL names with their namespaces, and the dotted path. `kwargs` are the names of the
+    keyword arguments that the URL passes to the view.
     """
 
     pattern: URLPattern
@@ -25,7 +26,7 @@ class Route:
 
 
 def routes(urlconf: str | None = None) -> Iterator[Route]:
-    """Walk a URLconf, None for ROOT_URLCONF, through all that it includes."""
+    """Yield every URL pattern of a URLconf and of its includes; None is ROOT_URLCONF."""
     return _below(get_resolver(urlconf), "", ("", ""), frozenset())
 
 
@@ -35,7 +36,7 @@ def _below(
     for entry in resolver.url_patterns:
         known = kwargs | entry.pattern.regex.groupindex.keys()
         if isinstance(entry, URLResolver):
-            # An instance of an app is called by its own name, or by that of the app.
+            # A namespace is selected by the name of its instance, or by that of its app.
             inner = (spaces[0] + _space(entry.namespace), spaces[1] + _space(entry.app_name))
             yield from _below(
                 entry, path + _written(entry), inner, known | entry.default_kwargs.keys()
@@ -57,7 +58,7 @@ def _space(name: str | None) -> str:
 
 
 def _written(entry: Any) -> str:
-    # The language is no part of a route: it changes from request to request.
+    # The language prefix is not part of a route: it changes from request to request.
     if isinstance(entry.pattern, LocalePrefixPattern):
         return ""
     return str(entry.pattern).removeprefix("^")

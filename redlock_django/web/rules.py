@@ -1,7 +1,7 @@
-"""`RULES`: views that settings put under a lock, as the decorator would.
+"""`RULES`: views that the settings lock, as `@lock_resource` would.
 
-A rule names a view or a route; `LockMiddleware` has its URL pattern resolve to the view wrapped
-by `lock_resource(...)`. Nothing else happens at a request.
+A rule selects a view or a route. `LockMiddleware` makes the URL pattern resolve to the view
+wrapped by `lock_resource(...)`; a request is not matched against rules.
 """
 
 from __future__ import annotations
@@ -21,30 +21,31 @@ from redlock_django.web.routes import Route, routes
 from redlock_django.wire.address import nearest
 
 KEYS = ("view", "path", "urlconf", "key", "methods", "ttl", "wait", "using", "status")
-"""What a rule may say."""
-
+"""The keys of a rule."""
 
 Locked = dict[URLPattern, Callable[..., Any]]
 
 
 def plan() -> Locked:
-    """Give each URL pattern that a rule of any alias is about, with its view under the lock.
+    """Return the URL patterns that the rules of all aliases select, with their locked views.
 
-    Raises InvalidRedlock, which names the rule, for one that says something wrong, matches no
-    URL pattern, or asks for a URL kwarg that its pattern does not give.
+    Raises InvalidRedlock, which names the rule, for a rule that is invalid, that selects no URL
+    pattern, or whose template needs a URL kwarg that the pattern does not provide.
     """
     planned: Locked = {}
     for alias in locks:
-        for position, rule in enumerate(load(alias).rules, 1):
+        for number, rule in enumerate(load(alias).rules, 1):
             try:
                 for pattern, view in _locked(alias, rule):
                     if pattern in planned:
-                        raise InvalidRedlock("another rule locks it already; give all keys to one")
+                        raise InvalidRedlock(
+                            "another rule locks the same view; put all keys in one"
+                        )
                     planned[pattern] = view
             except InvalidRedlock as error:
                 named = rule.get("view") or rule.get("path")
                 raise InvalidRedlock(
-                    f"REDLOCK[{alias!r}]: RULES: rule {position} ({named!r}): {error}"
+                    f"REDLOCK[{alias!r}]: RULES: rule {number} ({named!r}): {error}"
                 ) from None
     return planned
 
@@ -54,9 +55,11 @@ def _locked(alias: str, rule: Mapping[str, Any]) -> Iterator[tuple[URLPattern, C
         if key not in KEYS:
             raise InvalidRedlock(f"unknown key {key!r}{nearest(key, KEYS)}")
     if ("view" in rule) == ("path" in rule):
-        raise InvalidRedlock("name the view by 'view' or by 'path'")
+        raise InvalidRedlock("select the view by either 'view' or 'path'")
     if not rule.get("key") or not isinstance(rule["key"], str | list | tuple):
-        raise InvalidRedlock("'key' must be a template such as 'order:<pk>', or a list of them")
+        raise InvalidRedlock(
+            "'key' must be a template such as 'order:<pk>', or a list of templates"
+        )
     using = rule.get("using", alias)
     load(using)
     keys = [rule["key"]] if isinstance(rule["key"], str) else rule["key"]
@@ -67,15 +70,15 @@ def _locked(alias: str, rule: Mapping[str, Any]) -> Iterator[tuple[URLPattern, C
     )
     matching = [route for route in routes(rule.get("urlconf")) if _matches(rule, route)]
     if not matching:
-        raise InvalidRedlock("no URL pattern matches it")
-    # A list of patterns that is included twice is there twice.
+        raise InvalidRedlock("it matches no URL pattern")
+    # A list of patterns that is included twice yields the same pattern twice.
     views: dict[URLPattern, Any] = {r.pattern: lock(r.pattern.callback) for r in matching}
     for route in matching:
         for name, template in views[route.pattern].lock_options.missing(route.kwargs):
             given = ", ".join(map(repr, sorted(route.kwargs))) or "none"
             raise InvalidRedlock(
                 f"template {template!r} needs the URL kwarg {name!r}; "
-                f"the URL {route.path!r} gives: {given}"
+                f"the URL {route.path!r} provides: {given}"
             )
     yield from views.items()
 
@@ -87,32 +90,32 @@ def _matches(rule: Mapping[str, Any], route: Route) -> bool:
 
 
 class _Rules:
-    """The rules in force: put on once, taken off when settings change."""
+    """The rules in force: applied once, and removed when settings change."""
 
     def __init__(self) -> None:
-        self._on: Locked | None = None
+        self._applied: Locked | None = None
         self._changing = threading.Lock()
 
     def apply(self) -> None:
-        """Put the rules on, unless they are. Raises InvalidRedlock."""
-        if self._on is not None:
+        """Apply the rules unless they are applied. Raises InvalidRedlock."""
+        if self._applied is not None:
             return
         with self._changing:
             planned = plan()
             for pattern, view in planned.items():
-                # Not `pattern.callback`: reverse() must still find the view by its function.
-                vars(pattern)["resolve"] = _resolving(pattern, view)
-            self._on = planned
+                # `pattern.callback` stays: reverse() must still find the view by its function.
+                vars(pattern)["resolve"] = _resolve_to(pattern, view)
+            self._applied = planned
 
-    def take_off(self) -> None:
-        """Give every URL pattern its own view back."""
+    def remove(self) -> None:
+        """Make every URL pattern resolve to its own view again."""
         with self._changing:
-            for pattern in self._on or ():
+            for pattern in self._applied or ():
                 del vars(pattern)["resolve"]
-            self._on = None
+            self._applied = None
 
 
-def _resolving(pattern: URLPattern, view: Callable[..., Any]) -> Callable[[str], Any]:
+def _resolve_to(pattern: URLPattern, view: Callable[..., Any]) -> Callable[[str], Any]:
     def resolve(path: str) -> Any:
         match: Any = type(pattern).resolve(pattern, path)
         if match is not None:
@@ -127,7 +130,7 @@ rules = _Rules()
 
 def _settings_changed(*, setting: str, **_: Any) -> None:
     if setting in ("REDLOCK", "ROOT_URLCONF"):
-        rules.take_off()
+        rules.remove()
 
 
 setting_changed.connect(_settings_changed, dispatch_uid="redlock_django.web.rules")

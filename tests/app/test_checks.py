@@ -72,7 +72,7 @@ def test_wrong_settings(settings: Settings) -> None:
 def test_a_wrong_rule(settings: Settings, urls: Urls) -> None:
     rules = [{"view": "pay", "key": "order:<pk>"}]
     settings.REDLOCK = {"default": {"BACKEND": MEMORY, "RULES": rules}}
-    assert "rule 1 ('pay'): no URL pattern matches it" in found()["E002"]
+    assert "rule 1 ('pay'): it matches no URL pattern" in found()["E002"]
 
 
 def test_rules_without_the_middleware(settings: Settings, urls: Urls) -> None:
@@ -100,7 +100,7 @@ def test_an_unknown_url_kwarg_names_the_view_and_the_parameter(
     urls(path("shop/<slug:shop>/", include([path("<int:id>/", view)])))
     message = found()["E004"]
     assert f"{name}: template 'order:<int:pk>' needs the URL kwarg 'pk'" in message
-    assert "the URL 'shop/<slug:shop>/<int:id>/' gives: 'id', 'shop'" in message
+    assert "the URL 'shop/<slug:shop>/<int:id>/' provides: 'id', 'shop'" in message
 
 
 @pytest.mark.parametrize("view", [Handler, Method])

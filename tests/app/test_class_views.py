@@ -274,7 +274,7 @@ async def test_djangos_error_about_async_views_stays(form: str) -> None:
 
 
 def test_base_classes_in_the_wrong_order_are_told() -> None:
-    with pytest.raises(InvalidRedlock, match="must stand before View"):
+    with pytest.raises(InvalidRedlock, match="must come before View"):
 
         class Wrong(View, LockResourceMixin):  # type: ignore[misc]
             lock_key = "nightly"

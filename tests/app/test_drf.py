@@ -247,7 +247,7 @@ def test_a_conflict_is_told_as_rest_framework_tells(client: Client) -> None:
         response = client.post("/pay/7/")
     assert response.status_code == 423
     assert response["Content-Type"] == "application/json"
-    assert response.json() == {"detail": "Another request is working on this resource."}
+    assert response.json() == {"detail": "Another request is using this resource."}
     assert 1 <= int(response["Retry-After"]) <= 10
     assert response["Allow"]
     assert "handler: locked, in a block" not in seen
@@ -282,9 +282,7 @@ def test_a_lost_lock_rolls_back_what_was_rendered(
     monkeypatch.setattr(Lock, "ensure_held", lost)
     response = client.post("/pay/7/")
     assert (response.status_code, response["Retry-After"]) == (503, "1")
-    assert response.json() == {
-        "detail": "The resource could not be kept locked. Nothing was changed."
-    }
+    assert response.json() == {"detail": "The lock on the resource was lost. Nothing was changed."}
     assert seen[3] == "render: locked, in a block"
     assert not Order.objects.exists()
 
@@ -346,7 +344,7 @@ def test_the_exception_handler_alone_answers_errors_of_bodies(
         assert client.post("/plain/7/body/").json()["code"] == "resource-locked"
         monkeypatch.setattr(Plain.settings, "EXCEPTION_HANDLER", exception_handler)
         response = client.post("/plain/7/body/")
-        assert response.json() == {"detail": "Another request is working on this resource."}
+        assert response.json() == {"detail": "Another request is using this resource."}
         assert client.post("/function/7/").status_code == 423
     assert response["Retry-After"]
 

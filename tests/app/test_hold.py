@@ -245,12 +245,18 @@ class UsersTestCase(TestCase):
     ("arguments", "message"),
     [
         ({"templates": ()}, "needs a name"),
-        ({"templates": ("report:<customer>",)}, "needs a parameter 'customer'; there is: 'pk'"),
-        ({"templates": ("report:<user.pk>",)}, "there is no request here"),
-        ({"templates": ("report:<header:X-Tenant>",)}, "there is no request here"),
+        (
+            {"templates": ("report:<customer>",)},
+            "parameter 'customer'; the parameters are: 'pk'",
+        ),
+        ({"templates": ("report:<user.pk>",)}, "reads from a request"),
+        (
+            {"templates": ("report:<header:X-Tenant>",)},
+            "reads from a request",
+        ),
         ({"templates": (lambda request: "x",)}, "parentheses"),
         ({"templates": ("report:<pk",)}, "malformed"),
-        ({"on_conflict": "ignore"}, "on_conflict is 'raise' or 'skip', got 'ignore'"),
+        ({"on_conflict": "ignore"}, "on_conflict must be 'raise' or 'skip', got 'ignore'"),
         ({"ttl": 0}, "ttl must be at least"),
         ({"wait": "1"}, "wait must be a number"),
     ],
@@ -271,7 +277,7 @@ def test_generators_are_refused() -> None:
         yield 1
 
     for function in (rows, arows):
-        with pytest.raises(InvalidRedlock, match="after the lock is free"):
+        with pytest.raises(InvalidRedlock, match="after the lock is released"):
             hold("nightly")(function)
 
 

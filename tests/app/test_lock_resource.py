@@ -38,7 +38,7 @@ from redlock_django.locking.handler import locks
 from redlock_django.locking.lock import lock
 from redlock_django.web.lock_resource import lock_resource
 from redlock_django.web.resources import resource
-from redlock_django.web.transactions import TakenOver, transactions_of
+from redlock_django.web.transactions import TransactionMarker, transactions_of
 from testproject.shop.models import Order
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ def test_only_the_aliases_of_atomic_requests_are_opened(monkeypatch: pytest.Monk
     default = connections.settings["default"]
     for alias, atomic in (("atomic", True), ("plain", False), ("excluded", True)):
         monkeypatch.setitem(connections.settings, alias, {**default, "ATOMIC_REQUESTS": atomic})
-    marker = TakenOver({"excluded"})
+    marker = TransactionMarker({"excluded"})
     assert marker.atomic_aliases() == ["default", "atomic"]
     assert all(alias in marker for alias in ("default", "atomic", "plain", "new"))
 
@@ -220,10 +220,10 @@ def test_several_transactions_are_nested_as_django_nests_them(
     monkeypatch.setattr(transaction, "atomic", atomic)
     default = connections.settings["default"]
     monkeypatch.setitem(connections.settings, "second", default)
-    with transactions_of(TakenOver(), durable=True) as opened_any:
+    with transactions_of(TransactionMarker(), durable=True) as opened_any:
         assert opened_any
     assert opened == [("second", True), ("default", True)]
-    with transactions_of(TakenOver({"default", "second"}), durable=True) as opened_any:
+    with transactions_of(TransactionMarker({"default", "second"}), durable=True) as opened_any:
         assert not opened_any
 
 
@@ -635,7 +635,7 @@ async def test_cancelling_an_async_view_frees_the_lock() -> None:
     [
         ((), {}, "needs a template"),
         (("order:<pk",), {}, "malformed resource template"),
-        ((None,), {}, "must be a text or a callable"),
+        ((None,), {}, "must be a string or a callable"),
         (("a",), {"ttl": 0}, "lock_resource(): ttl must be at least 0.1 s"),
         (("a",), {"ttl": -1}, "lock_resource(): ttl must be at least 0.1 s"),
         (("a",), {"ttl": True}, "lock_resource(): ttl must be a number"),
@@ -677,7 +677,7 @@ def test_a_missing_url_kwarg_names_the_view_and_the_parameter() -> None:
     with pytest.raises(InvalidRedlock) as caught:
         view(factory.get("/"), id=7)
     assert f"{__name__}.test_a_missing_url_kwarg" in str(caught.value)
-    assert "needs the URL kwarg 'pk'; the URL gives: 'id'" in str(caught.value)
+    assert "needs the URL kwarg 'pk'; the URL provides: 'id'" in str(caught.value)
 
 
 def test_a_call_without_a_request_is_refused() -> None:

@@ -142,7 +142,7 @@ def test_a_sync_view_cannot_await_a_callable() -> None:
 
 
 def test_resource_takes_a_text_only() -> None:
-    with pytest.raises(InvalidRedlock, match="call a callable template yourself"):
+    with pytest.raises(InvalidRedlock, match="call a callable template directly"):
         resource(lambda made: "a")  # type: ignore[arg-type]
 
 
@@ -150,8 +150,8 @@ def test_resource_takes_a_text_only() -> None:
     ("template", "says"),
     [
         ("", "must not be empty"),
-        (None, "must be a text or a callable, got NoneType"),
-        (7, "must be a text or a callable, got int"),
+        (None, "must be a string or a callable, got NoneType"),
+        (7, "must be a string or a callable, got int"),
         ("order:<pk", "reserved character U+003C"),
         ("order:pk>", "reserved character U+003E"),
         ("order:<>", "<> is neither a URL kwarg nor <user.pk>"),
@@ -163,7 +163,7 @@ def test_resource_takes_a_text_only() -> None:
         ("order:%<pk>", "'%' without two hex digits"),
         ("order:\n<pk>", "control character U+000A"),
         ("order~<pk>", "'~' is reserved"),
-        ("order:<itn:pk>", "no such converter or source 'itn', did you mean 'int'?"),
+        ("order:<itn:pk>", "unknown converter or source 'itn', did you mean 'int'?"),
         ("t:<headers:X-T>", "did you mean 'header'?"),
         ("order:<int:>", "does not name a URL kwarg"),
         ("order:<int:a.b>", "does not name a URL kwarg"),
@@ -171,7 +171,7 @@ def test_resource_takes_a_text_only() -> None:
         ("t:<json:a..b>", "names nothing to read"),
         ("<a><b>", "between two placeholders there must be a ':'"),
         ("<a>-<b>", "between two placeholders there must be a ':'"),
-        ("<a>:<int:a>", "a placeholder stands twice"),
+        ("<a>:<int:a>", "a placeholder appears twice"),
     ],
 )
 def test_a_malformed_template_fails_at_once(template: Any, says: str) -> None:
@@ -226,7 +226,7 @@ def test_a_bad_value_is_the_clients_fault(
 @pytest.mark.parametrize(
     ("template", "made", "kwargs", "says"),
     [
-        ("a:<pk>", request(), {"id": 1}, "<pk> needs a URL kwarg; the URL gives: 'id'"),
+        ("a:<pk>", request(), {"id": 1}, "<pk> needs a URL kwarg; the URL provides: 'id'"),
         ("a:<pk>", request(), {"pk": 1.0}, "is of type float"),
         ("a:<pk>", request(), {"pk": True}, "is of type bool"),
         ("a:<pk>", request(), {"pk": User(1)}, "is of type User"),
@@ -276,7 +276,7 @@ def test_a_large_body_that_hides_its_size_is_refused() -> None:
 def test_a_body_that_was_read_already_is_refused() -> None:
     made = request("POST", data={"a": "1"})
     assert made.read()
-    with pytest.raises(BadResource, match="no readable JSON"):
+    with pytest.raises(BadResource, match="not valid JSON"):
         Template("a:<json:a>").render(made, {})
 
 

@@ -16,7 +16,7 @@ from pytest_django import Settings
 from redlock_django import lock_resource
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.middleware import LockMiddleware
-from redlock_django.web.transactions import TakenOver
+from redlock_django.web.transactions import TransactionMarker
 from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
 
 Urls = Callable[..., None]
@@ -98,7 +98,7 @@ def test_a_rule_is_the_decorator(
     with held_elsewhere("order:7"):
         assert client.post(url).status_code == 423
     marked: Any = resolve(url).func
-    assert isinstance(marked._non_atomic_requests, TakenOver)
+    assert isinstance(marked._non_atomic_requests, TransactionMarker)
 
 
 def test_the_name_of_an_app_means_all_its_instances(
@@ -174,10 +174,10 @@ def test_reverse_still_finds_a_view_by_its_function(site: Site) -> None:
 @pytest.mark.parametrize(
     ("rules", "says"),
     [
-        ([{"view": "shop:pya", "key": KEY}], "rule 1 ('shop:pya'): no URL pattern matches it"),
-        ([{"path": "orders/<pk>/", "key": KEY}], "no URL pattern matches it"),
-        ([{"key": KEY}], "name the view by 'view' or by 'path'"),
-        ([{"view": "a", "path": "b", "key": KEY}], "name the view by 'view' or by 'path'"),
+        ([{"view": "shop:pya", "key": KEY}], "rule 1 ('shop:pya'): it matches no URL pattern"),
+        ([{"path": "orders/<pk>/", "key": KEY}], "it matches no URL pattern"),
+        ([{"key": KEY}], "select the view by either 'view' or 'path'"),
+        ([{"view": "a", "path": "b", "key": KEY}], "select the view by either 'view' or 'path'"),
         ([{"view": "plain"}], "'key' must be a template"),
         ([{"view": "plain", "key": "order:<pk"}], "malformed resource template"),
         ([{"view": "plain", "key": KEY, "tll": 3}], "unknown key 'tll'"),
@@ -189,7 +189,7 @@ def test_reverse_still_finds_a_view_by_its_function(site: Site) -> None:
         ),
         (
             [{"view": "class", "key": KEY}, {"path": "class/<int:pk>/", "key": "a"}],
-            "rule 2 ('class/<int:pk>/'): another rule locks it already",
+            "rule 2 ('class/<int:pk>/'): another rule locks the same view",
         ),
     ],
 )

@@ -15,7 +15,7 @@ from prometheus_client import REGISTRY
 
 from redlock_django import signals
 from redlock_django.contrib.prometheus import RedlockCollector
-from redlock_django.locking.counters import DESCRIPTIONS
+from redlock_django.locking.counters import counter_types
 from redlock_django.locking.lock import lock
 from redlock_django.testing import lose_lock
 
@@ -70,7 +70,7 @@ def test_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     counts = run("Numbers")["counts"]
     assert counts.acquired >= 1
     assert "127.0.0.1:6379 0 False" in capsys.readouterr().out
-    for name in DESCRIPTIONS:
+    for name in counter_types():
         assert f"counts.{name}" in PAGE
 
 

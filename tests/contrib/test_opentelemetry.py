@@ -9,7 +9,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 from redlock_django.contrib.opentelemetry import observe
-from redlock_django.locking.counters import DESCRIPTIONS, counters
+from redlock_django.locking.counters import counter_types, counters
 from redlock_django.locking.lock import lock
 from redlock_django.testing import memory_masters
 
@@ -37,7 +37,7 @@ def test_a_reader_collects_all_counters() -> None:
     [scope] = data.resource_metrics[0].scope_metrics
     metrics = {metric.name: metric for metric in scope.metrics}
     assert set(metrics) == {
-        *(f"redlock.{name}" for name in DESCRIPTIONS),
+        *(f"redlock.{name}" for name in counter_types()),
         "redlock.master.errors",
         "redlock.master.up",
     }

@@ -22,7 +22,7 @@ from pytest_django import Settings
 from redlock_django import IdempotentMixin, LockResourceMixin, idempotent, lock_resource
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.models import IdempotencyRecord
-from redlock_django.web.transactions import TakenOver, transactions_of
+from redlock_django.web.transactions import TransactionMarker, transactions_of
 from tests.app.conftest import MEMORY
 from tests.idempotency.conftest import KEY, Site, make_order, orders, record
 
@@ -209,7 +209,7 @@ def test_the_database_of_the_records_is_committed_last(monkeypatch: pytest.Monke
         return real()
 
     monkeypatch.setattr(transaction, "atomic", atomic)
-    with transactions_of(TakenOver(), durable=True, record="default") as aliases:
+    with transactions_of(TransactionMarker(), durable=True, record="default") as aliases:
         assert sorted(aliases) == ["default", "other"]
     assert opened == ["default", "other"]
 

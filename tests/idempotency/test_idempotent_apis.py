@@ -172,7 +172,7 @@ def test_refusals_are_the_whole_problem(api: Site) -> None:
         "type": "urn:redlock-django:idempotency-key-missing",
         "title": "Idempotency-Key is missing",
         "status": 400,
-        "detail": "This operation needs an idempotency key. Nothing was changed.",
+        "detail": "This operation requires an idempotency key. Nothing was changed.",
         "code": "idempotency-key-missing",
         "retryable": False,
         "safe_new_key": True,

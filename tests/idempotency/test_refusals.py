@@ -213,7 +213,7 @@ def test_a_browser_is_told_in_html(site: Site) -> None:
     site.serve(idempotent(required=True)(make_order))
     answer = site.post(None, headers={"Accept": "text/html"})
     assert answer.status_code == 400
-    assert b"needs an idempotency key" in answer.content
+    assert b"requires an idempotency key" in answer.content
 
 
 def test_a_record_that_comes_from_nowhere_stops_the_view(

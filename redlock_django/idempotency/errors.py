@@ -1,0 +1,63 @@
+"""The errors that refuse a request with an idempotency key.
+
+Users import them from `redlock_django.exceptions`.
+"""
+
+from __future__ import annotations
+
+from redlock_django.engine.errors import RedlockError
+from redlock_django.web.problems import PROBLEM_BASE
+
+
+class IdempotencyRefused(RedlockError):
+    """The request is answered without running its view, because of its idempotency key.
+
+    `retry_after` is in seconds, or None where a retry is of no use. `problem_base` is the start of
+    the problem's `type`, before its code.
+    """
+
+    problem_base = PROBLEM_BASE
+
+    def __init__(self, message: str = "", *, retry_after: float | None = None) -> None:
+        super().__init__(message or type(self).__doc__ or "")
+        self.retry_after = retry_after
+
+
+class KeyMissing(IdempotencyRefused):
+    """The view requires an idempotency key, and the request has none."""
+
+
+class KeyInvalid(IdempotencyRefused):
+    """The idempotency key is empty, too long, repeated or otherwise malformed."""
+
+
+class KeyUnscoped(IdempotencyRefused):
+    """An idempotency key belongs to a user, and this request has no user."""
+
+
+class KeyReused(IdempotencyRefused):
+    """The idempotency key was used before, for a different request."""
+
+
+class KeyInFlight(IdempotencyRefused):
+    """The first request with this idempotency key is still running."""
+
+
+class KeyExpired(IdempotencyRefused):
+    """The retention of this idempotency key is over, and its response is deleted."""
+
+
+class OutcomeUncertain(IdempotencyRefused):
+    """It is not known whether the first request with this idempotency key took effect."""
+
+
+class ResultUnavailable(IdempotencyRefused):
+    """The first request with this idempotency key completed, but its response was not stored."""
+
+
+class RequestTooLarge(IdempotencyRefused):
+    """The body of a request with an idempotency key is too large to be compared."""
+
+
+class IdempotencyUnavailable(IdempotencyRefused):
+    """It cannot be determined whether this request has run before."""

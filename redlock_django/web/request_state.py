@@ -1,0 +1,132 @@
+"""The state that the package keeps with one request.
+
+Three parties share it. Decorators of one view, which may have other decorators between them, meet
+here. `LockMiddleware` finds here the locks that it releases after the response. An extension that
+records requests (`@idempotent` is one) uses it in this order:
+
+1. A lock decorator above the extension's wrapper does not acquire its lock. It leaves its options
+   in `deferred_lock`, and the wrapper acquires that lock after it has looked at its record.
+2. The wrapper puts a `Recorder` into `recorder`. The next locked call of a view takes it, and
+   calls it inside the transaction of the view.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from django.http import HttpRequest, HttpResponse
+from django.utils.functional import SimpleLazyObject
+
+if TYPE_CHECKING:
+    from redlock_django.locking.lock import Lock
+    from redlock_django.web.options import LockOptions
+
+_ATTRIBUTE = "_redlock_state"
+
+
+class Recorder(Protocol):
+    """The hooks around the transaction of a view; they record the call and its response."""
+
+    database: str | None
+    """The database alias whose transaction the view must run in, or None for no particular one."""
+
+    def begin(self, aliases: Sequence[str]) -> None:
+        """Called right before the view, inside the transactions of these database aliases."""
+
+    def finish(self, response: Any) -> None:
+        """Called with the rendered response of the view, before COMMIT."""
+
+    def committed(self) -> None:
+        """Called after COMMIT; without a transaction, called after `finish`."""
+
+    async def abegin(self) -> None:
+        """Called instead of `begin` before an async view, which has no transaction."""
+
+    async def afinish(self, response: Any) -> None:
+        """Called instead of `finish` after an async view."""
+
+
+class RequestState:
+    """The state that the package keeps with one request; `RequestState.of` returns it."""
+
+    def __init__(self) -> None:
+        self.has_middleware = False
+        """Whether the request came through LockMiddleware, which releases `locks`."""
+        self.locks: list[Lock] = []
+        """The locks that were handed over to the request, because they outlive their view."""
+        self.recording = False
+        """Whether a wrapper that records requests is running the view."""
+        self.recorder: Recorder | None = None
+        """The recorder for the next call of a view."""
+        self.deferred_lock: LockOptions | None = None
+        """The lock that the wrapper that records requests has to acquire."""
+        self._prepared: tuple[Exception, HttpResponse] | None = None
+
+    @staticmethod
+    def of(request: Any) -> RequestState:
+        """Return the state of a request, and create it at the first call.
+
+        A framework's request that wraps Django's has the state of Django's request.
+        """
+        request = getattr(request, "_request", request)
+        state: RequestState | None = getattr(request, _ATTRIBUTE, None)
+        if state is None:
+            state = RequestState()
+            setattr(request, _ATTRIBUTE, state)
+        return state
+
+    def take_recorder(self) -> Recorder | None:
+        """Return the recorder, and remove it: it is for one call of a view."""
+        recorder, self.recorder = self.recorder, None
+        return recorder
+
+    def take_deferred_lock(self) -> LockOptions | None:
+        """Return the options of the deferred lock, and remove them."""
+        options, self.deferred_lock = self.deferred_lock, None
+        return options
+
+    def prepare_answer(self, error: Exception, answer: HttpResponse) -> None:
+        """Keep the answer to an error that is raised on, to roll back a transaction first."""
+        self._prepared = (error, answer)
+
+    def prepared_answer(self, error: Exception) -> HttpResponse | None:
+        """Return the answer that was prepared for this error, or None."""
+        if self._prepared is not None and self._prepared[0] is error:
+            return self._prepared[1]
+        return None
+
+    def release_locks(self) -> None:
+        """Release the locks of the request; inside a running loop, do not wait for it."""
+        while self.locks:
+            self.locks.pop().release()
+
+
+def records_requests(view: Callable[..., Any] | None) -> bool:
+    """Return whether a view has a wrapper that records requests, at any depth.
+
+    Such a wrapper sets the attribute `records_requests` of the view to True.
+    """
+    return getattr(view, "records_requests", False) is True
+
+
+def opens_transaction(view: Callable[..., Any]) -> bool:
+    """Return whether a view acquires a lock, at any depth, and opens its transaction after that."""
+    return hasattr(view, "lock_options") or getattr(view, "opens_transaction", False) is True
+
+
+_attributes: dict[str, Callable[[], object]] = {}
+
+
+def register_attribute(name: str, make: Callable[[], object]) -> None:
+    """Add an attribute to every request that comes through `LockMiddleware`.
+
+    `make` returns its value. It is called when the attribute is first used.
+    """
+    _attributes[name] = make
+
+
+def add_attributes(request: HttpRequest) -> None:
+    """Add the registered attributes to a request."""
+    for name, make in _attributes.items():
+        setattr(request, name, SimpleLazyObject(make))
