@@ -8,7 +8,7 @@ and the master's clock in µs.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha1
@@ -19,7 +19,12 @@ from redlock_django.engine.quorum import Ballot, Vote, failed, granted
 from redlock_django.engine.rendezvous import identity
 from redlock_django.engine.statuses import ABSENT, GRANTED, REFUSED, RESERVED, STATUSES, UNCOUNTED
 
-QUEUED = ("acquire", "release")  # the scripts that include queue.lua
+# The files of `lua/` that a script includes: they define functions and answer nothing.
+INCLUDED: Mapping[str, tuple[str, ...]] = {
+    "acquire": ("queue", "set_locks"),
+    "heal": ("set_locks",),
+    "release": ("queue",),
+}
 
 _STATUS = re.compile(rf"\b({'|'.join(STATUSES)})\b")
 
@@ -104,7 +109,7 @@ def ms(seconds: float) -> int:
 @cache
 def script(name: str) -> tuple[str, str]:
     """Return the Lua source of a command, with the numbers of its statuses, and its SHA-1."""
-    parts = ("queue", name) if name in QUEUED else (name,)
+    parts = (*INCLUDED.get(name, ()), name)
     lua = files(__package__).joinpath("lua")
     text = "".join(lua.joinpath(f"{part}.lua").read_text(encoding="utf-8") for part in parts)
     text = _STATUS.sub(lambda status: str(STATUSES[status[1]]), text)

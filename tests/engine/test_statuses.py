@@ -8,15 +8,14 @@ from importlib.resources import files
 import pytest
 
 from redlock_django.engine import statuses
-from redlock_django.engine.commands import script
+from redlock_django.engine.commands import INCLUDED, script
 from redlock_django.engine.statuses import STATUSES, UNCOUNTED
 
 LUA = {
     path.name.removesuffix(".lua"): path.read_text(encoding="utf-8")
     for path in files("redlock_django.engine").joinpath("lua").iterdir()
 }
-INCLUDED = {"queue"}  # defines functions for other scripts and answers nothing
-SCRIPTS = sorted(LUA.keys() - INCLUDED)
+SCRIPTS = sorted(LUA.keys() - {part for parts in INCLUDED.values() for part in parts})
 # A reply begins with the round, a status and a comma; a status may be in a variable first.
 REPLIED = re.compile(r"\{ (?:round|tonumber\(ARGV\[1\]\)), ([^,]+),")
 ASSIGNED = re.compile(r"\bstatus\b[\w, ]* = (\S+)")

@@ -80,20 +80,8 @@ end
 if #stale > 0 then
   redis.call('ZREM', KEYS[2], unpack(stale))
 end
-for index = 1, count do
-  local key = KEYS[2 + 2 * index]
-  redis.call('SET', KEYS[3 + 2 * index], string.format('%.0f', reply[3 + index]), 'PX', fence_ttl)
-  if not seen[2 + 2 * index] and not redis.call('SET', key, value, 'NX', 'PX', ttl) then
-    -- MGET returns a key of another type as absent. A script has no rollback, so undo.
-    for before = 1, index - 1 do
-      if not seen[2 + 2 * before] then
-        redis.call('DEL', KEYS[2 + 2 * before])
-        redis.call('ZREM', KEYS[2], ARGV[8 + before])
-      end
-    end
-    return { round, CORRUPT, now }
-  end
-  redis.call('ZADD', KEYS[2], string.format('%.0f', now_ms + ttl), ARGV[8 + index])
+if not set_locks(redis.call, seen, reply, 8, now_ms + ttl, ttl, fence_ttl) then
+  return { round, CORRUPT, now }
 end
 if waiter ~= '' then
   for index = 1, count do

@@ -28,19 +28,7 @@ for index = 1, count do
     return { round, FENCE_AHEAD, now }
   end
 end
-local expiry = string.format('%.0f', math.floor(now / 1000) + ttl)
-for index = 1, count do
-  local key = KEYS[2 + 2 * index]
-  redis.call('SET', KEYS[3 + 2 * index], string.format('%.0f', reply[3 + index]), 'PX', ARGV[5])
-  if not seen[2 + 2 * index] and not redis.call('SET', key, value, 'NX', 'PX', ttl) then
-    for before = 1, index - 1 do
-      if not seen[2 + 2 * before] then
-        redis.call('DEL', KEYS[2 + 2 * before])
-        redis.pcall('ZREM', KEYS[2], ARGV[5 + before])
-      end
-    end
-    return { round, CORRUPT, now }
-  end
-  redis.pcall('ZADD', KEYS[2], expiry, ARGV[5 + index])
+if not set_locks(redis.pcall, seen, reply, 5, math.floor(now / 1000) + ttl, ttl, ARGV[5]) then
+  return { round, CORRUPT, now }
 end
 return reply
