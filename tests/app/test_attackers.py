@@ -81,7 +81,7 @@ BODIES: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("name", BODIES)
-def test_a_body_that_names_nothing_is_refused(client: Client, keys: list[str], name: str) -> None:
+def test_a_body_without_a_name_is_refused(client: Client, keys: list[str], name: str) -> None:
     response = client.post("/json/", BODIES[name], content_type="application/json")
     assert response.status_code in (400, 413)
     assert not keys
@@ -106,7 +106,7 @@ def test_a_body_of_unknown_length_is_bounded_too(client: Client, keys: list[str]
         ("application/json", b'{"f": "x"}'),
     ],
 )
-def test_a_form_that_names_nothing_is_refused(
+def test_a_form_without_a_name_is_refused(
     client: Client, keys: list[str], content_type: str, body: bytes
 ) -> None:
     assert client.post("/post/", body, content_type=content_type).status_code in (400, 413)
@@ -134,7 +134,7 @@ def texts(client: Client) -> dict[str, Callable[[str], Any]]:
 
 
 @pytest.mark.parametrize("way", ["json", "get", "post", "url"])
-def test_every_text_has_a_key_of_its_own(client: Client, keys: list[str], way: str) -> None:
+def test_every_string_has_its_own_key(client: Client, keys: list[str], way: str) -> None:
     send = texts(client)[way]
     told = [text for text in LOOKALIKES if send(text).status_code == 200]
     assert len(told) >= len(LOOKALIKES) - 2  # what a URL cannot carry
@@ -154,7 +154,7 @@ def test_a_number_is_one_key_or_refused(client: Client, keys: list[str], text: s
     assert set(keys) <= {"order:7:end"}
 
 
-def test_two_spellings_of_one_text_are_one_key(client: Client, keys: list[str]) -> None:
+def test_two_unicode_forms_of_a_string_are_one_key(client: Client, keys: list[str]) -> None:
     for text in ("é", "e\u0301"):
         texts(client)["json"](text)
     assert len(set(keys)) == 1

@@ -67,7 +67,7 @@ def test_every_number_is_described() -> None:
     assert all(getattr(Counts(), name) == 0 for name in counter_types())
 
 
-def test_a_lock_taken_and_given_back(still: Callable[[float], None]) -> None:
+def test_a_lock_acquired_and_released(still: Callable[[float], None]) -> None:
     for _ in range(3):
         with lock(R, "order:2"):
             still(2)
@@ -89,13 +89,13 @@ def test_coroutines_count_too() -> None:
     }
 
 
-def test_nesting_is_not_taking() -> None:
+def test_a_nested_lock_is_not_counted() -> None:
     with lock(R), lock(R, reentrant=True):
         pass
     assert counters["default"].acquired == counters["default"].released == 1
 
 
-def test_refused_and_unavailable_are_told_apart(
+def test_refused_and_unavailable_are_counted_separately(
     backend: MemoryBackend, held_elsewhere: Elsewhere
 ) -> None:
     with held_elsewhere(R):
@@ -110,7 +110,7 @@ def test_refused_and_unavailable_are_told_apart(
         assert counted() == {**before, "refused": 2, "unavailable": 1}
 
 
-def test_going_on_without_a_lock_is_unavailable(settings: Settings) -> None:
+def test_continuing_without_a_lock_counts_as_unavailable(settings: Settings) -> None:
     settings.REDLOCK = {
         "default": {"BACKEND": MEMORY, "MASTERS": THREE, "ON_UNAVAILABLE": "proceed"}
     }
@@ -122,7 +122,7 @@ def test_going_on_without_a_lock_is_unavailable(settings: Settings) -> None:
     assert counted() == {"unavailable": 1}
 
 
-def test_who_waited_and_how_long(
+def test_waits_and_their_seconds(
     backend: MemoryBackend, still: Callable[[float], None], held_elsewhere: Elsewhere
 ) -> None:
     backend.acquire((R,), 5, 0, "{}")
@@ -139,7 +139,7 @@ def test_who_waited_and_how_long(
     assert caught.value.waited == pytest.approx(3, abs=0.2)
 
 
-def test_lost_and_given_back_too_late(still: Callable[[float], None]) -> None:
+def test_lost_and_released_late(still: Callable[[float], None]) -> None:
     with lock(R, ttl=5) as held:
         still(6)
         with pytest.raises(LockLost):
@@ -148,7 +148,7 @@ def test_lost_and_given_back_too_late(still: Callable[[float], None]) -> None:
     assert counted() == {"acquired": 1, "lost": 1, "held_seconds": 6, "released_late": 1}
 
 
-def test_given_back_after_somebody_else_freed_it(backend: MemoryBackend) -> None:
+def test_released_after_another_client_freed_it(backend: MemoryBackend) -> None:
     held = lock(R).acquire()
     for master in backend.masters:
         master.strings.pop(backend.deployment.lock(R))
@@ -158,7 +158,7 @@ def test_given_back_after_somebody_else_freed_it(backend: MemoryBackend) -> None
 
 
 @pytest.mark.django_db
-def test_what_is_freed_by_force() -> None:
+def test_locks_released_by_force() -> None:
     held = lock(R).acquire()
     force_release(R, by="ann", fingerprint="00000000")
     assert counters["default"].forced == 0
@@ -190,7 +190,7 @@ def test_a_snapshot_stays_as_it_is() -> None:
         before.acquired = 3  # type: ignore[misc]
 
 
-def test_an_alias_that_is_none_is_an_error_that_names_the_nearest(settings: Settings) -> None:
+def test_an_unknown_alias_is_an_error_that_names_the_nearest(settings: Settings) -> None:
     settings.REDLOCK = {"payments": {"BACKEND": MEMORY}}
     assert counters["payments"] == Counts()
     with pytest.raises(InvalidRedlock, match="payments"):
@@ -237,7 +237,7 @@ def fields(record: logging.LogRecord) -> dict[str, Any]:
 FIELDS = {"resource", "using", "fingerprint", "waited", "held", "reason", "master"}
 
 
-def test_taking_and_giving_back_are_there_for_who_debugs(
+def test_acquire_and_release_are_logged_at_debug(
     still: Callable[[float], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG, "redlock_django"), lock("a", "b") as held:
@@ -252,7 +252,7 @@ def test_taking_and_giving_back_are_there_for_who_debugs(
     assert token not in caplog.text + repr([record.__dict__ for record in caplog.records])
 
 
-def test_a_held_lock_is_no_news_and_a_missing_quorum_is(
+def test_a_missing_quorum_is_logged_as_an_error_and_a_held_lock_is_not(
     backend: MemoryBackend, held_elsewhere: Elsewhere, caplog: pytest.LogCaptureFixture
 ) -> None:
     with held_elsewhere(R), pytest.raises(ResourceLocked):

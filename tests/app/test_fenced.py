@@ -91,7 +91,7 @@ def test_a_write_carries_the_fence_and_its_owner(account: Account) -> None:
     assert owner not in str(account.fence)
 
 
-def test_the_fingerprint_is_no_token() -> None:
+def test_the_fingerprint_is_not_the_token() -> None:
     with lock("account:1") as held, lock("account:2") as other:
         assert held._held_lease
         assert held.fingerprint not in held._held_lease.lease.value
@@ -123,7 +123,7 @@ def test_a_late_holder_is_refused(account: Account, late: Lock) -> None:
     assert balance(account) == 60
 
 
-def test_a_late_holder_nobody_followed_may_still_write(account: Account, late: Lock) -> None:
+def test_a_late_holder_without_a_successor_may_still_write(account: Account, late: Lock) -> None:
     assert rows(account).fenced(late).update(balance=70) == 1
 
 
@@ -150,7 +150,7 @@ def test_all_rows_or_none(account: Account, late: Lock) -> None:
         assert both.fenced(held).update(balance=5) == 2
 
 
-def test_no_rows_are_no_loss(account: Account) -> None:
+def test_no_rows_do_not_raise_lock_lost(account: Account) -> None:
     with lock("account:1") as held:
         assert Account.objects.filter(pk=-1).fenced(held).update(balance=0) == 0
         assert rows(account).filter(owner="Bob").fenced(held).update(balance=0) == 0
@@ -175,7 +175,7 @@ def test_not_held(account: Account, settings: Settings) -> None:
         rows(account).fenced(lock("account:1"))
 
 
-def test_joins_are_refused_because_the_database_would_not_look_again(account: Account) -> None:
+def test_joins_are_refused(account: Account) -> None:
     with lock("account:1") as held:
         with pytest.raises(ValueError, match="filter by its primary key"):
             Transfer.objects.filter(account__owner="Ann").fenced(held)
@@ -227,7 +227,7 @@ def test_save_of_a_model_that_inherits_the_fence(late: Lock) -> None:
     assert (stored.limit, stored.fence) == (9, fence)
 
 
-def test_a_plain_save_does_not_take_the_fence_back(account: Account) -> None:
+def test_a_plain_save_does_not_lower_the_fence(account: Account) -> None:
     with lock("account:1") as held:
         rows(account).fenced(held).update(balance=70)
         fence = held.fence
@@ -249,7 +249,7 @@ async def test_coroutines(account: Account) -> None:
     assert account.balance == 10
 
 
-def test_migrations_know_plain_columns_only() -> None:
+def test_migrations_contain_plain_columns_only() -> None:
     def path(name: str) -> Any:
         return Account._meta.get_field(name).deconstruct()[1]  # type: ignore[union-attr]
 

@@ -241,7 +241,7 @@ async def test_arelease_twice_and_without_aacquire_is_false() -> None:
 
 
 @pytest.mark.parametrize("use", ["fence", "fences", "ensure_held", "extend"])
-def test_what_needs_a_lock_says_so(use: str) -> None:
+def test_calls_that_need_a_lock_raise_not_held(use: str) -> None:
     held = lock(R)
     with pytest.raises(NotHeld, match="order:1: this lock is not held") as caught:
         getattr(held, use)()
@@ -253,7 +253,7 @@ async def test_aextend_needs_a_lock() -> None:
         await lock(R).aextend()
 
 
-def test_refused_while_somebody_else_holds_it(backend: MemoryBackend) -> None:
+def test_refused_while_another_client_holds_it(backend: MemoryBackend) -> None:
     steal(backend, 3)
     with pytest.raises(ResourceLocked) as caught:
         lock(R).acquire()
@@ -397,7 +397,7 @@ async def test_proceed_runs_unlocked_in_coroutines(configure: Configure) -> None
             _ = held.fence
 
 
-def test_proceed_still_refuses_what_somebody_holds(configure: Configure) -> None:
+def test_proceed_still_refuses_a_held_resource(configure: Configure) -> None:
     backend = configure(ON_UNAVAILABLE="proceed")
     steal(backend, 3)
     with pytest.raises(ResourceLocked):
@@ -407,7 +407,7 @@ def test_proceed_still_refuses_what_somebody_holds(configure: Configure) -> None
 # Taking what one holds already.
 
 
-def test_taking_it_again_names_reentrant(backend: MemoryBackend, told: Told) -> None:
+def test_acquiring_again_suggests_reentrant(backend: MemoryBackend, told: Told) -> None:
     with lock(R) as outer:
         before = keys(backend)
         with pytest.raises(AlreadyHeld, match="reentrant=True") as caught:
@@ -418,7 +418,7 @@ def test_taking_it_again_names_reentrant(backend: MemoryBackend, told: Told) -> 
     assert names(told) == ["acquired", "released"]
 
 
-def test_taking_it_again_with_the_same_object_keeps_it(backend: MemoryBackend) -> None:
+def test_acquiring_again_with_the_same_object_keeps_it(backend: MemoryBackend) -> None:
     held = lock(R, reentrant=True).acquire()
     before = keys(backend)
     with pytest.raises(AlreadyHeld, match="this Lock object holds it"):
@@ -495,7 +495,7 @@ def test_reentrant_takes_a_subset_but_not_more() -> None:
             pass
 
 
-async def test_another_task_is_refused_and_not_called_holder() -> None:
+async def test_another_task_is_refused_although_reentrant() -> None:
     async def take() -> None:
         await lock(R, reentrant=True).aacquire()
 
@@ -504,12 +504,12 @@ async def test_another_task_is_refused_and_not_called_holder() -> None:
             await asyncio.create_task(take())
 
 
-def test_another_thread_is_refused_and_not_called_holder() -> None:
+def test_another_thread_is_refused_although_reentrant() -> None:
     with lock(R), pytest.raises(ResourceLocked):
         in_thread(lock(R, reentrant=True).acquire)
 
 
-def test_what_was_lost_can_be_taken_again(clock: Time) -> None:
+def test_a_lost_lock_can_be_acquired_again(clock: Time) -> None:
     first = lock(R).acquire()
     clock.advance(20)
     with lock(R) as second:
@@ -539,7 +539,7 @@ async def test_sync_calls_refuse_inside_a_loop(backend: MemoryBackend, sent: lis
 # Losing it.
 
 
-def test_lost_when_its_time_is_over(
+def test_lost_when_its_lease_expires(
     backend: MemoryBackend, clock: Time, told: Told, caplog: pytest.LogCaptureFixture
 ) -> None:
     held = lock(R).acquire()
@@ -570,7 +570,7 @@ def test_lost_when_its_time_is_over(
     assert record.__dict__["resource"] == R
 
 
-def test_extend_never_brings_back_what_expired(backend: MemoryBackend, clock: Time) -> None:
+def test_extend_never_revives_an_expired_lock(backend: MemoryBackend, clock: Time) -> None:
     held = lock(R).acquire()
     clock.advance(11)
     in_thread(lambda: lock(R).acquire().release())
@@ -589,7 +589,7 @@ def test_extend_of_a_lock_that_a_majority_forgot(backend: MemoryBackend, told: T
     assert names(told) == ["acquired", "lost"]
 
 
-async def test_aextend_of_a_lock_that_somebody_took(backend: MemoryBackend) -> None:
+async def test_aextend_of_a_lock_that_another_client_acquired(backend: MemoryBackend) -> None:
     held = await lock(R).aacquire()
     steal(backend, 3)
     with pytest.raises(LockLost):
@@ -615,7 +615,9 @@ def test_extend_never_shortens(backend: MemoryBackend, clock: Time) -> None:
         in_thread(lock(R).acquire)
 
 
-def test_release_of_what_a_majority_forgot_is_a_loss(backend: MemoryBackend, told: Told) -> None:
+def test_release_of_a_lock_that_a_majority_forgot_is_a_loss(
+    backend: MemoryBackend, told: Told
+) -> None:
     held = lock(R).acquire()
     steal(backend, 3)
     assert held.release() is False
@@ -633,7 +635,7 @@ def test_release_without_quorum_is_unknown(backend: MemoryBackend, told: Told) -
 # Signals.
 
 
-def test_signals_say_who_and_what(told: Told) -> None:
+def test_arguments_of_the_signals(told: Told) -> None:
     with lock("a", "b", holder={"path": "/x/"}) as held:
         fingerprint = held.fingerprint
         with pytest.raises(ResourceLocked) as caught:
@@ -764,7 +766,7 @@ def test_a_receiver_that_ends_the_program_leaves_no_lock(backend: MemoryBackend)
         pass
 
 
-def test_two_who_notice_a_loss_at_once_tell_it_once(told: Told) -> None:
+def test_a_loss_noticed_twice_at_once_is_reported_once(told: Told) -> None:
     both = threading.Barrier(2)
 
     class Watched(HeldLease):
@@ -850,7 +852,7 @@ async def test_the_bodys_exception_wins_over_a_failing_release_in_coroutines(
     assert keys(backend) == [], "a release that failed is said again"
 
 
-def test_a_release_that_is_interrupted_is_said_again(
+def test_an_interrupted_release_is_posted_again(
     backend: MemoryBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = backend.release
@@ -1123,7 +1125,7 @@ def _seconds(ttl: Any) -> float:
     ],
 )  # fmt: skip
 @pytest.mark.django_db
-def test_every_way_in_honours_its_ttl(way: Callable[[Any], None], ttl: Any) -> None:
+def test_every_call_honours_its_ttl(way: Callable[[Any], None], ttl: Any) -> None:
     _ttls.clear()
     way(ttl)
     assert _ttls == [{round(_seconds(ttl) * 1000)}]
@@ -1154,7 +1156,7 @@ def test_extend_stops_at_max_hold(configure: Configure, clock: Time, told: Told)
     assert names(told) == ["acquired", "lost"]
 
 
-def test_who_holds_it_is_written_beside_the_token(backend: MemoryBackend) -> None:
+def test_the_holder_is_stored_with_the_token(backend: MemoryBackend) -> None:
     with lock(R, holder={"user": "ann\n\x00", "path": "/pay/" + "x" * 1000}):
         [value] = set(keys(backend))
     token, _, about = value.partition(" ")
@@ -1165,7 +1167,7 @@ def test_who_holds_it_is_written_beside_the_token(backend: MemoryBackend) -> Non
     assert about.isprintable()
 
 
-def test_nothing_is_kept_of_locks_that_are_over(backend: MemoryBackend) -> None:
+def test_the_registry_forgets_released_locks(backend: MemoryBackend) -> None:
     for number in range(50):
         with lock(f"r{number}"):
             assert [key[1] for key in registry._held_leases if key[0] is backend] == [f"r{number}"]

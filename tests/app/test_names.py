@@ -33,7 +33,7 @@ def test_a_good_name_stays_as_it_is(name: str) -> None:
     assert check_resource(name) == name
 
 
-def test_two_forms_of_one_text_are_one_name() -> None:
+def test_two_unicode_forms_of_a_string_are_one_name() -> None:
     assert check_resource("cafe\u0301") == check_resource("caf\u00e9") == "caf\u00e9"
     assert check_resource("\ufb01") == "\ufb01", "NFKC would merge different names"
 
@@ -70,7 +70,7 @@ def test_two_forms_of_one_text_are_one_name() -> None:
         ("x" * 10_000, "has 10000 bytes, at most 512"),
     ],
 )
-def test_a_bad_name_is_refused_with_what_and_where(name: Any, says: str) -> None:
+def test_the_error_names_the_fault_and_its_position(name: Any, says: str) -> None:
     with pytest.raises(BadResource) as caught:
         check_resource(name)
     assert says in str(caught.value)
@@ -79,7 +79,7 @@ def test_a_bad_name_is_refused_with_what_and_where(name: Any, says: str) -> None
 
 
 @pytest.mark.parametrize("name", ["a b", "a*", "50%", "a\n"])
-def test_the_refusal_names_the_way_out(name: str) -> None:
+def test_the_error_suggests_resource(name: str) -> None:
     with pytest.raises(BadResource, match=r"resource\('order:<pk>', pk=value\)"):
         check_resource(name)
 
@@ -103,13 +103,13 @@ def test_encode(value: str, written: str) -> None:
     assert encode(value) == written
 
 
-def test_encode_refuses_what_is_no_unicode() -> None:
+def test_encode_refuses_invalid_unicode() -> None:
     with pytest.raises(BadResource, match="lone surrogate"):
         encode("a\udc80")
 
 
 @given(anything)
-def test_what_is_encoded_can_be_read_back(value: str) -> None:
+def test_encoding_is_reversible(value: str) -> None:
     def decoded(match: re.Match[str]) -> str:
         return bytes.fromhex(match[0].replace("%", "")).decode()
 
@@ -118,7 +118,7 @@ def test_what_is_encoded_can_be_read_back(value: str) -> None:
 
 
 @given(anything.filter(bool))
-def test_what_is_encoded_is_a_name_without_structure(value: str) -> None:
+def test_an_encoded_value_is_a_name_without_separators(value: str) -> None:
     written = encode(value)
     assert not set(written) & set(':~*?[]^\\<>{}" \n\0')
     if len(written.encode()) <= MAX_BYTES:

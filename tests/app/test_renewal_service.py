@@ -211,7 +211,7 @@ def test_explicit_acquire_renews_when_asked_to(world: World) -> None:
     held.release()
 
 
-def test_a_block_does_not_renew_where_told_not_to(make: Callable[..., World]) -> None:
+def test_a_block_does_not_renew_if_renew_is_off(make: Callable[..., World]) -> None:
     world = make(RENEW=False)
     with lock(R):
         world.idle()
@@ -241,7 +241,7 @@ def test_an_outage_shorter_than_the_ttl_is_survived(world: World) -> None:
     assert world.lost == []
 
 
-def test_a_longer_outage_is_told_by_the_local_clock(
+def test_a_longer_outage_is_noticed_by_the_local_clock(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     with lock(R) as held:
@@ -260,7 +260,7 @@ def test_a_longer_outage_is_told_by_the_local_clock(
     assert world.lost == ["its lease expired"]
 
 
-def test_a_minority_that_is_down_is_nothing(world: World) -> None:
+def test_a_minority_that_is_down_does_not_matter(world: World) -> None:
     with lock(R):
         world.backend.down = [True, True, False, False, False]
         world.advance(3)
@@ -269,7 +269,7 @@ def test_a_minority_that_is_down_is_nothing(world: World) -> None:
         assert world.pttls() == {6_000, 9_000}
 
 
-def test_a_lock_lost_to_a_majority_is_told_at_the_next_renewal(world: World) -> None:
+def test_a_lock_lost_to_a_majority_is_reported_at_the_next_renewal(world: World) -> None:
     with lock(R) as held:
         for master in world.backend.masters[:3]:
             del master.strings[world.backend.deployment.lock(R)]
@@ -318,7 +318,7 @@ def test_a_forgotten_lock_is_free_after_its_ttl(world: World) -> None:
         pass
 
 
-def test_a_failing_extension_does_not_end_the_keeper(
+def test_a_failing_extension_does_not_end_the_thread(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     real = world.backend.extend
@@ -345,7 +345,7 @@ def test_a_failing_extension_does_not_end_the_keeper(
     assert [r.getMessage() for r in caplog.records] == ["redlock: an extension failed"] * 2
 
 
-def test_a_failing_receiver_does_not_end_the_keeper(world: World) -> None:
+def test_a_failing_receiver_does_not_end_the_thread(world: World) -> None:
     def fail(**said: Any) -> None:
         raise RuntimeError("the receiver is broken")
 

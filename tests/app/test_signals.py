@@ -40,7 +40,7 @@ def test_every_signal_is_documented() -> None:
     assert all(f"`{name}`" in (signals.__doc__ or "") for name in names)
 
 
-def test_a_refusal_brings_the_error_and_what_a_request_said(settings: Settings) -> None:
+def test_a_refusal_carries_the_error_and_the_holder(settings: Settings) -> None:
     with heard(signals.lock_refused) as seen:
         backend: Any = locks["default"].backend
         backend.acquire((R,), 10, 0, "{}")

@@ -275,7 +275,7 @@ def test_timed_out_while_waiting(masters: list[LocalMaster]) -> None:
     nothing_left(masters)
 
 
-def test_a_cancelled_body_gives_back(masters: list[LocalMaster]) -> None:
+def test_a_cancelled_body_releases(masters: list[LocalMaster]) -> None:
     async def main() -> None:
         inside = asyncio.Event()
 

@@ -180,7 +180,7 @@ def test_killed_holder_free_after_the_ttl_and_not_before(masters: list[LocalMast
 
 
 @pytest.mark.slow
-def test_interrupted_at_any_moment_and_gone(masters: list[LocalMaster]) -> None:
+def test_interrupted_at_any_moment_before_it_exits(masters: list[LocalMaster]) -> None:
     """A process that ends by Ctrl-C has no time to come back: its undo must be out by then."""
     for master in masters[:3]:
         with master.client() as client:

@@ -3,25 +3,25 @@
 Where the bugs of other libraries (B1-B34) are looked for, as far as they concern `Lock`:
 
 =====  ==========================================================================================
-B8     app/test_lock.py::test_taking_it_again_with_the_same_object_keeps_it
+B8     app/test_lock.py::test_acquiring_again_with_the_same_object_keeps_it
 B9     test_a_late_release_never_frees_another_holders_lock
 B10    app/test_lock.py::test_the_bodys_exception_wins_*
 B11    test_locking_interrupts.py::test_cancelled_at_every_step, ::test_timed_out_*
-B12    app/test_lock.py::test_a_release_that_is_interrupted_is_said_again,
-       test_a_release_during_an_outage_is_said_again
+B12    app/test_lock.py::test_an_interrupted_release_is_posted_again,
+       test_a_release_during_an_outage_is_sent_again
 B13    test_one_loop_after_the_other
-B14    app/test_lock.py::test_extend_never_brings_back_what_expired, test_extend_of_what_expired
+B14    app/test_lock.py::test_extend_never_revives_an_expired_lock, test_extend_of_what_expired
 B15    app/test_renewal_service.py::test_an_outage_shorter_*, ::test_a_longer_outage_*,
-       test_renewal_survives_a_short_outage, test_a_long_outage_is_told
-B16    app/test_lock.py::test_lost_when_its_time_is_over
+       test_renewal_survives_a_short_outage, test_a_long_outage_is_reported
+B16    app/test_lock.py::test_lost_when_its_lease_expires
 B18    app/test_lock.py::test_a_jump_of_the_wall_clock_changes_nothing
 B19    app/test_lock.py::test_bad_ttl*, ::test_bad_wait
 B20    test_every_key_has_its_ttl
 B21    test_release_never_deletes_a_foreign_lock
 B22    test_two_locks_of_one_process_do_not_disturb_each_other
-B23    app/test_lock.py::test_release_of_what_a_majority_forgot_is_a_loss
-B25    app/test_renewal_service.py::test_a_minority_that_is_down_is_nothing
-B26    app/test_lock.py::test_every_way_in_honours_its_ttl
+B23    app/test_lock.py::test_release_of_a_lock_that_a_majority_forgot_is_a_loss
+B25    app/test_renewal_service.py::test_a_minority_that_is_down_does_not_matter
+B26    app/test_lock.py::test_every_call_honours_its_ttl
 B30    test_locking_processes.py
 B31    app/test_renewal_service.py::test_max_hold_ends_it,
        ::test_a_late_renewal_stays_within_max_hold
@@ -192,7 +192,7 @@ def _quietly(path: Path) -> None:
         path.write_text("0")  # read while somebody else wrote
 
 
-def test_two_resources_go_to_who_came_first_in_whatever_order_they_are_named(
+def test_two_resources_go_to_the_first_waiter_in_whatever_order_they_are_named(
     masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Out of reach: nobody asks again who was not called.
@@ -495,7 +495,7 @@ async def test_the_end_of_a_loop_does_not_leave_a_lock(masters: list[LocalMaster
 # Outages.
 
 
-def test_a_release_during_an_outage_is_said_again(masters: list[LocalMaster]) -> None:
+def test_a_release_during_an_outage_is_sent_again(masters: list[LocalMaster]) -> None:
     held = lock(R, ttl=30).acquire()
     for master in masters[:3]:
         master.pause()
@@ -536,7 +536,7 @@ def test_renewal_survives_a_short_outage(masters: list[LocalMaster], colour: str
     nothing_left(masters)
 
 
-def test_a_long_outage_is_told(masters: list[LocalMaster]) -> None:
+def test_a_long_outage_is_reported(masters: list[LocalMaster]) -> None:
     told: list[float] = []
 
     def receive(**said: Any) -> None:
@@ -605,7 +605,7 @@ def test_release_never_deletes_a_foreign_lock(masters: list[LocalMaster]) -> Non
     assert values(masters) == [b"somebody"] * 3
 
 
-def test_the_masters_know_who_holds_it(masters: list[LocalMaster]) -> None:
+def test_the_masters_store_the_holder(masters: list[LocalMaster]) -> None:
     with lock(R, holder={"user": "ann"}):
         [value] = set(values(masters))
     token, _, about = value.partition(b" ")
@@ -627,7 +627,7 @@ def test_nothing_else_is_left_in_this_process() -> None:
     assert links._reader is None
 
 
-def test_a_lock_given_back_by_a_finalizer_inside_of_the_wire(masters: list[LocalMaster]) -> None:
+def test_a_lock_released_by_a_finalizer_inside_the_wire(masters: list[LocalMaster]) -> None:
     """Garbage may be collected while this very thread sends for others."""
     held = lock(R, ttl=5).acquire()
     backend = locks["default"].backend

@@ -100,7 +100,9 @@ def crowd(addresses: list[str], url: str) -> list[int]:
         return list(pool.map(one, range(MANY)))
 
 
-def test_every_one_of_sixty_is_kept(masters: list[LocalMaster], database: dict[str, Any]) -> None:
+def test_all_sixty_increments_are_kept(
+    masters: list[LocalMaster], database: dict[str, Any]
+) -> None:
     with sites(masters, database, processes=2) as addresses:
         assert crowd(addresses, "/1/locked/") == [200] * MANY
         assert get(addresses[0], "/")[1]["n"] == MANY

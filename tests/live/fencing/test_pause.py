@@ -75,7 +75,7 @@ def client_1(masters: list[LocalMaster], database: dict[str, Any]) -> Iterator[A
     ],
     ids=["unfenced", "fenced"],
 )
-def test_a_holder_that_slept_through_its_lock(
+def test_a_holder_that_is_paused_beyond_its_ttl(
     client_1: Any, how: str, ending: str, left: int
 ) -> None:
     rows = Account.objects.using("fencing").filter(pk=1)

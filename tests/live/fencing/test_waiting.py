@@ -49,7 +49,7 @@ def _mariadb(level: str, *, refuses: bool) -> dict[str, Any]:
         "mariadb-snapshot isolation",
     ],
 )
-def test_it_looks_at_the_fence_again(
+def test_the_database_compares_the_fence_again(
     settings: Settings, database: dict[str, Any], options: dict[str, Any], refuses: bool
 ) -> None:
     settings.REDLOCK = {"default": {"BACKEND": "redlock_django.backends.memory.MemoryBackend"}}

@@ -68,7 +68,7 @@ def test_right_histories(rest: str) -> None:
     assert broken(f"{A_HOLDS} | {rest}") == []
 
 
-def test_a_lease_that_ran_out_is_not_held_although_its_worker_comes_back() -> None:
+def test_an_expired_lease_is_not_held_although_its_worker_resumes() -> None:
     text = f"{A_STAYS} | b acquire 2 | b granted 12 fence=6 until=22"
     assert broken(text) == []
     assert broken(f"{text} | a release 30 | a released 31") == []
@@ -84,7 +84,7 @@ def test_a_renewed_lease_is_held_longer() -> None:
     assert broken(f"{unknown} | {b_holds.format(12)}") == []
 
 
-def test_a_lost_lease_is_held_until_its_worker_was_told() -> None:
+def test_a_lost_lease_is_held_until_its_worker_learns_of_it() -> None:
     text = f"{A_STAYS} | a renew 6 | a lost 7"
     assert broken(f"{text} | b acquire 2 | b granted 8 fence=6 until=18") == []
     assert broken(f"{text} | b acquire 2 | b granted 6.5 fence=6 until=18") != []
@@ -147,7 +147,7 @@ def searched(found: list[HeldLease]) -> bool:
     return any(fits(order, 0, -math.inf) for order in permutations(found))
 
 
-def test_it_says_what_a_search_would_say() -> None:
+def test_it_agrees_with_a_full_search() -> None:
     chance = random.Random(7)
     said = []
     for _ in range(3000):
@@ -168,7 +168,7 @@ def test_it_says_what_a_search_would_say() -> None:
     assert 300 < sum(said) < 2700
 
 
-def test_a_register_that_let_a_late_holder_in() -> None:
+def test_a_register_that_accepted_a_late_holder() -> None:
     found, _ = holds(
         history(f"{A_HOLDS} | b acquire 5 | b granted 6 fence=7 until=16"),
     )
@@ -193,7 +193,7 @@ def test_lost_updates() -> None:
     assert lost_updates(right[:2], wrote) == ["2"]
 
 
-def test_who_overslept_and_who_met_somebody() -> None:
+def test_late_holders_and_those_that_met_a_newer_one() -> None:
     text = (
         f"{A_STAYS} | b acquire 2 | b granted 12 fence=6 until=22"
         " | b release 13 | c acquire 0 resource=s | c granted 1 fence=5 until=11 resource=s"
