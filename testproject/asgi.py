@@ -1,4 +1,4 @@
-"""The test project as a ASGI application."""
+"""The test project as an ASGI application."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of the test project; what differs from run to run comes from the environment."""
+"""Settings of the test project. Values that differ between runs come from the environment."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 
-# Nothing here is reachable from outside or worth keeping secret.
+# The site is not reachable from outside and keeps nothing secret.
 SECRET_KEY = "insecure: for the demo and the tests only"
 DEBUG = os.environ.get("SHOP_DEBUG", "") == "1"
 ALLOWED_HOSTS = ["localhost", "127.0.0.1", "[::1]", "testserver"]
@@ -56,7 +56,7 @@ DATABASES: dict[str, dict[str, Any]] = {
     "default": {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": os.environ.get("SHOP_DATABASE", str(BASE_DIR / "shop.sqlite3")),
-        # One view, one transaction: the lock has to be outside of it; @lock_resource sees to it.
+        # Every view runs in a transaction. @lock_resource acquires its lock outside of it.
         "ATOMIC_REQUESTS": True,
         "OPTIONS": {
             "timeout": 20,
@@ -76,7 +76,7 @@ REDLOCK: dict[str, dict[str, Any]] = {
     },
 }
 
-# How long the shop's pretended payment provider takes, in seconds.
+# How long the shop's simulated payment provider takes, in seconds.
 SHOP_PAYMENT_SECONDS = float(os.environ.get("SHOP_PAYMENT_SECONDS", "0.15"))
 
 STATIC_URL = "static/"

@@ -1,4 +1,4 @@
-"""The shop at `/`, the admin at `/admin/`."""
+"""URLs: the shop at `/`, the admin at `/admin/`."""
 
 from __future__ import annotations
 

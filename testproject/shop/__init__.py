@@ -1,3 +1,3 @@
-"""A shop whose orders must be paid once."""
+"""A shop in which each order must be paid exactly once."""
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ else:
 
 @admin.register(Order)
 class OrderAdmin(_OrderAdmin):
-    """Orders by number."""
+    """List orders with their total and state."""
 
     list_display = ("number", "total", "state")
     list_filter = ("state",)
@@ -26,6 +26,6 @@ class OrderAdmin(_OrderAdmin):
 
 @admin.register(Payment)
 class PaymentAdmin(_PaymentAdmin):
-    """The ledger."""
+    """List the payments of the ledger."""
 
     list_display = ("order", "amount", "at")

@@ -6,7 +6,7 @@ from django.apps import AppConfig
 
 
 class ShopConfig(AppConfig):
-    """Orders and their payments."""
+    """The app with orders and their payments."""
 
     name = "testproject.shop"
     label = "shop"

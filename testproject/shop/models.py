@@ -1,4 +1,4 @@
-"""Orders, and the ledger of what was paid for them."""
+"""Orders, and the ledger of their payments."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from django.db import models
 
 
 class Order(models.Model):
-    """Something to be paid once; amounts are whole cents."""
+    """An order that must be paid once. Amounts are whole cents."""
 
     class State(models.TextChoices):
-        """What can be done with an order."""
+        """Whether an order has been paid."""
 
         OPEN = "open", "open"
         PAID = "paid", "paid"
@@ -23,15 +23,15 @@ class Order(models.Model):
 
     @property
     def amount(self) -> str:
-        """The total as people write it."""
+        """The total in euros, formatted."""
         return f"€ {self.total / 100:.2f}"
 
 
 class Payment(models.Model):
-    """One line of the ledger.
+    """One entry of the ledger.
 
-    There is deliberately no unique constraint on `order`: only the lock keeps the ledger right,
-    so a lock that fails shows.
+    `order` has no unique constraint on purpose: only the lock prevents a second payment, so a
+    failure of the lock is visible.
     """
 
     order = models.ForeignKey(Order, on_delete=models.PROTECT, related_name="payments")

@@ -1,4 +1,4 @@
-"""The shop behind a real HTTP server in this process, and a shopper who pays over HTTP."""
+"""A real HTTP server for the shop in this process, and an HTTP client that pays orders."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ if TYPE_CHECKING:
 
 class _QuietHandler(WSGIRequestHandler):
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-        """Say nothing: the terminal belongs to the demo."""
+        """Log nothing, because the demo uses the terminal."""
 
 
 class _Server(ThreadedWSGIServer):
-    # The default of 10 drops connections of a crowd, and the kernel retries only after a second.
+    # With the default of 10, connections of many clients at once are dropped, and the kernel
+    # retries them only after a second.
     request_queue_size = 128
 
 
 @contextlib.contextmanager
 def serving(port: int = 0) -> Iterator[str]:
-    """Serve the site on 127.0.0.1 in threads and yield its URL; `port` 0 takes a free one.
+    """Serve the site on 127.0.0.1 in threads and yield its URL. Port 0 selects a free port.
 
-    Raises `OSError` where the port is taken.
+    Raises `OSError` if the port is in use.
     """
     server = _Server(("127.0.0.1", port), _QuietHandler)
     server.set_app(StaticFilesHandler(get_wsgi_application()))
@@ -52,9 +53,9 @@ def serving(port: int = 0) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back for one payment; `ms` is the time from the request's first byte.
+    """The response to one payment; `ms` is the time since the first byte of the request.
 
-    `replayed` is whether it is the answer to an earlier request with the same key.
+    `replayed` is whether it is the stored response to an earlier request with the same key.
     """
 
     status: int
@@ -65,7 +66,7 @@ class Answer:
 
     @property
     def detail(self) -> str:
-        """What the answer says in words."""
+        """The message in the response."""
         try:
             said = json.loads(self.body)
         except ValueError:
@@ -74,7 +75,7 @@ class Answer:
 
 
 class Shopper:
-    """Pays orders as a browser does: with cookies, a CSRF token, and one connection each."""
+    """Pays orders as a browser does, with cookies, a CSRF token and a connection per request."""
 
     def __init__(self, url: str, timeout: float = 30.0) -> None:
         self._place = urlsplit(url).netloc
@@ -96,13 +97,13 @@ class Shopper:
         }
 
     def pay(self, order: int, key: str = "") -> Answer:
-        """Pay one order. Raises `OSError` where the server cannot be reached."""
+        """Pay one order. Raises `OSError` if the server cannot be reached."""
         return self.pay_together([order], key)[0]
 
     def pay_together(self, orders: Sequence[int], key: str = "") -> list[Answer]:
-        """Pay all of them at the same moment, each over a connection that is open already.
+        """Pay all orders at the same moment, each over its own open connection.
 
-        `key` is the idempotency key of the form that is sent, if it has one.
+        `key` is the idempotency key in the form, if any.
         """
         form = urlencode({"idempotency_key": key}) if key else ""
         start = threading.Barrier(len(orders))
@@ -126,7 +127,7 @@ class Shopper:
                         body,
                         got.getheader("Idempotent-Replayed") == "true",
                     )
-            except BaseException as error:  # noqa: BLE001 - raised again below, in the caller
+            except BaseException as error:  # noqa: BLE001 - raised below, in the calling thread
                 start.abort()
                 answers[index] = error
 

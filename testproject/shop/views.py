@@ -1,4 +1,4 @@
-"""The shop's pages; `pay` is the one that must not run twice for one order."""
+"""The views of the shop. `pay` must not run twice for one order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SHOWN = 5
 
 
 def visitor(request: HttpRequest, **_: object) -> str:
-    """Say who somebody is that never logs in: whom an idempotency key belongs to."""
+    """Return an ID for a visitor without a login, to which an idempotency key belongs."""
     known: str = request.session.setdefault("visitor", str(uuid4()))
     return known
 
@@ -28,7 +28,7 @@ def visitor(request: HttpRequest, **_: object) -> str:
 @require_GET
 @ensure_csrf_cookie
 def index(request: HttpRequest) -> HttpResponse:
-    """The newest orders, each with buttons that pay it twice at once."""
+    """Show the newest orders, each with buttons that pay it twice at once."""
     visitor(request)
     orders = Order.objects.annotate(paid_times=Count("payments")).order_by("-pk")[:_SHOWN]
     return render(request, "shop/index.html", {"orders": orders})
@@ -36,7 +36,7 @@ def index(request: HttpRequest) -> HttpResponse:
 
 @require_POST
 def new_order(request: HttpRequest) -> HttpResponse:
-    """Make an order, so that there is one left to be paid."""
+    """Create an order."""
     order = Order.objects.create(
         number=f"A-{secrets.token_hex(3).upper()}", total=500 + secrets.randbelow(9500)
     )
@@ -47,7 +47,7 @@ def new_order(request: HttpRequest) -> HttpResponse:
 
 @require_GET
 def order_facts(request: HttpRequest, pk: int) -> HttpResponse:
-    """One order's state, and how many payments the ledger has for it."""
+    """Return the state of an order and the number of its payments."""
     order = get_object_or_404(Order, pk=pk)
     return JsonResponse(
         {"order": order.number, "state": order.state, "payments": order.payments.count()}
@@ -60,8 +60,8 @@ def order_facts(request: HttpRequest, pk: int) -> HttpResponse:
 def pay(request: HttpRequest, pk: int) -> HttpResponse:
     """Charge the order once: read, ask the slow payment provider, write.
 
-    Without the lock two requests at the same time would both read "open" and both charge. The
-    same one sent again, with its key, is given the same answer instead of a refusal.
+    Without the lock, two requests at the same time would both read "open" and both charge. A
+    request that is repeated with its key gets the same response instead of an error.
     """
     order = get_object_or_404(Order, pk=pk)
     if order.state == Order.State.PAID:

@@ -1,4 +1,4 @@
-"""The shop's pages, as far as they need no master."""
+"""The pages of the shop that need no masters."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from testproject.shop.models import Order, Payment
 pytestmark = pytest.mark.django_db
 
 
-def test_an_empty_shop_says_what_to_do(client: Client) -> None:
-    assert "There is no order yet" in client.get("/").content.decode()
+def test_shop_without_orders(client: Client) -> None:
+    assert "There are no orders yet" in client.get("/").content.decode()
 
 
 def test_the_page_has_no_inline_script_or_style(client: Client) -> None:
@@ -54,8 +54,8 @@ def test_a_form_that_is_sent_twice_pays_once(client: Client, redlock_memory: obj
     assert [answer["Idempotent-Replayed"] for answer in answers] == ["false", "true"]
     assert order.payments.count() == 1
     unknown = Client().post(reverse("shop:pay", args=[order.pk]), {"idempotency_key": key})
-    assert unknown.status_code == 409, "the key of somebody else says nothing"
+    assert unknown.status_code == 409, "the key of another visitor must not be accepted"
 
 
-def test_reading_does_not_pay(client: Client) -> None:
+def test_get_does_not_pay(client: Client) -> None:
     assert client.get(reverse("shop:pay", args=[1])).status_code == 405

@@ -48,7 +48,7 @@ function show(answer, title) {
   part.querySelector("h3").textContent = title;
   part.querySelector(".status").textContent =
     answer.status === 0 ? "no answer" : `${answer.status} ${REASONS[answer.status] ?? ""}`.trim();
-  const again = answer.replayed ? ", the first one's answer again" : "";
+  const again = answer.replayed ? ", replayed response" : "";
   part.querySelector(".took").textContent = `${Math.round(answer.took)} ms${retry}${again}`;
   part.querySelector("pre").textContent = pretty(answer.body);
   return part;

@@ -1,4 +1,4 @@
-"""The demo's show: what the locks promise, one checked line after the other."""
+"""The scenario of the demo: the guarantees of the locks, one check per line."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PROVIDER = 0.15  # seconds that the pretended payment provider takes
+PROVIDER = 0.15  # seconds that the simulated payment provider takes
 
 _CROWD = 20
-_CROWD_PROVIDER = 0.5  # long enough for the whole crowd to arrive while one is charged
-_LIMIT = 1000.0  # ms; "well under a second" for everything that the locks add
-_PATIENCE = 6.0  # seconds for masters that come back; the probe's longest pause is one second
+_CROWD_PROVIDER = 0.5  # long enough for all requests to arrive while the first is charged
+_LIMIT = 1000.0  # ms that the locks may add to a request
+_TIMEOUT = 6.0  # seconds to wait for returning masters; a probe runs at least every second
 _WIDTH = 96
 
 
-class Show:
-    """Prints the lines, and counts in `failed` those that did not come out as promised.
+class Scenario:
+    """Run and print the checks, and count the failed ones in `failed`.
 
-    `go_on` is called between the lines, and raises what ends the show early.
+    `check_interrupt` is called between the checks and raises if the demo was interrupted.
     """
 
     def __init__(
@@ -45,32 +45,32 @@ class Show:
         out: OutputWrapper,
         style: Style,
         masters: list[LocalMaster],
-        go_on: Callable[[], None],
+        check_interrupt: Callable[[], None],
     ) -> None:
         self.failed = 0
-        self.go_on = go_on
+        self.check_interrupt = check_interrupt
         self._out = out
         self._style = style
         self._masters = masters
 
-    def play(self, shopper: Shopper) -> None:
-        """The whole show; every master runs again at the end."""
-        self.heading("One order, a crowd")
+    def run(self, shopper: Shopper) -> None:
+        """Run all checks. All masters are running again at the end."""
+        self.heading("One order, twenty payments at once")
         self._crowd(shopper)
         self.heading("One form, sent twice")
         paid = self._double_submit(shopper)
         self.heading("One of five masters is killed")
         self._masters[0].kill()
-        self._served("the next order is paid all the same", shopper.pay(self._order()))
-        self.heading("Two more hang: no majority is left")
+        self._served("the next order is still paid", shopper.pay(self._order()))
+        self.heading("Two more hang, so there is no majority")
         order = self._order()
         self._no_majority(shopper, order)
         answer = shopper.pay(*paid)
         self.line(
-            f"the paid order's form, sent once more, is answered all the same: {_told(answer)}",
+            f"the form of the paid order, sent again, still gets its response: {_summary(answer)}",
             answer.status == 200 and answer.replayed and answer.ms < _LIMIT,
         )
-        self.heading("The two go on")
+        self.heading("The two hanging masters continue")
         self._until_served(shopper, order)
         self.heading("The killed master comes back, empty")
         self._empty(shopper)
@@ -78,41 +78,41 @@ class Show:
 
     def _crowd(self, shopper: Shopper) -> None:
         first = shopper.pay(self._order())
-        self._served("a payment alone", first)
+        self._served("a single payment", first)
         order = self._order()
         with override_settings(SHOP_PAYMENT_SECONDS=_CROWD_PROVIDER):
             answers = shopper.pay_together([order] * _CROWD)
         found = Counter(answer.status for answer in answers)
-        told = ", ".join(f"{times} × {status}" for status, times in sorted(found.items()))
+        counts = ", ".join(f"{times} × {status}" for status, times in sorted(found.items()))
         self.line(
-            f"{_CROWD} payments of one order at the same moment: {told}",
+            f"{_CROWD} payments of one order at the same moment: {counts}",
             found == {200: 1, 423: _CROWD - 1},
         )
         refused = [answer for answer in answers if answer.status == 423]
         waits = sorted({answer.retry_after or "none" for answer in refused})
         slowest = max((answer.ms for answer in refused), default=0.0)
         self.line(
-            f"each refusal says when to try again: Retry-After {', '.join(waits)} s; "
+            f"each refusal contains Retry-After {', '.join(waits)} s; "
             f"the slowest took {slowest:.0f} ms",
             bool(refused) and all((answer.retry_after or "").isdigit() for answer in refused),
         )
         self.line(f"the ledger is exact: {self._ledger(order)}", self._exact(order))
 
     def _double_submit(self, shopper: Shopper) -> tuple[int, str]:
-        """Send one form twice at once, and again; give its order and its key."""
+        """Send one form twice at once, and again later; return its order and its key."""
         order, key = self._order(), str(uuid4())
         with override_settings(SHOP_PAYMENT_SECONDS=_CROWD_PROVIDER):
             answers = shopper.pay_together([order] * 2, key)
         first, second = sorted(answers, key=lambda answer: answer.replayed)
         self.line(
-            f"a double click: {_told(first)}, {_told(second)}",
+            f"a double click: {_summary(first)}, {_summary(second)}",
             [first.status, second.status] == [200, 200]
             and second.replayed > first.replayed
             and first.body == second.body,
         )
         again = shopper.pay(order, key)
         self.line(
-            f"sent again later: {_told(again)}, in {again.ms:.0f} ms, without the payment provider",
+            f"sent again later: {_summary(again)}, in {again.ms:.0f} ms, without a charge",
             again.status == 200 and again.replayed and again.body == first.body,
         )
         other = shopper.pay(self._order(), key)
@@ -125,16 +125,17 @@ class Show:
         self._masters[2].pause()
         answer = shopper.pay(order)
         self.line(
-            f"a payment is refused, not guessed: {answer.status} in {answer.ms:.0f} ms",
+            f"a payment is refused: {answer.status} in {answer.ms:.0f} ms",
             answer.status == 503 and answer.ms < _LIMIT,
         )
-        self._quote("the client is told", answer.detail)
+        self._quote("message to the client", answer.detail)
         down = {str(master.port) for master in self._masters[:3]}
         error = self._refusal("order:demo")
-        self._quote("the operator is told", _words(error))
+        self._quote("message to the operator", _error_text(error))
         self.line(
             "the error names the three masters",
-            isinstance(error, QuorumUnreachable) and all(port in _words(error) for port in down),
+            isinstance(error, QuorumUnreachable)
+            and all(port in _error_text(error) for port in down),
         )
         self.line(f"nothing was charged: {self._ledger(order)}", self._rows(order) == 0)
 
@@ -142,15 +143,16 @@ class Show:
         self._masters[1].resume()
         self._masters[2].resume()
         began = time.perf_counter()
-        answer = self._patient(lambda: shopper.pay(order), lambda answer: answer.status != 503)
+        answer = self._retry(lambda: shopper.pay(order), lambda answer: answer.status != 503)
         waited = (time.perf_counter() - began) * 1000
-        self._served(f"the refused order is paid, {waited:.0f} ms after they went on", answer)
+        self._served(f"the refused order is paid, {waited:.0f} ms after they continued", answer)
         self.line(f"the ledger is exact: {self._ledger(order)}", self._exact(order))
 
     def _empty(self, shopper: Shopper) -> None:
         self._masters[0].start()
-        # With two others hanging its vote would decide. It may have forgotten locks that are
-        # still held, so it must not: this is where plain Redlock gives a lock to two holders.
+        # With two other masters hanging, the vote of the empty one would decide. It may have lost
+        # locks that are still held, so its vote must not count. Redlock without this rule could
+        # grant a lock to two holders here.
         self._masters[3].pause()
         self._masters[4].pause()
         port = str(self._masters[0].port)
@@ -159,10 +161,10 @@ class Show:
             tally = error.tally if error is not None else {}
             return next((f"{name}: {why}" for name, why in tally.items() if port in name), "")
 
-        error = self._patient(
+        error = self._retry(
             lambda: self._refusal("order:demo"), lambda error: "trusted in" in about(error)
         )
-        self._quote("the operator is told", about(error) or "nothing")
+        self._quote("message to the operator", about(error) or "none")
         order = self._order()
         answer = shopper.pay(order)
         self.line(
@@ -171,8 +173,8 @@ class Show:
         )
         self._masters[3].resume()
         self._masters[4].resume()
-        answer = self._patient(lambda: shopper.pay(order), lambda answer: answer.status != 503)
-        self._served("the other four go on, and the order is paid", answer)
+        answer = self._retry(lambda: shopper.pay(order), lambda answer: answer.status != 503)
+        self._served("with the other four running, the order is paid", answer)
 
     def _nothing_left(self) -> None:
         self.heading("Afterwards")
@@ -184,19 +186,19 @@ class Show:
                     count += sum(1 for _ in client.scan_iter("redlock:lock:*"))
             return count
 
-        left = self._patient(locks, lambda count: count == 0)
+        left = self._retry(locks, lambda count: count == 0)
         self.line(f"locks left on the five masters: {left}", left == 0)
         rows, orders = Payment.objects.count(), Order.objects.filter(state=Order.State.PAID).count()
         self.line(f"payments in the ledger: {rows}, orders paid: {orders}", rows == orders > 0)
 
     def open_orders(self, count: int) -> None:
-        """Make orders that stay open, for a person to pay."""
+        """Create orders for the user to pay."""
         for _ in range(count):
             self._order()
 
     def heading(self, text: str) -> None:
-        """Start a part of the show."""
-        self.go_on()
+        """Print the heading of a group of checks."""
+        self.check_interrupt()
         self._out.write(self._style.MIGRATE_HEADING(f"\n{text}"))
 
     def _order(self) -> int:
@@ -204,18 +206,18 @@ class Show:
         return Order.objects.create(number=f"A-{1001 + count}", total=4200 + 37 * count).pk
 
     def _refusal(self, resource: str) -> RedlockError | None:
-        """What `lock()` says to the operator; None where it gave the lock."""
+        """Return the error of acquiring a lock, or None if it was acquired."""
         try:
             lock(resource).acquire().release()
         except RedlockError as error:
             return error
         return None
 
-    def _patient(self, ask: Callable[[], T], good: Callable[[T], bool]) -> T:
-        """Ask until the answer is good or patience is at an end; the last answer."""
-        deadline = time.monotonic() + _PATIENCE
+    def _retry(self, ask: Callable[[], T], good: Callable[[T], bool]) -> T:
+        """Call `ask` until the result is good or the timeout is over; return the last result."""
+        deadline = time.monotonic() + _TIMEOUT
         while not good(answer := ask()) and time.monotonic() < deadline:
-            self.go_on()
+            self.check_interrupt()
             time.sleep(0.02)
         return answer
 
@@ -244,8 +246,8 @@ class Show:
             self._out.write(f"         {self._style.HTTP_INFO(line)}")
 
     def line(self, text: str, good: bool) -> None:
-        """Print one line and whether it came out as promised."""
-        self.go_on()
+        """Print a check and whether it passed."""
+        self.check_interrupt()
         if not good:
             self.failed += 1
         word = self._style.SUCCESS("ok    ") if good else self._style.ERROR("FAILED")
@@ -256,14 +258,14 @@ class Show:
         self._out.flush()
 
 
-def _told(answer: Answer) -> str:
+def _summary(answer: Answer) -> str:
     return f"{answer.status}{', replayed' if answer.replayed else ''}"
 
 
-def _words(error: RedlockError | None) -> str:
-    """The whole of an error: its message, and each master it knows of and the message does not."""
+def _error_text(error: RedlockError | None) -> str:
+    """Return the message of an error, and its tally for the masters that are not in the message."""
     if error is None:
-        return "nothing: the lock was given"
-    said = str(error)
-    rest = [f"{name}: {why}" for name, why in error.tally.items() if name not in said]
-    return "; ".join([said, *rest])
+        return "none: the lock was acquired"
+    message = str(error)
+    rest = [f"{name}: {why}" for name, why in error.tally.items() if name not in message]
+    return "; ".join([message, *rest])
