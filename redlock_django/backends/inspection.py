@@ -81,7 +81,7 @@ class Freed:
 class ServerHealth:
     """The health of one server; where it did not answer, `health` is None and `reason` says why.
 
-    `faults` are pairs of a code and a text; the codes are listed in docs (redlock_status).
+    `faults` are pairs of a code and a text; docs/how-to/operate.md lists the codes.
     `counted` is whether its votes count now. `shard` is the label of the shard it belongs to, ""
     where there is only one.
     """

@@ -5,17 +5,21 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.contrib.admin.utils import quote
 from django.test import Client
 
+from redlock_django.backends.inspection import ServerHealth
 from redlock_django.backends.memory import MemoryBackend
+from redlock_django.backends.redis_inspection import MasterInspection
 from redlock_django.backends.sharded import ShardedBackend
 from redlock_django.checks.deployment import check_deployment
 from redlock_django.checks.masters import check_masters
 from redlock_django.checks.settings import check_settings
+from redlock_django.engine.holders import HoldingState
 from redlock_django.engine.validity import Lease
 from redlock_django.exceptions import (
     InvalidRedlock,
@@ -26,7 +30,7 @@ from redlock_django.exceptions import (
 from redlock_django.locking.handler import locks
 from redlock_django.locking.lock import lock
 from redlock_django.operate.forced_release import ReleaseOutcome, force_release
-from redlock_django.operate.health import master_status
+from redlock_django.operate.health import master_status, quorums
 from redlock_django.operate.inspection import held_locks, who_holds
 from redlock_django.testing import assert_locked, assert_not_locked, held_elsewhere, memory_masters
 from tests.live.test_locking_interrupts import Lines
@@ -304,6 +308,58 @@ def test_lists_and_release_know_the_groups() -> None:
         assert freed.masters == {f"a{n}:6379": "released" for n in (1, 2, 3)}
         assert force_release(of_group(1, 1), by="a test").outcome is ReleaseOutcome.NO_QUORUM
         assert force_release(of_group(0, 1), by="a test").outcome is ReleaseOutcome.NOT_HELD
+
+
+def test_pages_run_over_all_groups_in_one_order() -> None:
+    names = [of_group(index, nth) for nth in range(3) for index in (0, 1)]
+    with ExitStack() as stack:
+        for number, name in enumerate(names):
+            stack.enter_context(lock(name, ttl=4 + number / 10))
+        first, rest = held_locks(limit=4), held_locks(limit=4, offset=4)
+        assert [one.resource for one in (*first.locks, *rest.locks)] == names
+        assert (first.total, first.about, first.stopped_at) == (6, 6, None)
+        last = held_locks(order="-resource", limit=2).locks
+        assert [one.resource for one in last] == sorted(names, reverse=True)[:2]
+        assert held_locks(state=HoldingState.HELD, limit=1).total == 6
+        assert {one.resource for one in held_locks(search="order:").locks} == set(names)
+        assert {one.resource for one in held_locks(scan=True).locks} == set(names)
+
+
+def test_a_quorum_counts_in_the_group_that_decides() -> None:
+    here, there = of_group(0), of_group(1)
+    assert who_holds(here, there).undecided == frozenset()
+    down(1, 2)
+    found = who_holds(here, there)
+    assert found.undecided == {there}
+    assert not found.complete
+    assert not held_locks().complete
+    assert found.servers == tuple(f"{g}{n}:6379" for g in "ab" for n in (1, 2, 3))
+    assert list(found.silent) == ["b1:6379", "b2:6379"]
+    assert who_holds(here).complete is False
+    assert [one.label for one in quorums(master_status())] == ["group 1: ", "group 2: "]
+
+
+def test_all_groups_are_asked_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers that hang in several groups cost one timeout, not one for each group."""
+    both = threading.Barrier(2)
+    health = MasterInspection.health
+
+    def meets(inspection: MasterInspection) -> list[ServerHealth]:
+        both.wait(30)
+        return health(inspection)
+
+    monkeypatch.setattr(MasterInspection, "health", meets)
+    assert len(master_status()) == 6
+
+
+def test_one_server_in_two_groups_is_counted_in_neither() -> None:
+    group(1).masters[0].run_id = group(0).masters[2].run_id
+    statuses = master_status()
+    assert [one.counted for one in statuses] == [True, True, False, False, True, True]
+    assert dict(statuses[2].faults)["twin"] == (
+        "is the same server as b1:6379: none of them is counted"
+    )
+    assert [one.counted for one in quorums(statuses)] == [2, 2]
 
 
 @pytest.mark.django_db

@@ -1,0 +1,109 @@
+"""The queries of inspection and join: their keys, their arguments, and how replies are read."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from redlock_django.engine.commands import Deployment, Release, script
+from redlock_django.engine.marker import Join
+from redlock_django.engine.queries import (
+    QUERIES,
+    FindHeld,
+    ForceRelease,
+    ListHeld,
+    Query,
+    ReadFacts,
+    ReadLocks,
+    ScanKeys,
+    StoredLock,
+)
+from redlock_django.engine.quorum import Ballot
+from redlock_django.engine.statuses import ABSENT, GRANTED, MARKED, MISMATCH
+
+TIME = 1_760_000_000_000_000
+TOKEN = "0123456789abcdef" * 2
+DEPLOYMENT = Deployment(names=("a", "b", "c"), prefix="P", restart_delay=2)
+LIST = ListHeld(deployment=DEPLOYMENT, most=10)
+FIND = FindHeld(deployment=DEPLOYMENT, part="a*b")
+SCAN = ScanKeys(deployment=DEPLOYMENT, part="")
+READ = ReadLocks(deployment=DEPLOYMENT, resources=("r", "s"))
+FACTS = ReadFacts(deployment=DEPLOYMENT)
+JOIN = Join(deployment=DEPLOYMENT, run_id="1f", how="join")
+
+
+def force(value: bytes) -> ForceRelease:
+    return ForceRelease(deployment=DEPLOYMENT, resource="r", value=value)
+
+
+ALL: tuple[Query[Any], ...] = (LIST, FIND, SCAN, READ, FACTS, JOIN, force(b"theirs"))
+
+
+def test_every_query_has_a_script() -> None:
+    assert {type(query) for query in ALL} == {*QUERIES, Join}
+    for query in ALL:
+        assert re.fullmatch("[0-9a-f]{40}", script(query.name)[1])
+
+
+def test_keys() -> None:
+    assert LIST.keys() == FIND.keys() == ["P:held"]
+    assert SCAN.keys() == []
+    assert READ.keys() == ["P:lock:r", "P:lock:s"]
+    assert FACTS.keys() == ["P:master", "P:held", "P:lock:", "P:fence:", "P:tomb:"]
+    assert JOIN.keys() == ["P:master"]
+
+
+def test_arguments() -> None:
+    assert LIST.arguments() == [10, 0]
+    assert ListHeld(deployment=DEPLOYMENT, most=1, last_first=True).arguments() == [1, 1]
+    assert FIND.arguments() == ["0", r"*a\*b*", 1000]
+    assert SCAN.arguments() == ["0", "P:lock:*", 1000]
+    named = ScanKeys(deployment=DEPLOYMENT, part="[x]", cursor="7", step=5)
+    assert named.arguments() == ["7", r"P:lock:*\[x\]*", 5]
+    assert READ.arguments() == FACTS.arguments() == []
+    assert JOIN.arguments() == ["1f", DEPLOYMENT.fingerprint, 2_000_000, "join"]
+    other = Join(deployment=DEPLOYMENT, run_id="1f", how="trust", fingerprint="n=9", delay=0)
+    assert other.arguments() == ["1f", "n=9", 0, "trust"]
+
+
+def test_a_forced_release_buries_tokens_of_ours_only() -> None:
+    value = f'{TOKEN} {{"pid":1}}'
+    ours, theirs = force(value.encode()), force(b"\xff theirs")
+    release = Release(deployment=DEPLOYMENT, resources=("r",), value=TOKEN, bury=True)
+    assert ours.keys() == release.keys()
+    assert ours.arguments() == [value.encode(), *release.arguments()[1:]]
+    assert theirs.keys()[1] == "P:tomb:-"
+    assert theirs.arguments()[:2] == [b"\xff theirs", 0]
+    assert ours.read([GRANTED, TIME]).ballot is Ballot.GRANTED
+    assert ours.read([ABSENT, TIME, 1]).absent
+    assert TOKEN not in repr(ours)
+
+
+def test_listings_are_read_with_the_seconds_left() -> None:
+    page = LIST.read([GRANTED, TIME, 3, b"r", 1500, b"s", -1])
+    assert page == (3, {b"r": 1.5, b"s": float("inf")})
+    assert FIND.read([GRANTED, TIME, b"0", b"r", 1500]) == ("0", {b"r": 1.5})
+    assert SCAN.read([GRANTED, TIME, b"9", b"P:lock:r"]) == ("9", {b"r": 0.0})
+
+
+def test_locks_are_read_with_their_values() -> None:
+    lock, free = READ.read([GRANTED, TIME, TOKEN.encode(), 1500, None, -2])
+    assert lock == StoredLock(TOKEN.encode(), 1.5)
+    assert free is None
+    assert TOKEN not in repr(lock)
+    assert READ.read([GRANTED, TIME, b"x", -1, None, -2])[0] == StoredLock(b"x", None)
+
+
+def test_facts_are_read() -> None:
+    assert FACTS.read([GRANTED, TIME, None, None, b"get"]) == (None, None, ("get",))
+    assert FACTS.read([GRANTED, TIME, b"marker", 5]) == (b"marker", 5, ())
+
+
+def test_join_is_read() -> None:
+    reply = JOIN.read([MARKED, TIME, TIME + 5, b"1f 5 n=3", b"fresh"])
+    assert reply == (MARKED, TIME, TIME + 5, b"1f 5 n=3", "fresh")
+    assert JOIN.read([MISMATCH, TIME, 0, b"", b"n=\xff"]).reason == "n=�"
+    with pytest.raises(ValueError, match="values to unpack"):
+        JOIN.read([MARKED, TIME])
