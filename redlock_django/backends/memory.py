@@ -20,9 +20,9 @@ from redlock_django.engine.marker import Join
 from redlock_django.engine.quorum import NOT_ASKED, failed
 from redlock_django.engine.rounds import Protocol, Result, Round, ended
 from redlock_django.engine.validity import Lease, LeaseState
-from redlock_django.wire.bell import Bell
 from redlock_django.wire.clock import clock, wall_ns
 from redlock_django.wire.waiters import Waiter, Waiters
+from redlock_django.wire.wakeup import Wakeup
 
 
 class MemoryBackend(BaseBackend):
@@ -212,10 +212,10 @@ class MemoryBackend(BaseBackend):
                 step = protocol.throw(error)
 
     def _nap(self, waiter: Waiter, seconds: float) -> None:
-        bell = Bell()
-        waiter.wake = bell.ring
+        wakeup = Wakeup()
+        waiter.wake = wakeup.wake
         if not waiter.decided:
-            bell.wait(seconds)
+            wakeup.wait(seconds)
 
     async def _anap(self, waiter: Waiter, seconds: float) -> None:
         loop = asyncio.get_running_loop()

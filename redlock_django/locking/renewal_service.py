@@ -21,8 +21,8 @@ from typing import NamedTuple
 from redlock_django.backends.base import BaseBackend
 from redlock_django.engine.validity import LeaseState
 from redlock_django.locking.held_lease import HeldLease
-from redlock_django.wire.bell import Bell
 from redlock_django.wire.clock import clock
+from redlock_django.wire.wakeup import Wakeup
 
 logger = logging.getLogger("redlock_django")
 
@@ -48,7 +48,7 @@ class RenewalService:
         self._wakes_at = math.inf  # when the thread wakes up by itself
         self._order = count()
         self._mutex = threading.Lock()
-        self._bell = Bell()
+        self._wakeup = Wakeup()
         self._thread: threading.Thread | None = None
 
     # Leases that threads acquired.
@@ -64,7 +64,7 @@ class RenewalService:
                 thread.start()
                 self._thread = thread  # not earlier: if the start fails, the next call retries
             elif clock() + max(0.0, when - backend.clock()) < self._wakes_at:
-                self._bell.ring()
+                self._wakeup.wake()
 
     def _run(self) -> None:
         while True:
@@ -95,7 +95,7 @@ class RenewalService:
                     if held_lease is not None:
                         return held_lease
                     continue
-            self._bell.wait(delay)
+            self._wakeup.wait(delay)
 
     def _delay(self, backend: BaseBackend) -> float:
         """Return the seconds until a backend's next check, and drop the checks of ended leases.

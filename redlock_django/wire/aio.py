@@ -52,8 +52,8 @@ class LoopLinks(Links):
         try:
             step = next(protocol)
         except StopIteration as done:  # there was nothing to send: the extension came too late
-            untold: Result = done.value
-            return untold
+            early: Result = done.value
+            return early
         while True:
             try:
                 await self._take(step, patient, waiter)
@@ -94,7 +94,7 @@ class LoopLinks(Links):
             if waiter is None:
                 await asyncio.sleep(step.seconds)
             else:
-                await self._nap(waiter, step.seconds)
+                await self._sleep(waiter, step.seconds)
             return
         if not step.awaited:
             self.begin(self.exchange(step, nobody))
@@ -106,7 +106,7 @@ class LoopLinks(Links):
             waiter.ask()
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[None] = loop.create_future()
-        exchange = self.exchange(step, partial(_settle, answered))
+        exchange = self.exchange(step, partial(_complete, answered))
         try:
             self.begin(exchange)
             if not self._flushing:
@@ -117,12 +117,12 @@ class LoopLinks(Links):
             exchange.abandon()
             raise
 
-    async def _nap(self, waiter: Waiter, seconds: float) -> None:
+    async def _sleep(self, waiter: Waiter, seconds: float) -> None:
         """Sleep until the waiter is called."""
         loop = asyncio.get_running_loop()
         called: asyncio.Future[None] = loop.create_future()
-        over = loop.call_later(seconds, _settle, called)
-        waiter.wake = partial(_settle, called)
+        over = loop.call_later(seconds, _complete, called)
+        waiter.wake = partial(_complete, called)
         try:
             if not waiter.decided:
                 await called
@@ -134,12 +134,12 @@ class LoopLinks(Links):
         loop = asyncio.get_running_loop()
         deadline = clock() + self.connect_timeout
         while self.hoping() and (left := deadline - clock()) > 0:
-            news: asyncio.Future[None] = loop.create_future()
-            self._hopes.add(news)
+            change: asyncio.Future[None] = loop.create_future()
+            self._hopes.add(change)
             try:
-                await asyncio.wait((news,), timeout=left)
+                await asyncio.wait((change,), timeout=left)
             finally:
-                self._hopes.discard(news)
+                self._hopes.discard(change)
 
     def _flush(self) -> None:
         self._flushing = False
@@ -179,8 +179,8 @@ class LoopLinks(Links):
         self._flush()
 
     def _changed(self) -> None:
-        for news in self._hopes:
-            _settle(news)
+        for change in self._hopes:
+            _complete(change)
 
     def deliver(self, index: int, result: Joined | Unfit) -> bool:
         loop = self._loop()
@@ -254,6 +254,6 @@ class LoopLinks(Links):
                 await self._end.aclose()
 
 
-def _settle(future: asyncio.Future[None]) -> None:
+def _complete(future: asyncio.Future[None]) -> None:
     if not future.done():  # its task may have been cancelled
         future.set_result(None)

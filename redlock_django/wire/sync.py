@@ -25,13 +25,13 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from redlock_django.engine.rounds import Pause, Protocol, Result, Round, Step, ended
-from redlock_django.wire.bell import Bell
 from redlock_django.wire.clock import clock
 from redlock_django.wire.join import Joined, Unfit
 from redlock_django.wire.link import Exchange, nobody
 from redlock_django.wire.links import Links
 from redlock_django.wire.master import Master, unwanted
 from redlock_django.wire.waiters import Waiter
+from redlock_django.wire.wakeup import Wakeup
 
 IDLE = 1.0  # seconds without a round after which all links are read before the next one
 
@@ -44,20 +44,20 @@ class SyncLinks(Links):
         # Only ever acquired by `with`: an interrupt cannot strike between acquiring it and being
         # certain to release it. Reentrant for finalizers alone, see `inside`.
         self._mutex = threading.RLock()
-        self._hopes: dict[Bell, None] = {}
+        self._hopes: dict[Wakeup, None] = {}
         self._queue: deque[Exchange] = deque()
         self._waiting: dict[Exchange, None] = {}
-        self._napping: dict[Waiter, None] = {}
+        self._sleeping: dict[Waiter, None] = {}
         self._reader: Exchange | Waiter | None = None
-        self._reads = 0  # the thread that reads, or was the last to
-        self._listened = clock()
+        self._reader_thread = 0  # the thread that reads, or was the last to
+        self._last_poll = clock()
         self._poller = select.poll()
         self._by_fd: dict[int, Master] = {}
-        self._bell, self._ringer = socket.socketpair()
-        self._bell.setblocking(False)
-        self._ringer.setblocking(False)
-        self._poller.register(self._bell.fileno(), select.POLLIN)
-        self._left = Bell()
+        self._wake_receiver, self._wake_sender = socket.socketpair()
+        self._wake_receiver.setblocking(False)
+        self._wake_sender.setblocking(False)
+        self._poller.register(self._wake_receiver.fileno(), select.POLLIN)
+        self._tender_wakeup = Wakeup()
         self._tender: threading.Thread | None = None
 
     def run(
@@ -73,8 +73,8 @@ class SyncLinks(Links):
         try:
             step = next(protocol)
         except StopIteration as done:  # there was nothing to send: the extension came too late
-            untold: Result = done.value
-            return untold
+            early: Result = done.value
+            return early
         while True:
             try:
                 while True:  # inside the try: an interrupt may strike where a loop repeats
@@ -100,19 +100,19 @@ class SyncLinks(Links):
         step = next(protocol)
         if isinstance(step, Round):
             self._send(self.exchange(step, nobody))
-            self._left.ring()
+            self._tender_wakeup.wake()
 
     def close(self) -> None:
         """Close every link. The object cannot be used afterwards."""
         with self._mutex:
             self.shut()
-        self._left.ring()
-        for end in (self._bell, self._ringer):
+        self._tender_wakeup.wake()
+        for end in (self._wake_receiver, self._wake_sender):
             end.close()
 
     def abandon(self) -> None:
         super().abandon()
-        for end in (self._bell, self._ringer):
+        for end in (self._wake_receiver, self._wake_sender):
             end.close()
 
     # One step.
@@ -122,75 +122,75 @@ class SyncLinks(Links):
             if waiter is None:
                 time.sleep(step.seconds)
             else:
-                self._nap(waiter, step.seconds)
+                self._sleep(waiter, step.seconds)
             return
         if not step.awaited:
             self._send(self.exchange(step, nobody))
-            self._left.ring()
+            self._tender_wakeup.wake()
             return
-        if clock() - self._listened > IDLE:
-            self._catch_up()
+        if clock() - self._last_poll > IDLE:
+            self._read_idle()
         if patient and self.hoping() and any(c is not None and c.trusted for c in step.commands):
             self._hope()
         if waiter is not None:
             waiter.ask()
-        bell: SimpleQueue[None] = SimpleQueue()
+        wakeups: SimpleQueue[None] = SimpleQueue()
         exchange = self.exchange(step, nobody)
-        exchange.wake = partial(self._rouse, exchange, bell, threading.get_ident())
+        exchange.wake = partial(self._wake, exchange, wakeups, threading.get_ident())
         try:
             self._waiting[exchange] = None
             self._send(exchange)
             while True:
                 if exchange.decided:
                     break
-                self._wait(exchange, bell, self.master_timeout)
+                self._wait(exchange, wakeups, self.master_timeout)
         except BaseException:
             exchange.abandon()
             raise
         finally:
             self._waiting.pop(exchange, None)
-        self._left.ring()
+        self._tender_wakeup.wake()
 
-    def _nap(self, waiter: Waiter, seconds: float) -> None:
+    def _sleep(self, waiter: Waiter, seconds: float) -> None:
         """Sleep until the waiter is called, and read for all threads if no other thread does."""
         until = clock() + seconds
-        bell: SimpleQueue[None] = SimpleQueue()
-        waiter.wake = partial(self._rouse, waiter, bell, threading.get_ident())
+        wakeups: SimpleQueue[None] = SimpleQueue()
+        waiter.wake = partial(self._wake, waiter, wakeups, threading.get_ident())
         try:
-            self._napping[waiter] = None
+            self._sleeping[waiter] = None
             while True:
                 left = until - clock()
                 if waiter.decided or left <= 0:
                     break
-                self._wait(waiter, bell, left, until)
+                self._wait(waiter, wakeups, left, until)
         finally:
-            self._napping.pop(waiter, None)
+            self._sleeping.pop(waiter, None)
             waiter.wake = nobody
 
-    def _rouse(self, whom: Exchange | Waiter, bell: SimpleQueue[None], thread: int) -> None:
+    def _wake(self, sleeper: Exchange | Waiter, wakeups: SimpleQueue[None], thread: int) -> None:
         """Wake a waiting thread, which sleeps on its queue, or in the poll if it is the reader."""
-        bell.put(None)
-        if self._reader is whom and threading.get_ident() != thread:
-            self._ring()
+        wakeups.put(None)
+        if self._reader is sleeper and threading.get_ident() != thread:
+            self._wake_poll()
 
     def _hope(self) -> None:
         """Wait until the connections under way have made a quorum, or cannot any more."""
-        bell = Bell()
+        wakeup = Wakeup()
         deadline = clock() + self.connect_timeout
-        self._hopes[bell] = None
+        self._hopes[wakeup] = None
         try:
             while True:
                 left = deadline - clock()
                 if left <= 0 or not self.hoping():
                     break
-                bell.wait(left)
+                wakeup.wait(left)
         finally:
-            del self._hopes[bell]
+            del self._hopes[wakeup]
 
-    def _catch_up(self) -> None:
+    def _read_idle(self) -> None:
         """Read what came while no thread was polling: a master may have closed an idle link."""
         with self._mutex:
-            self._listened = clock()
+            self._last_poll = clock()
             for master in self.masters:
                 self.read(master)
             self._send_all()
@@ -219,8 +219,8 @@ class SyncLinks(Links):
 
     def _wait(
         self,
-        whom: Exchange | Waiter,
-        bell: SimpleQueue[None],
+        sleeper: Exchange | Waiter,
+        wakeups: SimpleQueue[None],
         longest: float,
         until: float = math.inf,
     ) -> None:
@@ -229,41 +229,41 @@ class SyncLinks(Links):
         try:
             with self._mutex:
                 # If the reader is this very thread, an interrupt has left that entry behind.
-                if self._reader is None or self._reads == me:
-                    self._reader, self._reads = whom, me
-            if self._reader is whom:
+                if self._reader is None or self._reader_thread == me:
+                    self._reader, self._reader_thread = sleeper, me
+            if self._reader is sleeper:
                 while True:
                     left = until - clock()
-                    if whom.decided or left <= 0:
+                    if sleeper.decided or left <= 0:
                         break
                     self._poll(left)
             else:
                 with suppress(Empty):
-                    bell.get(timeout=longest)
+                    wakeups.get(timeout=longest)
         finally:
-            heir: Exchange | Waiter | None = None
+            successor: Exchange | Waiter | None = None
             with self._mutex:
-                if self._reader is whom:
+                if self._reader is sleeper:
                     self._reader = None
                     # One step each, because other threads come and go meanwhile.
-                    waiting: list[Exchange | Waiter] = [*self._waiting, *self._napping]
-                    heir = next((other for other in waiting if not other.decided), None)
-            if heir is not None:
-                heir.wake()
+                    waiting: list[Exchange | Waiter] = [*self._waiting, *self._sleeping]
+                    successor = next((other for other in waiting if not other.decided), None)
+            if successor is not None:
+                successor.wake()
 
     def _poll(self, longest: float) -> None:
         with self._mutex:
             asked = min(max(self.poll_timeout(), 0.0), longest)
         began = clock()
         events = self._poller.poll(int(asked * 1000) + 1)
-        self._listened = clock()
-        took = self._listened - began
+        self._last_poll = clock()
+        took = self._last_poll - began
         with self._mutex:
             heard = []
             for fd, event in events:
                 master = self._by_fd.get(fd)
                 if master is None:
-                    self._hush()
+                    self._clear_poll()
                     continue
                 if event & select.POLLOUT:
                     self._dirty.add(master.index)
@@ -281,7 +281,7 @@ class SyncLinks(Links):
         self._by_fd[fd] = master
         wanted = select.POLLIN | (select.POLLOUT if master.link.blocked else 0)
         self._poller.register(fd, wanted)
-        self._ring()  # a poll under way does not notice the change
+        self._wake_poll()  # a poll under way does not notice the change
 
     def _unwatch(self, master: Master) -> None:
         assert master.link is not None
@@ -290,17 +290,17 @@ class SyncLinks(Links):
         with suppress(KeyError, ValueError):
             self._poller.unregister(fd)
 
-    def _ring(self) -> None:
+    def _wake_poll(self) -> None:
         with suppress(OSError):
-            self._ringer.send(b"!")
+            self._wake_sender.send(b"!")
 
-    def _hush(self) -> None:
+    def _clear_poll(self) -> None:
         with suppress(OSError):
-            self._bell.recv(4096)
+            self._wake_receiver.recv(4096)
 
     def _changed(self) -> None:
-        for bell in list(self._hopes):
-            bell.ring()
+        for wakeup in list(self._hopes):
+            wakeup.wake()
 
     def deliver(self, index: int, result: Joined | Unfit) -> bool:
         with self._mutex:
@@ -309,7 +309,7 @@ class SyncLinks(Links):
                 return False
             again = self.arrived(index, result)
             self.flush()
-            self._left.ring()
+            self._tender_wakeup.wake()
             return again
 
     # The tender.
@@ -327,20 +327,20 @@ class SyncLinks(Links):
         """Read the replies that no thread waits for, and lose the links that are late with them."""
         pause = self.master_timeout / 2
         while not self.closed.is_set():
-            self._left.wait()
+            self._tender_wakeup.wait()
             began = clock()
             while not self.closed.wait(pause):
                 with self._mutex:
                     if self._reader is None:  # otherwise the reader reads and judges
                         for master in self.owing():
-                            self._look_after(master)
+                            self._serve(master)
                         self.waited(self.owing(), pause, clock() - began)
                     self._send_all()
                     began = clock()
                     if not self.owing():
                         break
 
-    def _look_after(self, master: Master) -> None:
+    def _serve(self, master: Master) -> None:
         self.read(master)
         if master.link is not None and master.link.blocked:
             self._dirty.add(master.index)  # no thread polls: try again

@@ -54,7 +54,7 @@ class World:
     def advance(self, seconds: float) -> None:
         """Let time pass, and wake the renewal service."""
         self.now += seconds
-        renewal_service._bell.ring()
+        renewal_service._wakeup.wake()
 
     until = staticmethod(until)
 

@@ -732,7 +732,7 @@ def test_a_reader_is_roused_when_another_thread_decides_its_round(
         lease = backend.acquire(("order:1",), 8.0, 0.0, "{}")
         until(lambda: links.usable() == 3, "all three are there")
         with links._mutex:
-            links._hush()  # of the rings for those that came
+            links._clear_poll()  # of the wake-ups for those that came
         links._poller = Robbed(links._poller)  # type: ignore[assignment]
         assert backend.release(lease) is True
         assert polls == [True]

@@ -9,7 +9,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 
 
-class Bell:
+class Wakeup:
     """Wake the thread that waits; several calls before a wait count as one.
 
     This is not an Event or a Condition: these acquire their mutex in Python, and an interrupt in
@@ -17,17 +17,17 @@ class Bell:
     interrupt.
     """
 
-    __slots__ = ("_rings",)
+    __slots__ = ("_calls",)
 
     def __init__(self) -> None:
-        self._rings: SimpleQueue[None] = SimpleQueue()
+        self._calls: SimpleQueue[None] = SimpleQueue()
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Wake the waiting thread, or make its next wait end immediately."""
-        if self._rings.empty():
-            self._rings.put(None)
+        if self._calls.empty():
+            self._calls.put(None)
 
     def wait(self, seconds: float | None = None) -> None:
         """Wait for a call, for at most that many seconds (None: no limit)."""
         with suppress(Empty):
-            self._rings.get(timeout=seconds)
+            self._calls.get(timeout=seconds)
