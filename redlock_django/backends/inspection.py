@@ -95,7 +95,7 @@ class ServerHealth:
 
 
 class QuorumHealth(NamedTuple):
-    """How many `servers` a shard has, how many are `counted`, and how many are `needed`.
+    """The number of `servers` of a shard, how many of them are `counted`, how many are `needed`.
 
     `label` begins a sentence about the shard ("group 2: "), and is "" where there is only one.
     """
@@ -126,8 +126,8 @@ def quorums(servers: Iterable[ServerHealth]) -> list[QuorumHealth]:
 class Listing:
     """Names of resources that are held, with the seconds left of each as far as they are known.
 
-    `about` is how many locks the fullest server lists, `stopped_at` how many names a search looked
-    at before it gave up, None where it looked at all.
+    `about` is how many locks the fullest server lists, `stopped_at` how many names a search
+    examined before it stopped, None where it examined all.
     """
 
     left: Mapping[str, float]
@@ -138,9 +138,9 @@ class Listing:
 class Inspection(ABC):
     """Asks the servers of a store about locks: a context manager, which closes what it opened.
 
-    A server that does not answer is not asked again: over several questions a server that hangs is
-    waited for once. None of it uses the connections of locks, and all of it blocks, for a few
-    seconds at most. It may be used from one thread at a time.
+    A server that does not answer is not asked again, so that a server that hangs costs one timeout
+    over several questions. An inspection does not use the connections of locks. Its methods block,
+    for a few seconds at most. Use it from one thread at a time.
     """
 
     def __init__(self, using: str, servers: Sequence[str]) -> None:
@@ -161,7 +161,7 @@ class Inspection(ABC):
     @property
     @abstractmethod
     def silent(self) -> Mapping[str, str]:
-        """The servers that could not be asked, by name, and why."""
+        """The servers that could not be asked, by name, each with the reason."""
 
     @abstractmethod
     def has_quorum(self, resource: str | None = None) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from redlock_django.backends.memory_master import MemoryMaster
 from redlock_django.engine.health import Health
 from redlock_django.engine.queries import Answer as QueryAnswer
-from redlock_django.engine.queries import Ask, Query
+from redlock_django.engine.queries import Query, SendQuery
 from redlock_django.wire.clock import wall_ns
 from redlock_django.wire.survey import Answer, Survey
 
@@ -23,8 +23,10 @@ class MemorySurvey(Survey):
         super().__init__((), backend.deployment, 0.0)
         self._backend = backend
 
-    def ask(self, work: Callable[[Ask], Answer], within: float | None = None) -> dict[int, Answer]:
-        return {index: work(_asker(master)) for index, master in self._up().items()}
+    def ask(
+        self, work: Callable[[SendQuery], Answer], within: float | None = None
+    ) -> dict[int, Answer]:
+        return {index: work(_sender(master)) for index, master in self._up().items()}
 
     def health(self) -> dict[int, Health]:
         return {index: self._health(index, master) for index, master in self._up().items()}
@@ -60,7 +62,7 @@ def reason(down: object) -> str:
     return down if isinstance(down, str) else "down"
 
 
-def _asker(master: MemoryMaster) -> Ask:
+def _sender(master: MemoryMaster) -> SendQuery:
     def send(query: Query[QueryAnswer], /) -> QueryAnswer:
         return query.read(master.eval(query.name, query.keys(), [0, *query.arguments()])[1:])
 

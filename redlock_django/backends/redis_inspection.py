@@ -1,4 +1,4 @@
-"""Held locks, forced release and health over N masters: a survey's answers, merged."""
+"""Inspection of N masters: held locks, forced release and health, merged from their answers."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from redlock_django.backends.redis_health import health_of
 from redlock_django.engine.commands import Deployment
 from redlock_django.engine.holders import Holding, Sighting, merge
 from redlock_django.engine.queries import (
-    Ask,
     FindHeld,
     ForceRelease,
     ListHeld,
     ReadLocks,
     ScanKeys,
     Search,
+    SendQuery,
     StoredLock,
 )
 from redlock_django.engine.quorum import Ballot, Tally, failed, quorum
@@ -32,12 +32,12 @@ from redlock_django.wire.clock import clock
 from redlock_django.wire.survey import Survey
 
 MAX_SEARCHED = 100_000
-"""The most names that one search looks at on each master, if SEARCH_TIME is not over before."""
+"""The most names that one search examines on each master; it stops after SEARCH_TIME, too."""
 
 SEARCH_TIME = 1.0  # seconds
-READ_TIME = 3.0  # seconds in which to read more than BATCH locks
+READ_TIME = 3.0  # seconds allowed for reading more than BATCH locks
 BATCH = 500  # locks read in one query
-STEP = 1000  # names looked at in one step of a search, while locks have to wait
+STEP = 1000  # names examined by one query; a master runs nothing else meanwhile
 
 
 class MasterInspection(Inspection):
@@ -84,7 +84,7 @@ class MasterInspection(Inspection):
         if search or scan:
             return self._search(search, scan)
         query = ListHeld(deployment=self._deployment, most=most, last_first=last_first)
-        pages = self._survey.ask(lambda ask: ask(query)).values()
+        pages = self._survey.ask(lambda send: send(query)).values()
         return Listing(
             left=_union(page.left for page in pages),
             about=max((page.held for page in pages), default=0),
@@ -93,11 +93,11 @@ class MasterInspection(Inspection):
 
     def _search(self, part: str, scan: bool) -> Listing:
         found = self._survey.ask(
-            lambda ask: _search(ask, self._deployment, part, scan),
+            lambda send: _search(send, self._deployment, part, scan),
             SEARCH_TIME + self._survey.timeout,
         )
         left = _union(names for names, _ in found.values())
-        stopped_at = max((looked for _, looked in found.values() if looked), default=None)
+        stopped_at = max((examined for _, examined in found.values() if examined), default=None)
         return Listing(left=left, about=len(left), stopped_at=stopped_at)
 
     def holdings(self, resources: Sequence[str]) -> list[Holding]:
@@ -110,8 +110,8 @@ class MasterInspection(Inspection):
             for start in range(0, len(resources), BATCH)
         ]
 
-        def read(ask: Ask) -> list[StoredLock | None]:
-            return [stored for query in queries for stored in ask(query)]
+        def read(send: SendQuery) -> list[StoredLock | None]:
+            return [stored for query in queries for stored in send(query)]
 
         answers = self._survey.ask(read, READ_TIME if len(queries) > 1 else None)
         holdings = []
@@ -156,7 +156,7 @@ class MasterInspection(Inspection):
     def _release(self, resource: str, value: bytes) -> Tally:
         """Delete the lock that has this value on every master."""
         query = ForceRelease(deployment=self._deployment, resource=resource, value=value)
-        votes = self._survey.ask(lambda ask: ask(query))
+        votes = self._survey.ask(lambda send: send(query))
         tally = Tally(len(self.servers))
         for index in range(len(self.servers)):
             reason = self._survey.silent.get(index, "did not answer")
@@ -180,24 +180,24 @@ class MasterInspection(Inspection):
 
 
 def _search(
-    ask: Ask, deployment: Deployment, part: str, scan: bool
+    send: SendQuery, deployment: Deployment, part: str, scan: bool
 ) -> tuple[dict[bytes, float], int | None]:
     """Search the index of one master, or all its keys.
 
-    Return the names, and how many were looked at if there are more.
+    Return the names, and how many were examined, None if all were.
     """
     kind: type[Search] = ScanKeys if scan else FindHeld
     found: dict[bytes, float] = {}
     until = clock() + SEARCH_TIME
-    looked, cursor = 0, "0"
-    while looked < MAX_SEARCHED and len(found) < inspection.MAX_LISTED and clock() < until:
-        step = ask(kind(deployment=deployment, part=part, cursor=cursor, step=STEP))
+    examined, cursor = 0, "0"
+    while examined < MAX_SEARCHED and len(found) < inspection.MAX_LISTED and clock() < until:
+        step = send(kind(deployment=deployment, part=part, cursor=cursor, step=STEP))
         found |= step.left
         cursor = step.cursor
-        looked += STEP
+        examined += STEP
         if cursor == "0":
             return found, None
-    return found, looked
+    return found, examined
 
 
 def _union(every: Iterable[Mapping[bytes, float]]) -> dict[str, float]:

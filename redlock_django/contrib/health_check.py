@@ -1,4 +1,4 @@
-"""django-health-check 4: are there enough masters to take locks?"""
+"""A check for django-health-check 4: are enough masters up to acquire locks?"""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ except ImportError as error:
 
 @dataclass
 class Redlock(HealthCheck):
-    """Unavailable where too few masters can be counted for a quorum; asks them all.
+    """Fail if fewer masters than a quorum can be counted; every run asks all of them.
 
-    A minority that cannot be counted costs locks nothing. It is an error only with `warn`: for
-    who watches, not for a load balancer, since the package answers a warning with 500 too.
+    Locks do not suffer from a minority that cannot be counted, so it is reported only with `warn`.
+    Use `warn` for monitoring, not for a load balancer: the package answers a warning with 500, too.
     """
 
     using: str = "default"
     warn: bool = False
 
     async def run(self) -> None:
-        """Ask the masters; raises ServiceUnavailable, ServiceWarning, InvalidRedlock."""
+        """Ask the masters. Raises ServiceUnavailable, ServiceWarning, InvalidRedlock."""
         statuses = await asyncio.to_thread(master_status, self.using)
         bad = [status for status in statuses if not status.counted]
         counted = len(statuses) - len(bad)
@@ -37,15 +37,16 @@ class Redlock(HealthCheck):
             if one.counted < one.needed:
                 raise ServiceUnavailable(
                     f"{one.label}{one.counted} of {one.servers} masters are counted, and "
-                    f"{one.needed} must agree: {_told(bad)}"
+                    f"{one.needed} must agree: {_reasons(bad)}"
                 )
         if bad and self.warn:
             raise ServiceWarning(
-                f"{counted} of {len(statuses)} masters are counted, which is enough: {_told(bad)}"
+                f"{counted} of {len(statuses)} masters are counted, which is enough: "
+                f"{_reasons(bad)}"
             )
 
 
-def _told(bad: list[ServerHealth]) -> str:
+def _reasons(bad: list[ServerHealth]) -> str:
     return "; ".join(
         f"{status.name} " + ", ".join(text for _, text in status.faults) for status in bad
     )

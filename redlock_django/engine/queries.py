@@ -1,6 +1,7 @@
 """The queries of inspection that are sent to a master, and the meaning of each answer.
 
-Every query is one Lua script of `lua/`, its KEYS, its ARGV, and the reading of its reply.
+A query is one Lua script of `lua/`, its KEYS, its ARGV, and a method that reads the reply. Queries
+travel on connections of their own, never on the links of locks.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ class Query(Generic[Answer]):
         return []
 
     def read(self, reply: Sequence[Any]) -> Answer:
-        """Return what a reply means. `reply` begins with the status: the round's number is off."""
+        """Return the answer that a reply contains; `reply` begins with the status."""
         raise NotImplementedError
 
 
-class Ask(Protocol):
-    """Sends a query to one master and returns its answer."""
+class SendQuery(Protocol):
+    """A function that sends a query to one master and returns its answer."""
 
     def __call__(self, query: Query[Answer], /) -> Answer: ...
 
@@ -70,8 +71,8 @@ class ListHeld(Query[HeldPage]):
         return HeldPage(held, _seconds_left(pairs))
 
 
-class Step(NamedTuple):
-    """One step of a search: the names found with the seconds left of each, and where to go on.
+class SearchStep(NamedTuple):
+    """One step of a search: the names found with the seconds left of each, and the next cursor.
 
     `cursor` is "0" after the last step. The time left is 0.0 where the search does not learn it.
     """
@@ -81,10 +82,10 @@ class Step(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Search(Query[Step]):
+class Search(Query[SearchStep]):
     """Search for names that contain `part`, from `cursor` on ("0" first).
 
-    Every character of `part` stands for itself. One step looks at about `step` names.
+    Every character of `part` is taken literally. One query examines about `step` names.
     """
 
     part: str
@@ -110,9 +111,9 @@ class FindHeld(Search):
     def keys(self) -> list[str]:
         return [self.deployment.held]
 
-    def read(self, reply: Sequence[Any]) -> Step:
+    def read(self, reply: Sequence[Any]) -> SearchStep:
         _, _, cursor, *pairs = reply
-        return Step(cursor.decode(), _seconds_left(pairs))
+        return SearchStep(cursor.decode(), _seconds_left(pairs))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,10 +122,10 @@ class ScanKeys(Search):
 
     name: ClassVar[str] = "scan"
 
-    def read(self, reply: Sequence[Any]) -> Step:
+    def read(self, reply: Sequence[Any]) -> SearchStep:
         _, _, cursor, *keys = reply
         prefix = self._prefix().encode()
-        return Step(cursor.decode(), {key.removeprefix(prefix): 0.0 for key in keys})
+        return SearchStep(cursor.decode(), {key.removeprefix(prefix): 0.0 for key in keys})
 
     def _prefix(self) -> str:
         return self.deployment.lock("")
@@ -171,7 +172,7 @@ class MasterFacts(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadFacts(Query[MasterFacts]):
-    """Ask a master what it has for locks and what its ACL allows; changes nothing."""
+    """Read a master's marker, how many locks it lists and what its ACL forbids; changes nothing."""
 
     name: ClassVar[str] = "health"
 

@@ -1,4 +1,4 @@
-"""How the servers are: up or silent, trusted or not, and what is wrong with them for locks."""
+"""The health of the servers: up or silent, trusted or not, and their faults."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Which locks are held, and by whom.
 
-Nothing here uses the connections that locks travel on, and none of it may be called inside a
-running event loop.
+None of these functions uses the connections of locks, and none may be called inside a running
+event loop.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def held_locks(
     `order` is one of ORDERS. `search` is a part of the resource name, in the same case. `scan`
     looks at every key of the servers, and so finds locks that other clients have set and that no
     client of ours has met. Servers that do not answer are reported in the result, never raised.
-    `inspection` is one that is open already, so that a server that hangs is waited for once.
+    Pass an open `inspection` to ask several questions with one timeout for a server that hangs.
 
     Raises InvalidRedlock, ValueError.
     """
@@ -74,5 +74,5 @@ def nearest_held(resource: str, using: str = "default") -> list[str]:
 
 
 def inspection_of(using: str, inspection: Inspection | None) -> AbstractContextManager[Inspection]:
-    """Return the inspection that is open already, or a new one, which ends with its block."""
+    """Return the open inspection if there is one, otherwise a new one that ends with its block."""
     return nullcontext(inspection) if inspection is not None else locks[using].backend.inspect()

@@ -1,7 +1,7 @@
-"""Ask every master something at once, apart from the links that locks travel on.
+"""Send queries to all masters at once, on connections of their own.
 
-Inspection may ask for a lot, and must not hold up a lock. Each master has a connection and a
-thread of its own, so one that hangs only stays silent.
+Inspection may ask for a lot, and must not delay a lock. Each master has a connection and a thread
+of its own, so a master that hangs delays no other.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from redis.exceptions import RedisError
 from redlock_django.engine.commands import Deployment, script
 from redlock_django.engine.health import Health
 from redlock_django.engine.queries import Answer as QueryAnswer
-from redlock_django.engine.queries import Ask, Query, ReadFacts
+from redlock_django.engine.queries import Query, ReadFacts, SendQuery
 from redlock_django.wire.acl import forbidden
 from redlock_django.wire.address import Address
 from redlock_django.wire.clock import clock
@@ -28,11 +28,11 @@ Answer = TypeVar("Answer")
 
 
 class _Forbidden(Unfit):
-    """The master's ACL forbids to ask it."""
+    """The ACL of the master forbids the query."""
 
 
 class Survey:
-    """Asks all masters: a context manager, which closes its connections when it ends.
+    """A context manager that sends queries to all masters and closes its connections at the end.
 
     `silent` maps the index of each master that could not be asked to the reason; it is not asked
     again. `forbidden` are those of them whose ACL is the reason. `timeout` in seconds, for each
@@ -61,16 +61,18 @@ class Survey:
     ) -> None:
         self._closed.set()
         for index, connection in self._connections.items():
-            if index not in self.silent:  # else its thread may be in there, and closes it
+            if index not in self.silent:  # otherwise its thread may be using it, and closes it
                 connection.disconnect()
 
-    def ask(self, work: Callable[[Ask], Answer], within: float | None = None) -> dict[int, Answer]:
+    def ask(
+        self, work: Callable[[SendQuery], Answer], within: float | None = None
+    ) -> dict[int, Answer]:
         """Return the answers of the masters that gave one within so many seconds, by index.
 
         `work` runs once for each master, in a thread of its own, with a function that sends a
         query to that master. `within` is `timeout` if left out.
         """
-        return self._each(lambda connection: work(_asker(connection)), within)
+        return self._each(lambda connection: work(_sender(connection)), within)
 
     def health(self) -> dict[int, Health]:
         """Return what each master that answers reports of itself, by index."""
@@ -134,7 +136,7 @@ class Survey:
             connection.disconnect()
 
 
-def _asker(connection: Any) -> Ask:
+def _sender(connection: Any) -> SendQuery:
     def send(query: Query[QueryAnswer], /) -> QueryAnswer:
         keys = query.keys()
         sent = ("EVAL", script(query.name)[0], len(keys), *keys, 0, *query.arguments())
@@ -153,7 +155,7 @@ def _health(connection: Any, deployment: Deployment) -> Health:
     query = ReadFacts(deployment=deployment)
     text, sha = script(query.name)
     keys = query.keys()
-    # By the three commands that locks and inspection run a script with.
+    # With the three commands by which locks and inspection run scripts: the ACL must allow all.
     _, _, reply = ask(
         connection,
         ("SCRIPT", "LOAD", text),
