@@ -1,4 +1,4 @@
-"""What the tests of views share: URLs of their own, and what happened in which order."""
+"""Fixtures for tests of views: a URLconf for each test, and a record of what happened when."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ LOCK_MIDDLEWARE = "redlock_django.middleware.LockMiddleware"
 
 @pytest.fixture
 def memory(settings: Settings) -> None:
-    """Locks in this process only."""
+    """Keep the locks in the memory of this process."""
     settings.REDLOCK = {"default": {"BACKEND": MEMORY}}
 
 
 @pytest.fixture
 def urls(settings: Settings) -> Iterator[Callable[..., None]]:
-    """Make these patterns the site's whole URLconf."""
+    """Return a function that makes its patterns the whole URLconf of the site."""
     made = ModuleType("urls_of_a_test")
     sys.modules[made.__name__] = made
 
@@ -49,7 +49,7 @@ def urls(settings: Settings) -> Iterator[Callable[..., None]]:
 
 @pytest.fixture
 def happened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What happened to the lock and to the database, in order."""
+    """The calls of the lock and of the database connection, in order."""
     seen: list[str] = []
 
     def spy(target: Any, name: str, word: str) -> None:
@@ -74,7 +74,7 @@ def happened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def sees_commits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let SQLite pass for PostgreSQL at READ COMMITTED."""
+    """Make SQLite pass for PostgreSQL at READ COMMITTED."""
     for module in (transactions, sys.modules.get("redlock_django.checks.views")):
         if module is not None:
             monkeypatch.setattr(module, "sees_commits", lambda connection: True)
@@ -82,7 +82,7 @@ def sees_commits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def lose_locks() -> Callable[[], None]:
-    """Let the time of every lease run out, without waiting for it."""
+    """Return a function that makes every lease expire, without waiting."""
 
     def lose() -> None:
         backend = locks["default"].backend
@@ -95,13 +95,13 @@ def lose_locks() -> Callable[[], None]:
 
 @pytest.fixture
 def held_elsewhere() -> Callable[[str], AbstractContextManager[None]]:
-    """Let somebody else hold a lock."""
+    """Return a context manager that makes another client hold a lock."""
     return testing.held_elsewhere
 
 
 @pytest.fixture
 def is_free() -> Callable[[str], bool]:
-    """Whether somebody else could take a lock now."""
+    """Return a function that returns whether another client could acquire a lock now."""
 
     def ask(name: str) -> bool:
         backend = locks["default"].backend

@@ -1,4 +1,4 @@
-"""Whatever a client sends: 400, 413, or a key of its own. Never somebody else's, never a 500."""
+"""Hostile input: the answer is 400, 413, or a separate key; never the key of other input or 500."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _site(settings: Settings, memory: None, urls: Urls) -> None:
 
 @pytest.fixture
 def keys() -> Iterator[list[str]]:
-    """The resources that were locked."""
+    """The resources that were locked, in order."""
     seen: list[str] = []
 
     def note(sender: Any, resources: tuple[str, ...], **_: Any) -> None:
@@ -53,7 +53,7 @@ def keys() -> Iterator[list[str]]:
 
 @pytest.fixture
 def client() -> Client:
-    # What is raised becomes an answer, as with a real server.
+    # Exceptions become responses, as on a real server.
     return Client(raise_request_exception=False)
 
 
@@ -121,8 +121,8 @@ LOOKALIKES = [
 ]  # fmt: skip
 
 
-def texts(client: Client) -> dict[str, Callable[[str], Any]]:
-    """Ways to send a text."""
+def senders(client: Client) -> dict[str, Callable[[str], Any]]:
+    """Return functions that send a string to the site, by the part of the request they use."""
     return {
         "json": lambda text: client.post(
             "/json/", json.dumps({"a": {"b": text}}), content_type="application/json"
@@ -135,15 +135,15 @@ def texts(client: Client) -> dict[str, Callable[[str], Any]]:
 
 @pytest.mark.parametrize("way", ["json", "get", "post", "url"])
 def test_every_string_has_its_own_key(client: Client, keys: list[str], way: str) -> None:
-    send = texts(client)[way]
-    told = [text for text in LOOKALIKES if send(text).status_code == 200]
-    assert len(told) >= len(LOOKALIKES) - 2  # what a URL cannot carry
-    assert len(set(keys)) == len(keys) == len(told)
+    send = senders(client)[way]
+    accepted = [text for text in LOOKALIKES if send(text).status_code == 200]
+    assert len(accepted) >= len(LOOKALIKES) - 2  # a URL cannot contain every string
+    assert len(set(keys)) == len(keys) == len(accepted)
     for key in keys:
         assert key.startswith("order:")
         assert key.isprintable()
         assert not set(key) & set("*?[]{}<>\"\\ '") - {"'"}
-        # The end is where the template puts it, or a hash.
+        # The key ends as the template says, or with a hash.
         assert key.endswith(":end") or "~" in key
 
 
@@ -156,5 +156,5 @@ def test_a_number_is_one_key_or_refused(client: Client, keys: list[str], text: s
 
 def test_two_unicode_forms_of_a_string_are_one_key(client: Client, keys: list[str]) -> None:
     for text in ("é", "e\u0301"):
-        texts(client)["json"](text)
+        senders(client)["json"](text)
     assert len(set(keys)) == 1

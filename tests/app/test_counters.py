@@ -1,4 +1,4 @@
-"""What a process counts, and what its log says: once for each thing that happened."""
+"""Counters and log records: every event is counted and logged once."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def backend(settings: Settings) -> MemoryBackend:
 
 
 @pytest.fixture
-def still(backend: MemoryBackend) -> Callable[[float], None]:
-    """Let the backend's clock stand still, and give what moves it."""
+def advance_clock(backend: MemoryBackend) -> Callable[[float], None]:
+    """Stop the clock of the backend, and return a function that advances it."""
     now = [1000.0]
 
     def advance(seconds: float) -> None:
@@ -57,7 +57,7 @@ def still(backend: MemoryBackend) -> Callable[[float], None]:
 
 
 def counted() -> dict[str, float]:
-    """The numbers that are not 0."""
+    """Return the counters that are not 0."""
     counts = counters["default"]
     numbers = {name: getattr(counts, name) for name in counter_types()}
     return {name: number for name, number in numbers.items() if number}
@@ -67,10 +67,10 @@ def test_every_number_is_described() -> None:
     assert all(getattr(Counts(), name) == 0 for name in counter_types())
 
 
-def test_a_lock_acquired_and_released(still: Callable[[float], None]) -> None:
+def test_a_lock_acquired_and_released(advance_clock: Callable[[float], None]) -> None:
     for _ in range(3):
         with lock(R, "order:2"):
-            still(2)
+            advance_clock(2)
     assert counted() == {"acquired": 3, "released": 3, "held_seconds": 6}
 
 
@@ -123,7 +123,7 @@ def test_continuing_without_a_lock_counts_as_unavailable(settings: Settings) -> 
 
 
 def test_waits_and_their_seconds(
-    backend: MemoryBackend, still: Callable[[float], None], held_elsewhere: Elsewhere
+    backend: MemoryBackend, advance_clock: Callable[[float], None], held_elsewhere: Elsewhere
 ) -> None:
     backend.acquire((R,), 5, 0, "{}")
     with lock(R, wait=20):
@@ -139,9 +139,9 @@ def test_waits_and_their_seconds(
     assert caught.value.waited == pytest.approx(3, abs=0.2)
 
 
-def test_lost_and_released_late(still: Callable[[float], None]) -> None:
+def test_lost_and_released_late(advance_clock: Callable[[float], None]) -> None:
     with lock(R, ttl=5) as held:
-        still(6)
+        advance_clock(6)
         with pytest.raises(LockLost):
             held.ensure_held()
         assert counted() == {"acquired": 1, "lost": 1, "held_seconds": 6}
@@ -214,7 +214,7 @@ def test_a_forked_child_begins_at_zero() -> None:
     with lock(R):
         pass
     assert counters["default"].acquired == 1
-    with counters._mutex:  # as another thread of the parent may have it
+    with counters._mutex:  # as another thread of the parent may hold it
         child = os.fork()
         if child == 0:
             code = 1
@@ -238,11 +238,11 @@ FIELDS = {"resource", "using", "fingerprint", "waited", "held", "reason", "maste
 
 
 def test_acquire_and_release_are_logged_at_debug(
-    still: Callable[[float], None], caplog: pytest.LogCaptureFixture
+    advance_clock: Callable[[float], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG, "redlock_django"), lock("a", "b") as held:
         fingerprint, token = held.fingerprint, held._require_lease().lease.token
-        still(2)
+        advance_clock(2)
     took, gave = caplog.records
     common = {"resource": "a, b", "using": "default", "fingerprint": fingerprint}
     assert (took.levelno, fields(took)) == (logging.DEBUG, {**common, "waited": 0.0})
@@ -268,11 +268,11 @@ def test_a_missing_quorum_is_logged_as_an_error_and_a_held_lock_is_not(
 
 
 def test_a_lost_lock_is_a_warning(
-    still: Callable[[float], None], caplog: pytest.LogCaptureFixture
+    advance_clock: Callable[[float], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     held = lock(R).acquire()
     fingerprint = held.fingerprint
-    still(11)
+    advance_clock(11)
     assert not held.locked
     [record] = [r for r in caplog.records if r.levelno > logging.DEBUG]
     assert record.levelno == logging.WARNING

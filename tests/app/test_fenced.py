@@ -1,4 +1,4 @@
-"""Fenced rows: the newest holder's writes count, a late one's never."""
+"""Fenced rows: the newest holder can write, a late holder cannot."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def balance(account: Account) -> int:
 
 @pytest.fixture
 def late() -> Lock:
-    """A holder whose time ran out without its notice, so that there may be a newer one."""
+    """A holder whose lease has expired unnoticed, so that a newer holder is possible."""
     held = lock("account:1").acquire()
     backend = locks["default"].backend
     assert isinstance(backend, MemoryBackend)
@@ -144,7 +144,7 @@ def test_all_rows_or_none(account: Account, late: Lock) -> None:
     with transaction.atomic():
         with pytest.raises(LockLost):
             both.fenced(late).update(balance=0)
-        assert Account.objects.count() == 2  # the transaction is still good
+        assert Account.objects.count() == 2  # the transaction can still be used
     assert [balance(account), balance(other)] == [100, 100]
     with lock("account:1") as held:
         assert both.fenced(held).update(balance=5) == 2
@@ -231,7 +231,7 @@ def test_a_plain_save_does_not_lower_the_fence(account: Account) -> None:
     with lock("account:1") as held:
         rows(account).fenced(held).update(balance=70)
         fence = held.fence
-    assert account.fence == 0  # as it was read
+    assert account.fence == 0  # the value from the read
     account.balance = 1
     account.save()
     stored = Account.objects.get(pk=account.pk)

@@ -1,4 +1,4 @@
-"""The lock a user holds, over five masters in this process and with a clock of our own."""
+"""`Lock`, with five masters in this process and a clock that the tests control."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ Configure = Callable[..., MemoryBackend]
 
 
 class Time:
-    """A clock that stands still until it is told otherwise."""
+    """A clock that moves only when a test advances it."""
 
     def __init__(self) -> None:
         self.now = 1_000_000.0
@@ -66,7 +66,7 @@ def clock() -> Time:
 
 @pytest.fixture
 def configure(settings: Settings, clock: Time) -> Configure:
-    """Set REDLOCK['default'] anew, and put its backend and its masters on `clock`."""
+    """Return a function that sets REDLOCK, with the backend and its masters on `clock`."""
 
     def set_up(**section: Any) -> MemoryBackend:
         settings.REDLOCK = {"default": {"BACKEND": MEMORY, "MASTERS": FIVE, **section}}
@@ -86,8 +86,8 @@ def backend(configure: Configure) -> MemoryBackend:
 
 
 @pytest.fixture
-def told() -> Iterator[list[tuple[str, dict[str, Any]]]]:
-    """Every signal of ours, in order, with what it said."""
+def sent_signals() -> Iterator[list[tuple[str, dict[str, Any]]]]:
+    """Every signal about locks, in order: its name and its arguments."""
     heard: list[tuple[str, dict[str, Any]]] = []
     signals = {
         "acquired": lock_acquired,
@@ -98,8 +98,8 @@ def told() -> Iterator[list[tuple[str, dict[str, Any]]]]:
     receivers: list[tuple[Signal, Callable[..., None]]] = []
     for name, signal in signals.items():
 
-        def receive(*, _name: str = name, signal: Signal, **said: Any) -> None:
-            heard.append((_name, said))
+        def receive(*, _name: str = name, signal: Signal, **arguments: Any) -> None:
+            heard.append((_name, arguments))
 
         signal.connect(receive, weak=False)
         receivers.append((signal, receive))
@@ -108,24 +108,24 @@ def told() -> Iterator[list[tuple[str, dict[str, Any]]]]:
         signal.disconnect(receiver)
 
 
-Told = list[tuple[str, dict[str, Any]]]
+SentSignals = list[tuple[str, dict[str, Any]]]
 
 
-def names(told: Told) -> list[str]:
-    return [name for name, _ in told]
+def names(sent_signals: SentSignals) -> list[str]:
+    return [name for name, _ in sent_signals]
 
 
-async def settle(told: Told, many: int) -> None:
-    """Let the loop run until that many signals have come, and see that no more do."""
+async def settle(sent_signals: SentSignals, many: int) -> None:
+    """Run the loop until that many signals have been received; fail if there are more."""
     async with asyncio.timeout(5):
-        while len(told) < many:  # noqa: ASYNC110 - receivers run in threads too
+        while len(sent_signals) < many:  # noqa: ASYNC110 - receivers run in threads too
             await asyncio.sleep(0.001)
     await asyncio.sleep(0.01)
-    assert len(told) == many
+    assert len(sent_signals) == many
 
 
 def keys(backend: MemoryBackend, resource: str = R) -> list[str]:
-    """The lock's value on each master that has it."""
+    """Return the value of the lock on each master that has it."""
     found = [master.get(backend.deployment.lock(resource)) for master in backend.masters]
     return [value.decode() for value in found if value is not None]
 
@@ -135,13 +135,13 @@ def pttls(backend: MemoryBackend, resource: str = R) -> set[int]:
 
 
 def steal(backend: MemoryBackend, masters: int, resource: str = R) -> None:
-    """Put somebody else's lock on the first masters."""
+    """Put another client's lock on the first masters."""
     for master in backend.masters[:masters]:
-        master.set(backend.deployment.lock(resource), b"somebody else", 30_000)
+        master.set(backend.deployment.lock(resource), b"another client", 30_000)
 
 
 def in_thread(work: Callable[[], Any]) -> Any:
-    """What `work` gives or raises in a thread of its own."""
+    """Call `work` in a new thread, and return or raise what it does."""
     came: list[Any] = []
 
     def run() -> None:
@@ -160,7 +160,7 @@ def in_thread(work: Callable[[], Any]) -> Any:
     return result
 
 
-# Taking and giving back.
+# Acquire and release.
 
 
 def test_with_block_holds_and_frees(backend: MemoryBackend) -> None:
@@ -223,13 +223,13 @@ def test_a_lock_object_can_be_used_again(backend: MemoryBackend) -> None:
     assert len(values) == 3, "a token must be fresh for every acquire"
 
 
-def test_release_twice_and_without_acquire_is_false(told: Told) -> None:
+def test_release_twice_and_without_acquire_is_false(sent_signals: SentSignals) -> None:
     held = lock(R)
     assert held.release() is False
     held.acquire()
     assert held.release() is True
     assert held.release() is False
-    assert names(told) == ["acquired", "released"]
+    assert names(sent_signals) == ["acquired", "released"]
 
 
 async def test_arelease_twice_and_without_aacquire_is_false() -> None:
@@ -260,7 +260,7 @@ def test_refused_while_another_client_holds_it(backend: MemoryBackend) -> None:
     assert caught.value.resource == R
     assert caught.value.retry_after == pytest.approx(30)
     assert len(caught.value.tally) == 5
-    assert len(keys(backend)) == 3, "what the refused round had set must be gone"
+    assert len(keys(backend)) == 3, "the keys that the refused round set must be gone"
 
 
 async def test_refused_in_a_coroutine(backend: MemoryBackend) -> None:
@@ -345,7 +345,7 @@ def test_several_resources_all_or_nothing(backend: MemoryBackend) -> None:
 def test_several_resources_are_asked_for_in_one_order(
     backend: MemoryBackend, resources: tuple[str, str]
 ) -> None:
-    # Else two that wait for both are each called for what the other has been promised.
+    # Otherwise, of two waiters for both, each could be granted the turn at a different resource.
     for resource in resources:
         steal(backend, 3, resource)
     with pytest.raises(ResourceLocked) as refused:
@@ -355,7 +355,7 @@ def test_several_resources_are_asked_for_in_one_order(
 
 def test_the_fence_only_grows(backend: MemoryBackend, clock: Time) -> None:
     seen = []
-    for step in (0, 5, 4.7, 100):  # the masters' clock may go back a little
+    for step in (0, 5, 4.7, 100):  # the clock of the masters may go back a little
         with lock(R) as held:
             seen.append(held.fence)
             assert held.fences == {R: held.fence}
@@ -364,11 +364,11 @@ def test_the_fence_only_grows(backend: MemoryBackend, clock: Time) -> None:
     assert len(seen) == 4
 
 
-# Going on without a lock.
+# Continuing without a lock.
 
 
 def test_proceed_runs_unlocked(
-    configure: Configure, told: Told, caplog: pytest.LogCaptureFixture
+    configure: Configure, sent_signals: SentSignals, caplog: pytest.LogCaptureFixture
 ) -> None:
     backend = configure(ON_UNAVAILABLE="proceed")
     backend.down = [True] * 5
@@ -381,10 +381,10 @@ def test_proceed_runs_unlocked(
     [record] = [r for r in caplog.records if r.levelno == logging.ERROR]
     assert "WITHOUT a lock" in record.getMessage()
     assert record.__dict__["resource"] == R
-    assert names(told) == ["refused"]
+    assert names(sent_signals) == ["refused"]
     backend.down = [False] * 5
     with held:
-        assert held.locked, "a lock object that went on without must be able to lock again"
+        assert held.locked, "a Lock object that continued without a lock must be able to lock later"
     with pytest.raises(NotHeld):
         held.ensure_held()
 
@@ -404,10 +404,12 @@ def test_proceed_still_refuses_a_held_resource(configure: Configure) -> None:
         lock(R).acquire()
 
 
-# Taking what one holds already.
+# Acquiring a resource that is held already.
 
 
-def test_acquiring_again_suggests_reentrant(backend: MemoryBackend, told: Told) -> None:
+def test_acquiring_again_suggests_reentrant(
+    backend: MemoryBackend, sent_signals: SentSignals
+) -> None:
     with lock(R) as outer:
         before = keys(backend)
         with pytest.raises(AlreadyHeld, match="reentrant=True") as caught:
@@ -415,7 +417,7 @@ def test_acquiring_again_suggests_reentrant(backend: MemoryBackend, told: Told) 
         assert caught.value.resource == R
         assert keys(backend) == before
         outer.ensure_held()
-    assert names(told) == ["acquired", "released"]
+    assert names(sent_signals) == ["acquired", "released"]
 
 
 def test_acquiring_again_with_the_same_object_keeps_it(backend: MemoryBackend) -> None:
@@ -427,7 +429,7 @@ def test_acquiring_again_with_the_same_object_keeps_it(backend: MemoryBackend) -
     assert held.release() is True
 
 
-def test_reentrant_is_counted(backend: MemoryBackend, told: Told) -> None:
+def test_reentrant_is_counted(backend: MemoryBackend, sent_signals: SentSignals) -> None:
     with lock(R, reentrant=True) as outer:
         with lock(R, reentrant=True) as inner:
             assert inner.fence == outer.fence
@@ -439,13 +441,13 @@ def test_reentrant_is_counted(backend: MemoryBackend, told: Told) -> None:
         outer.ensure_held()
         assert len(keys(backend)) == 5
     assert keys(backend) == []
-    assert names(told) == ["acquired", "released"]
+    assert names(sent_signals) == ["acquired", "released"]
 
 
 def test_reentrant_over_an_outer_one_that_is_not(backend: MemoryBackend) -> None:
     outer = lock(R).acquire()
     inner = lock(R, reentrant=True).acquire()
-    assert outer.release() is False, "the inner one still holds it"
+    assert outer.release() is False, "the inner lock still holds it"
     assert len(keys(backend)) == 5
     inner.ensure_held()
     assert inner.release() is True
@@ -519,7 +521,7 @@ def test_a_lost_lock_can_be_acquired_again(clock: Time) -> None:
         second.ensure_held()
 
 
-# In a running loop.
+# Inside a running loop.
 
 
 async def test_sync_calls_refuse_inside_a_loop(backend: MemoryBackend, sent: list[str]) -> None:
@@ -532,15 +534,15 @@ async def test_sync_calls_refuse_inside_a_loop(backend: MemoryBackend, sent: lis
     await held.aacquire()
     with pytest.raises(SynchronousOnlyOperation):
         held.extend()
-    held.release()  # never waits, so it may
+    held.release()  # allowed, because it never blocks
     assert keys(backend) == []
 
 
-# Losing it.
+# Loss.
 
 
 def test_lost_when_its_lease_expires(
-    backend: MemoryBackend, clock: Time, told: Told, caplog: pytest.LogCaptureFixture
+    backend: MemoryBackend, clock: Time, sent_signals: SentSignals, caplog: pytest.LogCaptureFixture
 ) -> None:
     held = lock(R).acquire()
     clock.advance(9.897)
@@ -555,13 +557,13 @@ def test_lost_when_its_lease_expires(
     with pytest.raises(LockLost):
         held.extend()
     assert held.release() is False
-    assert keys(backend) == [], "what was left of it must be freed"
-    assert names(told) == ["acquired", "lost"]
-    assert told[1][1] == {
+    assert keys(backend) == [], "the remaining keys must be released"
+    assert names(sent_signals) == ["acquired", "lost"]
+    assert sent_signals[1][1] == {
         "sender": Lock,
         "using": "default",
         "resources": (R,),
-        "fingerprint": told[0][1]["fingerprint"],
+        "fingerprint": sent_signals[0][1]["fingerprint"],
         "holder": {},
         "held": pytest.approx(9.899),
         "reason": "its lease expired",
@@ -579,14 +581,16 @@ def test_extend_never_revives_an_expired_lock(backend: MemoryBackend, clock: Tim
     assert keys(backend) == []
 
 
-def test_extend_of_a_lock_that_a_majority_forgot(backend: MemoryBackend, told: Told) -> None:
+def test_extend_of_a_lock_that_a_majority_forgot(
+    backend: MemoryBackend, sent_signals: SentSignals
+) -> None:
     held = lock(R).acquire()
     for master in backend.masters[:3]:
         del master.strings[backend.deployment.lock(R)]
     with pytest.raises(LockLost, match="a majority of the masters lost it"):
         held.extend()
     assert keys(backend) == []
-    assert names(told) == ["acquired", "lost"]
+    assert names(sent_signals) == ["acquired", "lost"]
 
 
 async def test_aextend_of_a_lock_that_another_client_acquired(backend: MemoryBackend) -> None:
@@ -594,7 +598,9 @@ async def test_aextend_of_a_lock_that_another_client_acquired(backend: MemoryBac
     steal(backend, 3)
     with pytest.raises(LockLost):
         await held.aextend()
-    assert keys(backend) == ["somebody else"] * 3, "another's lock must never be deleted"
+    assert keys(backend) == ["another client"] * 3, (
+        "the lock of another client must never be deleted"
+    )
 
 
 def test_extend_without_quorum_keeps_what_is_left(backend: MemoryBackend, clock: Time) -> None:
@@ -610,32 +616,34 @@ def test_extend_never_shortens(backend: MemoryBackend, clock: Time) -> None:
     held = lock(R).acquire()
     clock.advance(1)
     assert held.extend(0.6) == pytest.approx(8.898)
-    assert pttls(backend) == {9_000}, "we still count on what the first acquire promised"
+    assert pttls(backend) == {9_000}, "the validity granted by acquire() must not be shortened"
     with pytest.raises(ResourceLocked):
         in_thread(lock(R).acquire)
 
 
 def test_release_of_a_lock_that_a_majority_forgot_is_a_loss(
-    backend: MemoryBackend, told: Told
+    backend: MemoryBackend, sent_signals: SentSignals
 ) -> None:
     held = lock(R).acquire()
     steal(backend, 3)
     assert held.release() is False
-    assert names(told) == ["acquired", "lost"]
-    assert keys(backend) == ["somebody else"] * 3
+    assert names(sent_signals) == ["acquired", "lost"]
+    assert keys(backend) == ["another client"] * 3
 
 
-def test_release_without_quorum_is_unknown(backend: MemoryBackend, told: Told) -> None:
+def test_release_without_quorum_is_unknown(
+    backend: MemoryBackend, sent_signals: SentSignals
+) -> None:
     held = lock(R).acquire()
     backend.down = [True] * 3 + [False] * 2
     assert held.release() is False
-    assert names(told) == ["acquired", "released"]
+    assert names(sent_signals) == ["acquired", "released"]
 
 
 # Signals.
 
 
-def test_arguments_of_the_signals(told: Told) -> None:
+def test_arguments_of_the_signals(sent_signals: SentSignals) -> None:
     with lock("a", "b", holder={"path": "/x/"}) as held:
         fingerprint = held.fingerprint
         with pytest.raises(ResourceLocked) as caught:
@@ -643,31 +651,31 @@ def test_arguments_of_the_signals(told: Told) -> None:
     said = {"sender": Lock, "using": "default"}
     ours = {"resources": ("a", "b"), "fingerprint": fingerprint, "holder": {"path": "/x/"}}
     why = {"reason": "b: held by another client", "error": caught.value}
-    assert told == [
+    assert sent_signals == [
         ("acquired", {**said, **ours, "waited": 0.0}),
         ("refused", {**said, "resources": ("b",), "holder": {}, **why, "waited": 0.0}),
         ("released", {**said, **ours, "held": 0.0, "freed": True}),
     ]
 
 
-async def test_signals_in_coroutines(backend: MemoryBackend, told: Told) -> None:
+async def test_signals_in_coroutines(backend: MemoryBackend, sent_signals: SentSignals) -> None:
     async with lock(R):
         steal(backend, 3, "other")
         with pytest.raises(ResourceLocked):
             await lock("other").aacquire()
-    await settle(told, 3)
-    assert sorted(names(told)) == ["acquired", "refused", "released"]
+    await settle(sent_signals, 3)
+    assert sorted(names(sent_signals)) == ["acquired", "refused", "released"]
 
 
-def test_signals_reach_their_receivers_before_a_short_loop_ends(told: Told) -> None:
-    """Under WSGI every async view has a loop of its own."""
+def test_signals_reach_their_receivers_before_a_short_loop_ends(sent_signals: SentSignals) -> None:
+    """Under WSGI every async view runs in its own loop."""
 
-    async def receive(**said: Any) -> None:
+    async def receive(**arguments: Any) -> None:
         heard.append("released")
 
     async def view() -> None:
         async with lock(R):
-            await asyncio.sleep(0)  # as any real backend does, even to take the lock
+            await asyncio.sleep(0)  # as any real backend does, even to acquire the lock
 
     heard: list[str] = []
     lock_released.connect(receive)
@@ -675,10 +683,10 @@ def test_signals_reach_their_receivers_before_a_short_loop_ends(told: Told) -> N
         runs: list[Callable[[], None]] = [lambda: asyncio.run(view()), async_to_sync(view)]
         for run in runs:
             for _ in range(10):
-                told.clear()
+                sent_signals.clear()
                 heard.clear()
                 run()
-                assert names(told) == ["acquired", "released"]
+                assert names(sent_signals) == ["acquired", "released"]
                 assert heard == ["released"]
     finally:
         lock_released.disconnect(receive)
@@ -687,7 +695,7 @@ def test_signals_reach_their_receivers_before_a_short_loop_ends(told: Told) -> N
 async def test_async_receivers_are_called() -> None:
     heard = asyncio.Event()
 
-    async def receive(**said: Any) -> None:
+    async def receive(**arguments: Any) -> None:
         heard.set()
 
     lock_released.connect(receive)
@@ -702,8 +710,8 @@ async def test_async_receivers_are_called() -> None:
 def test_async_receivers_are_called_for_threads() -> None:
     heard: list[str] = []
 
-    async def receive(**said: Any) -> None:
-        heard.append(said["using"])
+    async def receive(**arguments: Any) -> None:
+        heard.append(arguments["using"])
 
     lock_acquired.connect(receive)
     try:
@@ -715,7 +723,7 @@ def test_async_receivers_are_called_for_threads() -> None:
 
 @pytest.fixture
 def broken_receivers() -> Iterator[None]:
-    def fail(**said: Any) -> None:
+    def fail(**arguments: Any) -> None:
         raise RuntimeError("the receiver failed")
 
     every = (lock_acquired, lock_refused, lock_released, lock_lost)
@@ -728,7 +736,7 @@ def broken_receivers() -> Iterator[None]:
 
 @pytest.mark.usefixtures("broken_receivers")
 def test_a_failing_receiver_breaks_nothing(
-    backend: MemoryBackend, clock: Time, told: Told, caplog: pytest.LogCaptureFixture
+    backend: MemoryBackend, clock: Time, sent_signals: SentSignals, caplog: pytest.LogCaptureFixture
 ) -> None:
     with lock(R) as held, pytest.raises(ResourceLocked):
         in_thread(lock(R).acquire)
@@ -736,23 +744,23 @@ def test_a_failing_receiver_breaks_nothing(
     clock.advance(20)
     assert not held.locked
     assert keys(backend) == []
-    assert names(told) == ["acquired", "refused", "released", "acquired", "lost"]
+    assert names(sent_signals) == ["acquired", "refused", "released", "acquired", "lost"]
     assert sum("a receiver of a redlock signal" in r.getMessage() for r in caplog.records) == 5
 
 
 @pytest.mark.usefixtures("broken_receivers")
 async def test_a_failing_receiver_breaks_no_coroutine(
-    backend: MemoryBackend, told: Told, caplog: pytest.LogCaptureFixture
+    backend: MemoryBackend, sent_signals: SentSignals, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with lock(R):
         pass
-    await settle(told, 2)
+    await settle(sent_signals, 2)
     assert keys(backend) == []
     assert sum("a receiver of a redlock signal" in r.getMessage() for r in caplog.records) == 2
 
 
 def test_a_receiver_that_ends_the_program_leaves_no_lock(backend: MemoryBackend) -> None:
-    def leave(**said: Any) -> None:
+    def leave(**arguments: Any) -> None:
         raise SystemExit(3)
 
     lock_acquired.connect(leave)
@@ -766,24 +774,24 @@ def test_a_receiver_that_ends_the_program_leaves_no_lock(backend: MemoryBackend)
         pass
 
 
-def test_a_loss_noticed_twice_at_once_is_reported_once(told: Told) -> None:
+def test_a_loss_noticed_twice_at_once_is_reported_once(sent_signals: SentSignals) -> None:
     both = threading.Barrier(2)
 
     class Watched(HeldLease):
-        """Both who ask get the answer "not lost" before either goes on."""
+        """Both threads read that the lease is not lost before either continues."""
 
-        __slots__ = ("said",)
+        __slots__ = ("reason",)
 
         @property
         def loss_reason(self) -> str:
-            said = getattr(self, "said", "")
-            if not said:
+            reason = getattr(self, "reason", "")
+            if not reason:
                 both.wait(5)
-            return said
+            return reason
 
         @loss_reason.setter
         def loss_reason(self, reason: str) -> None:
-            self.said = reason
+            self.reason = reason
 
     held = lock(R).acquire()
     assert held._held_lease is not None
@@ -791,20 +799,20 @@ def test_a_loss_noticed_twice_at_once_is_reported_once(told: Told) -> None:
     hold = Watched(
         of.backend, of.lease, hold_until=of.hold_until, renew=False, sender=Lock, holder={}
     )
-    told.clear()
+    sent_signals.clear()
     threads = [threading.Thread(target=hold.mark_lost, args=("for a test",)) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(10)
-    assert names(told) == ["lost"]
+    assert names(sent_signals) == ["lost"]
 
 
-# The body's own exception.
+# Exceptions of the body of a block.
 
 
 class OwnError(Exception):
-    """What the body of a block raises."""
+    """An exception that the body of a block raises."""
 
 
 def _fail_after(clock: Time, seconds: float) -> None:
@@ -812,10 +820,10 @@ def _fail_after(clock: Time, seconds: float) -> None:
     raise OwnError
 
 
-def test_the_bodys_exception_wins_over_a_lost_lock(clock: Time, told: Told) -> None:
+def test_the_bodys_exception_wins_over_a_lost_lock(clock: Time, sent_signals: SentSignals) -> None:
     with pytest.raises(OwnError), lock(R):
         _fail_after(clock, 20)
-    assert names(told) == ["acquired", "lost"]
+    assert names(sent_signals) == ["acquired", "lost"]
 
 
 async def test_the_bodys_exception_wins_over_a_lost_lock_in_coroutines(clock: Time) -> None:
@@ -836,7 +844,7 @@ def test_the_bodys_exception_wins_over_a_failing_release(
         raise OwnError
     assert [r.getMessage() for r in caplog.records] == ["redlock order:1: the release failed"]
     with lock("order:2"):
-        pass  # and without an exception of its own none comes up either
+        pass  # a failing release does not raise without an exception of the body either
 
 
 async def test_the_bodys_exception_wins_over_a_failing_release_in_coroutines(
@@ -849,7 +857,7 @@ async def test_the_bodys_exception_wins_over_a_failing_release_in_coroutines(
     with pytest.raises(OwnError):
         async with lock(R):
             raise OwnError
-    assert keys(backend) == [], "a release that failed is said again"
+    assert keys(backend) == [], "a release that failed must be posted again"
 
 
 def test_an_interrupted_release_is_posted_again(
@@ -870,12 +878,12 @@ def test_an_interrupted_release_is_posted_again(
     assert keys(backend) == []
 
 
-# Bad input: a typed error, and nothing said to any master.
+# Bad input: a typed error, and nothing is sent to any master.
 
 
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the masters were told."""
+    """The names of the commands that were sent to the masters."""
     said: list[str] = []
     real = MemoryMaster.say
 
@@ -1018,7 +1026,7 @@ def test_the_real_clock_is_not_the_wall_clock(
         assert 9 < held.remaining() < 9.9
 
 
-# Every way in honours the TTL it was told.
+# Every call honours its TTL.
 
 
 def _by_with(ttl: Any) -> None:
@@ -1138,10 +1146,12 @@ def test_the_ttl_of_the_settings(configure: Configure) -> None:
         assert held.remaining() == pytest.approx(3.958)
 
 
-# The longest a lock may be held.
+# MAX_HOLD.
 
 
-def test_extend_stops_at_max_hold(configure: Configure, clock: Time, told: Told) -> None:
+def test_extend_stops_at_max_hold(
+    configure: Configure, clock: Time, sent_signals: SentSignals
+) -> None:
     backend = configure(MAX_HOLD=15)
     held = lock(R).acquire()
     clock.advance(9)
@@ -1153,7 +1163,7 @@ def test_extend_stops_at_max_hold(configure: Configure, clock: Time, told: Told)
     with pytest.raises(LockLost):
         held.extend()
     assert keys(backend) == []
-    assert names(told) == ["acquired", "lost"]
+    assert names(sent_signals) == ["acquired", "lost"]
 
 
 def test_the_holder_is_stored_with_the_token(backend: MemoryBackend) -> None:

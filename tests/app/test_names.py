@@ -1,4 +1,4 @@
-"""Resource names: what may be one, and how any value becomes a part of one."""
+"""Resource names: which are valid, and how any value is encoded as a part of one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Renewal, on a clock of our own: when it extends, when it stops, and who is told of a loss."""
+"""The renewal service, on a clock that the tests control: extensions, their end, and losses."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ UP = [False] * 5
 
 
 class World:
-    """The backend, and a clock for it, for its masters, and for the renewal service."""
+    """A backend with a clock for itself, its masters and the renewal service."""
 
     def __init__(self, backend: MemoryBackend) -> None:
         self.backend = backend
@@ -52,21 +52,21 @@ class World:
         self.began = self.now
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, and wake the renewal service."""
+        """Advance the clock, and wake the renewal service."""
         self.now += seconds
         renewal_service._wakeup.wake()
 
     until = staticmethod(until)
 
     def idle(self) -> None:
-        """Wait until the renewal service has done all that is due now and sleeps."""
+        """Wait until the renewal service has done everything that is due now."""
 
         def nothing_due() -> bool:
             with renewal_service._mutex:
                 due = [
                     entry
                     for entry in renewal_service._checks.get(self.backend, ())
-                    if (hold := entry.held_lease()) is not None and not hold.ended
+                    if (held_lease := entry.held_lease()) is not None and not held_lease.ended
                 ]
                 return bool(due) and min(due)[0] > self.now
 
@@ -76,7 +76,7 @@ class World:
         return {master.pttl(self.backend.deployment.lock(R)) for master in self.backend.masters}
 
     def left(self) -> int:
-        """On how many masters the lock stands."""
+        """Return the number of masters that have the lock."""
         return sum(1 for m in self.backend.masters if m.get(self.backend.deployment.lock(R)))
 
 
@@ -91,14 +91,14 @@ def make(settings: Settings) -> Iterator[Callable[..., World]]:
         worlds.append(World(backend))
         return worlds[-1]
 
-    taken: set[str] = set()  # other tests have left locks that are still being lost
+    taken: set[str] = set()  # locks of earlier tests may be reported as lost meanwhile
 
-    def note(**said: Any) -> None:
-        taken.add(said["fingerprint"])
+    def note(**arguments: Any) -> None:
+        taken.add(arguments["fingerprint"])
 
-    def receive(**said: Any) -> None:
-        if said["fingerprint"] in taken:
-            worlds[-1].lost.append(said["reason"])
+    def receive(**arguments: Any) -> None:
+        if arguments["fingerprint"] in taken:
+            worlds[-1].lost.append(arguments["reason"])
 
     lock_acquired.connect(note)
     lock_lost.connect(receive)
@@ -143,7 +143,7 @@ def test_an_extension_that_leaves_after_the_release_heals_nothing(world: World) 
     extend, released = world.backend.extend, threading.Event()
 
     def late(lease: Any, ttl: float) -> Any:
-        if len(world.extensions) == 1:  # the one that gives the lock back to who forgot it
+        if len(world.extensions) == 1:  # the extension that heals the masters that forgot the lock
             assert held.release()
             released.set()
         return extend(lease, ttl)
@@ -166,7 +166,7 @@ def test_an_extension_that_leaves_after_the_release_heals_nothing(world: World) 
 def test_stops_at_release(world: World) -> None:
     with lock(R):
         world.idle()
-    with lock("order:2"):  # keeps the renewal service busy, so that we know when it has looked
+    with lock("order:2"):  # gives the renewal service work, so that the test knows when it has run
         world.idle()
         world.advance(3)
         world.until(lambda: world.extensions)
@@ -230,7 +230,7 @@ def test_an_outage_shorter_than_the_ttl_is_survived(world: World) -> None:
         for _ in range(8):
             world.advance(1)
             world.idle()
-        assert len(world.extensions) > 2, "it must go on trying"
+        assert len(world.extensions) > 2, "the renewal must be repeated"
         held.ensure_held()
         assert held.remaining() == pytest.approx(0.908)
         world.backend.down = UP
@@ -251,7 +251,7 @@ def test_a_longer_outage_is_noticed_by_the_local_clock(
         held.ensure_held()
         assert world.lost == []
         world.advance(0.1)
-        world.until(lambda: world.lost == ["its lease expired"])  # nobody has asked
+        world.until(lambda: world.lost == ["its lease expired"])  # without a call to the lock
         assert not held.locked
         with pytest.raises(LockLost):
             held.ensure_held()
@@ -276,7 +276,7 @@ def test_a_lock_lost_to_a_majority_is_reported_at_the_next_renewal(world: World)
         world.advance(3)
         world.until(lambda: world.lost == ["a majority of the masters lost it"])
         assert not held.locked
-        assert world.left() == 0, "what is left of a lost lock must not stay in the way"
+        assert world.left() == 0, "the remaining keys of a lost lock must be released"
         with pytest.raises(LockLost):
             held.ensure_held()
 
@@ -346,7 +346,7 @@ def test_a_failing_extension_does_not_end_the_thread(
 
 
 def test_a_failing_receiver_does_not_end_the_thread(world: World) -> None:
-    def fail(**said: Any) -> None:
+    def fail(**arguments: Any) -> None:
         raise RuntimeError("the receiver is broken")
 
     lock_lost.connect(fail)
@@ -385,7 +385,7 @@ def test_a_late_renewal_stays_within_max_hold(make: Callable[..., World]) -> Non
     world = make(MAX_HOLD=12)
     with lock(R):
         world.idle()
-        world.advance(8)  # a stall: the renewal service comes five seconds late
+        world.advance(8)  # the renewal service runs five seconds late
         world.until(lambda: world.extensions == [8])
         world.idle()
         assert max(world.pttls()) <= 4_000
@@ -394,9 +394,9 @@ def test_a_late_renewal_stays_within_max_hold(make: Callable[..., World]) -> Non
 def test_a_lock_on_another_clock_is_renewed_in_time(
     world: World, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world.now = 5.0  # long before what any other clock shows
+    world.now = 5.0  # much earlier than any other clock
     with lock(R, ttl=60):
-        # The thread sleeps for it now, and goes on sleeping when it is over.
+        # The thread now sleeps until the check of this lock, and still does after its release.
         world.until(lambda: 15 < renewal_service._wakes_at - clock() <= 20)
     settings.REDLOCK = {"default": {"BACKEND": MEMORY, "TTL": 1.5}}
     backend, extended = locks["default"].backend, threading.Event()
@@ -437,17 +437,17 @@ def test_a_thread_that_cannot_start_is_tried_again(
         patch.setattr(threading.Thread, "start", fail)
         with pytest.raises(RuntimeError):
             lock(R).acquire()
-    assert world.left() == 0, "a lock that nobody looks after must not be handed out"
+    assert world.left() == 0, "a lock that no thread can renew must not be acquired"
     with lock(R):
         assert other._thread is not None
         assert other._thread.is_alive()
 
 
-# On a loop: timers, whose clock runs ahead with ours.
+# On a loop: its timers follow the clock of the test.
 
 
 def follow(world: World) -> None:
-    """Let the running loop's timers go by the world's clock, beside the real one."""
+    """Make the timers of the running loop follow the clock of the world."""
     loop = asyncio.get_running_loop()
     real = loop.time
     loop.time = lambda: real() + world.now - world.began  # type: ignore[method-assign]
@@ -457,7 +457,7 @@ async def turn(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(1000):
         deadline = time.monotonic() + 5
         while not condition():
-            assert time.monotonic() < deadline, "it never came"
+            assert time.monotonic() < deadline, "the condition never became true"
             await asyncio.sleep(0)
 
 
@@ -494,7 +494,7 @@ async def test_an_outage_on_the_loop(world: World) -> None:
         await turn(lambda: held.remaining() > 8.8)
         world.backend.down = DOWN
         world.advance(10)
-        await turn(lambda: world.lost == ["its lease expired"])  # nobody has asked
+        await turn(lambda: world.lost == ["its lease expired"])  # without a call to the lock
         with pytest.raises(LockLost):
             held.ensure_held()
 

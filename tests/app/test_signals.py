@@ -1,4 +1,4 @@
-"""Signals: receivers of any kind are told, may fail, and never stand in a lock's way."""
+"""Signals: receivers of any kind are called, may fail, and never break a lock."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ R = "order:1"
 
 
 @contextmanager
-def heard(signal: Signal) -> Iterator[list[dict[str, Any]]]:
+def received(signal: Signal) -> Iterator[list[dict[str, Any]]]:
     seen: list[dict[str, Any]] = []
 
-    def receive(*, signal: Signal, **said: Any) -> None:
-        seen.append(said)
+    def receive(*, signal: Signal, **arguments: Any) -> None:
+        seen.append(arguments)
 
     signal.connect(receive)
     yield seen
@@ -41,7 +41,7 @@ def test_every_signal_is_documented() -> None:
 
 
 def test_a_refusal_carries_the_error_and_the_holder(settings: Settings) -> None:
-    with heard(signals.lock_refused) as seen:
+    with received(signals.lock_refused) as seen:
         backend: Any = locks["default"].backend
         backend.acquire((R,), 10, 0, "{}")
         with pytest.raises(ResourceLocked) as locked:
@@ -49,7 +49,7 @@ def test_a_refusal_carries_the_error_and_the_holder(settings: Settings) -> None:
         backend.down[:] = [True]
         with pytest.raises(QuorumUnreachable) as missing:
             lock(R).acquire()
-    assert [said["error"] for said in seen] == [locked.value, missing.value]
+    assert [arguments["error"] for arguments in seen] == [locked.value, missing.value]
     assert seen[0]["holder"] == {"path": "/pay/"}
     assert seen[1]["reason"] == str(missing.value)
 
