@@ -1,4 +1,4 @@
-"""What the docs say of faults is true: every test and mutant they name is there, each once."""
+"""Every test and mutant that docs/reference/faults.md names exists, each test once."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ def _tests(file: str) -> dict[str, Test]:
     return {node.name: node for node in ast.walk(tree) if isinstance(node, Test)}
 
 
-def test_no_fault_is_left_out() -> None:
+def test_every_fault_is_listed() -> None:
     assert [row[0] for row in ROWS] == [str(number) for number in range(1, 53)]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row[0] for row in ROWS])
-def test_each_names_a_test_or_says_that_it_is_not_covered(row: tuple[str, ...]) -> None:
+def test_each_fault_names_a_test_or_is_not_covered(row: tuple[str, ...]) -> None:
     assert TEST.search(row[3]) or "not covered" in row[3]
 
 
 @pytest.mark.parametrize(("file", "name"), NAMED, ids=[name for _, name in NAMED])
-def test_every_test_that_is_named_is_there(file: str, name: str) -> None:
+def test_every_named_test_exists(file: str, name: str) -> None:
     assert name.startswith("test_")
     assert name in _tests(file)
 
 
-def test_none_stands_for_two_faults() -> None:
+def test_no_test_is_named_for_two_faults() -> None:
     assert sorted(NAMED) == sorted(set(NAMED))
 
 
@@ -55,10 +55,10 @@ def test_every_rule_can_be_removed(name: str) -> None:
 
 @pytest.mark.parametrize("row", ROWS, ids=[row[0] for row in ROWS])
 def test_without_the_rule_something_is_known_to_fail(row: tuple[str, ...]) -> None:
-    """By a second run of the test itself, by a mutant, or by another test."""
-    told = TEST.sub("", row[4]).strip()
-    assert set(NAMES.findall(told)) <= removed_rules.RULES.keys()
-    said = NAMES.sub("", told).strip()
+    """A second run of the test itself, a mutant, or another test shows it."""
+    proofs = TEST.sub("", row[4]).strip()
+    assert set(NAMES.findall(proofs)) <= removed_rules.RULES.keys()
+    said = NAMES.sub("", proofs).strip()
     assert said in ("", "own") or said.startswith("own (")
     tests = [_tests(file)[name] for file, name in TEST.findall(row[3])]
     ways = [ast.unparse(way) for test in tests for way in test.decorator_list]

@@ -1,4 +1,4 @@
-"""The README's quick start, pasted into a fresh `startproject` site, does what it says."""
+"""The README's quick start works when it is pasted into a new `startproject` site."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ README = (ROOT / "README.md").read_text()
 
 
 def snippet(after: str) -> str:
-    """The first Python block of the README behind a sentence."""
+    """Return the first Python block of the README after a sentence."""
     found = re.search(r"```python\n(.*?)```", README[README.index(after) :], re.DOTALL)
     assert found
     return found[1]
@@ -96,7 +96,7 @@ def get(url: str) -> tuple[int, str | None]:
             return error.code, error.headers["Retry-After"]
 
 
-def test_of_two_at_once_one_is_paid_and_the_other_locked_out(address: str) -> None:
+def test_of_two_requests_at_once_one_pays_and_one_is_refused(address: str) -> None:
     with ThreadPoolExecutor(2) as pool:
         answers = sorted(pool.map(get, [f"{address}/orders/7/pay/"] * 2))
     assert [status for status, _ in answers] == [200, 423]
@@ -111,17 +111,17 @@ def post(url: str, key: str, api_key: str = "me") -> tuple[int, bytes, str | Non
         return answer.status, answer.read(), answer.headers["Idempotent-Replayed"]
 
 
-def test_a_post_that_is_sent_again_is_answered_again(site: Path) -> None:
+def test_a_repeated_post_gets_the_same_answer(site: Path) -> None:
     (site / "site1" / "urls.py").write_text(snippet("## Retry any POST"))
     manage(site, "manage.py", "migrate", "-v0")
     with serving(site) as address:
         answers = [post(f"{address}/orders/7/pay/", "k-1") for _ in range(3)]
         other = post(f"{address}/orders/7/pay/", "k-2")
-        somebody = post(f"{address}/orders/7/pay/", "k-1", "you")
+        other_client = post(f"{address}/orders/7/pay/", "k-1", "you")
     body = b'{"paid": 7, "payments": 1}'
     assert answers == [(201, body, "false"), (201, body, "true"), (201, body, "true")]
     assert other == (201, b'{"paid": 7, "payments": 2}', "false")
-    assert somebody == (201, b'{"paid": 7, "payments": 3}', "false")
+    assert other_client == (201, b'{"paid": 7, "payments": 3}', "false")
 
 
 def test_every_setting_is_in_the_table() -> None:

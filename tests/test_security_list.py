@@ -1,4 +1,4 @@
-"""What the docs say of proof and security is true: every test they name is there."""
+"""Every test that the pages on proof and security name exists, and some of their rows hold."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _modules() -> dict[str, ast.Module]:
 
 
 def _importing(module: str) -> set[str]:
-    """The files of the package that import it."""
+    """Return the files of the package that import a module."""
     found = set()
     for name, tree in _modules().items():
         for node in ast.walk(tree):
@@ -46,20 +46,20 @@ def _importing(module: str) -> set[str]:
 
 
 @pytest.mark.parametrize(("file", "name"), NAMED)
-def test_every_test_that_is_named_is_there(file: str, name: str) -> None:
+def test_every_named_test_exists(file: str, name: str) -> None:
     tree = ast.parse((ROOT / file).read_text())
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
     there = {node.name for node in ast.walk(tree) if isinstance(node, functions)}
     assert not name or name in there
 
 
-def test_there_are_as_many_mutants_as_it_says() -> None:
+def test_the_number_of_mutants_is_right() -> None:
     assert f"{len(mutants.MUTANTS)} of them" in PROOF
     assert f"Of the {len(mutants.MUTANTS)}, none survives" in PROOF
     assert f"{len(test_script_mutants.MUTANTS)} mutants of their own" in PROOF.replace("\n", " ")
 
 
-def test_the_list_is_whole() -> None:
+def test_every_attack_is_listed() -> None:
     assert re.findall(r"^\| (\d+) \|", LIST, re.MULTILINE) == [str(n) for n in range(1, 53)]
 
 
@@ -78,7 +78,7 @@ def test_no_resource_has_the_key_of_something_else(name: str) -> None:
         check_resource(f"r\r\n{name}")
 
 
-def test_nobody_waits_who_did_not_ask_to() -> None:
+def test_waiting_is_off_by_default() -> None:
     assert DEFAULTS["WAIT"] == 0
 
 
@@ -93,20 +93,20 @@ def test_nothing_is_pickled() -> None:
         assert _importing(module) == set()
 
 
-def test_chance_decides_about_delays_only() -> None:
+def test_random_is_used_for_delays_only() -> None:
     """A child process has its parent's `random`: no token and no name may come from it."""
     assert _importing("random") == {"backends/base.py", "wire/master.py", "testing/masters.py"}
     tokens = (PACKAGE / "backends" / "base.py").read_text()
     assert "secrets.token_hex(16)" in tokens
 
 
-def test_no_redis_py_with_the_mixed_up_replies() -> None:
+def test_redis_py_with_mixed_up_replies_is_excluded() -> None:
     wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
     (least,) = [re.findall(r"\d+", one) for one in wanted if one.startswith("redis")]
     assert [int(part) for part in least] >= [4, 5, 4]
 
 
-def test_nothing_here_can_empty_a_server() -> None:
+def test_no_command_can_empty_a_server() -> None:
     for path in [*PACKAGE.rglob("*.py"), *PACKAGE.rglob("*.lua")]:
         said = re.findall(r"['\"](?:FLUSH\w+|SHUTDOWN|DEBUG|KEYS|CONFIG)['\"]", path.read_text())
         assert not said or path.is_relative_to(PACKAGE / "testing"), (path, said)
