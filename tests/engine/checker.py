@@ -1,4 +1,4 @@
-"""Who sees everything, with true time, and says when a promise was broken."""
+"""The checker: it sees everything, with true time, and raises Violation for a broken promise."""
 
 from __future__ import annotations
 
@@ -13,20 +13,19 @@ from tests.engine.world import Clock, SimulatedMaster, Violation, World
 
 
 class Holder(Protocol):
-    """Who holds a lease, for as long as its own clock lets it believe so."""
+    """A client that holds a lease until the deadline by its own clock."""
 
     name: str
     clock: Clock
 
     def void(self, lease: Lease) -> bool:
-        """Whether it has given the lease up, since its own clock stepped."""
+        """Return whether it gave the lease up because its own clock stepped."""
 
 
 class Holding:
-    """A client that believes in a lease, and the part of it that one group of masters granted.
+    """A client that believes in a lease, and the part that one group of masters granted.
 
-    That was in a round that began at the true time `began`. Where there is one group, the part
-    is the lease.
+    The granting round began at the true time `began`. With one group, the part is the lease.
     """
 
     __slots__ = ("began", "client", "lease", "masters", "part")
@@ -47,28 +46,28 @@ class Holding:
         self.masters = {one for one, vote in votes if vote and vote.ballot is Ballot.GRANTED}
 
     def left(self, now: float) -> float:
-        """True seconds that it goes on believing, as its clock runs now."""
+        """Return for how many true seconds the client still believes, at its clock's rate."""
         if self.client.void(self.lease):
             return 0.0
         return self.client.clock.when(self.lease.until) - now
 
     def robbed(self, master: SimulatedMaster, before: float, now: float) -> bool:
-        """Whether clocks can have taken the master's vote away, for a round begun at `before`.
+        """Return whether clock steps explain that the master's vote was lost at `before`.
 
-        A clock that goes forward lets the lock expire early, and ours that goes back lets us
-        believe in it late: by as much as they step and no more. Once the master has been
-        marked it grants nothing until all it may have forgotten has expired, so what it
-        stepped before that explains nothing.
+        `before` is when another holder's round began. A master's clock that goes forward lets
+        the lock expire early, and the client's clock that goes back lets it believe too long:
+        by as much as they step and no more. Once the master has been marked, it grants nothing
+        until all it may have forgotten has expired, so earlier steps explain nothing.
         """
         marked = (when for when in master.marked if self.began < when <= before)
         since = max(marked, default=self.began)
         stepped = master.clock.rose(since) + self.client.clock.fell(self.began)
-        return 1.01 * stepped >= self.left(now)  # no clock counts true seconds
+        return 1.01 * stepped >= self.left(now)  # clocks run up to 1 % apart
 
 
 @dataclass(slots=True)
 class Asking:
-    """A client that wants resources: since when, and since when it stands in a queue."""
+    """A client that asks for resources: since when, and since when it is queued."""
 
     resources: tuple[str, ...]
     since: float
@@ -77,12 +76,12 @@ class Asking:
 
 
 class Checker:
-    """The checkers of one simulation."""
+    """What one simulation is checked for."""
 
     def __init__(self, world: World) -> None:
         self.world = world
         self.masters: list[SimulatedMaster] = []
-        self.granted_at: dict[str, list[tuple[float, Holding]]] = {}  # who held, and since when
+        self.granted_at: dict[str, list[tuple[float, Holding]]] = {}  # by resource
         self.holdings: dict[str, list[Holding]] = {}
         self.fences: dict[str, int] = {}
         self.winners: dict[str, int] = {}
@@ -90,26 +89,26 @@ class Checker:
         self.alive: dict[str, bool] = {}  # token -> whether its client still lives
         self.dead: set[str] = set()  # clients that were killed
         self.asking: dict[str, Asking] = {}  # by client
-        self.overtaken = 0  # at most so many came later than a waiter and were served before it
-        self.freed: dict[str, float] = {}  # when somebody let go of what others waited for
-        self.gaps: list[float] = []  # how long it took until one of them had it
+        self.overtaken = 0  # most clients that overtook one waiter
+        self.freed: dict[str, float] = {}  # when a resource with waiters was released
+        self.gaps: list[float] = []  # seconds from there until a waiter held it
 
     def drawn(self, token: str) -> None:
-        """A round has begun with that token."""
+        """Note that a round has begun with that token."""
         self.alive[token] = True
 
     def asks(self, client: str, resources: tuple[str, ...]) -> None:
-        """A client begins to ask."""
+        """Note that a client begins to ask."""
         self.asking[client] = Asking(resources, self.world.now)
 
     def queues(self, client: str) -> None:
-        """A client has been refused, and waits."""
+        """Note that a client was refused and waits."""
         asking = self.asking[client]
         if asking.queued is None:
             asking.queued = self.world.now
 
     def turn(self, lease: Lease, asked: Asking | None) -> None:
-        """A client was granted what it asked for: who came before it, and was there a gap?"""
+        """Note the gap before a grant, and which waiters this client has overtaken."""
         assert asked is not None
         for resource in lease.resources:
             freed = self.freed.pop(resource, None)
@@ -122,7 +121,7 @@ class Checker:
                 self.overtaken = max(self.overtaken, other.overtaken)
 
     def granted(self, client: Holder, lease: Lease, holdings: Sequence[Holding]) -> None:
-        """A client was told that it holds a lease, which has these parts."""
+        """Check a new lease, which has these parts."""
         self.world.note(client.name, "HOLDS", "+".join(lease.resources), lease.fences)
         if holdings[0].left(self.world.now) <= 0:
             self.world.seen["woke up too late"] += 1
@@ -142,7 +141,7 @@ class Checker:
             self.granted_at.setdefault(resource, []).append((self.world.now, by[resource]))
 
     def renewed(self, holdings: Sequence[Holding]) -> None:
-        """A client was told that its lease lives longer."""
+        """Check a lease that was extended."""
         if holdings[0].left(self.world.now) > 0:
             self.world.seen["renewed"] += 1
             for holding in holdings:
@@ -157,7 +156,7 @@ class Checker:
                 if held.lease.token != token and held.left(now) > 0
             ]
             for held in others:
-                # Where both were granted it, one must have lost it before its time.
+                # Each master that granted it to both must have lost one of them early.
                 both = held.masters & new.masters
                 if not both or not all(
                     held.robbed(master, new.began, now) or new.robbed(master, held.began, now)
@@ -171,35 +170,36 @@ class Checker:
             self.holdings[resource] = [*others, new]
 
     def _grows(self, resource: str, fence: int, new: Holding) -> None:
-        """A fence is higher than all before it: of those told before its round had begun.
+        """Check that a fence is higher than all that were reported before its round began.
 
-        Where no clock steps, these are all: nobody else holds it then. Two who hold it at once,
-        since clocks have stepped, may be told in another order than they were served in.
+        If no clock steps, these are all earlier fences, because nobody else holds the resource.
+        Two clients that hold it at once, because clocks stepped, may learn of their grants in
+        another order than the masters served them.
         """
         last = self.fences.get(resource, 0)
         if fence > last:
             return
         if not self.world.stepping:
             raise Violation(f"{resource}: fence {fence} of {new.client.name} after {last}")
-        for told, held in self.granted_at[resource]:
+        for granted, held in self.granted_at[resource]:
             other = held.lease.fences[held.lease.resources.index(resource)]
-            if fence > other or (fence < other and told > new.began):
+            if fence > other or (fence < other and granted > new.began):
                 continue
             if not any(self._went_back(master, held.began) for master in self.masters):
                 raise Violation(f"{resource}: fence {fence} of {new.client.name} after {other}")
             self.world.seen["fence went back"] += 1
 
     def _went_back(self, master: SimulatedMaster, since: float) -> bool:
-        """Whether a master lost its fence, and its clock went back as well.
+        """Return whether a master lost its fence and its clock went back as well.
 
-        Then nothing is left that could order the next one behind the last.
+        Then nothing is left that makes the next fence higher than the last.
         """
         deployment = master.deployment
         expired = master.clock.rose(since) > deployment.fence_ttl - 3 * deployment.max_clock_skew
         return (master.forgot >= since or expired) and master.clock.fell(since) > 0
 
     def ended(self, lease: Lease) -> None:
-        """A client no longer believes that it holds a lease."""
+        """Note that a client no longer believes in a lease."""
         for resource in lease.resources:
             held = self.holdings.get(resource, [])
             self.holdings[resource] = [one for one in held if one.lease.token != lease.token]
@@ -208,26 +208,28 @@ class Checker:
                     self.freed[resource] = self.world.now
 
     def left(self, masters: list[SimulatedMaster], *, clients_idle: bool) -> None:
-        """No lock may live longer than it may, nor outlive the round of a living client."""
+        """Check that no lock outlives its TTL, nor the round of a living client that lost it."""
         for master in masters:
             if not master.up:
                 continue
             for resource, token in master.locks().items():
                 left = master.memory.pttl(master.deployment.lock(resource)) / 1000
-                # What its clock went back by, it stands for as well, until somebody asks.
+                # A clock that went back prolongs a lock by as much, until a client asks for it.
                 if not 0 <= left <= master.deployment.max_ttl + master.clock.fell(0.0):
-                    raise Violation(f"{resource} stands on {master.name} for {left} s")
+                    raise Violation(f"the lock of {resource} is on {master.name} for {left} s")
                 if clients_idle and self.alive[token] and token not in master.strays:
                     raise Violation(f"{resource} of {token[:6]} was left on {master.name}")
             self._queues(master, clients_idle=clients_idle and not master.restored)
 
     def _queues(self, master: SimulatedMaster, *, clients_idle: bool) -> None:
-        """No queue outlives its lock by much; nobody stands in one who does not wait."""
+        """Check that no queue outlives its lock by much and that all queued clients wait."""
         for resource, names in master.waiters().items():
             key = master.deployment.queue(resource)
             left = master.memory.ends[key] / 1000 - master.clock.read()
             if left > master.deployment.max_ttl + LINGER / 1000 + master.clock.fell(0.0):
-                raise Violation(f"the queue of {resource} stands on {master.name} for {left} s")
+                raise Violation(
+                    f"the queue of the lock of {resource} is on {master.name} for {left} s"
+                )
             for name in names if clients_idle else ():
                 client = name.rpartition(":")[2].partition(" ")[0]
                 if client not in self.dead:

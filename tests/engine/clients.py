@@ -1,4 +1,4 @@
-"""Clients: programs over the engine's protocols, that are paused, interrupted and killed."""
+"""Simulated clients: programs over the engine's protocols that are paused, interrupted, killed."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Client:
         self.checker = checker
         self.rng: Random = world.rng(f"client {name}")
         self.service: SimulatedGroup | SimulatedGroups
-        self.wire: Wire  # of the group that it asks, or asked last
+        self.wire: Wire  # of the group that it asks now or asked last
         self.gone = False
         self.idle = True
         self.lease: Lease | None = None
@@ -62,31 +62,31 @@ class Client:
         self._program: Program
         self._safe = False  # an interrupt may strike now
         self._ticket = 0
-        self._unreachable = 0  # how often in a row it was told that no quorum is to be had
-        self._rested = -1.0  # when it rested last
+        self._unreachable = 0  # how many acquires in a row found no quorum
+        self._rested = -1.0  # when its last pause began
         self._exchange: Exchange | None = None
         self._tokens: list[str] = []
-        self._moments: dict[float, float] = {}  # when, in truth, our clock was read
+        self._moments: dict[float, float] = {}  # reading of our clock -> true time
         self._asleep: list[tuple[Callable[..., None], tuple[Any, ...]]] | None = None
 
     @property
     def wires(self) -> list[Wire]:
-        """The wires to all groups."""
+        """Return the wires to all groups."""
         return [group.wire for group in self.service.simulated]
 
     @property
     def lines(self) -> list[Line]:
-        """The lines to all masters."""
+        """Return the lines to all masters."""
         return [line for wire in self.wires for line in wire.lines]
 
     def wire_to(self, master: SimulatedMaster) -> Wire:
-        """The wire that has a line to this master."""
+        """Return the wire that has a line to this master."""
         return self.wires[self.service.indexes[master.deployment.group]]
 
-    # Being paused, interrupted, killed.
+    # Pauses, interrupts and the end.
 
     def hear(self, what: Callable[..., None], *args: Any) -> None:
-        """Be told, at once or on waking."""
+        """Receive an event: now, or at the end of a pause."""
         if self.gone:
             return
         if self._asleep is None:
@@ -95,7 +95,7 @@ class Client:
             self._asleep.append((what, args))
 
     def pause(self, seconds: float) -> None:
-        """Stop for so long, wherever it is: a stopped process, a long collection."""
+        """Stop for some seconds, wherever it is: a stopped process, a long garbage collection."""
         if self._asleep is not None or self.gone:
             return
         self.world.note(self.name, f"pauses for {seconds:.3f} s")
@@ -107,48 +107,48 @@ class Client:
         self.world.after(seconds, self._wake, seconds)
 
     def _wake(self, seconds: float) -> None:
-        told, self._asleep = self._asleep, None
-        # Time in which nobody polled does not make a master late.
+        events, self._asleep = self._asleep, None
+        # Time in which this client did not poll does not make a master late.
         for line in self.lines:
             if line.link is not None:
                 line.link.since += seconds
-        for what, args in told or ():
+        for what, args in events or ():
             self.hear(what, *args)
 
     def jump(self, seconds: float) -> None:
-        """Have the wall clock set: what is proposed as a fence is off by that much from now on."""
+        """Set the wall clock: from now on proposed fences are off by that much."""
         self.world.note(self.name, f"has its wall clock set {seconds:+.3f} s off")
         self._wall_error = seconds
 
     def leap(self, seconds: float) -> None:
-        """Have our own clock, that leases are measured by, leap forward or back."""
+        """Make the clock that leases are measured by leap forward or back."""
         self.world.note(self.name, f"has its own clock leap by {seconds:+.3f} s")
         self.disturbed += 1
         self.clock.step(seconds)
 
     def doze(self, seconds: float) -> None:
-        """Be suspended, with a clock that does not count it."""
+        """Suspend the client, with a clock that does not count the time."""
         if self._asleep is None and not self.gone:
             self.pause(seconds)
             self.leap(-seconds * self.clock.rate)
 
     def void(self, lease: Lease) -> bool:
-        """Whether a lease must be given up, since our own clock stepped."""
+        """Return whether a lease is void because our own clock stepped."""
         return self.service.voided(lease)
 
     def blamed(self, wire: Wire) -> None:
-        """The clocks of its majority were seen to step at once: then it was our own."""
+        """Note that a majority's clocks seemed to step at once, so that our own clock stepped."""
         self.world.seen["stepped against a majority"] += 1
         if self.lease is None:
             return
         if all(group.wire is not wire for group, _ in self.service.parts(self.lease)):
             return
         if not self.void(self.lease):
-            raise Violation(f"{self.name} still believes in its lease, by a clock that stepped")
+            raise Violation(f"{self.name} still believes in its lease although its clock stepped")
         self.world.seen["lease voided"] += 1
 
     def interrupt(self) -> None:
-        """Throw into whatever it is doing, if it is doing something that can be."""
+        """Throw an interrupt into what the client does, if that can be interrupted."""
         self.hear(self._interrupt)
 
     def _interrupt(self) -> None:
@@ -158,7 +158,7 @@ class Client:
             self._drive(partial(self._program.throw, Interrupted()))
 
     def kill(self) -> None:
-        """End like kill -9: nothing is said any more, what was sent may still arrive."""
+        """End like kill -9: nothing more is sent; what was sent may still arrive."""
         self.world.note(self.name, "is killed")
         self.world.seen["killed"] += 1
         self.gone = True
@@ -173,7 +173,7 @@ class Client:
         for wire in self.wires:
             wire.close()
 
-    # Running a program: the driver.
+    # The driver of a program.
 
     def start(self, program: Program) -> None:
         """Run a program from its beginning."""
@@ -205,20 +205,20 @@ class Client:
                 resume = partial(self._program.send, self.read())
 
     def read(self) -> float:
-        """What our clock shows."""
+        """Return what our clock shows."""
         now = self.clock.read()
         if self.world.stepping:
             self._moments[now] = self.world.now
         return now
 
     def _held(self, lease: Lease) -> list[Holding]:
-        """What we believe to hold with a lease, in each group."""
+        """Return what the client believes to hold with a lease, in each group."""
         return [
             Holding(
                 self,
                 lease,
                 part,
-                # When, in truth, its round began.
+                # The true time at which its round began.
                 self._moments.get(part.started) or self.clock.when(part.started),
                 [line.master for line in group.wire.lines],
             )
@@ -244,13 +244,13 @@ class Client:
                 called()
                 return
         if self._rested == self.world.now:
-            # What is left of a wait may be too little to move a clock, and time would stand still.
+            # The rest of a wait may be too short to move a clock: time would never advance.
             seconds = max(seconds, 1e-6)
         self._rested = self.world.now
         self.world.after(seconds / self.clock.rate, self.hear, self._go_on, self._ticket)
 
     def called(self, name: bytes, master: int) -> None:
-        """A master says that it is the turn of one who waits here, or did."""
+        """Handle a master's call to a waiter of this client, which may have left already."""
         if self.waiter is not None and self.waiter.name == name.decode():
             self.waiter.call(master)
             self.world.seen["woken"] += self.waiter.decided
@@ -260,7 +260,7 @@ class Client:
     def _is_interrupted(self) -> bool:
         if not (self._safe and self._strikes and self.rng.random() < self._strikes):
             return False
-        # A second interrupt, into the undo of the first, is beyond any promise.
+        # No promise covers a second interrupt, into the undo of the first.
         self._safe = False
         self.world.note(self.name, "is interrupted")
         self.world.seen["interrupted"] += 1
@@ -287,7 +287,7 @@ class Client:
                 self.pause(seconds)
                 self.hear(self._send, ticket, None)
             else:
-                # The clock is read, and then the world stops.
+                # The pause comes right after the clock is read.
                 now = self.read()
                 self.pause(seconds)
                 self.hear(self._send, ticket, now)
@@ -311,11 +311,11 @@ class Client:
         two: float,
         stop_at: float,
     ) -> Program:
-        """Take locks, hold them, renew them, free them, again and again."""
+        """Acquire, hold, renew and release locks in a loop."""
         rng = self.rng
         while True:
-            # Where no quorum is to be had it asks less and less often, as its user would: most
-            # rounds would find nobody to ask, and show nothing.
+            # Without a quorum it asks less and less often, as a user would: most rounds would
+            # find no master to ask, and test nothing.
             yield Pause(rng.expovariate(1 / max(busy, min(0.05 * self._unreachable, 0.5))))
             if self.world.now >= stop_at:
                 return
@@ -331,7 +331,7 @@ class Client:
             yield from self.once(resources, ttl, wait, rng.uniform(0, 1.6) * ttl)
 
     def once(self, resources: tuple[str, ...], ttl: float, wait: float, hold: float) -> Program:
-        """Take a lock, hold it for some seconds, free it."""
+        """Acquire a lock, hold it for some seconds, release it."""
         self._safe = True
         self.checker.asks(self.name, resources)
         try:
@@ -355,7 +355,7 @@ class Client:
         yield from self._hold(ttl, hold)
 
     def each(self, names: list[str], ttl: float, wait: float, hold: float) -> Program:
-        """Take and free these, one after the other."""
+        """Acquire and release these resources, one after the other."""
         for name in names:
             yield from self.once((name,), ttl, wait, hold)
 
@@ -379,7 +379,7 @@ class Client:
             self._safe = False
 
     def _renew(self, ttl: float, hold_until: float) -> Program:
-        """Hold to the end and renew as the renewal service does; else hold to the last moment."""
+        """Hold the lease, and in 60 % of cases renew it as the renewal service does."""
         lease = self.lease
         assert lease is not None
         renews, state = self.rng.random() < 0.6, LeaseState.RENEWED
@@ -396,7 +396,7 @@ class Client:
                 until = min(hold_until, lease.until)
                 now = yield Pause(max(until - now, 0.0))
                 if now < until - 0.001:
-                    continue  # our clock has gone back meanwhile
+                    continue  # our clock went back meanwhile
                 return
             when, asked = plan
             yield Pause(max(when - now, 0.0))
@@ -407,14 +407,14 @@ class Client:
             if state is LeaseState.LOST:
                 self.world.seen["lost"] += 1
                 return
-            # Of several parts the one that ends first may live longer, and another be unknown.
+            # Of several parts, the one that ends first may be renewed and another be unknown.
             if state is LeaseState.RENEWED or lease.until != before:
                 self.checker.renewed(self._held(lease))
             if state is LeaseState.UNKNOWN:
                 self.world.seen["unknown"] += 1
 
     def fresh(self) -> Iterator[str]:
-        """Tokens, each of which the checker hears of."""
+        """Yield tokens, and report each to the checker."""
         while True:
             token = f"{self.rng.getrandbits(128):032x}"
             self._tokens.append(token)
@@ -422,19 +422,19 @@ class Client:
             yield token
 
     def proposals(self) -> Iterator[int]:
-        """Our wall clock in µs, as wrong as it is."""
+        """Yield the client's wall clock in µs, with its error."""
         while True:
             yield int((EPOCH + self.world.now + self._wall_error) * 1_000_000)
 
     def delays(self) -> Iterator[float]:
-        """Seconds between rounds, as `backends.base` draws them."""
+        """Yield seconds between rounds, drawn as `backends.base` draws them."""
         for tries in count():
             longest = min(0.1, 0.002 * 2.0 ** min(tries, 8))
             yield self.rng.uniform(longest / 4, longest)
 
 
 def _watch(world: World, commands: tuple[Command | None, ...], tally: Tally) -> None:
-    """Count the rare states a round has been in."""
+    """Count the rare states that a round was in."""
     seen, command = world.seen, commands[0]
     if isinstance(command, Confirm):
         seen["confirm rounds"] += 1
@@ -445,7 +445,7 @@ def _watch(world: World, commands: tuple[Command | None, ...], tally: Tally) -> 
         one = lost and tally.rival_won
         seen["split votes"] += lost and not (one or tally.unreachable)
         seen["refused by one rival"] += one
-    # Where nobody is granted anything, as mostly, there is nobody to be counted out.
+    # Most rounds have no granted vote, so there is none to leave out for its clock.
     granted = tally.count(Ballot.GRANTED)
     if granted and len(tally.counted()) < granted:
         seen["clock off the median"] += 1

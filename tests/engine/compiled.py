@@ -1,8 +1,8 @@
-"""The same very many seeds, half again as fast: a copy of engine and simulator, compiled.
+"""Run very many seeds 1.5 times as fast, on a copy of engine and simulator compiled by Cython.
 
-`uv run --group release python -m tests.engine.compiled --seeds 1000000 --done kept.txt` takes what
-`tests.engine.sweep` takes and tells the same stories, digest and all; its first seeds are run
-uncompiled as well, to see that they are. Needs a C compiler; the first time it takes a minute.
+`uv run --group release python -m tests.engine.compiled --seeds 1000000 --done kept.txt` takes the
+options of `tests.engine.sweep` and produces identical traces and digests. The first seeds also run
+uncompiled, to check this. It needs a C compiler; the first run compiles for a minute.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ HOT = {
     "redlock_django/wire": "master steps waiters",
     "tests/engine": "clients groups checker network simulator stepping world",
 }
-SAME = ("--first", "0", "--seeds", "20", "--jobs", "1")  # seeds that are run both ways
+SAME = ("--first", "0", "--seeds", "20", "--jobs", "1")  # seeds that run both ways
 
 
 def compiled_copy() -> Path:
-    """Where the compiled copy of this source, for this Python, stands."""
+    """Return the folder of the compiled copy of this source for this Python; make it if needed."""
     text = sha256(sys.version.encode())
     for tree in TREES:
         for file in sorted((ROOT / tree).rglob("*.py")):
@@ -43,12 +43,12 @@ def _build(index: Path) -> None:
     for tree in TREES:
         copytree(ROOT / tree, unfinished / tree, ignore=ignore_patterns("__pycache__"))
     for folder in (unfinished / "tests", unfinished / "tests/engine"):
-        (folder / "__init__.py").touch()  # by which Cython tells a module's name
+        (folder / "__init__.py").touch()  # Cython finds a module's name by these
     files = [f"{folder}/{name}.py" for folder, names in HOT.items() for name in names.split()]
     command = ("cythonize", "-q", "-3", "-i", "-j", f"{os.cpu_count() or 1}")
-    # What a type hint says is not made a rule: it should do what it does uncompiled.
+    # Type hints must not be enforced, so that the code does what it does uncompiled.
     hints = ("-X", "annotation_typing=False")
-    silent = {**os.environ, "CFLAGS": "-O2 -w"}  # it warns of what never happens
+    silent = {**os.environ, "CFLAGS": "-O2 -w"}  # the C compiler's warnings concern generated code
     try:
         subprocess.run([*command, *hints, *files], cwd=unfinished, env=silent, check=True)
         unfinished.rename(index)
@@ -64,12 +64,12 @@ def _output(index: Path) -> str:
 
 
 def main(argv: list[str]) -> None:
-    """The command line: that of `sweep`, in whose place it is run."""
+    """Run the command line of `sweep` on the compiled copy."""
     if which("cythonize") is None:
-        sys.exit("there is no Cython here: uv run --group release python -m tests.engine.compiled")
+        sys.exit("Cython is missing: uv run --group release python -m tests.engine.compiled")
     index = compiled_copy()
     if _output(index) != _output(ROOT):
-        sys.exit("compiled, the same seeds tell other stories")
+        sys.exit("the compiled copy produces other traces from the same seeds")
     os.environ["PYTHONPATH"] = str(index)
     os.execv(sys.executable, [sys.executable, "-P", "-m", "tests.engine.sweep", *argv])
 

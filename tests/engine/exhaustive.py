@@ -1,15 +1,14 @@
-"""Every trace of a few clients and masters, start with the real scripts and the real rule.
+"""Every trace of a few clients and masters, computed with the real scripts and fencing rule.
 
-A state holds the masters' memories, what is in flight, and what each client has heard. A
-message may be worked on at any time or be lost, and so may its reply; the key of a client
-that is through (it released, gave up or crashed) may go away at any time. Only the number
-of losses in one trace is bounded.
+A state holds the masters' memories, the messages in flight, and what each client has received. A
+message may be processed at any time or be lost, and so may its reply. The key of a client that
+is done (it released, gave up or crashed) may expire at any time. Only the number of losses in
+one trace is bounded.
 
-Which master is which makes no difference to any of it, so states that differ in nothing else
-are one.
+States that differ only in which master is which count as one.
 
 `uv run python -m tests.engine.exhaustive --masters 5 --clients 2 --losses 1` visits every state
-from many starts, and says how many there were.
+from many starts, and prints how many there are.
 """
 
 from __future__ import annotations
@@ -39,18 +38,18 @@ ASKING, CONFIRMING, HOLDING, THROUGH = range(4)
 LOST = failed("lost")
 
 Part = TypeVar("Part")
-State = bytes  # packed: of many million moments nothing else fits into memory
+State = bytes  # packed: many million of anything larger do not fit into memory
 
 
 class Seat(NamedTuple):
-    """What passes between one client and one master: the answer, and what is not worked on yet."""
+    """What passes between one client and one master: the vote, and messages not processed yet."""
 
     vote: Vote | None
     waits: str
 
 
 class Column(NamedTuple):
-    """One master: whose lock it has (-1: nobody's), the fence, and a seat for each client."""
+    """One master: the number of its lock's owner (-1: none), its fence, a seat for each client."""
 
     owner: int
     fence: int
@@ -58,14 +57,14 @@ class Column(NamedTuple):
 
 
 class Client(NamedTuple):
-    """What one client does, and the fence it has or wants."""
+    """What one client does, and the fence it has or asks for."""
 
     phase: int
     fence: int
 
 
 class Move(NamedTuple):
-    """What may happen between one client and one master, and the column afterwards."""
+    """One possible event between a client and a master, and the master's column after it."""
 
     what: str
     column: int
@@ -74,18 +73,18 @@ class Move(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """What the client does with its votes, and what a master does with a confirmation."""
+    """The fencing rule: when a client needs no confirm round, and where a master confirms."""
 
     settled: Callable[[Tally, tuple[int, ...]], bool] = settled
     confirm_anywhere: bool = False
 
 
 class Broken(AssertionError):
-    """A trace in which two held at once, or a fence went back."""
+    """A trace in which two clients held at once, or a fence went back."""
 
 
 class Search:
-    """All traces that begin with these fences, one a master, and proposals, one a client."""
+    """All traces that begin with these fences, one per master, and proposals, one per client."""
 
     def __init__(
         self, rule: Rule, fences: tuple[int, ...], proposals: tuple[int, ...], losses: int
@@ -115,7 +114,7 @@ class Search:
         self.first = self._state(columns, asking, 0, 0)
 
     def run(self) -> int:
-        """Visit every state; returns how many there are. Raises Broken with the trace."""
+        """Visit every state and return how many there are. Raise Broken with the trace."""
         before: dict[State, State | None] = {self.first: None}
         stack = [self.first]
         while stack:
@@ -139,7 +138,7 @@ class Search:
     def _state(
         self, columns: Iterable[int], clients: tuple[Client, ...], last: int, losses: int
     ) -> State:
-        """One moment: the numbers of the columns, in order, and the last holder's fence."""
+        """Pack a state: the columns' numbers, in order, the clients and the last holder's fence."""
         number = self._client_numbers.get(clients)
         if number is None:
             number = self._client_numbers[clients] = len(self._clients)
@@ -164,7 +163,7 @@ class Search:
                 )
             for index, column in enumerate(columns):
                 if index and column == columns[index - 1]:
-                    continue  # they are in order: the same again
+                    continue  # they are sorted: this one equals the last
                 for move in self._moves(column, number, client):
                     if move.lost and losses == self.losses:
                         continue
@@ -195,7 +194,7 @@ class Search:
                 return self._number(Column(owner, fence, seats))
 
             if waits[0] != ("a", "c", "", "")[client.phase] or vote is not None:
-                # Nobody waits for the reply: that it is lost makes no other trace.
+                # The client does not wait for the reply: its loss makes no other trace.
                 moves += [
                     Move(f"{what}, late", seated(vote, *after)),
                     Move(gone, seated(vote, *before), lost=True),
@@ -222,7 +221,7 @@ class Search:
         after = self._decide(client, votes)
         if after.phase == client.phase:
             return self._state(rest, clients, last, losses)
-        # What it has heard is of no use any more: forgetting it joins traces.
+        # What it received is not needed any more: dropping it merges states.
         more = "c" if after.phase == CONFIRMING else ""
         rest = sorted(self._turn(index, number, more) for index in rest)
         if after.phase == HOLDING:
@@ -279,7 +278,7 @@ class Search:
         vote = command.vote(master.say(command, 0, b"trusted")[1:])
         now = master.get(lock)
         owner = -1 if now is None else VALUES.index(now.decode())
-        # The reasons are for people; without them more traces are one.
+        # Reasons are for people only; without them more states are equal.
         return owner, int(master.get(counter) or 0), vote._replace(reason="", ttl=None)
 
 
@@ -293,15 +292,15 @@ def _described(column: Column) -> str:
 
 
 def starts(masters: int, clients: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Fences and proposals to begin with, one of each kind that differs in more than names."""
+    """Yield fences and proposals to start with, one pair of each kind but for the names."""
     for fences in combinations_with_replacement((0, LEFT), masters):
         for others in product((NOW + 1, NOW + 2, NOW + 5), repeat=clients - 1):
             yield fences, (NOW + 1, *others)
 
 
 def visit(start: tuple[tuple[int, ...], tuple[int, ...]], losses: int) -> tuple[int, str]:
-    """How many states follow from a start, and the trace in which a promise was broken."""
-    gc.disable()  # it would look through millions of states for cycles, and they have none
+    """Return how many states follow from a start, and the trace of a broken promise or ""."""
+    gc.disable()  # millions of states have no reference cycles to look for
     try:
         return Search(Rule(), *start, losses).run(), ""
     except Broken as trace:
@@ -312,12 +311,12 @@ def visit(start: tuple[tuple[int, ...], tuple[int, ...]], losses: int) -> tuple[
 
 
 def main(argv: list[str]) -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.engine.exhaustive")
-    parser.add_argument("--masters", type=int, default=3, help="how many (3)")
-    parser.add_argument("--clients", type=int, default=2, choices=(2, 3), help="how many (2)")
-    parser.add_argument("--losses", type=int, default=1, help="at most so many in a trace (1)")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="on so many cores")
+    parser.add_argument("--masters", type=int, default=3, help="masters (3)")
+    parser.add_argument("--clients", type=int, default=2, choices=(2, 3), help="clients (2)")
+    parser.add_argument("--losses", type=int, default=1, help="most losses per trace (1)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     options = parser.parse_args(argv)
     began, states = time.perf_counter(), 0
     every = list(starts(options.masters, options.clients))

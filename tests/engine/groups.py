@@ -1,6 +1,6 @@
-"""The third colour of the backends: a group of masters, and several of them behind one door.
+"""Simulated backends: one group of masters, and several groups composed by `ShardedBackend`.
 
-What blocks or is awaited elsewhere is here a program, which the client that asks has to run.
+Where other backends block or are awaited, these return programs that the simulated client runs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class SimulatedGroup(BaseBackend):
-    """What `RedisBackend` is: one client's way to one group of masters."""
+    """One client's connection to one group of masters, in place of `RedisBackend`."""
 
     def __init__(self, client: Client, deployment: Deployment, wire: Wire) -> None:
         super().__init__(
@@ -38,7 +38,7 @@ class SimulatedGroup(BaseBackend):
         self.wire = wire
         self.simulated = (self,)
         self.indexes = (0,)
-        self.last_state = LeaseState.RENEWED  # of the lease that was extended last
+        self.last_state = LeaseState.RENEWED  # of the lease extended last
 
     def clock(self) -> float:
         return self.client.read()
@@ -80,7 +80,7 @@ class SimulatedGroup(BaseBackend):
         return rounds.release(self.deployment, lease)
 
     def post_release(self, lease: Lease) -> None:
-        if not self.client.gone:  # a process that was killed says nothing
+        if not self.client.gone:  # a killed process sends nothing
             self.client.world.seen["handed over"] += 1
             asked = next(rounds.release(self.deployment, lease, awaited=False))
             assert isinstance(asked, rounds.Round)
@@ -90,18 +90,18 @@ class SimulatedGroup(BaseBackend):
         return self.wire.steps.void(lease)
 
     def parts(self, lease: Lease) -> list[tuple[SimulatedGroup, Lease]]:
-        """What a lease is in each group: here there is one."""
+        """Return a lease's part in each group: here there is one."""
         return [(self, lease)]
 
 
 class SimulatedGroups(ShardedBackend):
-    """The product's own code over several groups; only what runs it is the client's."""
+    """`ShardedBackend` itself over several groups, run by a simulated client."""
 
     def __init__(self, groups: Sequence[SimulatedGroup]) -> None:
         super().__init__(groups)
         self.simulated = tuple(groups)
         self.client = groups[0].client
-        # As the world counts them: in these settings they may stand in another order.
+        # By the world's numbers: this client's settings may list the groups in another order.
         self.indexes = tuple(
             index
             for _, index in sorted(
@@ -131,11 +131,11 @@ class SimulatedGroups(ShardedBackend):
             late = world.now - began - wait
             if client.disturbed == disturbed and late > 1 + 3 * self.master_timeout:
                 raise Violation(
-                    f"{client.name} waited {late:.3f} s longer than it wanted"
+                    f"{client.name} waited {late:.3f} s longer than it asked for"
                 ) from None
             raise
         if client.disturbed == disturbed and self.clock() >= lease.until:
-            raise Violation(f"{client.name} is given what is over")
+            raise Violation(f"{client.name} acquires a lease that is over")
         return lease
 
     def extend(self, lease: Lease, ttl: float) -> Any:
@@ -149,7 +149,7 @@ class SimulatedGroups(ShardedBackend):
         return super().release(lease)
 
     def parts(self, lease: Lease) -> list[tuple[SimulatedGroup, Lease]]:
-        """What a lease is in each group."""
+        """Return a lease's part in each group."""
         return [(_simulated(part), part.lease) for part in self._parts(lease)]
 
 

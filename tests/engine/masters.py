@@ -1,4 +1,4 @@
-"""Masters in the hand of a test: who hears a round and whose answer comes back is its call."""
+"""Masters that a test drives step by step: it decides which of them hear a round and answer."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Masters:
         self.now = START
         self.wall = 0.0  # seconds by which the wall clocks of all clients are wrong
         self.off = [0.0] * masters  # seconds by which each master's clock is wrong
-        self.gone: set[str] = set()  # the channels that nobody hears any more
-        self.called: list[tuple[int, str]] = []  # which master called whom
+        self.gone: set[str] = set()  # the channels without a subscriber
+        self.called: list[tuple[int, str]] = []  # which master called which waiter
         self.memories = [self._memory(index) for index in range(masters)]
 
     def _memory(self, index: int) -> MemoryMaster:
@@ -44,7 +44,7 @@ class Masters:
         return 1
 
     def forget(self, index: int) -> None:
-        """The master comes back empty, and is trusted for all that."""
+        """Make a master come back empty and still be trusted."""
         self.memories[index] = self._memory(index)
 
     def hear(
@@ -56,9 +56,10 @@ class Masters:
         down: Collection[int] = (),
         silent: Collection[int] = (),
     ) -> None:
-        """Carry a round: `deaf` masters never hear it, of `mute` ones the answer is lost.
+        """Carry out a round and cast the votes.
 
-        To `down` ones nothing was ever sent; about `silent` ones nothing is known yet.
+        `deaf` masters never receive it, and the replies of `mute` masters are lost. Nothing was
+        ever sent to `down` masters. The votes of `silent` masters are still outstanding.
         """
         for index, command in enumerate(asked.commands):
             if index in silent:
@@ -73,7 +74,7 @@ class Masters:
             asked.tally.cast(index, vote)
 
     def carry(self, protocol: Protocol[Result], step: Step, **how: Collection[int]) -> Result:
-        """Carry a protocol from a step of it to its end."""
+        """Drive a protocol from one of its steps to its end; return its result."""
         try:
             while True:
                 if isinstance(step, Pause):
@@ -86,7 +87,7 @@ class Masters:
             return result
 
     def run(self, protocol: Protocol[Result], **how: Collection[int]) -> Result:
-        """Carry a whole protocol."""
+        """Drive a whole protocol; return its result."""
         return self.carry(protocol, next(protocol), **how)
 
     def acquire(
@@ -99,7 +100,7 @@ class Masters:
         wall: float = 0.0,
         waiter: str = "",
     ) -> Protocol[Lease]:
-        """The acquire protocol, with tokens that can be told apart."""
+        """Return the acquire protocol, with tokens that are all different."""
         return rounds.acquire(
             self.deployment,
             resources or ("r",),
@@ -114,22 +115,22 @@ class Masters:
         )
 
     def taken(self, *resources: str, **how: Any) -> Lease:
-        """A lease on all masters."""
+        """Acquire a lock on all masters; return its lease."""
         return self.run(self.acquire(*resources, **how))
 
     def tokens(self, resource: str = "r") -> list[str]:
-        """Whose lock stands on each master; "" for nobody's."""
+        """Return the token of the lock on each master; "" where there is none."""
         values = (memory.get(self.deployment.lock(resource)) for memory in self.memories)
         return [(value or b"").decode().split(" ", 1)[0] for value in values]
 
     def queues(self, resource: str = "r") -> list[list[str]]:
-        """Who waits on each master, the next one first."""
+        """Return the waiters on each master, the next one first."""
         key = self.deployment.queue(resource)
         queues = [memory.queue(key) for memory in self.memories]
         return [[name.decode() for name in sorted(q, key=q.__getitem__)] for q in queues]
 
     def fences(self, resource: str = "r") -> list[int]:
-        """The fence on each master."""
+        """Return the fence on each master."""
         return [int(m.get(self.deployment.fence(resource)) or 0) for m in self.memories]
 
 
@@ -137,6 +138,6 @@ _numbers = count(1)
 
 
 def fresh() -> Iterator[str]:
-    """Tokens that nobody has had before."""
+    """Yield tokens that were never used before."""
     while True:
         yield f"{next(_numbers):032x}"

@@ -1,7 +1,7 @@
-"""The third driver's wire: FIFO links that can be lost, with the rules of `wire/links.py`.
+"""The simulated network: FIFO links that can be lost, with the rules of `wire/links.py`.
 
-A message on a link is never lost alone: a partition holds it back, and a link that is
-given up takes a part of what is in flight with it; the rest still arrives, late.
+A single message on a link is never lost: a partition holds it back. When a link is lost, a part
+of what is in flight is lost with it; the rest still arrives, late.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ RARE = {
 
 
 class Owner(Protocol):
-    """Whose wire it is: it may be paused, and then hears of nothing until it wakes."""
+    """The client that owns a wire. While it is paused, it receives no events."""
 
     name: str
     clock: Clock
 
     def hear(self, what: Callable[..., None], *args: Any) -> None:
-        """Be described, at once or on waking."""
+        """Receive an event: now, or at the end of a pause."""
 
     def called(self, name: bytes, master: int) -> None:
-        """A master calls one of this owner's waiters."""
+        """Handle a master's call to one of this owner's waiters."""
 
     def blamed(self, wire: Wire) -> None:
-        """The clocks of its majority were seen to step at once: then it was our own."""
+        """Note that a majority's clocks seemed to step at once, so that our own clock stepped."""
 
 
 class Exchange:
-    """One round on its way. Where it is not awaited, its answers are nobody's business."""
+    """One round on its way. If it is not awaited, its replies are ignored."""
 
     __slots__ = ("awaited", "commands", "decided", "number", "tally", "wake")
 
@@ -65,7 +65,7 @@ class Exchange:
         self.decided = False
 
     def cast(self, master: int, vote: Vote) -> None:
-        """Count a vote, and wake whoever waits once the verdict is there."""
+        """Count a vote, and wake the client at the verdict."""
         if not self.awaited:
             return
         verdict = self.tally.cast(master, vote)
@@ -76,11 +76,11 @@ class Exchange:
 
 @dataclass(slots=True)
 class Message:
-    """A command (or, without packed, a join) as it travels; `how` is the join's."""
+    """A command on its way, or a join if `packed` is None; `how` is the join's argument."""
 
     packed: Packed | None
     sent: float  # by the client's clock
-    off: float  # how far that was off then
+    off: float  # how far that clock was off then
     number: int = 0
     exchange: Exchange | None = None
     answered: float = 0.0  # how far the master's clock was off when it answered
@@ -92,7 +92,7 @@ class Message:
 
 @dataclass(slots=True, eq=False)
 class Push:
-    """What a master says without being asked."""
+    """A call that a master sends to a subscriber."""
 
     name: bytes
 
@@ -106,16 +106,16 @@ class Link:
         self.alive = True
         self.joined = False
         self.owed: deque[Message] = deque()
-        self.since = 0.0  # since when the master owes what it owes
-        self.watched = False  # an event will look whether it owes for too long
+        self.since = 0.0  # since when the master owes its next reply
+        self.watched = False  # whether an event is scheduled that checks for an overdue reply
         self.flying: deque[Message] = deque()
-        self.there = 0.0  # when the last message arrives: nothing sent later comes sooner
+        self.there = 0.0  # when the last message arrives: later ones do not overtake it
         self.back = 0.0
         self.returning: deque[Reply | Push] = deque()
 
 
 class Line(Master):
-    """What one client knows of one master, whether there is a link or not."""
+    """What one client knows of one master, with or without a link."""
 
     def __init__(self, world: World, ours: Clock, master: SimulatedMaster) -> None:
         super().__init__(master.index, _address(master.name))
@@ -153,7 +153,7 @@ class Wire:
         self.lines = [Line(world, owner.clock, master) for master in masters]
         self.deployment = masters[0].deployment
         self.steps = StepWatch(self.lines, self.deployment, self._check, owner.clock.read)
-        self._noticed: set[int] = set()  # whose clocks stepped, since the last time all were asked
+        self._noticed: set[int] = set()  # indexes of masters that stepped
         self.master_timeout = master_timeout
         self.connect_timeout = 0.3
         self.latency = latency
@@ -169,12 +169,12 @@ class Wire:
     # Rounds.
 
     def exchange(self, asked: Round, wake: Callable[[], None]) -> Exchange:
-        """A new exchange for a round, not begun."""
+        """Return a new exchange for a round, not begun yet."""
         self._number += 1
         return Exchange(asked, self._number, wake)
 
     def begin(self, exchange: Exchange) -> None:
-        """Say a round's commands, to all who may be asked."""
+        """Send a round's commands to all masters that may be asked."""
         now = self.owner.clock.read()
         asked: list[tuple[Line, Command]] = []
         for line, command in zip(self.lines, exchange.commands, strict=True):
@@ -200,7 +200,7 @@ class Wire:
                 exchange.cast(line.index, NOT_ASKED)
                 continue
             if packed is None or packed.command is not command:
-                packed = Packed(command)  # most rounds say the same to all
+                packed = Packed(command)  # most rounds send the same command to all masters
             self._write(line, Message(packed, now, off, exchange.number, exchange))
 
     def _message(self, packed: Packed | None, *, how: str = "", run_id: str = "") -> Message:
@@ -263,7 +263,7 @@ class Wire:
     # Clocks that step.
 
     def _check(self, master: Master, how: str) -> None:
-        """Ask on the live link again whether the master may be trusted."""
+        """Ask again, on the live link, whether the master may be trusted."""
         line = self.lines[master.index]
         if how == "join" and line.how != "join":
             return
@@ -274,7 +274,7 @@ class Wire:
         self._write(line, self._message(None, how=how, run_id=line.run_id))
 
     def _steady(self, line: Line, message: Message, reply: Reply) -> bool:
-        """Whether, after this answer, the clocks are to each other as they were."""
+        """Return whether this reply shows that neither clock stepped against the other."""
         time, read = reply[2] / 1_000_000, self.owner.clock.read()  # type: ignore[operator]
         if line.truth is not None and line.offset is None:
             line.truth.forget()
@@ -284,11 +284,11 @@ class Wire:
         if line.truth is not None:
             line.truth.noted(steady, message.answered, message.off, abs(read - message.sent))
         elif not steady:
-            raise Violation(f"{line.master.name} is said to have stepped, where no clock does")
+            raise Violation(f"{line.master.name} is taken to have stepped, but no clock steps")
         return steady
 
     def _settle_steps(self, what: Callable[[], None]) -> None:
-        """Let the watch learn that one more was asked, or is gone: was it our own clock?"""
+        """Run a step of the watch; at its end, check whether it should blame our own clock."""
         if not self._noticed or any(line.checking and line.link for line in self.lines):
             what()
             return
@@ -312,7 +312,7 @@ class Wire:
         self._post(line, link, message)
 
     def _delay(self, line: Line) -> float:
-        # What `expovariate(1 / self.latency)` draws, without the call: it is drawn so often.
+        # The value of `expovariate(1 / self.latency)`, inlined because this is the hot path.
         drawn = -log(1.0 - self.rng.random()) / (1 / self.latency)
         return drawn + line.lag + line.master.slow
 
@@ -326,14 +326,14 @@ class Wire:
             self.world.at(link.there, self._arrive, line, link, message)
 
     def _arrive(self, line: Line, link: Link, message: Message) -> None:
-        # A loss takes messages out of `flying`; a partition leaves them there.
+        # A lost link removes messages from `flying`; a partition leaves them there.
         if line.cut_out or not link.flying or link.flying[0] is not message:
             return
         link.flying.popleft()
         line.master.receive(self._work, line, link, message)
 
     def _work(self, line: Line, link: Link, message: Message) -> None:
-        """The master works on a message."""
+        """Make the master process a message."""
         master, packed = line.master, message.packed
         if link.life != master.life or not master.up:
             if link.alive and not line.cut_back:
@@ -343,7 +343,7 @@ class Wire:
             reply = master.join(message.run_id or master.memory.run_id, message.how)
             message.answered = master.clock.off
             if link.alive and not link.joined:
-                # In truth it subscribes a little later, but before anything that queues it.
+                # A real link subscribes a little later, but before any command that queues it.
                 master.hearers[self.channel] = partial(self._push, line, link)
         else:
             reply = master.say(packed, message.number, message.marker, message.ready_at)
@@ -371,7 +371,7 @@ class Wire:
             self.world.seen["called over a dead link"] += 1
 
     def _unhear(self, line: Line, link: Link) -> None:
-        """The master learns that a link has gone."""
+        """Unsubscribe a lost link, if the master can learn that it is lost."""
         hearer = line.master.hearers.get(self.channel)
         if isinstance(hearer, partial) and hearer.args[1] is link and not line.cut_out:
             del line.master.hearers[self.channel]
@@ -391,7 +391,7 @@ class Wire:
     # Bytes back.
 
     def _return(self, line: Line, link: Link, reply: Reply | Push) -> None:
-        # As `_arrive`: a partition leaves replies where they are.
+        # As in `_arrive`, a partition leaves replies where they are.
         if line.cut_back or not link.alive or not link.returning:
             return
         if link.returning[0] is not reply:
@@ -410,7 +410,7 @@ class Wire:
             return
         message = link.owed.popleft()
         link.since = self.world.now
-        assert reply[0] == message.number, "a reply was taken for another's"
+        assert reply[0] == message.number, "a reply was matched to another round"
         if message.packed is None:
             line.checking = False
             line.how = "join"
@@ -434,7 +434,7 @@ class Wire:
     # Losing.
 
     def _check_owed(self, line: Line, link: Link) -> None:
-        """A link that owes a reply for too long is given up."""
+        """Give up a link that owes a reply for too long."""
         if line.link is not link or not link.owed:
             link.watched = False
             return
@@ -452,7 +452,7 @@ class Wire:
             self._again(line)
 
     def notice(self, line: Line) -> None:
-        """The master's end of the link has gone, and that gets through."""
+        """Schedule that the client notices the master's end of the link as closed."""
         if line.link is not None and not line.cut_back:
             link = line.link
             self.world.at(
@@ -464,14 +464,14 @@ class Wire:
             )
 
     def lose(self, line: Line, reason: str) -> None:
-        """Give up a link, tell everybody who waits for it, and connect anew."""
+        """Give up a link, fail the votes it owes, and connect again."""
         link = line.link
         assert link is not None
         self.world.note(self.owner.name, "xx", line.master.name, reason)
         self.world.seen["link lost"] += 1
         line.link, line.checking, line.reason = None, False, reason
         link.alive = False
-        # A master that nothing reaches does not learn it, and goes on calling.
+        # A master that cannot be reached does not learn this, and goes on calling.
         self.world.after(self._delay(line), self._unhear, line, link)
         self._scatter(line, link)
         if self.closed:
@@ -489,14 +489,14 @@ class Wire:
         self._settle_steps(self.steps.decide)
 
     def _scatter(self, line: Line, link: Link) -> None:
-        """Of what is in flight a part still arrives, in its order; the rest never does."""
+        """Deliver a part of what is in flight, late and in order; drop the rest."""
         flying, link.flying = link.flying, deque()
         arriving = self.rng.randint(0, len(flying))
         for delay in sorted(self.rng.uniform(0, self.late) for _ in range(arriving)):
             self.world.after(delay, line.master.receive, self._work, line, link, flying.popleft())
 
     def heal(self, line: Line) -> None:
-        """End a partition: what was held back goes on, in its order."""
+        """End a partition: what was held back goes on, in order."""
         line.cut_out = line.cut_back = False
         link = line.link
         if link is None or not link.alive:
@@ -508,7 +508,7 @@ class Wire:
             self._bring(line, link, reply)
 
     def close(self) -> None:
-        """The process is gone: its kernel still delivers a part."""
+        """End with the process: its kernel still delivers a part."""
         self.closed = True
         for line in self.lines:
             if line.link is not None:

@@ -1,7 +1,6 @@
-"""Directed schedules: each a story that one rule of the design decides, told by hand.
+"""Directed schedules: sequences of events, each of which breaks a promise unless one rule holds.
 
-Whoever calls one of these is told by an AssertionError (or by an error that the story does not
-expect) that a promise was broken.
+A schedule raises AssertionError, or an error that it does not expect, if a promise is broken.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ RUNS = ("1" * 40, "2" * 40)
 
 
 def _denied(masters: Masters, **how: Any) -> NotAcquired:
-    """Somebody asks, and must not have it."""
+    """Try to acquire; return the refusal. Raise AssertionError if the lock is acquired."""
     where = {name: how.pop(name) for name in ("deaf", "mute", "down") if name in how}
     try:
         lease = masters.run(masters.acquire(**how), **where)
@@ -92,7 +91,7 @@ def a_proven_holder_ends_the_round() -> None:
     for index, rival in ((0, b"A"), (1, b"A"), (3, b"B"), (2, b"A")):
         vote = Vote(Ballot.REFUSED, "held", None, (5,), 900, rival)
         said.append(first.tally.cast(index, vote))
-    assert said == [Verdict.PENDING] * 3 + [Verdict.LOST], "after three nobody knows who has it"
+    assert said == [Verdict.PENDING] * 3 + [Verdict.LOST], "three votes prove no holder yet"
     protocol.send(masters.now)
     with pytest.raises(ResourceLocked):
         protocol.send(masters.now)
@@ -196,7 +195,7 @@ def another_deployment_is_refused() -> None:
     _join(masters, RUNS[0], how="trust")
     other = Masters(5).deployment.fingerprint
     assert _join(masters, RUNS[0], other)[1] == MISMATCH
-    assert _join(masters, RUNS[0])[1] == 1, "and has changed nothing"
+    assert _join(masters, RUNS[0])[1] == 1, "the refused join changed nothing"
 
 
 def a_ready_at_from_a_clock_gone_back_is_cut() -> None:
@@ -236,7 +235,7 @@ def the_same_acquire_twice_is_one_grant() -> None:
 
 def a_value_that_only_begins_with_our_token_is_not_ours() -> None:
     masters = Masters(1)
-    other = b"a" * 32 + b" somebody else's"
+    other = b"a" * 32 + b" of another client"
     masters.memories[0].set(masters.deployment.lock("r"), other, 5000)
     ask = _acquire(masters, "a")
     assert ask.vote(masters.memories[0].say(ask, 0, MARKER)[1:]).ballot is Ballot.REFUSED
@@ -287,7 +286,7 @@ def a_resource_that_is_taken_frees_the_others() -> None:
 
 
 def fences_grow_after_all_masters_lost_their_memory() -> None:
-    """The counters are gone, and the client's clock is an hour behind."""
+    """All stored fences are gone, and the client's clock is an hour slow."""
     masters = Masters(3)
     first = masters.taken().fences[0]
     _passed(masters, 2 * masters.deployment.max_ttl)
@@ -341,11 +340,11 @@ def a_fence_of_a_crashed_writer_is_written_to_a_majority() -> None:
     first = masters.run(masters.acquire(), deaf=(1,))
     _freed(masters, first)
     second = masters.run(masters.acquire(), down=(2,))
-    assert second.fences[0] > first.fences[0], "the number went back"
+    assert second.fences[0] > first.fences[0], "the fence went back"
 
 
 def a_confirmation_counts_only_on_masters_that_have_the_lock() -> None:
-    """Of three, two have lost it when the number is to be written: nobody holds it."""
+    """Two of three masters lost the lock before the fence was confirmed: nobody holds it."""
     masters = Masters(3)
     masters.memories[2].set(masters.deployment.fence("r"), b"%d" % int((START + 0.3) * 1e6))
     protocol = masters.acquire()
@@ -361,7 +360,7 @@ def a_confirmation_counts_only_on_masters_that_have_the_lock() -> None:
 
 
 def a_healed_master_does_not_count_at_once() -> None:
-    """It had forgotten the lock, and somebody else may have had its vote meanwhile."""
+    """It had forgotten the lock, and may have voted for another client meanwhile."""
     masters = Masters(3)
     lease = masters.run(masters.acquire(), down=(2,))
     _, lease = masters.run(rounds.extend(masters.deployment, lease, 10.0, now=masters.now))
@@ -403,11 +402,11 @@ def a_child_does_not_hold_what_its_parent_holds() -> None:
     with memory_masters() as masters:
         held = lock("order:1")
         with held:
-            locks.forks += 1  # what a child knows of its fork
+            locks.forks += 1  # as in a child process after fork
             try:
                 with pytest.raises(LockLost, match="belongs to the parent"):
                     held.extend()
                 assert held.release() is not True
-                assert len(masters.masters[0].strings) > 1, "the parent's key still stands"
+                assert len(masters.masters[0].strings) > 1, "the parent's key is still there"
             finally:
                 locks.forks -= 1

@@ -1,7 +1,7 @@
-"""A failing seed made small: as few faults, groups, clients and seconds as still make it fail.
+"""Make a failing seed smaller: fewer faults, groups, clients and seconds while it still fails.
 
-`uv run python -m tests.engine.shrink --seed 123` prints the transcript of what is left, and the
-command that replays it.
+`uv run python -m tests.engine.shrink --seed 123` prints the transcript of the smallest setup
+found, and the command that replays it.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from dataclasses import replace
 
 from tests.engine.simulator import Setup, Simulation, replay
 
-SEEDS = 5  # seeds that each simpler setup is tried with: what is simpler plays out otherwise
+SEEDS = 5  # seeds to try with each simpler setup, since the same seed runs differently in it
 
 
 def failure(seed: int, setup: Setup) -> str:
-    """The kind of error a seed ends with; "" where no promise is broken."""
+    """Return the kind of error a seed ends with; "" if no promise is broken."""
     try:
         Simulation(seed, setup).run()
-    except Exception as error:  # noqa: BLE001 - whatever it is, it is what is looked for
+    except Exception as error:  # noqa: BLE001 - any error is a failure
         return type(error).__name__
     return ""
 
 
 def simpler(setup: Setup) -> Iterator[Setup]:
-    """Setups with a little less in them, those with much less first."""
+    """Yield setups that are a little simpler, the much simpler ones first."""
     kinds = sorted(setup.faults)
     for size in (len(kinds), len(kinds) // 2, 1):
         for first in range(0, len(kinds), size or 1):
@@ -51,9 +51,9 @@ def simpler(setup: Setup) -> Iterator[Setup]:
 
 
 def shrunk(seed: int, setup: Setup | None = None) -> tuple[int, Setup]:
-    """The seed and the setup of the simplest story found that ends as this one does.
+    """Return the seed and setup of the simplest run found that fails in the same way.
 
-    Raises ValueError where the seed does not fail.
+    Raise ValueError if the seed does not fail.
     """
     setup = setup or Simulation(seed).setup
     kind = failure(seed, setup)
@@ -73,10 +73,10 @@ def shrunk(seed: int, setup: Setup | None = None) -> tuple[int, Setup]:
 
 
 def main(argv: list[str]) -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.engine.shrink")
     parser.add_argument("--seed", type=int, required=True, help="a seed that fails")
-    parser.add_argument("--groups", type=int, default=1, help="over so many groups of masters")
+    parser.add_argument("--groups", type=int, default=1, help="number of groups of masters (1)")
     options = parser.parse_args(argv)
     setup = Simulation(options.seed, groups=options.groups).setup
     try:

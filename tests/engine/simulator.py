@@ -1,8 +1,8 @@
-"""The third driver of the engine's protocols: it owns time and rng.
+"""The simulator: a driver of the engine's protocols that controls time and randomness.
 
 `uv run python -m tests.engine.simulator --seed 123` replays one seed and prints its
-transcript; `--seeds 1000 [--first 0]` runs many and prints what was seen. For very many, see
-`tests/engine/sweep.py`; for a failing seed that is hard to read, `tests/engine/shrink.py`.
+transcript; `--seeds 1000 [--first 0]` runs many and prints which states they reached. For very
+many seeds see `tests/engine/sweep.py`; to make a failing seed smaller, `tests/engine/shrink.py`.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ KINDS = (
     "deaf", "mute", "partition", "isolate", "hang", "kill", "restart", "snapshot", "flush",
     "slow", "lag", "reset", "pause", "cancel", "die", "jump",
 )  # fmt: skip
-RING_WAIT = 10.0  # seconds within which everybody has had what all want
-STEPS = ("step", "leap")  # of a master's clock, of a client's own; by a rng of their own
-# Masters whose clocks step are no news here.
+RING_WAIT = 10.0  # seconds within which every client must get what all of them want
+STEPS = ("step", "leap")  # of a master's clock, of a client's clock; each draws from its own rng
+# Log records about masters whose clocks step would only be noise.
 logging.getLogger("redlock_django").addHandler(logging.NullHandler())
 
 
 def restart_delay(max_ttl: float, skew: float) -> float:
-    """What RESTART_DELAY = "auto" is."""
+    """Return the value of RESTART_DELAY = "auto"."""
     return 1.02 * max_ttl + 5 * skew + 0.05
 
 
@@ -52,7 +52,7 @@ class Setup:
     `masters` and `resources` are those of each group.
     """
 
-    groups: int = 1  # never drawn: asked for
+    groups: int = 1  # never drawn, given by --groups
     masters: int = 3
     clients: int = 3
     resources: int = 1
@@ -77,22 +77,22 @@ class Setup:
 
     @staticmethod
     def read(text: str) -> Setup:
-        """What `spelled` has written."""
+        """Read what `spelled` has written."""
         given = json.loads(text)
         given = {key: tuple(value) if key == "ttls" else value for key, value in given.items()}
         return Setup(**{**given, "faults": frozenset(given.get("faults", ()))})
 
     def spelled(self) -> str:
-        """As JSON, without what is as it always is."""
+        """Return the setup as JSON, without default values."""
         usual = asdict(Setup())
         other = {key: value for key, value in asdict(self).items() if value != usual[key]}
         return json.dumps(other, default=sorted)
 
     @staticmethod
     def drawn(rng: Random, steps: Random, groups: int = 1) -> Setup:
-        """A swarm: every seed has its own few kinds of faults, so that each gets its room.
+        """Draw a setup. Every seed has a few kinds of faults only, so that each is tested deeply.
 
-        `steps` is the rng of whether clocks step.
+        `steps` is the rng that decides whether clocks step.
         """
         max_ttl = rng.choice((0.8, 2.0, 3.0))
         drawn = Setup(
@@ -176,7 +176,7 @@ class Simulation:
     def _rate(self, rng: Random) -> float:
         if not self.setup.drifting:
             return 1.0
-        # The ends of the range are where it hurts.
+        # The ends of the range find the most errors.
         return 1 + RATE_APART * rng.choice((-1.0, 1.0, rng.uniform(-1, 1)))
 
     def _master(self, deployment: Deployment, index: int, rng: Random) -> SimulatedMaster:
@@ -218,7 +218,7 @@ class Simulation:
         return client
 
     def _settings(self, name: str) -> list[Deployment]:
-        """The groups of masters in the order in which a client's settings have them."""
+        """Return the groups of masters in the order of a client's settings."""
         order = self.world.rng(f"settings {name}").sample(self.groups, len(self.groups))
         if len(order) == 1:
             return order
@@ -241,13 +241,13 @@ class Simulation:
 
     @property
     def living(self) -> list[Client]:
-        """The clients that were not killed."""
+        """Return the clients that were not killed."""
         return [client for client in self.clients if not client.gone]
 
-    # The story.
+    # The run.
 
     def run(self) -> Counter[str]:
-        """Live through it; raises Violation. Returns what was seen."""
+        """Run to the end and return the states reached. Raise Violation for a broken promise."""
         for kinds, rng, every in self._schedules():
             self.world.after(rng.expovariate(1 / every), self._fault, kinds, rng, every)
         self.world.run(self.setup.seconds)
@@ -257,7 +257,7 @@ class Simulation:
         return self.world.seen
 
     def _heal(self) -> None:
-        """All faults end; whoever still does something is interrupted."""
+        """End all faults and interrupt every client that is not idle."""
         self.world.note("", "the faults end")
         self._calm = True
         for client in self.living:
@@ -276,13 +276,13 @@ class Simulation:
                     wire.heal(line)
 
     def _check_left(self) -> None:
-        """Once every link is back, nothing is left of any round, nor comes back late."""
+        """Check that nothing is left of any round once every link is back, nor comes back late."""
         for _ in range(200):  # one in some 300,000 pauses is longer than 7 s
             self.world.run(self.world.now + 0.1)
             if all(self._settled(client) for client in self.living):
                 break
         else:
-            raise Violation("the clients do not come to an end")
+            raise Violation("the clients do not end")
         self.world.run(self.world.now + 2 * self.setup.master_timeout)
         self.checker.left(self.masters, clients_idle=True)
         self.world.run(self.world.now + self.setup.late)
@@ -294,14 +294,14 @@ class Simulation:
         )
 
     def _check_live(self) -> None:
-        """With all forgotten locks expired, somebody gets every resource soon."""
-        # What a clock went back by is waited for as well: until a master's is there again, the
-        # fences it has bar the way; until a client's is, it takes its leases for lost.
+        """Check that every resource is granted soon once all forgotten locks have expired."""
+        # The wait includes what any clock went back by: until a master's clock has caught up, its
+        # fences are ahead of it; until a client's clock has, the client takes its leases for lost.
         clocks = [m.clock for m in self.masters] + [c.clock for c in self.living]
         back = max(clock.fell(0.0) for clock in clocks)
         for _ in range(3 if self.world.stepping else 2):
-            # That a master was flushed is only noticed by asking it, and none is asked
-            # while a majority is known to be out.
+            # Only a command shows that a master was flushed, and none is sent while a majority
+            # is known to be unreachable.
             self._ask_once(wait=0.0)
             self.world.run(
                 self.world.now + self.deployment.restart_delay + self.deployment.max_ttl + back
@@ -313,17 +313,17 @@ class Simulation:
         self.world.run(self.world.now + 4.0 * len(self.groups))
         for resource in asked:
             if not self.checker.winners.get(resource):
-                raise Violation(f"nobody gets {resource} although all is well")
+                raise Violation(f"no client acquires {resource} although all faults have ended")
         if any(line.suspect for client in self.living for line in client.lines):
             raise Violation("a master is suspected for ever")
         if not all(client.idle for client in self.living):
-            raise Violation("a client does not come to an end")
+            raise Violation("a client does not end")
         self.checker.left(self.masters, clients_idle=False)
         if len(self.groups) > 1:
             self._check_rings()
 
     def _check_rings(self) -> None:
-        """Everybody who wants one resource of each group, in whatever order, gets them soon."""
+        """Check that all clients that want one resource of each group get them, in any order."""
         self.checker.winners.clear()
         rng = self.world.rng("rings")
         names = [share[0] for share in self.shares]
@@ -334,12 +334,12 @@ class Simulation:
             self.world.run(self.world.now + 0.1)
         won = min(self.checker.winners.get(resource, 0) for resource in names)
         if won < len(self.living) and all(map(self._clocks_agree, self.groups)):
-            raise Violation(f"only {won} of {len(self.living)} get what all wait for")
+            raise Violation(f"only {won} of {len(self.living)} acquire what all wait for")
         self.world.run(self.world.now + 2 * self.setup.master_timeout)
         self.checker.left(self.masters, clients_idle=True)
 
     def _clocks_agree(self, deployment: Deployment) -> bool:
-        """Whether a majority of clocks is no further apart than the design assumes."""
+        """Return whether a majority of clocks is no further apart than MAX_CLOCK_SKEW allows."""
         group = [master for master in self.masters if master.deployment is deployment]
         shown = [master.clock.read() for master in group if master.up]
         near = [one for one in shown if abs(one - median(shown)) <= self.setup.skew]
@@ -347,7 +347,7 @@ class Simulation:
         return len(near) >= quorum(self.setup.masters) and apart < 0.95 * self.setup.skew
 
     def _ask_once(self, *, wait: float) -> set[str]:
-        """Let everybody ask for a resource of every group, one after the other."""
+        """Make every client ask for a resource of every group, one after the other."""
         asked = set()
         for nth, client in enumerate(self.living):
             names = [share[nth % len(share)] for share in self.shares]
@@ -358,13 +358,13 @@ class Simulation:
     # Faults.
 
     def _schedules(self) -> Iterator[tuple[list[str], Random, float]]:
-        """What goes wrong, by which rng and how often: clocks that step shift nothing else."""
+        """Yield kinds of faults, their rng and their mean interval, clock steps separately."""
         kinds, every = sorted(self.setup.faults.difference(STEPS)), self.setup.every
         if kinds:
             yield kinds, self._rng, every
         for kind in sorted(self.setup.faults.intersection(STEPS)):
             rng = self.world.rng(f"fault {kind}")
-            # A master that steps again and again is hardly ever trusted, and seldom asked.
+            # A master that steps all the time is hardly ever trusted and seldom asked.
             yield [kind], rng, every * rng.choice((1, 8))
 
     def _fault(self, kinds: list[str], rng: Random, every: float) -> None:
@@ -492,7 +492,7 @@ class Simulation:
         self._rng.choice(self.clients).jump(self._rng.uniform(-100, 100))
 
     def _far(self, rng: Random) -> float:
-        """By how much a clock steps: seldom noticed, at the edge of it, or by far."""
+        """Draw a clock step: too small to be noticed mostly, near the limit, or large."""
         skew = self.setup.skew
         far = rng.choice(
             (rng.uniform(0, skew), rng.uniform(skew, 4 * skew), rng.expovariate(1 / 3.0))
@@ -500,7 +500,7 @@ class Simulation:
         return far * rng.choice((-1, 1, 1))
 
     def _step(self, seconds: float, rng: Random) -> None:
-        """One master's clock, or those of many at once; for good, or for a while."""
+        """Step one master's clock, or those of many at once; for good, or for a while."""
         masters = self.masters
         struck = [rng.choice(masters)]
         if rng.random() < 0.15:
@@ -520,7 +520,7 @@ class Simulation:
         master.step(far, cleans=cleans)
 
     def _leap(self, seconds: float, rng: Random) -> None:
-        """A client is suspended and its clock does not count it; or it leaps as it runs."""
+        """Suspend a client whose clock does not count the time, or make its clock leap."""
         client = rng.choice(self.clients)
         if rng.random() < 0.4:
             client.doze(seconds * 2)
@@ -538,7 +538,7 @@ class Simulation:
 
 
 def _shares(groups: list[str], resources: int) -> list[list[str]]:
-    """The first names that give each group its number of resources."""
+    """Return the first names that give each group its number of resources."""
     shares: list[list[str]] = [[] for _ in groups]
     for number in count():
         share = shares[chosen(groups, f"r{number}")]
@@ -550,18 +550,18 @@ def _shares(groups: list[str], resources: int) -> list[list[str]]:
 
 
 def command(seed: int, groups: int = 1) -> str:
-    """What replays a seed."""
+    """Return the command that replays a seed."""
     several = f" --groups {groups}" if groups > 1 else ""
     return f"uv run python -m tests.engine.simulator --seed {seed}{several}"
 
 
 def replay(seed: int, setup: Setup | None = None, groups: int = 1) -> str:
-    """The transcript of a seed, its end and the command that shows it again."""
+    """Return the transcript of a seed, its end and the command that replays it."""
     simulation = Simulation(seed, setup, groups=groups, recording=True)
     end = "no promise was broken"
     try:
         simulation.run()
-    except Exception as error:  # noqa: BLE001 - whatever it was, it is what is shown
+    except Exception as error:  # noqa: BLE001 - any error is a result of the seed
         end = f"{type(error).__name__}: {error}"
     lines = simulation.world.transcript or []
     again = command(seed, groups)
@@ -571,7 +571,7 @@ def replay(seed: int, setup: Setup | None = None, groups: int = 1) -> str:
 
 
 def sweep(seeds: range, groups: int = 1) -> tuple[Counter[str], dict[int, str]]:
-    """Run many seeds: what was seen in all of them, and how the failing ones ended."""
+    """Run many seeds; return the states they reached, and the error of each failing one."""
     seen: Counter[str] = Counter()
     failing = {}
     for seed in seeds:
@@ -585,13 +585,13 @@ def sweep(seeds: range, groups: int = 1) -> tuple[Counter[str], dict[int, str]]:
 
 
 def main(argv: list[str]) -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.engine.simulator")
     parser.add_argument("--seed", type=int, help="replay one seed and print its transcript")
-    parser.add_argument("--groups", type=int, default=1, help="over so many groups of masters")
-    parser.add_argument("--setup", type=Setup.read, help="in this world, not in the one it draws")
-    parser.add_argument("--seeds", type=int, default=300, help="run so many seeds")
-    parser.add_argument("--first", type=int, default=0, help="beginning with this one")
+    parser.add_argument("--groups", type=int, default=1, help="number of groups of masters (1)")
+    parser.add_argument("--setup", type=Setup.read, help="JSON of a setup to use instead")
+    parser.add_argument("--seeds", type=int, default=300, help="number of seeds to run (300)")
+    parser.add_argument("--first", type=int, default=0, help="the first of these seeds (0)")
     options = parser.parse_args(argv)
     write = sys.stdout.write
     if options.seed is not None:

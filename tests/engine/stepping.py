@@ -1,4 +1,4 @@
-"""What a client may and must notice of clocks that step, told from the steps themselves."""
+"""What a client may and must notice of clocks that step, computed from the steps themselves."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from tests.engine.world import Clock, SimulatedMaster, Violation, World
 
 
 class Truth:
-    """How far one master's clock has really stepped against one client's.
+    """How far one master's clock really stepped against one client's.
 
-    Of every answer the client knows no more than that it was given between asking and
-    reading; it may be wrong by that `width` each time, and by the 1 % that clocks may run apart.
+    The client knows of a reply only that it was given between asking and reading. So it may be
+    wrong by that `width` each time, and by the 1 % that clocks may run apart.
     """
 
     def __init__(self, world: World, ours: Clock, master: SimulatedMaster) -> None:
@@ -22,16 +22,16 @@ class Truth:
         self.forget()
 
     def forget(self) -> None:
-        """The client knows nothing of the master's clock, as a newcomer."""
+        """Forget what the client knows of the master's clock, as for a new client."""
         self._last: tuple[float, float] | None = None
         self._ever = (0.0, 0.0)
         self._width = self._widest = self._at = self._when = 0.0
 
     def noted(self, steady: bool, theirs: float, asked: float, width: float) -> None:
-        """The client takes a clock to be steady, or not, after one more answer.
+        """Check whether the client rightly takes a clock to be steady after one more reply.
 
-        `theirs` is how far the master's clock was off when it answered, `asked` how far ours
-        was when we asked.
+        `theirs` is how far the master's clock was off when it replied, `asked` how far the
+        client's was when it asked.
         """
         ours = (asked, self.ours.off)
         least, most = theirs - max(ours), theirs - min(ours)
@@ -39,17 +39,19 @@ class Truth:
         if self._last is None:
             self._ever, self._widest = (least, most), width
         else:
-            # What the watch allows for by our clock, and how far they may have run apart in truth.
+            # What the watch allows by our clock, plus how far the clocks may really run apart.
             slack = 0.01 * (abs(now - self._at) + self.world.now - self._when)
             apart = max(least - self._last[1], self._last[0] - most)
             if steady and apart > skew + width + self._width + slack:
-                raise Violation(f"{self.master.name} stepped by {apart:.3f} s, and nobody notices")
+                raise Violation(
+                    f"{self.master.name} stepped by {apart:.3f} s, and the client does not notice"
+                )
             self._ever = (min(self._ever[0], least), max(self._ever[1], most))
             self._widest = max(self._widest, width)
-            # Clocks run apart while an answer is under way, too, and while one has gone back.
+            # Clocks also run apart while a reply is on its way, and after one has gone back.
             far = 1.02 * (self._ever[1] - self._ever[0]) + 0.02 * self._widest
             if not steady and far < skew:
-                raise Violation(f"{self.master.name} is said to have stepped, and has not")
+                raise Violation(f"{self.master.name} is taken to have stepped, but has not")
         if not steady:
             self._ever, self._widest = (least, most), width
             self.noticed = self.world.now
@@ -58,10 +60,10 @@ class Truth:
         self._at, self._when = now, self.world.now
 
     def counted(self) -> None:
-        """The client counts the master's vote."""
+        """Check that the client may count the master's vote again after a step."""
         if self.noticed is None:
             return
-        # What it takes for waiting may be shorter by what the clocks went forward meanwhile.
+        # Clocks that went forward meanwhile shorten the wait by as much.
         hurried = max(self.master.clock.rose(self.noticed), self.ours.rose(self.noticed))
         waited = self.world.now - self.noticed
         if waited + hurried < 0.98 * self.deployment.restart_delay:

@@ -1,8 +1,8 @@
-"""Very many seeds, on every core, with progress; what was done is kept, and need not be done again.
+"""Run very many seeds, on every core and with progress; finished chunks are kept in a file.
 
 `uv run python -m tests.engine.sweep --seeds 100000 [--first 0] [--jobs 2] [--done FILE]` prints
-every failing seed with the command that replays it, and a digest of all stories: the same again
-as long as neither the engine, the simulator nor the first seed changes.
+every failing seed with the command that replays it, and a digest of all runs. The digest stays
+the same as long as neither the engine, the simulator nor the range of seeds changes.
 """
 
 from __future__ import annotations
@@ -22,14 +22,11 @@ from typing import NamedTuple
 
 from tests.engine.simulator import Simulation, command
 
-CHUNK = 100  # seeds that are run, and kept, together
+CHUNK = 100  # seeds that run, and are kept, together
 
 
 class Chunk(NamedTuple):
-    """Some seeds: a digest of their stories, what was seen, and how the failing ones ended.
-
-    They have `groups` groups of masters.
-    """
+    """Some seeds over `groups` groups: digest, states reached, errors of failing seeds."""
 
     first: int
     seeds: int
@@ -42,7 +39,7 @@ class Chunk(NamedTuple):
 def run(first: int, seeds: int, groups: int = 1) -> Chunk:
     """Run some seeds, one after the other."""
     digest, seen, failing = sha256(), Counter[str](), {}
-    gc.disable()  # nothing here is so long that its cycles had to be collected meanwhile
+    gc.disable()  # a chunk is short: its reference cycles can wait until the end
     for seed in range(first, first + seeds):
         simulation = Simulation(seed, groups=groups)
         end = ""
@@ -51,23 +48,23 @@ def run(first: int, seeds: int, groups: int = 1) -> Chunk:
         except Exception as error:  # noqa: BLE001 - the other seeds go on
             end = failing[str(seed)] = f"{type(error).__name__}: {error}"
         seen += simulation.world.seen
-        story = [seed, end, sorted(simulation.world.seen.items())]
-        story += [sorted(simulation.checker.fences.items()), simulation.world.now]
-        digest.update(json.dumps(story).encode())
+        summary = [seed, end, sorted(simulation.world.seen.items())]
+        summary += [sorted(simulation.checker.fences.items()), simulation.world.now]
+        digest.update(json.dumps(summary).encode())
     gc.enable()
     gc.collect()
     return Chunk(first, seeds, digest.hexdigest(), dict(seen), failing, groups)
 
 
 def finished(done: Path | None, groups: int = 1) -> dict[tuple[int, int], Chunk]:
-    """What an earlier run has kept, by first seed and number."""
+    """Return the chunks that an earlier run has kept, by first seed and number of seeds."""
     lines = done.read_text().splitlines() if done and done.exists() else []
     chunks = [Chunk(*json.loads(line)) for line in lines if line.endswith("]")]
     return {(chunk.first, chunk.seeds): chunk for chunk in chunks if chunk.groups == groups}
 
 
 def sweep(first: int, seeds: int, jobs: int, done: Path | None, groups: int = 1) -> Iterator[Chunk]:
-    """Every chunk as it is finished, those of an earlier run at once."""
+    """Yield every chunk when it is finished, those of an earlier run first."""
     end = first + seeds
     wanted = [(at, min(CHUNK, end - at)) for at in range(first, end, CHUNK)]
     known = finished(done, groups)
@@ -78,18 +75,18 @@ def sweep(first: int, seeds: int, jobs: int, done: Path | None, groups: int = 1)
             chunk = future.result()
             if done:
                 with done.open("a") as kept:
-                    kept.write("\n" + json.dumps(chunk))  # behind what may have been cut off
+                    kept.write("\n" + json.dumps(chunk))  # the last line may be cut off
             yield chunk
 
 
 def main(argv: list[str]) -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.engine.sweep")
-    parser.add_argument("--seeds", type=int, default=100_000, help="run so many seeds")
-    parser.add_argument("--first", type=int, default=0, help="beginning with this one")
-    parser.add_argument("--groups", type=int, default=1, help="over so many groups of masters")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="on so many cores")
-    parser.add_argument("--done", type=Path, help="keep here what is done, and go on from there")
+    parser.add_argument("--seeds", type=int, default=100_000, help="seeds to run (100000)")
+    parser.add_argument("--first", type=int, default=0, help="the first seed (0)")
+    parser.add_argument("--groups", type=int, default=1, help="number of groups of masters (1)")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
+    parser.add_argument("--done", type=Path, help="file of finished chunks, to continue from")
     options = parser.parse_args(argv)
     began, chunks, count = time.perf_counter(), list[Chunk](), 0
     for chunk in sweep(options.first, options.seeds, options.jobs, options.done, options.groups):

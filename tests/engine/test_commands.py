@@ -1,4 +1,4 @@
-"""What is said to a master, byte for byte, and what each answer means."""
+"""What is sent to a master, byte for byte, and how each reply is read."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_failed(command: Command, status: int) -> None:
     ],
 )
 def test_a_malformed_reply_is_never_a_vote(command: Command, reply: list[object]) -> None:
-    # These are what the links take for a reply that is out of step.
+    # The links treat these errors as a reply out of step.
     with pytest.raises((ValueError, KeyError, IndexError)):
         command.vote(reply)
 

@@ -1,4 +1,4 @@
-"""Who waits is served in the order of coming, also where clients die and masters forget."""
+"""Waiters are served in the order of coming, also when clients die and masters forget."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from typing import Any
 
 TURNS = Setup(masters=5, clients=6, seconds=3.0, latency=0.0005, late=0.02, ttls=(0.5, 0.5))
-# The longest a lost call may cost the first of so few, and a turn that passed unused.
+# The longest delay after a lost call for the first of six waiters, and after an unused turn.
 FALLBACK = waiting.FALLBACK + 0.05 + 6 * waiting.FOR_EACH + 0.03
 MISSED = TURN / 1e6
 SEEDS = range(4)
 
 
 def taking_turns(client: Client, *, wait: float, pause: float, stop_at: float) -> Program:
-    """Take the one resource, hold it, free it, and again."""
+    """Acquire, hold and release the one resource in a loop."""
     while client.world.now < stop_at:
         yield Pause(client.rng.expovariate(1 / pause))
         yield from client.once(("r0",), 0.5, wait, client.rng.uniform(0.001, 0.02))
@@ -37,7 +37,7 @@ def taking_turns(client: Client, *, wait: float, pause: float, stop_at: float) -
 def crowd(
     seed: int, setup: Setup = TURNS, *, pause: float = 0.02, waits: tuple[float, ...] = (20.0,)
 ) -> Simulation:
-    """Clients that all want one resource, in a simulation where everybody is connected."""
+    """Return a simulation in which all clients are connected and want one resource."""
     simulation = Simulation(seed, replace(setup, busy=1e9))
     simulation.world.run(0.05)
     for number, client in enumerate(simulation.clients):
@@ -48,7 +48,7 @@ def crowd(
 
 
 def run_disturbed(simulation: Simulation, disturb: Callable[[], None] = lambda: None) -> Simulation:
-    """Live through the story, with a disturbance every 0.3 s."""
+    """Run the simulation, with a disturbance every 0.3 s."""
     for step in range(1, int(simulation.setup.seconds / 0.3)):
         simulation.world.run(0.3 * step)
         disturb()
@@ -88,7 +88,7 @@ def test_waiters_that_give_up_block_nobody() -> None:
 def test_clocks_that_are_wrong_by_hours_gain_nothing() -> None:
     for seed in SEEDS[:3]:
         simulation = run_disturbed(crowd(seed, replace(TURNS, wrong_walls=7200.0, skew=0.05)))
-        # What is left is the rng of who comes within the skew of the masters' clocks.
+        # Within the skew of the masters' clocks the order is still random.
         assert simulation.checker.overtaken <= 12, f"seed {seed}"
         assert len(simulation.checker.holders) == 6
 
@@ -98,7 +98,7 @@ def test_dead_waiters_cost_nothing_but_an_unheard_call() -> None:
         simulation = crowd(seed, replace(TURNS, clients=12, ttls=(0.2, 0.2)))
 
         def kill_a_waiter(simulation: Simulation = simulation) -> None:
-            # One that rests: in a round it might have died holding the lock.
+            # One in a pause: in a round it might die with the lock held.
             resting = [c for c in simulation.living if c.waiter and c._exchange is None]
             if len(resting) > 3:
                 resting[0].kill()
@@ -106,7 +106,7 @@ def test_dead_waiters_cost_nothing_but_an_unheard_call() -> None:
         run_disturbed(simulation, kill_a_waiter)
         assert simulation.world.seen["killed"] > 2
         assert simulation.checker.overtaken == 0, f"seed {seed}"
-        # It may have died between its call and its asking: then its turn passes unused.
+        # A waiter may die between its call and its round: then its turn passes unused.
         assert max(simulation.checker.gaps) < MISSED + FALLBACK, f"seed {seed}"
         assert sorted(simulation.checker.gaps)[-4] < 0.03, f"seed {seed}"
 
@@ -139,7 +139,7 @@ def test_with_masters_failing_everybody_is_served(kinds: set[str]) -> None:
         assert simulation.world.seen["woken"] > 5, f"seed {seed}"
 
 
-# Mutants: a queue with one rule less. Each must be found out.
+# Mutants: a queue with one rule less. Each must be detected.
 
 Patch = pytest.MonkeyPatch
 

@@ -45,7 +45,7 @@ def test_a_clock_off_the_median_has_no_say() -> None:
 
 
 def test_a_refusal_far_ahead_of_its_own_clock_has_no_say() -> None:
-    """Else one poisoned counter would make the confirmation fail everywhere, for ever."""
+    """Otherwise one poisoned fence would make every confirmation fail for ever."""
     poisoned = NOW + 1_000_001
     votes = (granted(NOW, (NOW,)), granted(NOW, (NOW,)))
     assert highest(_tally(*votes, _refused(poisoned)), 1) == (NOW,)
@@ -61,7 +61,7 @@ def test_settled_needs_a_majority_of_all_masters_for_each_resource() -> None:
 
 
 def _ask(masters: Masters) -> tuple[list[str], tuple[int, ...]]:
-    """The rounds an acquire needed, and its fences."""
+    """Return the rounds that an acquire needed, and its fences."""
     protocol = masters.acquire()
     step, names = next(protocol), []
     while True:

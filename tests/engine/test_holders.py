@@ -1,4 +1,4 @@
-"""Who holds what: sightings of N masters merged, whatever stands on the masters."""
+"""Who holds what: merging the sightings of N masters, whatever values the masters have."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OTHER = b"b" * 32 + b" {}"
 
 
 def seen(*values: bytes | None, silent: int = 0, ttl: float | None = 9.0) -> Holding:
-    """What these masters hold, of `len(values) + silent` in all."""
+    """Return what these masters hold, of `len(values) + silent` in all."""
     masters = [f"m{index}" for index in range(len(values) + silent)]
     found = zip(masters, values, strict=False)
     sightings = [Sighting(name, value, ttl) for name, value in found if value]
@@ -93,7 +93,7 @@ def test_a_repr_holds_no_token() -> None:
     seen_here = merge("r", [Sighting("m0", token.encode() + b" {}", None)], ("m0",), ())
     lost.cast(0, Vote(Ballot.REFUSED, "held by another client", rival=token.encode()))
     release = Release(deployment=Deployment(names=("m",)), resources=("r",), value=f"{token} {{}}")
-    told = f"{seen_here!r} {lost.votes!r} {release!r}"
-    assert seen_here.fingerprint in told
-    assert "held by another client" in told
-    assert token not in told
+    text = f"{seen_here!r} {lost.votes!r} {release!r}"
+    assert seen_here.fingerprint in text
+    assert "held by another client" in text
+    assert token not in text

@@ -1,4 +1,4 @@
-"""The queue, driven by hand: who is called, who goes first, and what is left behind."""
+"""The queue, driven step by step: which waiter is called and served first, and what is left."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ A, B, C = "P:wake:a 1", "P:wake:b 1", "P:wake:c 1"
 
 
 class Cancelled(BaseException):
-    """What asyncio's CancelledError is to us."""
+    """Stands for asyncio's CancelledError."""
 
 
 class Waiting:
-    """An acquire of somebody who waits, asked once and refused."""
+    """An acquire of a waiter, after one refused round."""
 
     def __init__(self, masters: Masters, waiter: str, *resources: str, **how: Any) -> None:
         self.masters = masters
@@ -35,7 +35,7 @@ class Waiting:
         self.refused()
 
     def refused(self, **how: Any) -> None:
-        """Carry one round; then it pauses."""
+        """Carry out one refused round, after which it pauses."""
         assert isinstance(self.step, Round)
         self.masters.hear(self.step, **how)
         undo = self.protocol.send(self.masters.now)
@@ -46,11 +46,11 @@ class Waiting:
         self.masters.now += 0.001  # so that no two tickets are the same
 
     def ask(self) -> None:
-        """Begin the next round: it was called, or has waited long enough."""
+        """Begin the next round, as after a call or a pause."""
         self.step = self.protocol.send(self.masters.now)
 
     def won(self, **how: Any) -> Lease:
-        """Ask, and have it."""
+        """Begin the next round, which wins; return the lease."""
         self.ask()
         assert isinstance(self.step, Round)
         self.masters.hear(self.step, **how)
@@ -73,7 +73,7 @@ def test_first_come_first_served() -> None:
     masters = Masters(3)
     lease = masters.taken()
     first, second, third = (Waiting(masters, name) for name in (A, B, C))
-    assert masters.queues() == [[A, B, C]] * 3, "one order on all of them"
+    assert masters.queues() == [[A, B, C]] * 3, "one order on all masters"
     for waiting, name in ((first, A), (second, B), (third, C)):
         free(masters, lease)
         assert masters.called == on_all(masters, name), "only the first is called"
@@ -107,7 +107,7 @@ def test_a_lock_that_expired_is_the_first_waiters_too() -> None:
     masters.now += 1.1
     with pytest.raises(ResourceLocked):
         masters.run(masters.acquire())
-    assert masters.called == on_all(masters, A), "who is sent away calls the one whose turn it is"
+    assert masters.called == on_all(masters, A), "a refused client calls the first waiter"
     waiting.won()
 
 
@@ -117,7 +117,7 @@ def test_the_first_waiter_wins_without_a_call() -> None:
     first, second = Waiting(masters, A), Waiting(masters, B)
     masters.now += 1.1
     for memory in masters.memories[:2]:
-        memory.sets.clear()  # restarted: there only B has asked again since
+        memory.sets.clear()  # restarted: only B has asked again here
     second.ask()
     assert isinstance(second.step, Round)
     masters.hear(second.step, silent=(0, 1))
@@ -254,12 +254,12 @@ def test_a_minority_does_not_decide_that_a_clock_is_wrong() -> None:
 
 
 def test_of_two_equal_tickets_the_first_by_name_is_served() -> None:
-    for stands, asks in ((A, B), (B, A)):
+    for queued, asks in ((A, B), (B, A)):
         masters = Masters(3)
         masters.taken(ttl=0.3)
         protocol = masters.acquire(waiter=asks, wait=60.0)
         asked = next(protocol)
-        Waiting(masters, stands)
+        Waiting(masters, queued)
         masters.now += 0.3
         assert isinstance(asked, Round)
         masters.hear(asked)
@@ -371,7 +371,7 @@ def test_a_turn_that_came_too_late_is_not_passed_on() -> None:
     Waiting(masters, B, "s")
     masters.taken("r")
     free(masters, lease)
-    # Somebody who knows of no queue.
+    # A client that does not use the queue.
     masters.memories[0].set(masters.deployment.lock("s"), b"foreign", 1000)
     masters.called.clear()
     both.ask()
@@ -424,7 +424,7 @@ def test_an_interrupted_pause_leaves_every_queue(kind: type[BaseException], call
     with pytest.raises(kind):
         waiting.protocol.send(masters.now)
     if called:
-        assert masters.called == on_all(masters, B), "whose turn it would have been"
+        assert masters.called == on_all(masters, B), "the turn passes to the next waiter"
         other.won()
 
 
@@ -481,7 +481,7 @@ def test_an_acquire_carries_its_waiter_and_ticket() -> None:
 
 
 def _refused(*votes: tuple[int, int]) -> Tally:
-    """A tally of refusals: how long each lock still lives (ms), and how many wait before us."""
+    """Return a tally of refusals: each lock's remaining ms, and the number of waiters before us."""
     tally = Tally(len(votes), rivals=True)
     for index, (left, ahead) in enumerate(votes):
         vote = Vote(Ballot.REFUSED, "held", 0, (5,), left, b"A", ahead=ahead)

@@ -1,4 +1,4 @@
-"""Who won: every ballot in every order against an oracle that is too simple to be wrong."""
+"""Who won: every ballot in every order, compared with an oracle too simple to be wrong."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ YES, NO, FAIL = Ballot.GRANTED, Ballot.REFUSED, Ballot.FAILED
 
 @cache
 def oracle(masters: int, said: tuple[Ballot, ...]) -> Verdict:
-    """Whether the end is certain already, whatever the others will say."""
+    """Return the verdict if it is certain whatever the other masters vote, else PENDING."""
     ends = {
         2 * (said + rest).count(YES) > masters
         for rest in product((YES, NO), repeat=masters - len(said))
@@ -29,7 +29,7 @@ def test_every_ballot_in_every_order(masters: int) -> None:
     for ballots in product((YES, NO, FAIL), repeat=masters):
         tally = Tally(masters)
         verdicts = [tally.cast(index, Vote(ballot)) for index, ballot in enumerate(ballots)]
-        # Reached as soon as it is certain, and never changed: the oracle cannot change its mind.
+        # Reached as soon as it is certain, and never changed.
         expected = [oracle(masters, ballots[: index + 1]) for index in range(masters)]
         assert verdicts == expected, ballots
         assert tally.verdict is expected[-1] is not Verdict.PENDING
@@ -140,7 +140,7 @@ def test_a_clock_off_the_median_is_not_counted() -> None:
 def test_a_vote_comes_back_when_the_median_moves() -> None:
     tally, verdicts = _cast([0, 5, 5, 5.5])
     assert verdicts == [Verdict.PENDING, Verdict.PENDING, Verdict.PENDING, Verdict.WON]
-    # Of two answers each may be the wrong one: neither is, until a third has spoken.
+    # Of two clocks either may be wrong: neither counts until a third master has answered.
     two, _ = _cast([0, 5])
     assert two.counted() == []
     assert [vote.time for vote in tally.counted()] == [5 * SECOND, 5 * SECOND, 5.5 * SECOND]
@@ -187,7 +187,7 @@ def test_a_vote_without_a_time_is_not_off() -> None:
 
 @pytest.mark.parametrize("masters", range(1, 6))
 def test_every_order_of_clocks_that_are_off(masters: int) -> None:
-    """Whatever the order of the answers: a verdict comes, and never without a majority."""
+    """Whatever the order of the replies, there is a verdict, and WON only with a majority."""
     for times in product((0.0, 0.9, 1.8, None), repeat=masters):
         tally, verdicts = _cast(list(times))
         assert tally.verdict is not Verdict.PENDING

@@ -74,7 +74,7 @@ def test_every_group_has_its_share() -> None:
 
 
 def test_it_is_the_same_in_every_process_and_python() -> None:
-    # Written down: a change here sends every resource of every site to another group.
+    # Literal on purpose: a change here moves the resources of every site to other groups.
     assert [chosen(FOUR, f"order:{n}") for n in range(12)] == EXPECTED
     assert identity(["a", "b", "c"]) == IDENTITY_OF_ABC
     code = (

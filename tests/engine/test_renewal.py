@@ -16,7 +16,7 @@ FOREVER = float("inf")
 
 @pytest.fixture
 def lease() -> Lease:
-    """Ten seconds, begun at 100."""
+    """Return a lease of ten seconds that began at 100."""
     taken = Masters().taken()
     return replace(taken, ttl=10.0, started=100.0, until=valid_until(10.0, 100.0))
 

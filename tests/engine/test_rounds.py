@@ -1,4 +1,4 @@
-"""The protocols, driven by hand: what is names, to whom, and what is undone."""
+"""The protocols, driven step by step: what is sent, to which masters, and what is undone."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ Kind = type[BaseException]
 
 
 class Cancelled(BaseException):
-    """What asyncio's CancelledError is to us."""
+    """Stands for asyncio's CancelledError."""
 
 
 def asked(step: Step) -> Round:
-    """The step, which must be a round."""
+    """Return the step, which must be a round."""
     assert isinstance(step, Round)
     return step
 
 
 def names(step: Step) -> list[str | None]:
-    """The names of a round's commands, by master."""
+    """Return the names of a round's commands, by master."""
     return [None if command is None else command.name for command in asked(step).commands]
 
 
 def one(step: Step) -> Command:
-    """Any of a round's commands."""
+    """Return the first command of a round."""
     return next(command for command in asked(step).commands if command is not None)
 
 
 def refuse(step: Step, *holders: str | None, left: int = 5000) -> None:
-    """Let the masters refuse, each for its holder; None grants."""
+    """Make the masters refuse, each for its holder; None grants."""
     for index, holder in enumerate(holders):
         vote = granted(int(START * 1e6), (int(START * 1e6),))
         if holder is not None:
@@ -55,7 +55,7 @@ def refuse(step: Step, *holders: str | None, left: int = 5000) -> None:
 
 
 def is_undo(step: Step, of: Command, indexes: set[int]) -> None:
-    """The step is the release of `of`, to those masters, not waited for."""
+    """Check that the step releases `of` on those masters and is not awaited."""
     undo = asked(step)
     assert not undo.awaited
     assert {index for index, command in enumerate(undo.commands) if command} == indexes
@@ -82,7 +82,7 @@ def test_won() -> None:
 def test_won_before_the_slowest_has_answered() -> None:
     masters = Masters(5)
     lease = masters.run(masters.acquire(), silent=(3, 4))
-    assert lease.reached == {0, 1, 2, 3, 4}, "the silent ones may carry it too"
+    assert lease.reached == {0, 1, 2, 3, 4}, "silent masters may have the lock too"
     assert lease.tally.outstanding == 2
 
 
@@ -123,11 +123,11 @@ def test_a_proven_holder_is_a_refusal_at_once_with_retry_after() -> None:
     for index, left in ((3, 900), (0, 700), (2, 800)):
         vote = Vote(Ballot.REFUSED, "held", 0, (5,), left, b"A")
         asked(step).tally.cast(index, vote)
-    assert asked(step).tally.verdict is Verdict.LOST, "the other two need not be waited for"
+    assert asked(step).tally.verdict is Verdict.LOST, "the verdict does not need the other two"
     is_undo(protocol.send(masters.now), one(step), {1, 4})
     with pytest.raises(ResourceLocked) as caught:
         protocol.send(masters.now)
-    # Three must be free; two of them may be silent, so the third to go decides.
+    # Three must be free, and the two silent ones may be: the third lock to expire decides.
     assert caught.value.retry_after == pytest.approx(0.9)
     assert caught.value.resource == "r"
     assert caught.value.tally == {
@@ -279,7 +279,7 @@ def test_not_held_where_the_lock_has_gone_meanwhile() -> None:
     masters.hear(confirm)
     assert confirm.tally.verdict is Verdict.LOST
     is_undo(protocol.send(masters.now), ask, {0, 1, 2})
-    assert isinstance(protocol.send(masters.now), Pause), "nobody is proved to hold it"
+    assert isinstance(protocol.send(masters.now), Pause), "no holder is proven"
 
 
 def test_validity_is_judged_after_the_confirm_round() -> None:
@@ -522,7 +522,7 @@ def test_a_heal_does_not_save_a_lease_that_lost_its_majority() -> None:
 
 
 def test_a_late_reply_of_a_master_that_forgot_counts() -> None:
-    """Votes that come in after the verdict still say who needs healing."""
+    """Votes that come in after the verdict still show which masters to heal."""
     masters = Masters(3)
     lease = masters.taken()
     masters.forget(2)
@@ -555,7 +555,7 @@ def test_a_release_is_false_where_the_lock_was_lost() -> None:
     masters.forget(0)
     masters.forget(2)
     assert masters.run(rounds.release(masters.deployment, lease)) is False
-    masters = Masters(4)  # here the two others are no quorum either
+    masters = Masters(4)  # the other two are no quorum either
     lease = masters.taken()
     masters.forget(0)
     masters.forget(1)
@@ -627,7 +627,7 @@ def test_opposite_orders_do_not_deadlock() -> None:
     masters.hear(early, silent=(1, 2))
     masters.hear(late)
     masters.hear(early)
-    # What refused it has the same fence, so it must confirm a higher one.
+    # The master that refused it has the same fence, so it must confirm a higher one.
     winner = masters.carry(second, second.send(masters.now))
     masters.hear(asked(first.send(masters.now)))
     masters.run(rounds.release(masters.deployment, winner))

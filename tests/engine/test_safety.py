@@ -1,4 +1,4 @@
-"""Promises 1, 2 and 4 under every fault the simulator knows, and proof that it would tell."""
+"""Promises 1, 2 and 4 under every fault of the simulator, and proof that it detects violations."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from tests.engine.masters import Masters, fresh
 from tests.engine.shrink import shrunk
 from tests.engine.simulator import Setup, Simulation, main, replay, sweep
 
-SEEDS = range(200, 300)  # .ci/run has thousands
+SEEDS = range(200, 300)  # .ci/run runs thousands
 
 Patch = pytest.MonkeyPatch
 
 
 @pytest.fixture(scope="module")
 def swept() -> tuple[Counter[str], dict[int, str]]:
-    """All seeds, run once."""
+    """Run all seeds once."""
     return sweep(SEEDS)
 
 
@@ -94,7 +94,7 @@ def test_a_failing_seed_is_made_small(
         shrunk(seed, setup)
 
 
-# Mutants: an engine, a script or a setting with one rule less. Each must be found out.
+# Mutants: an engine, a script or a setting with one rule less. Each must be detected.
 
 
 def _quorum_of_half(patch: Patch) -> None:
@@ -206,7 +206,7 @@ MUTANTS: dict[Callable[[Patch], None], tuple[int, str]] = {
 def test_a_mutant_is_detected(mutant: Callable[[Patch], None], monkeypatch: Patch) -> None:
     named, how = MUTANTS[mutant]
     mutant(monkeypatch)
-    # The named seed kills it today; where the simulator has changed, one of the next will.
+    # The named seed detects it today; after a change of the simulator, one of the next will.
     for seed in range(named, named + 60):
         try:
             Simulation(seed).run()
@@ -216,11 +216,11 @@ def test_a_mutant_is_detected(mutant: Callable[[Patch], None], monkeypatch: Patc
     pytest.fail(f"{mutant.__name__} survives seeds {named} to {named + 59}")
 
 
-# Directed: what seeds hardly ever hit.
+# Directed: what seeds hardly ever reach.
 
 
 def _late_undo(tokens: Any) -> tuple[Masters, list[str]]:
-    """Round 1 is heard and never answered; its undo arrives after round 2 has won."""
+    """The masters hear round 1 and their replies are lost; its undo arrives after round 2 won."""
     masters = Masters(3)
     protocol = masters.acquire(wait=1.0, tokens=tokens)
     first = next(protocol)
@@ -228,7 +228,7 @@ def _late_undo(tokens: Any) -> tuple[Masters, list[str]]:
     masters.hear(first, mute=(0, 1, 2))
     undo = protocol.send(masters.now)
     assert isinstance(undo, Round)
-    # An engine without links: the undo has left, and is overtaken.
+    # As without links: the undo was sent, and round 2 overtakes it.
     for memory in masters.memories:
         memory.strings.pop(masters.deployment.lock("r"), None)
     protocol.send(masters.now)
@@ -253,7 +253,7 @@ def test_must_fail_one_token_for_all_rounds_gives_two_holders() -> None:
 
 
 def _extended_after_a_rival(patch: Callable[[], None]) -> LeaseState:
-    """A lost m1 to B, who won m1 and m2; B was through at m1 when A asked again."""
+    """Extend A's lease after B acquired m1 and m2 and m1 forgot B's lock, too."""
     masters = Masters(3)
     mine = masters.run(masters.acquire(), down=(2,))
     masters.forget(1)
@@ -286,7 +286,7 @@ def test_must_fail_an_extension_that_re_creates(monkeypatch: Patch) -> None:
 
 @pytest.mark.parametrize("seed", [10_049, 10_579])
 def test_a_lock_that_outlives_its_tombstone_stays_for_its_ttl_without_a_holder(seed: int) -> None:
-    """An acquire that a hung master carries out more than MAX_TTL after it was undone."""
+    """A hung master processes an acquire more than MAX_TTL after it was undone."""
     assert Simulation(seed).run()["outlived its tombstone"] == 1
 
 

@@ -1,4 +1,4 @@
-"""Locks over several groups of masters, under every fault: `backends/groups.py`, simulated."""
+"""Locks over several groups of masters, under every fault: `backends/sharded.py`, simulated."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def test_no_seed_over_several_groups_breaks_a_promise(several: int) -> None:
 def test_the_command_that_replays_a_seed_names_the_groups(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    told = replay(3, groups=2)
-    assert told.endswith("uv run python -m tests.engine.simulator --seed 3 --groups 2")
-    assert told != replay(3)
+    transcript = replay(3, groups=2)
+    assert transcript.endswith("uv run python -m tests.engine.simulator --seed 3 --groups 2")
+    assert transcript != replay(3)
     assert main(["--seed", "3", "--groups", "2"]) == 0
-    assert capsys.readouterr().out == told + "\n"
+    assert capsys.readouterr().out == transcript + "\n"
     setup = Simulation(3, groups=2).setup
     assert Setup.read(setup.spelled()) == setup
-    assert replay(3, setup).splitlines()[:-1] == told.splitlines()[:-1]
+    assert replay(3, setup).splitlines()[:-1] == transcript.splitlines()[:-1]
 
 
 def test_sweeps_over_other_numbers_of_groups_have_other_digests(
@@ -57,20 +57,20 @@ def test_sweeps_over_other_numbers_of_groups_have_other_digests(
     assert len(digests) == 3
 
 
-# Directed: what only somebody who looks at the clock can tell.
+# Directed: what only a look at the clock detects.
 
-QUIET = Setup(groups=2, clients=3, busy=1e9)  # nobody asks by himself
+QUIET = Setup(groups=2, clients=3, busy=1e9)  # no client acts on its own
 
 
 def _first_and_second(simulation: Simulation) -> tuple[str, str]:
-    """A resource of the group that everybody asks first, and one of the other."""
+    """Return a resource of the group that every client asks first, and one of the other."""
     identity = simulation.deployment.groups.__getitem__
     first, second = sorted(range(2), key=identity)
     return simulation.shares[first][0], simulation.shares[second][0]
 
 
 def _wait_is_kept() -> None:
-    """The second group's wait is what the first one's has left of it."""
+    """Check that the wait for the second group is what the first one left of it."""
     for seed in range(3):
         simulation = Simulation(seed, QUIET)
         world, (holder, other, waiter) = simulation.world, simulation.clients
@@ -83,12 +83,12 @@ def _wait_is_kept() -> None:
         world.run(1.1)
         assert waiter.name in simulation.checker.asking, "it gave up too early"
         world.run(1.3)
-        assert waiter.name not in simulation.checker.asking, "it waits for longer than it wanted"
-        assert world.seen["handed over"] == 1, "it never came to the second group"
+        assert waiter.name not in simulation.checker.asking, "it waits longer than it asked for"
+        assert world.seen["handed over"] == 1, "it never acquired the second group's part"
 
 
 def _enough_is_left() -> None:
-    """However long a group was waited for, what is taken then has its time before it."""
+    """Check that a lease has half of its TTL left however long it waited for a group."""
     for seed, hold in enumerate((0.2, 0.4, 0.7, 0.9, 1.2, 1.6)):
         simulation = Simulation(seed, QUIET)
         world, (holder, _, waiter) = simulation.world, simulation.clients
@@ -99,7 +99,7 @@ def _enough_is_left() -> None:
         waiter.start(waiter.once((first, second), 1.0, 5.0, 0.5))
         while waiter.name not in simulation.checker.holders:
             world.run(world.now + 0.001)
-            assert world.now < 3.0, "it never gets what it waits for"
+            assert world.now < 3.0, "it never acquires what it waits for"
         lease = waiter.lease
         assert lease is not None
         assert lease.until - waiter.clock.read() > 0.45
@@ -125,17 +125,17 @@ SEEDED: dict[str, tuple[Any, Mutation, int, str]] = {
     ),
     "groups in the order of the settings": (
         ShardedBackend._shares, instead("sorted(shares, ...)", "sorted(shares)"),
-        14, "get what all wait for",
+        14, "acquire what all wait for",
     ),
     "groups in the order of the resources": (
         ShardedBackend._shares, instead("sorted(shares, ...)", "list(shares)"),
-        11, "get what all wait for",
+        11, "acquire what all wait for",
     ),
     "it asks after its wait is over": (
-        ShardedBackend._take, never("self.clock() >= asked + wait"), 11, "longer than it wanted",
+        ShardedBackend._take, never("self.clock() >= asked + wait"), 11, "longer than it asked for",
     ),
     "a late lease is held": (
-        ShardedBackend._take, never("self.clock() >= whole.until"), 53, "given what is over",
+        ShardedBackend._take, never("self.clock() >= whole.until"), 53, "a lease that is over",
     ),
     "valid as long as its last part": (sharded._joined, instead("min", "max"), 0, "hold it"),
     "fences in the order of the groups": (
@@ -166,7 +166,7 @@ def test_a_mutant_is_detected(name: str) -> None:
     Simulation(named, groups=2).run()  # passes without the mutant
 
     def seeds() -> None:
-        # The named seed fails today; where the simulator has changed, one of the next will.
+        # The named seed fails today; after a change of the simulator, one of the next will.
         for seed in range(named, named + 60):
             try:
                 Simulation(seed, groups=2).run()

@@ -1,4 +1,4 @@
-"""Many seeds: the same stories on every hash seed, and nothing that is done is done again."""
+"""Many seeds: identical traces on every hash seed, and finished chunks are not run again."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_finished_chunks_are_not_run_again(
     assert sweep.finished(done).keys() == {(0, 2)}
 
     def not_again(*_: object) -> None:
-        raise AssertionError("run again")
+        raise AssertionError("a finished chunk was run again")
 
     monkeypatch.setattr(sweep, "run", not_again)
     assert sweep.main([*arguments, "--seeds", "2"]) == 0

@@ -1,4 +1,4 @@
-"""For how long a lock is ours."""
+"""How long a lease is valid."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_round_that_took_long_leaves_less() -> None:
 
 
 def test_the_key_outlives_the_lease_at_any_rate_within_the_drift() -> None:
-    """Client slow, master fast, by 0.45 % each: the key must not go before the lease ends."""
+    """The client is slow and the master fast by 0.45 % each: the key must outlive the lease."""
     for ttl in (0.1, 0.5, 1.0, 10.0, 60.0):
         lease_ends = (ttl - drift(ttl)) / (1 - 0.0045)
         key_goes = round(ttl * 1000) / 1000 / (1 + 0.0045)

@@ -1,4 +1,4 @@
-"""True time and true rng: the clock, the masters and the transcript of a simulation."""
+"""The world of a simulation: true time, randomness, clocks, masters and the transcript."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from redlock_django.engine.commands import Command, Deployment, Release
 from redlock_django.engine.statuses import GRANTED, MARKED
 
 Memory = tuple[dict[str, tuple[bytes, float]], dict[str, dict[bytes, float]], dict[str, float]]
-EPOCH = 1_760_000_000.0  # a wall clock of our days: fences are µs, and must have their size
+EPOCH = 1_760_000_000.0  # a present-day wall clock, so that fences (µs) have a realistic size
 
 
 class Violation(AssertionError):
-    """A promise of the design was broken."""
+    """A promise of the algorithm was broken."""
 
 
 class World:
-    """Events in the order of true time, in seconds; one stream of rng for each purpose."""
+    """Events in the order of true time, in seconds; one random stream for each purpose."""
 
     def __init__(self, seed: int, *, recording: bool = False) -> None:
         self.seed = seed
-        self.stepping = False  # clocks may step in here
+        self.stepping = False  # whether clocks may step
         self.now = 0.0
         self.seen: Counter[str] = Counter()
         self.transcript: list[str] | None = [] if recording else None
@@ -36,19 +36,19 @@ class World:
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
 
     def rng(self, purpose: str) -> Random:
-        """A stream of its own, so that a new kind of fault does not shift the others."""
+        """Return a random stream of its own, so that a new kind of fault changes no other."""
         return Random(f"{self.seed}/{purpose}")
 
     def at(self, when: float, what: Callable[..., None], *args: Any) -> None:
-        """Let something happen at a moment of true time that is not over yet."""
+        """Schedule a call at a moment of true time that is not over yet."""
         heappush(self._events, (when, self._order(), what, args))
 
     def after(self, delay: float, what: Callable[..., None], *args: Any) -> None:
-        """Let something happen that many seconds from now."""
+        """Schedule a call that many seconds from now."""
         heappush(self._events, (self.now + delay, self._order(), what, args))
 
     def run(self, until: float) -> None:
-        """Let everything happen up to a moment."""
+        """Run all events up to a moment."""
         events = self._events
         while events and events[0][0] <= until:
             self.now, _, what, args = heappop(events)
@@ -56,7 +56,7 @@ class World:
         self.now = until
 
     def note(self, who: str, *words: object) -> None:
-        """Write down what happens, where a transcript is wanted."""
+        """Add a line to the transcript, if one is recorded."""
         if self.transcript is not None:
             self.transcript.append(f"{self.now:9.4f} {who:>4} {' '.join(map(str, words))}")
 
@@ -68,33 +68,33 @@ class Clock:
     world: World
     first: float
     rate: float
-    off: float = 0.0  # how far its steps have brought it
+    off: float = 0.0  # the sum of its steps
     steps: list[tuple[float, float]] = field(default_factory=list)  # when, and how far
 
     def read(self) -> float:
-        """What the clock shows."""
+        """Return what the clock shows, in seconds."""
         return self.first + self.rate * self.world.now
 
     def when(self, shown: float) -> float:
-        """The true time at which the clock shows that, if it steps no more."""
+        """Return the true time at which the clock shows `shown`, if it steps no more."""
         return (shown - self.first) / self.rate
 
     def micros(self) -> int:
-        """What the clock shows, in µs."""
+        """Return what the clock shows, in µs."""
         return int((self.first + self.rate * self.world.now) * 1_000_000)
 
     def step(self, seconds: float) -> None:
-        """Show so many seconds more, or less, from now on."""
+        """Step by some seconds, forward or back."""
         self.first += seconds
         self.off += seconds
         self.steps.append((self.world.now, seconds))
 
     def rose(self, since: float) -> float:
-        """How far it was ahead, at most, of what any reading since then had led to expect."""
+        """Return by how much it was ahead, at most, of what any reading since then predicted."""
         return _highest(seconds for when, seconds in self.steps if when >= since)
 
     def fell(self, since: float) -> float:
-        """The same, for how far it was behind."""
+        """Return by how much it was behind, at most, of what any reading since then predicted."""
         return _highest(-seconds for when, seconds in self.steps if when >= since)
 
 
@@ -107,7 +107,7 @@ def _highest(steps: Iterable[float]) -> float:
 
 
 class Packed:
-    """A command as its script is given it, worked out once for all the masters it goes to."""
+    """A command with its script's keys and arguments, computed once for all masters."""
 
     __slots__ = ("argv", "command", "keys")
 
@@ -128,14 +128,14 @@ class SimulatedMaster:
         self.clock = clock
         self.up = True
         self.hung = False
-        self.restored = False  # from a snapshot, which may bring back what was gone already
+        self.restored = False  # from a snapshot, which may bring back expired keys
         self.slow = 0.0
         self.marked: list[float] = []  # when it was made to wait until it is trusted again
         self.forgot = -1.0  # when it last lost its memory, or a part of it
-        self.life = 0  # a connection is to one life: bytes for an older one are nobody's
+        self.life = 0  # a connection belongs to one life: bytes for an older one are dropped
         self.memory = MemoryMaster(clock.micros)
         self.memory.publish = self._publish
-        self.hearers: dict[str, Callable[[bytes], None]] = {}  # channel -> the link that hears it
+        self.hearers: dict[str, Callable[[bytes], None]] = {}  # by channel
         self._rng = world.rng(f"master {deployment.group * deployment.masters + index}")
         self._backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._saved: Memory = ({}, {}, {})
@@ -152,20 +152,20 @@ class SimulatedMaster:
     def _reborn(self) -> None:
         self.life += 1
         self.hearers.clear()
-        self._buried: dict[str, float] = {}  # until when the tombstones stand, by our clock
-        # Tokens that came later than that, or came back, and stay for their TTL.
+        self._buried: dict[str, float] = {}  # token -> end of its tombstone, by our clock
+        # Tokens that came back after their tombstone or from a snapshot; they stay for their TTL.
         self.strays: set[str] = set()
         self.memory.run_id = f"{self._rng.getrandbits(160):040x}"
 
     def receive(self, what: Callable[..., None], *args: Any) -> None:
-        """Work on what has arrived: at once, or as soon as the master is awake again."""
+        """Process what has arrived: now, or when the master no longer hangs."""
         if self.hung:
             self._backlog.append((what, args))
         else:
             what(*args)
 
     def join(self, run_id: str, how: str) -> Reply:
-        """What join.lua answers."""
+        """Return the reply of join.lua."""
         deployment = self.deployment
         delay = round(deployment.restart_delay * 1_000_000)
         argv: list[str | int | bytes] = [0, run_id, deployment.fingerprint, delay, how]
@@ -176,7 +176,7 @@ class SimulatedMaster:
         return reply
 
     def say(self, words: Packed, number: int, marker: bytes, ready_at: int) -> Reply:
-        """What the command's script answers."""
+        """Return the reply of the command's script."""
         command = words.command
         argv = [b"%d" % number, *words.argv]
         if command.trusted:
@@ -189,14 +189,14 @@ class SimulatedMaster:
         return reply
 
     def _dug_up(self, token: str) -> None:
-        """A token is back: only where it was on its way for longer than tombstones stand."""
+        """Check that a token came back only after its tombstone expired."""
         if self.clock.read() < self._buried[token] - 0.001:
             raise Violation(f"{token[:6]}, buried, is back on {self.name}")
         self.world.seen["outlived its tombstone"] += 1
         self.strays.add(token)
 
     def hang(self) -> None:
-        """Stop, as by SIGSTOP: what arrives waits."""
+        """Stop, as by SIGSTOP: what arrives waits until `resume`."""
         self.hung = True
 
     def resume(self) -> None:
@@ -207,12 +207,12 @@ class SimulatedMaster:
             what(*args)
 
     def kill(self) -> None:
-        """Die; what has arrived and was not worked on is lost."""
+        """Die; what has arrived and was not processed is lost."""
         self.up = self.hung = False
         self._backlog.clear()
 
     def step(self, seconds: float, *, cleans: bool) -> None:
-        """Have the clock set. Where it `cleans` up by itself, what has expired by it is gone."""
+        """Step the clock. With `cleans`, the master deletes what is then expired."""
         self.clock.step(seconds)
         if not (cleans and self.up):
             return
@@ -225,7 +225,7 @@ class SimulatedMaster:
                 self._buried[token] = 0.0
 
     def start(self, *, snapshot: bool) -> None:
-        """Come back, empty or with what was saved last."""
+        """Come back, empty or with the last snapshot."""
         self.up = True
         self.forgot = self.world.now
         self.restored = snapshot
@@ -237,7 +237,7 @@ class SimulatedMaster:
         self.strays.update(self.locks().values())
 
     def save(self) -> None:
-        """Take a snapshot, to be started from later."""
+        """Take a snapshot that a later start can use."""
         memory = self.memory
         sets = {key: dict(members) for key, members in memory.sets.items()}
         self._saved = (dict(memory.strings), sets, dict(memory.ends))
@@ -250,7 +250,7 @@ class SimulatedMaster:
         self.memory.ends.clear()
 
     def waiters(self) -> dict[str, set[str]]:
-        """Who stands in the queues here, by resource."""
+        """Return the names in the queues of this master, by resource."""
         prefix = self.deployment.queue("")
         return {
             key.removeprefix(prefix): {name.decode() for name in queue}
@@ -259,7 +259,7 @@ class SimulatedMaster:
         }
 
     def locks(self) -> dict[str, str]:
-        """The tokens of the locks that stand here, by resource."""
+        """Return the tokens of the locks on this master, by resource."""
         prefix = self.deployment.lock("")
         return {
             key.removeprefix(prefix): value.decode().split(" ", 1)[0]
