@@ -1,4 +1,4 @@
-"""`SingleRunMixin`: a management command of which only one runs at a time, on all machines."""
+"""`SingleRunMixin`: management commands that run only once at a time across all machines."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ BAD_ARGUMENTS = 2
 NO_QUORUM = 3
 LOCK_LOST = 74
 LOCK_HELD = 75
-"""Exit status where somebody else holds the lock: sysexits.h's EX_TEMPFAIL, "try again"."""
+"""The exit status if another client holds the lock: EX_TEMPFAIL ("try again") of sysexits.h."""
 
 
 class SingleRunMixin(BaseCommand):
-    """Base for a command of which only one runs at a time: `class Command(SingleRunMixin)`.
+    """Base for commands that run only once at a time: `class Command(SingleRunMixin)`.
 
-    `lock_key` is the resource, "command:NAME" if left out, and `lock_using`, `lock_ttl` and
-    `lock_wait` are arguments for `lock()`. While it is held elsewhere, the command ends with
-    status 75 and a line that says so, or quietly with 0 where `on_conflict` is "skip"; without
-    a quorum it ends with 3. `self.held` is the lock, for `ensure_held()` and `fence`.
+    `lock_key` is the resource and defaults to "command:NAME". `lock_using`, `lock_ttl` and
+    `lock_wait` are arguments of `lock()`. If another client holds the lock, the command exits
+    with status 75 and a message, or silently with 0 if `on_conflict` is "skip". Without a quorum
+    it exits with 3. `self.held` is the lock, for `ensure_held()` and `fence`.
     """
 
     lock_key: ClassVar[str] = ""
@@ -41,15 +41,15 @@ class SingleRunMixin(BaseCommand):
     held: Lock
 
     def get_lock_key(self, **options: Any) -> str:
-        """Give the resource for these options: override it to run once for each of something."""
+        """Return the resource for these options. Override it to lock per argument, for example."""
         return self.lock_key or f"command:{type(self).__module__.rpartition('.')[2]}"
 
     def execute(self, *args: Any, **options: Any) -> str | None:
-        """Run the command under its lock."""
+        """Run the command while holding its lock."""
         key = self.get_lock_key(**options)
         skip = self.on_conflict == "skip"
         with ExitStack() as stack:
-            held = take(
+            held = enter_lock(
                 stack,
                 key,
                 skip=skip,
@@ -63,10 +63,11 @@ class SingleRunMixin(BaseCommand):
             return super().execute(*args, **options)
 
 
-def take(stack: ExitStack, key: str, *, skip: bool, **deployment: Any) -> Lock | None:
-    """Take a lock until `stack` is left; None if it is held elsewhere and `skip` says so.
+def enter_lock(stack: ExitStack, key: str, *, skip: bool, **deployment: Any) -> Lock | None:
+    """Acquire a lock and release it when `stack` closes.
 
-    Raises CommandError with the exit status otherwise.
+    Returns None if another client holds the lock and `skip` is true. Raises CommandError with the
+    exit status if the lock cannot be acquired for another reason.
     """
     try:
         return stack.enter_context(lock(key, **deployment))

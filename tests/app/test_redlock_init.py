@@ -1,4 +1,4 @@
-"""`manage.py redlock_init` on real masters: it acts only where it is certain, or not at all."""
+"""`manage.py redlock_init` on real masters: it changes all masters or none."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def markers(masters: list[LocalMaster]) -> list[bytes | None]:
     return found
 
 
-def test_fresh_masters_refuse_until_they_are_declared(site: list[LocalMaster]) -> None:
+def test_new_masters_are_not_counted_until_declared(site: list[LocalMaster]) -> None:
     with pytest.raises(QuorumUnreachable, match=r"trusted in 6\d s .*redlock_init"):
         lock("order:1").acquire()
     assert init().count("trusted now") == 5
@@ -61,7 +61,7 @@ def test_fresh_masters_refuse_until_they_are_declared(site: list[LocalMaster]) -
         assert held.locked
 
 
-def test_masters_become_trusted_by_themselves_after_the_delay(masters: list[LocalMaster]) -> None:
+def test_masters_become_trusted_after_the_delay(masters: list[LocalMaster]) -> None:
     settings = redlock(masters, RESTART_DELAY=0.3)
     with override_settings(REDLOCK=settings), lock("order:1", wait=5) as held:
         assert held.locked
@@ -70,7 +70,7 @@ def test_masters_become_trusted_by_themselves_after_the_delay(masters: list[Loca
 def test_a_second_run_has_nothing_to_do(site: list[LocalMaster]) -> None:
     init()
     before = markers(site)
-    assert init() == "All 5 masters are trusted already.\n"
+    assert init() == "All 5 masters are already trusted.\n"
     assert markers(site) == before
 
 
@@ -88,36 +88,36 @@ def test_a_lock_or_a_fence_on_any_master_stops_it(site: list[LocalMaster], key: 
     assert markers(site) == [None] * 5
 
 
-def test_a_trusted_master_among_fresh_ones_stops_it(site: list[LocalMaster]) -> None:
+def test_a_trusted_master_among_new_ones_stops_it(site: list[LocalMaster]) -> None:
     init()
     site[2].restart()
-    assert "is trusted already" in refused()
+    assert "is already trusted" in refused()
     assert markers(site)[2] is None
 
 
-def test_force_asks_a_person_and_names_the_risk(site: list[LocalMaster]) -> None:
+def test_force_asks_and_names_the_risk(site: list[LocalMaster]) -> None:
     init()
     site[2].restart()
-    assert "no terminal" in refused("--force", "3")
+    assert "not a terminal" in refused("--force", "3")
     with mock.patch("sys.stdin.isatty", return_value=True):
         with mock.patch("builtins.input", return_value="no") as asked:
             assert "Nothing was changed" in refused("--force", "3")
-        asked.assert_called_once_with()  # a prompt of its own would go to stdout
+        asked.assert_called_once_with()  # A prompt would be written to stdout.
         assert markers(site)[2] is None
         with mock.patch("builtins.input", return_value="yes"):
             assert "trusted now" in init("--force", f"127.0.0.1:{site[2].port}")
-        assert "there is no master 'nowhere'" in refused("--force", "nowhere")
-        assert "there is no master '9'" in refused("--force", "9")
-    assert "All 5 masters are trusted already" in init()
+        assert "There is no master 'nowhere'" in refused("--force", "nowhere")
+        assert "There is no master '9'" in refused("--force", "9")
+    assert "All 5 masters are already trusted" in init()
 
 
-def test_other_numbers_need_a_reconfiguration(site: list[LocalMaster]) -> None:
+def test_changed_values_need_a_reconfiguration(site: list[LocalMaster]) -> None:
     init()
     with override_settings(REDLOCK=redlock(site, MAX_TTL=30)):
         with pytest.raises(QuorumUnreachable, match="--reconfigure"):
             lock("order:1").acquire()
         assert "--reconfigure" in refused()
-        # The larger of both delays: locks of up to 60 s may have been taken before.
+        # The larger of both delays counts: there may be locks of up to 60 s.
         said = init("--reconfigure")
     assert len(re.findall(r"trusted in 63\.\d s|trusted in 63\.7 s", said)) == 5
     locks.close()
@@ -125,13 +125,13 @@ def test_other_numbers_need_a_reconfiguration(site: list[LocalMaster]) -> None:
         lock("order:1").acquire()
 
 
-def test_more_masters_are_not_trusted_before_the_old_locks_have_run_out(
+def test_added_masters_are_not_trusted_before_old_locks_expire(
     masters: list[LocalMaster],
 ) -> None:
     with override_settings(REDLOCK=redlock(masters[:3])):
         init()
         before = markers(masters)
-    # By clients with this delay the new masters would be counted after a second.
+    # Clients with this delay would count the new masters after a second.
     with override_settings(REDLOCK=redlock(masters, RESTART_DELAY=1)):
         assert "at least 63.75 s" in refused("--reconfigure")
     assert markers(masters) == before
@@ -146,7 +146,7 @@ def test_one_server_under_two_names_stops_it(masters: list[LocalMaster]) -> None
     assert markers(masters[:2]) == [None, None]
 
 
-def test_it_says_what_is_wrong_with_the_alias() -> None:
+def test_unusable_alias() -> None:
     memory = {"default": {"BACKEND": "redlock_django.backends.memory.MemoryBackend"}}
     with override_settings(REDLOCK=memory), pytest.raises(CommandError, match="no masters"):
         init()

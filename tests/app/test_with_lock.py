@@ -1,4 +1,4 @@
-"""`manage.py with_lock KEY -- COMMAND`: the command runs under the lock, and its end is ours."""
+"""`manage.py with_lock KEY -- COMMAND`: locks, exit statuses and signals."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 MEMORY = "redlock_django.backends.memory.MemoryBackend"
 MANAGE = Path(__file__).parents[2] / "manage.py"
-# Ends on SIGTERM with 7, else after 20 s with 0; says when it is ready.
+# Exits with 7 on SIGTERM, else with 0 after 20 s. Prints when it is ready.
 PATIENT = (
     "import signal, sys, time;"
     "signal.signal(signal.SIGTERM, lambda *_: sys.exit(7));"
@@ -45,7 +45,7 @@ def memory(settings: Settings) -> MemoryBackend:
 
 
 def with_lock(*arguments: str) -> tuple[int, str]:
-    """Run the command in this process; give its exit status and what it said on stderr."""
+    """Run the command in this process; return its exit status and stderr."""
     err = StringIO()
     before = signal.getsignal(signal.SIGTERM)
     try:
@@ -71,14 +71,14 @@ def with_lock(*arguments: str) -> tuple[int, str]:
         ([str(MANAGE.parent)], 126),
     ],
 )
-def test_the_commands_status_is_passed_on(command: list[str], status: int) -> None:
+def test_exit_status_of_the_command(command: list[str], status: int) -> None:
     assert with_lock("nightly", "--", *command)[0] == status
     with lock("nightly"):
-        pass  # it is free
+        pass  # The lock has been released.
 
 
 @pytest.mark.usefixtures("memory")
-def test_arguments_after_the_dashes_are_the_commands(capfd: pytest.CaptureFixture[str]) -> None:
+def test_arguments_after_two_dashes(capfd: pytest.CaptureFixture[str]) -> None:
     assert with_lock("nightly", "--wait", "1", "--", "echo", "--wait", "--", "-v")[0] == 0
     assert capfd.readouterr().out == "--wait -- -v\n"
 
@@ -99,7 +99,7 @@ def test_held_elsewhere(memory: MemoryBackend, capfd: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["a b"], "holds a space"),
+        (["a b"], "contains a space"),
         (["nightly", "--ttl", "1000"], "MAX_TTL"),
         (["nightly", "--using", "other"], "no alias 'other'"),
     ],
@@ -131,7 +131,7 @@ def test_it_is_renewed(memory: MemoryBackend) -> None:
 
 @pytest.fixture
 def lost_soon(memory: MemoryBackend) -> None:
-    """The lock is lost 0.3 s after it was taken."""
+    """Make the lock be lost 0.3 s after it was acquired."""
     acquire = memory.acquire
 
     def soon(*arguments: Any) -> Any:
@@ -147,7 +147,7 @@ def lost_soon(memory: MemoryBackend) -> None:
 
 
 @pytest.mark.usefixtures("lost_soon")
-def test_a_lost_lock_ends_the_command_and_all_it_started(tmp_path: Path) -> None:
+def test_a_lost_lock_ends_the_command_and_its_children(tmp_path: Path) -> None:
     begun = time.monotonic()
     late = tmp_path / "late"
     status, said = with_lock("nightly", "--", "sh", "-c", f"(sleep 1; touch {late}); true")
@@ -173,15 +173,15 @@ def test_keep_going() -> None:
     status, said = with_lock("nightly", "--keep-going", "--", "sh", "-c", "sleep 0.7; exit 4")
     assert status == 4
     assert said.count("the lock was lost") == 1
-    assert "goes on without it" in said
+    assert "continues without it" in said
 
 
-# As a process of its own, on real masters.
+# In a separate process, on real masters.
 
 
 @pytest.fixture
 def site(masters: list[LocalMaster]) -> Iterator[dict[str, str]]:
-    """The environment of a process that uses three real masters."""
+    """Return the environment of a process that uses three real masters."""
     urls = [master.url for master in masters[:3]]
     with override_settings(REDLOCK={"default": {"MASTERS": urls}}):
         call_command("redlock_init", stdout=StringIO())
@@ -201,14 +201,14 @@ def start(env: dict[str, str], *arguments: str) -> subprocess.Popen[str]:
 
 
 def catches(pid: int, number: int) -> bool:
-    """Whether a process has a handler for a signal."""
+    """Return whether a process has a handler for a signal."""
     status = Path(f"/proc/{pid}/status").read_text()
     caught = next(line for line in status.splitlines() if line.startswith("SigCgt"))
     return bool(int(caught.split()[1], 16) & 1 << (number - 1))
 
 
 @pytest.mark.live
-def test_only_one_machine_runs_it_and_a_signal_goes_through(site: dict[str, str]) -> None:
+def test_single_run_and_forwarded_signal(site: dict[str, str]) -> None:
     first = start(site, "nightly", "--", sys.executable, "-c", PATIENT)
     assert first.stdout
     assert first.stdout.readline() == "ready\n"
@@ -220,11 +220,11 @@ def test_only_one_machine_runs_it_and_a_signal_goes_through(site: dict[str, str]
     out, err = first.communicate(timeout=20)
     assert (first.returncode, out, err) == (7, "", "")
     with lock("nightly"):
-        pass  # it is free at once
+        pass  # The lock has been released at once.
 
 
 @pytest.mark.live
-def test_a_signal_while_waiting_leaves_nothing_behind(site: dict[str, str]) -> None:
+def test_a_signal_while_waiting_leaves_no_lock(site: dict[str, str]) -> None:
     with lock("nightly"):
         waiting = start(site, "nightly", "--wait", "20", "--", "echo", "ran")
         while not catches(waiting.pid, signal.SIGTERM):

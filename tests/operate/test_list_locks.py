@@ -1,4 +1,4 @@
-"""`manage.py list_locks`: data on stdout, words on stderr, and nothing that steers a terminal."""
+"""`manage.py list_locks`: data on stdout, messages on stderr, no terminal control characters."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_the_table() -> None:
 
 
 def test_nothing_is_held() -> None:
-    assert run("list_locks") == (0, "", "nothing is held\n")
+    assert run("list_locks") == (0, "", "No lock is held.\n")
     assert run("list_locks", "--format=json").json["locks"] == []
 
 
@@ -98,25 +98,25 @@ def test_search_state_order_and_pages() -> None:
     assert resources("--order", "resource", "--reverse", "--limit=1") == ["user:2"]
     assert resources("--offset", "1", "--limit", "2") == ["order:4", "order:3"]
     assert len(resources("--all", "--limit", "1")) == 7
-    assert "2 of 7: see --offset" in run("list_locks", "--limit", "2").said
+    assert "2 of 7 locks are listed. See --offset" in run("list_locks", "--limit", "2").said
 
 
-def test_scan_finds_what_is_in_no_index() -> None:
+def test_scan_finds_locks_outside_the_index() -> None:
     memory().masters[0].set("redlock:lock:order:9", b"theirs")
     assert resources() == []
     assert resources("--scan") == ["order:9"]
 
 
-def test_what_is_not_shown_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cut_list_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(5):
         put(f"order:{number}", VALUE)
     monkeypatch.setattr("redlock_django.backends.inspection.MAX_LISTED", 3)
     ran = run("list_locks", "--all")
     assert ran.status == 0
-    assert "stopped at 3: there may be more" in ran.said
+    assert "The list stopped at 3. There may be more locks." in ran.said
 
 
-def test_a_silent_master_is_a_warning_and_two_of_three_are_too_many() -> None:
+def test_silent_masters_and_missing_quorum() -> None:
     put("order:1", VALUE)
     memory().down[1] = True
     ran = run("list_locks")
@@ -125,7 +125,7 @@ def test_a_silent_master_is_a_warning_and_two_of_three_are_too_many() -> None:
     memory().down[2] = True
     ran = run("list_locks", "--format=json")
     assert ran.status == 3
-    assert "only 1 of 3 masters answered" in ran.said
+    assert "Only 1 of 3 masters answered" in ran.said
     assert ran.json["quorum"] is False
     assert ran.json["silent"] == {"m2:6379": "down", "m3:6379": "down"}
     assert ran.json["locks"][0]["state"] == "unclear"
@@ -142,7 +142,7 @@ EVIL = (
 
 @pytest.mark.parametrize("out", [StringIO, Terminal])
 @pytest.mark.parametrize("form", ["table", "json"])
-def test_what_others_wrote_steers_no_terminal(form: str, out: type[StringIO]) -> None:
+def test_control_characters_are_escaped(form: str, out: type[StringIO]) -> None:
     put("evil\r\x1b]0;\x07", EVIL)
     put("evil\nnever held", VALUE)
     ran = run("list_locks", "--format", form, out=out())
@@ -162,12 +162,12 @@ def test_the_table_fits_the_terminal(columns: int, monkeypatch: pytest.MonkeyPat
         wide = sum(2 if character == "蛙" else 1 for character in line)
         assert wide <= columns
     assert "…" in lines[1]
-    everything = run("list_locks").out  # not cut where no terminal is
+    everything = run("list_locks").out  # Without a terminal nothing is cut.
     assert "x" * 90 in everything
     assert "蛙" * 40 in everything
 
 
-def test_watch_writes_one_line_of_json_each_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_watch_writes_one_line_of_json_per_repetition(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SLEEP, turns(3, lambda: put("order:1", VALUE)))
     ran = run("list_locks", "--watch", "--format=json")
     assert ran.status == 0
@@ -188,7 +188,7 @@ def test_watch_goes_on_without_a_quorum(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(SLEEP, turns(2))
     ran = run("list_locks", "--watch")
     assert ran.status == 0
-    assert ran.said.count("only 1 of 3 masters answered") == 2
+    assert ran.said.count("Only 1 of 3 masters answered") == 2
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_as_a_process() -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_head_may_close_the_pipe() -> None:
+def test_closed_pipe_is_no_error() -> None:
     child = subprocess.Popen(
         [sys.executable, str(MANAGE), "list_locks", "--watch", "0.05", "--format=json"],
         stdout=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""No log line can be forged, and no terminal steered, by what others wrote."""
+"""Data from requests, clients and servers cannot forge log lines or control a terminal."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _in_memory(settings: Settings) -> None:
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What was logged, formatted; at least something."""
+    """Return the formatted log lines; fail if there are none."""
     formatted = [logging.Formatter("%(message)s").format(record) for record in caplog.records]
     assert formatted
     return formatted

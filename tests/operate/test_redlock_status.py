@@ -1,4 +1,4 @@
-"""`manage.py redlock_status` on real masters: what is wrong with each, and is there a quorum."""
+"""`manage.py redlock_status` on real masters: the faults of each, and the quorum."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_all_is_well(site: list[LocalMaster]) -> None:
     assert table.status == 0
     assert len(table.out.splitlines()) == 6
     assert "5 of 5 masters are counted, 3 are needed" in table.said
-    assert run("list_locks").status == 0  # it has left nothing behind
+    assert run("list_locks").status == 0  # redlock_status has left no keys.
     assert lock("order:1").acquire().release()
 
 

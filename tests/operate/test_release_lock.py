@@ -1,4 +1,4 @@
-"""`manage.py release_lock`: asks first, frees what was shown, and says it by its exit status."""
+"""`manage.py release_lock`: it asks, releases the lock that was shown, and sets its exit status."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def _in_memory(settings: Settings) -> None:
 
 @pytest.fixture
 def person(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Somebody at a terminal, who does something and gives an answer."""
+    """Return a function that sets the answers of a user at a terminal."""
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
 
     def answers(*answers: str, meanwhile: Callable[[], object] = lambda: None) -> None:
         given = iter(answers)
 
         def read(prompt: str = "") -> str:
-            assert prompt == ""  # it would go to stdout
+            assert prompt == ""  # A prompt would be written to stdout.
             meanwhile()
             answer = next(given)
             if answer == "^D":
@@ -53,7 +53,7 @@ def is_held(resource: str = R) -> bool:
     return memory().masters[0].get(f"redlock:lock:{resource}") is not None
 
 
-def test_a_person_is_shown_the_lock_and_asked(person: Callable[..., None]) -> None:
+def test_lock_is_shown_and_confirmed(person: Callable[..., None]) -> None:
     held = lock(R, holder={"path": "/pay/"}).acquire()
     person("yes")
     ran = run("release_lock", R)
@@ -71,7 +71,7 @@ def test_a_person_is_shown_the_lock_and_asked(person: Callable[..., None]) -> No
 
 
 @pytest.mark.parametrize("answer", ["no", "", "y", "^D"])
-def test_everything_but_yes_is_no(person: Callable[..., None], answer: str) -> None:
+def test_only_yes_confirms(person: Callable[..., None], answer: str) -> None:
     with lock(R):
         person(answer)
         ran = run("release_lock", R, "--format=json")
@@ -81,7 +81,7 @@ def test_everything_but_yes_is_no(person: Callable[..., None], answer: str) -> N
     assert not ForcedRelease.objects.exists()
 
 
-def test_a_lock_taken_anew_while_the_person_thinks_survives(person: Callable[..., None]) -> None:
+def test_a_lock_acquired_during_the_question_is_kept(person: Callable[..., None]) -> None:
     first = lock(R).acquire()
 
     def change_hands() -> None:
@@ -93,11 +93,11 @@ def test_a_lock_taken_anew_while_the_person_thinks_survives(person: Callable[...
     assert ran.status == 1
     [result] = ran.json["results"]
     assert (result["outcome"], result["fingerprint"] == result["now"]) == ("changed", False)
-    assert f"lock {result['now']} holds it now" in ran.said
+    assert f"now held as lock {result['now']}" in ran.said
     assert is_held()
 
 
-def test_a_lock_that_comes_up_after_the_look_is_not_freed(
+def test_a_lock_acquired_after_the_query_is_kept(
     person: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def look_and_miss(*keys: str, using: str) -> object:
@@ -111,7 +111,7 @@ def test_a_lock_that_comes_up_after_the_look_is_not_freed(
     assert is_held()
 
 
-def test_without_a_terminal_it_needs_to_know_which_lock() -> None:
+def test_without_a_terminal_the_lock_must_be_named() -> None:
     with lock(R) as held:
         for arguments in ([], ["--noinput"], ["--holder", held.fingerprint], ["--force"]):
             ran = run("release_lock", R, *arguments)
@@ -124,7 +124,7 @@ def test_without_a_terminal_it_needs_to_know_which_lock() -> None:
         assert not is_held()
 
 
-def test_force_frees_every_holder_of_a_split_vote() -> None:
+def test_force_releases_every_holder_of_a_split_vote() -> None:
     for index in range(3):
         put(R, f"{'abc'[index] * 32} {{}}".encode(), (index,))
     assert run("release_lock", R, "--noinput", "--force").status == 0
@@ -158,15 +158,15 @@ def test_dry_run_changes_nothing_and_needs_no_terminal() -> None:
         assert is_held()
 
 
-def test_a_key_that_is_not_held_brings_the_nearest() -> None:
+def test_a_key_that_is_not_held_lists_similar_keys() -> None:
     with lock("order:17"):
         ran = run("release_lock", "ordr:17", "--noinput", "--force", "--format=json")
     assert ran.status == 1
     assert ran.json["results"][0]["nearest"] == ["order:17"]
-    assert "ordr:17 is not held. Held is: order:17" in ran.said
+    assert "ordr:17 is not held. Similar resources that are held: order:17" in ran.said
 
 
-def test_of_several_keys_the_worst_status_counts() -> None:
+def test_highest_status_of_several_keys() -> None:
     with lock(R):
         ran = run("release_lock", R, "order:2", "--noinput", "--force", "--format=json")
         assert ran.status == 1
@@ -189,15 +189,15 @@ def test_too_few_masters() -> None:
 
 
 @pytest.mark.parametrize("key", ["order 1", "order:*", "a%zz", "<b>", ""])
-def test_a_key_that_a_template_would_have_encoded(key: str) -> None:
+def test_invalid_key(key: str) -> None:
     with lock(R):
         ran = run("release_lock", R, key, "--noinput", "--force")
         assert ran.status == 2
         assert "resource(" in ran.said or not key
-        assert is_held()  # nothing is done by halves
+        assert is_held()  # One invalid key stops the whole command.
 
 
-def test_who_did_it_is_logged_and_recorded(
+def test_operator_is_logged_and_recorded(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "web1")
@@ -214,7 +214,7 @@ def test_who_did_it_is_logged_and_recorded(
     assert ran.json["by"] == record.by
 
 
-def test_what_a_holder_wrote_steers_no_terminal(
+def test_control_characters_of_a_holder_are_escaped(
     person: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:
     put(R, b"a" * 32 + rb' {"path":"/\u001b[31m\nnever","host":"\u009b2J"}')
@@ -229,7 +229,7 @@ def test_wrong_arguments() -> None:
     assert run("release_lock", R, "--using", "nope", "--dry-run").status == 2
 
 
-def test_of_a_split_vote_one_holder_is_shown_and_freed(person: Callable[..., None]) -> None:
+def test_one_holder_of_a_split_vote_is_released(person: Callable[..., None]) -> None:
     put(R, b"a" * 32 + b" {}", (0, 1))
     put(R, b"b" * 32 + b" {}", (2,))
     person("yes")

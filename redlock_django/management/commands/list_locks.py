@@ -1,4 +1,4 @@
-"""`manage.py list_locks`: who holds what, on which masters, and for how long still."""
+"""`manage.py list_locks`: list the held locks with their holders, masters and remaining TTL."""
 
 from __future__ import annotations
 
@@ -10,27 +10,32 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 
 from redlock_django.engine.holders import Holding, HoldingState
-from redlock_django.management.operating import OperatorCommand, described, iso, person
+from redlock_django.management.operator_command import (
+    OperatorCommand,
+    holder_summary,
+    iso,
+    lock_document,
+)
 from redlock_django.management.single_run import BAD_ARGUMENTS, NO_QUORUM
 from redlock_django.operate.inspection import MAX_LISTED, HeldLocks, held_locks
 
 sleep = time.sleep
 _DAY = 86_400
-_CLEAR = "\x1b[H\x1b[J"  # home, and erase what is below
+_CLEAR = "\x1b[H\x1b[J"  # Move the cursor home and erase the screen below it.
 
 
 class Command(OperatorCommand):
-    """Exit status 0: these are the locks, if any. 2: usage. 3: too few masters answered."""
+    """Exit status 0: listed, even if there are none. 2: usage. 3: too few masters answered."""
 
     help = (
-        "List the locks that are held on the masters. Exit status: 0, also where nothing is held; "
-        f"2 for wrong arguments or settings; {NO_QUORUM} if too few masters answered to tell."
+        "List the locks that are held on the masters. Exit status: 0, also if no lock is held; "
+        f"2 for wrong arguments or settings; {NO_QUORUM} if too few masters answered."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
         parser.add_argument(
-            "--search", default="", metavar="TEXT", help="only resources with this in their name"
+            "--search", default="", metavar="TEXT", help="only resources whose name contains TEXT"
         )
         parser.add_argument(
             "--state",
@@ -41,30 +46,30 @@ class Command(OperatorCommand):
             "--order",
             choices=("ttl", "resource"),
             default="ttl",
-            help="first what ends first (ttl, the default), or by name",
+            help="by remaining TTL (the default) or by name",
         )
-        parser.add_argument("--reverse", action="store_true", help="the other way round")
+        parser.add_argument("--reverse", action="store_true", help="reverse the order")
         parser.add_argument(
             "--limit",
             type=_number(1),
             default=100,
             metavar="N",
-            help="so many locks at most (100 if left out)",
+            help="list at most N locks (default: 100)",
         )
         parser.add_argument(
-            "--offset", type=_number(0), default=0, metavar="N", help="without the first N"
+            "--offset", type=_number(0), default=0, metavar="N", help="skip the first N locks"
         )
         parser.add_argument(
             "--all",
             action="store_true",
             dest="every",
-            help=f"as many as can be listed, {MAX_LISTED} if nothing is searched",
+            help=f"list as many locks as possible: {MAX_LISTED}, or all that match --search",
         )
         parser.add_argument(
             "--scan",
             action="store_true",
-            help="look at every key of the masters: this also finds locks of other clients that "
-            "nobody of ours has met",
+            help="scan every key on the masters; this also finds locks of other programs that are "
+            "not in the index",
         )
         parser.add_argument(
             "--watch",
@@ -72,20 +77,20 @@ class Command(OperatorCommand):
             nargs="?",
             const=2.0,
             metavar="SECONDS",
-            help="list again and again (every 2 s if left out) until Ctrl-C; JSON in one line each",
+            help="repeat every SECONDS (default: 2) until Ctrl-C; JSON is written as one line each",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """List once, or until Ctrl-C."""
-        every = options["watch"]
-        if every is None:
+        """List once, or repeatedly until Ctrl-C."""
+        interval = options["watch"]
+        if interval is None:
             page = self._list(options)
             if not page.complete:
                 raise CommandError(_too_few(page), returncode=NO_QUORUM)
             return
-        if not 0 < every < _DAY:
+        if not 0 < interval < _DAY:
             raise CommandError(
-                "--watch needs seconds, above 0 and less than a day", returncode=BAD_ARGUMENTS
+                "--watch: SECONDS must be above 0 and less than a day.", returncode=BAD_ARGUMENTS
             )
         try:
             while True:
@@ -93,7 +98,7 @@ class Command(OperatorCommand):
                 if not page.complete:
                     self.warn(_too_few(page))
                 self.stdout.flush()
-                sleep(every)
+                sleep(interval)
         except KeyboardInterrupt:
             return
 
@@ -129,11 +134,14 @@ class Command(OperatorCommand):
     def _notes(self, page: HeldLocks) -> None:
         self.warn_of_silent(page.silent)
         if page.stopped_at is not None:
-            self.warn(f"stopped at {page.stopped_at}: there may be more")
+            self.warn(f"The list stopped at {page.stopped_at}. There may be more locks.")
         elif page.total > len(page.locks):
-            self.warn(f"{len(page.locks)} of {page.total}: see --offset, --limit and --all")
+            self.warn(
+                f"{len(page.locks)} of {page.total} locks are listed. "
+                "See --offset, --limit and --all."
+            )
         elif not page.locks and not self.as_json and page.complete:
-            self.warn("nothing is held")
+            self.warn("No lock is held.")
 
 
 def _document(page: HeldLocks) -> dict[str, Any]:
@@ -145,7 +153,7 @@ def _document(page: HeldLocks) -> dict[str, Any]:
         "quorum": page.complete,
         "total": page.total,
         "stopped_at": page.stopped_at,
-        "locks": [described(holding) for holding in page.locks],
+        "locks": [lock_document(holding) for holding in page.locks],
     }
 
 
@@ -154,18 +162,18 @@ def _row(holding: Holding) -> tuple[str, ...]:
         holding.resource,
         holding.state.value,
         f"{len(holding.leading)}/{len(holding.servers)}",
-        "never ends" if holding.ttl is None else f"{holding.ttl:.1f} s",
+        "no expiry" if holding.ttl is None else f"{holding.ttl:.1f} s",
         (iso(holding.since) or "?").partition(".")[0].replace("T", " "),
         holding.fingerprint,
-        person(holding.holder),
+        holder_summary(holding.holder),
     )
 
 
 def _too_few(page: HeldLocks) -> str:
     masters = len(page.servers)
     return (
-        f"only {masters - len(page.silent)} of {masters} masters answered, "
-        "too few to tell what is held"
+        f"Only {masters - len(page.silent)} of {masters} masters answered, too few to know which "
+        "locks are held."
     )
 
 

@@ -1,4 +1,4 @@
-"""`manage.py purge_idempotency_records`: delete what nobody will ask for again, in batches."""
+"""`manage.py purge_idempotency_records`: empty and delete old records, in batches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from django.db import DatabaseError
 from redlock_django.idempotency.database_records import DatabaseStore
 from redlock_django.idempotency.settings import settings_of
 from redlock_django.locking.names import printable
-from redlock_django.management.operating import OperatorCommand, iso
+from redlock_django.management.operator_command import OperatorCommand, iso
 
 FAILED, INTERRUPTED = 1, 130
 
@@ -22,22 +22,23 @@ class Command(OperatorCommand):
     """Exit status 0: done. 1: the database failed. 2: usage. 130: interrupted."""
 
     help = (
-        "Empty idempotency records whose RETENTION is over, so that their keys are still known, "
-        "and delete those whose TOMBSTONE_RETENTION is over too. What is running or uncertain "
-        "stays. Each batch is a transaction of its own: it can be stopped at any time, and run "
-        f"again. Exit status: 0 done; {FAILED} the database failed; 2 wrong arguments or settings; "
-        f"{INTERRUPTED} interrupted. A cache forgets by itself."
+        "Remove the responses of idempotency records that are older than RETENTION, which keeps "
+        "their keys, and delete records that are older than TOMBSTONE_RETENTION. Running and "
+        "uncertain records are kept. Each batch is a separate transaction, so the command can be "
+        "interrupted at any time and run again. Records in a cache expire without this command. "
+        f"Exit status: 0 done; {FAILED} the database failed; 2 wrong arguments or settings; "
+        f"{INTERRUPTED} interrupted."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
         parser.add_argument(
-            "--batch", type=_batch, default=1000, metavar="N", help="rows in one statement (1000)"
+            "--batch", type=_batch, default=1000, metavar="N", help="rows per batch (default: 1000)"
         )
-        parser.add_argument("--dry-run", action="store_true", help="only count")
+        parser.add_argument("--dry-run", action="store_true", help="only count the records")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Purge batch by batch, and say how many it were, however it ends."""
+        """Purge in batches and write the number of records, also after an error."""
         settings = settings_of(options["using"])
         store = DatabaseStore(settings.database, retention=timedelta(seconds=settings.retention))
         kept = timedelta(seconds=settings.tombstone_retention)
@@ -52,7 +53,7 @@ class Command(OperatorCommand):
                     counts[what] += rows
                     self.stderr.write(f"{what} {counts[what]}")
         except KeyboardInterrupt:
-            problem, status = "Interrupted; what was purged is purged.", INTERRUPTED
+            problem, status = "Interrupted. Finished batches have been committed.", INTERRUPTED
         except DatabaseError as error:
             problem, status = printable(str(error)), FAILED
         self._write(counts, options)

@@ -1,4 +1,4 @@
-"""`manage.py redlock_init`: declare fresh masters trusted, once, when a site is set up."""
+"""`manage.py redlock_init`: declare new masters trusted when a site is set up."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from redlock_django.wire.join import Unfit
 logger = logging.getLogger("redlock_django")
 
 RISK = (
-    "If it held locks before it restarted or was flushed, it has forgotten them, and whoever "
-    "still holds one shares it with the next who asks."
+    "If it stored locks before it restarted or was flushed, they are lost, and a resource that a "
+    "client still holds can be acquired by another client."
 )
 
 
 class Command(BaseCommand):
-    """Exit status 0: done, or nothing to do. 2: nothing was changed, and why."""
+    """Exit status 0: done, or nothing to do. 2: nothing was changed; the message says why."""
 
     help = (
-        "Declare fresh masters trusted. A master that may have forgotten locks is not counted "
-        "for RESTART_DELAY seconds; right after the first installation nothing can have been "
-        "forgotten, and this command says so to the masters."
+        "Declare new masters trusted. A master that may have lost locks is not counted for "
+        "RESTART_DELAY seconds. Right after the installation no locks can have been lost, and "
+        "this command records that on the masters."
     )
     requires_system_checks = ()
 
@@ -43,14 +43,14 @@ class Command(BaseCommand):
             action="append",
             default=[],
             metavar="MASTER",
-            help="trust this one master (host:port, or its number from 1) now, after a question",
+            help="trust this master (host:port, or its number from 1) now, after a confirmation",
         )
         how.add_argument(
             "--reconfigure",
             action="store_true",
-            help="after masters were added or removed, or MAX_TTL, MAX_CLOCK_SKEW or "
-            "RESTART_DELAY changed: write the new numbers on all masters, which are trusted "
-            "when all older locks have run out",
+            help="use after adding or removing masters, or changing MAX_TTL, MAX_CLOCK_SKEW or "
+            "RESTART_DELAY: store the new values on all masters, which become trusted when all "
+            "older locks have expired",
         )
 
     def handle(self, *, using: str, force: list[str], reconfigure: bool, **_: Any) -> None:
@@ -59,8 +59,10 @@ class Command(BaseCommand):
         except InvalidRedlock as error:
             raise CommandError(str(error), returncode=2) from None
         if not options.addresses:
-            raise CommandError(f"{using!r} has no masters to declare.", returncode=2)
-        deployment = deployments_of(options)[0]  # what they all have in common, beside their names
+            raise CommandError(
+                f"The alias {using!r} has no masters to declare. Set MASTERS.", returncode=2
+            )
+        deployment = deployments_of(options)[0]  # They differ in the names of their masters only.
         standings, faults = [], []
         for address in options.addresses:
             try:
@@ -76,25 +78,25 @@ class Command(BaseCommand):
         self._refuse(faults + _twins(standings))
         if reconfigure:
             self._refuse(_too_soon(standings, deployment))
-            # All of them first: a lock must not be had by the new rules on one master while
-            # it still is by the old ones on another.
+            # Close all masters first: no lock may be acquired under the new values on one master
+            # while another one is still under the old values.
             self._close(standings, deployment, options.connect_timeout)
             self._declare(standings, deployment, options.connect_timeout, "reconfigure")
             return
         other = [s for s in standings if s.fingerprint not in ("", deployment.fingerprint)]
         self._refuse(
             [
-                f"{s.address.name} belongs to a deployment with {s.fingerprint!r}, this one is "
-                f"{deployment.fingerprint!r}; after a planned change use --reconfigure"
+                f"{s.address.name} belongs to a deployment with {s.fingerprint!r}, but this one is "
+                f"{deployment.fingerprint!r}. After a planned change, use --reconfigure."
                 for s in other
             ]
         )
         if all(s.trusted for s in standings):
-            self.stdout.write(f"All {len(standings)} masters are trusted already.")
+            self.stdout.write(f"All {len(standings)} masters are already trusted.")
             return
         self._refuse(
-            [f"{s.address.name} is trusted already" for s in standings if s.trusted]
-            + [f"{s.address.name} is not fresh: it holds {s.key!r}" for s in standings if s.key]
+            [f"{s.address.name} is already trusted" for s in standings if s.trusted]
+            + [f"{s.address.name} is not new: it stores {s.key!r}" for s in standings if s.key]
         )
         self._declare(standings, deployment, options.connect_timeout, "trust")
 
@@ -115,14 +117,14 @@ class Command(BaseCommand):
             if not found:
                 self._refuse(
                     [fault for fault in faults if fault.split(" ", 1)[0] in wanted]
-                    or [f"there is no master {name!r}; there is: {', '.join(names)}"]
+                    or [f"There is no master {name!r}. The masters are: {', '.join(names)}."]
                 )
             chosen += found
         if not sys.stdin.isatty():
-            self._refuse(["--force asks a person, and there is no terminal to ask on"])
+            self._refuse(["--force needs a confirmation, but stdin is not a terminal"])
         for standing in chosen:
             self.stderr.write(f"{standing.address.name} will be trusted at once. {RISK}")
-            self.stderr.write("Type 'yes' to go on: ", ending="")
+            self.stderr.write("Type 'yes' to continue: ", ending="")
             self.stderr.flush()
             if input() != "yes":
                 raise CommandError("Nothing was changed.", returncode=2)
@@ -146,8 +148,8 @@ class Command(BaseCommand):
                 close(standing, deployment, timeout)
             except Unfit as error:
                 raise CommandError(
-                    f"{standing.address.name} {error}\nThe masters before it are not counted by "
-                    "any client until this command is run again.",
+                    f"{standing.address.name} {error}\nNo client counts the masters before it in "
+                    "MASTERS until this command is run again.",
                     returncode=2,
                 ) from None
 
@@ -157,15 +159,15 @@ class Command(BaseCommand):
 
 
 def _too_soon(standings: list[Standing], deployment: Deployment) -> list[str]:
-    """Say so where clients would not wait until the locks of the old masters have run out."""
+    """Return an error if clients would not wait until locks of the old masters have expired."""
     delay, change = drained([s.fingerprint for s in standings], deployment.fingerprint)
     if not change or ms(deployment.restart_delay) >= delay:
         return []
-    # Who joins with a smaller delay would take the longer wait for a clock that has gone back.
+    # A client with a smaller delay would take the longer wait for a clock that was set back.
     problem = (
-        "the masters change, and some of them do not know of locks that are held now, but "
-        f"RESTART_DELAY is {deployment.restart_delay:g} s: for this change it must be at least "
-        f"{delay / 1000:g} s"
+        "The list of masters changes, and some of them do not store the locks that are held now. "
+        f"For this change RESTART_DELAY must be at least {delay / 1000:g} s; it is "
+        f"{deployment.restart_delay:g} s."
     )
     return [problem]
 

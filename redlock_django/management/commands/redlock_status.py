@@ -1,4 +1,4 @@
-"""`manage.py redlock_status`: how each master is, and whether there is a quorum of them."""
+"""`manage.py redlock_status`: the health of each master, and whether there is a quorum."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from redlock_django.locking.handler import locks
-from redlock_django.management.operating import OperatorCommand, iso
+from redlock_django.management.operator_command import OperatorCommand, iso
 from redlock_django.management.single_run import BAD_ARGUMENTS, NO_QUORUM
 from redlock_django.operate.health import ServerHealth, master_status, quorums
 from redlock_django.wire.acl import least_acl
@@ -17,16 +17,16 @@ FAULTY = 1
 
 
 class Command(OperatorCommand):
-    """Exit status 0: all is well. 1: a quorum, but something is wrong. 2: usage. 3: no quorum."""
+    """Exit status 0: no faults. 1: a quorum, but with faults. 2: usage. 3: no quorum."""
 
     help = (
-        "Ask every master how it is. Exit status: 0 if nothing is wrong; "
-        f"{FAULTY} if there is a quorum but something is wrong; {BAD_ARGUMENTS} for wrong "
+        "Show the health of every master. Exit status: 0 if there are no faults; "
+        f"{FAULTY} if there is a quorum but a master has a fault; {BAD_ARGUMENTS} for wrong "
         f"arguments or settings; {NO_QUORUM} if too few masters can be counted."
     )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Ask, and show what was answered."""
+        """Query the masters and show the results."""
         using = options["using"]
         masters = master_status(using)
         groups = quorums(masters)
@@ -70,7 +70,7 @@ class Command(OperatorCommand):
                 self.warn(f"{one.name} {text}")
         if any(code == "acl" for one in masters for code, _ in one.faults):
             prefix = locks[using].settings.key_prefix
-            self.stderr.write(f"The least rights that work: {least_acl(prefix)}")
+            self.stderr.write(f"Required permissions: {least_acl(prefix)}")
 
 
 def _described(one: ServerHealth) -> dict[str, Any]:

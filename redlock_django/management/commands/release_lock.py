@@ -1,4 +1,4 @@
-"""`manage.py release_lock KEY…`: free a lock that somebody else holds, the one that was shown."""
+"""`manage.py release_lock KEY…`: release locks of other clients by force."""
 
 from __future__ import annotations
 
@@ -13,7 +13,12 @@ from django.core.management.base import CommandError, CommandParser
 
 from redlock_django.engine.holders import Holding
 from redlock_django.locking.names import check_resource, printable
-from redlock_django.management.operating import OperatorCommand, iso, person, whoever
+from redlock_django.management.operator_command import (
+    OperatorCommand,
+    holder_summary,
+    iso,
+    operator_name,
+)
 from redlock_django.management.single_run import BAD_ARGUMENTS, NO_QUORUM
 from redlock_django.operate.forced_release import Freed, ReleaseOutcome, force_release
 from redlock_django.operate.inspection import HeldLocks, nearest_held, who_holds
@@ -28,29 +33,30 @@ STATUSES: Mapping[str, int] = {
     ReleaseOutcome.CHANGED.value: NOT_RELEASED,
     ReleaseOutcome.NO_QUORUM.value: NO_QUORUM,
 }
-"""Every outcome with its exit status; of several keys the worst counts."""
+"""The exit status for each outcome. For several keys, the highest one is used."""
 
 RISK = (
-    "Its holder is not stopped: it learns of it at its next renewal or ensure_held(), and until "
-    "then only a fencing token keeps its writes out."
+    "The holder is not stopped. It notices the release at its next renewal or ensure_held(); "
+    "until then, only a fencing token protects against its writes."
 )
 
 
 class Result(NamedTuple):
-    """What came of one key: one of STATUSES, and what is known of the lock."""
+    """The outcome for one key (one of STATUSES), and the lock."""
 
     outcome: str
     freed: Freed
 
 
 class Command(OperatorCommand):
-    """Exit status 0: released. 1: not held, changed hands, declined. 2: usage. 3: no quorum."""
+    """Exit status 0: released. 1: not held, changed, or declined. 2: usage. 3: no quorum."""
 
     help = (
-        "Free locks that somebody else holds. Each lock is shown and asked about; what is released "
-        "is the lock that was shown, not one that was taken since. Exit status: 0 released; "
-        f"{NOT_RELEASED} not held, changed hands or declined; {BAD_ARGUMENTS} wrong arguments or "
-        f"settings; {NO_QUORUM} too few masters (it may still be held); of several keys the worst."
+        "Release locks that other clients hold. The command shows each lock and asks for "
+        "confirmation. It releases the lock that was shown, not one that was acquired later. Exit "
+        f"status: 0 released; {NOT_RELEASED} not held, held by another lock now, or declined; "
+        f"{BAD_ARGUMENTS} wrong arguments or settings; {NO_QUORUM} too few masters answered (the "
+        "lock may still be held). For several keys, the highest status is returned."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -61,10 +67,10 @@ class Command(OperatorCommand):
             "--holder",
             type=_fingerprint,
             metavar="FINGERPRINT",
-            help="only the lock with these 8 hex digits, which list_locks shows as LOCK",
+            help="release only the lock with this fingerprint, which list_locks shows as LOCK",
         )
         which.add_argument(
-            "--force", action="store_true", help="whatever lock is there, of every holder"
+            "--force", action="store_true", help="release the locks of all holders of KEY"
         )
         parser.add_argument("--dry-run", action="store_true", help="show what would be released")
         parser.add_argument(
@@ -72,21 +78,21 @@ class Command(OperatorCommand):
             "--no-input",
             action="store_false",
             dest="interactive",
-            help="do not ask; needs --holder or --force",
+            help="do not ask for confirmation; requires --holder or --force",
         )
         parser.add_argument(
-            "--by", default="", metavar="NAME", help="who you are, for the log and the record"
+            "--by", default="", metavar="NAME", help="your name, for the log and the record"
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Show the locks, ask, free them, and say what came of it."""
+        """Show the locks, ask for confirmation, release them and write the results."""
         keys = list(dict.fromkeys(check_resource(key) for key in options["keys"]))
         if not options["dry_run"]:
-            _check_that_it_was_seen(options)
+            _check_arguments(options)
         page = who_holds(*keys, using=options["using"])
         self.warn_of_silent(page.silent)
         held = {holding.resource: holding for holding in page.locks}
-        by = whoever(options["by"])
+        by = operator_name(options["by"])
         results = [self._result(key, held.get(key), page, by, options) for key in keys]
         if self.as_json:
             self.write_json(_document(results, by, options))
@@ -113,7 +119,7 @@ class Command(OperatorCommand):
         if not options["force"]:
             wanted = wanted[:1]
         if not wanted:
-            return _nothing(key, page, held)
+            return _not_released(key, page, held)
         shown = Freed(
             resource=key,
             using=page.using,
@@ -123,38 +129,38 @@ class Command(OperatorCommand):
         )
         if options["dry_run"]:
             return Result(WOULD_RELEASE, shown)
-        if options["interactive"] and not self._agreed(wanted):
+        if options["interactive"] and not self._is_confirmed(wanted):
             return Result(DECLINED, shown)
         fingerprint = None if options["force"] else shown.fingerprint
         freed = force_release(key, by=by, fingerprint=fingerprint, using=page.using)
         return Result(freed.outcome.value, freed)
 
-    def _agreed(self, wanted: list[Holding]) -> bool:
-        """Show the lock and ask; all on stderr, since stdout is for data."""
+    def _is_confirmed(self, wanted: list[Holding]) -> bool:
+        """Show the locks and ask for confirmation on stderr, because stdout is for data."""
         for one in wanted:
-            left = "never ends" if one.ttl is None else f"{one.ttl:.1f} s left"
-            self.warn(f"{one.resource} is held by {person(one.holder)}")
+            left = "no expiry" if one.ttl is None else f"{one.ttl:.1f} s left"
+            self.warn(f"{one.resource} is held by {holder_summary(one.holder)}")
             self.warn(
                 f"  lock {one.fingerprint} ({one.state.value}), since {iso(one.since) or '?'}, "
                 f"{left}, on {len(one.leading)} of {len(one.servers)} masters"
             )
-        return self.asked(f"{RISK}\nType 'yes' to release it: ")
+        return self.confirm(f"{RISK}\nType 'yes' to release it: ")
 
 
-def _check_that_it_was_seen(options: Mapping[str, Any]) -> None:
-    """Somebody has to have seen which lock it is, or to say that it may be any."""
+def _check_arguments(options: Mapping[str, Any]) -> None:
+    """Raise CommandError unless the lock is confirmed, named by --holder, or forced."""
     named = options["holder"] or options["force"]
     hint = "--holder FINGERPRINT (list_locks shows it as LOCK) or --force"
     if not options["interactive"] and not named:
-        raise CommandError(f"--noinput needs {hint}.", returncode=BAD_ARGUMENTS)
+        raise CommandError(f"--noinput requires {hint}.", returncode=BAD_ARGUMENTS)
     if options["interactive"] and not sys.stdin.isatty():
         needed = "--noinput" if named else f"--noinput and {hint}"
-        problem = f"There is no terminal to ask on: add {needed}."
+        problem = f"Cannot ask for confirmation because stdin is not a terminal. Add {needed}."
         raise CommandError(problem, returncode=BAD_ARGUMENTS)
 
 
-def _nothing(key: str, page: HeldLocks, held: list[Holding]) -> Result:
-    """Say of a key why there is nothing to free."""
+def _not_released(key: str, page: HeldLocks, held: list[Holding]) -> Result:
+    """Return the result for a key that has no lock to release."""
     if held:
         outcome = ReleaseOutcome.CHANGED
     elif key in page.undecided:
@@ -171,11 +177,12 @@ def _problem(result: Result) -> str:
     match result.outcome:
         case ReleaseOutcome.NOT_HELD.value:
             nearest = ", ".join(map(printable, _nearest(result)))
-            return f"{freed.resource} is not held." + (f" Held is: {nearest}" if nearest else "")
+            similar = f" Similar resources that are held: {nearest}" if nearest else ""
+            return f"{freed.resource} is not held.{similar}"
         case ReleaseOutcome.CHANGED.value:
-            return f"{freed.resource} has changed hands: lock {freed.now} holds it now."
+            return f"{freed.resource} was not released: it is now held as lock {freed.now}."
         case ReleaseOutcome.NO_QUORUM.value:
-            return f"{freed.resource} may still be held: too few masters answered."
+            return f"Too few masters answered: {freed.resource} may still be held."
     return f"{freed.resource} was not released."
 
 

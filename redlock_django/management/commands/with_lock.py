@@ -1,4 +1,4 @@
-"""`manage.py with_lock KEY -- COMMAND`: run any program under a lock, on one machine of many."""
+"""`manage.py with_lock KEY -- COMMAND`: run a program while holding a lock."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from redlock_django.exceptions import LockLost
 from redlock_django.locking.lock import Lock
-from redlock_django.management.single_run import LOCK_HELD, LOCK_LOST, NO_QUORUM, take
+from redlock_django.management.single_run import LOCK_HELD, LOCK_LOST, NO_QUORUM, enter_lock
 
-NOT_EXECUTABLE, NOT_FOUND = 126, 127  # as shells say it
+NOT_EXECUTABLE, NOT_FOUND = 126, 127  # as in shells
 GRACE = 10.0
 """Seconds between SIGTERM and SIGKILL for a command whose lock was lost."""
 
-_GONE = 10.0  # seconds that a killed process may take to go: it may be deep in the kernel
+_KILL_TIMEOUT = 10.0  # seconds that a killed process may take to end, in a system call for example
 _POLL = 0.1
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
@@ -29,11 +29,10 @@ class Command(BaseCommand):
     """Exit status: the command's own, 128+n if signal n ended it, or one of those in `help`."""
 
     help = (
-        "Run COMMAND while holding the lock KEY, which is renewed meanwhile, and pass its exit "
-        "status on. "
-        f"{LOCK_HELD}: somebody else holds the lock. {NO_QUORUM}: too few masters. "
-        f"{LOCK_LOST}: the lock was lost, and COMMAND was terminated. "
-        "Nothing but COMMAND writes to stdout."
+        "Run COMMAND while holding the lock KEY, which is renewed, and exit with the status of "
+        f"COMMAND, or with {LOCK_HELD} if another client holds the lock, {NO_QUORUM} if too few "
+        f"masters answered, {LOCK_LOST} if the lock was lost and COMMAND was terminated. Only "
+        "COMMAND writes to stdout."
     )
     requires_system_checks = ()
 
@@ -45,31 +44,33 @@ class Command(BaseCommand):
         parser.add_argument(
             "--using", default="default", metavar="ALIAS", help="the alias in REDLOCK"
         )
-        parser.add_argument("--ttl", type=float, metavar="SECONDS", help="instead of TTL")
         parser.add_argument(
-            "--wait", type=float, metavar="SECONDS", help="wait that long for a held lock"
+            "--ttl", type=float, metavar="SECONDS", help="the TTL of the lock (default: TTL)"
+        )
+        parser.add_argument(
+            "--wait", type=float, metavar="SECONDS", help="how long to wait for a held lock"
         )
         parser.add_argument(
             "--skip",
             action="store_true",
-            help=f"while somebody else holds the lock, exit quietly with 0, not with {LOCK_HELD}",
+            help=f"if another client holds the lock, exit silently with 0, not with {LOCK_HELD}",
         )
         parser.add_argument(
             "--keep-going",
             action="store_true",
-            help="let COMMAND run on if the lock is lost",
+            help="keep COMMAND running if the lock is lost",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Take the lock, run the command, and exit with its status."""
+        """Acquire the lock, run the command, and exit with its status."""
         child = _Child(options["command"])
         with ExitStack() as stack:
             if threading.current_thread() is threading.main_thread():
                 for number in _FORWARDED:
-                    if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+                    if signal.getsignal(number) is not signal.SIG_IGN:  # ignored under nohup
                         before = signal.signal(number, child.forward)
                         stack.callback(signal.signal, number, before)
-            held = take(
+            held = enter_lock(
                 stack,
                 options["key"],
                 skip=options["skip"],
@@ -81,7 +82,7 @@ class Command(BaseCommand):
             if held is None:
                 return
             status = self._run(child, held, options["keep_going"])
-        # After the release. SystemExit, because only the command has something to say.
+        # After the release. SystemExit instead of CommandError, because there is no message.
         if status:
             sys.exit(status)
 
@@ -99,20 +100,20 @@ class Command(BaseCommand):
                     raise CommandError(
                         f"{error}; the command was terminated", returncode=LOCK_LOST
                     ) from None
-                self.stderr.write(f"{error}; the command goes on without it")
+                self.stderr.write(f"{error}; the command continues without it")
         return status
 
 
 class _Child:
-    """The command's process, and the signals on their way to it."""
+    """The process of the command, and the signals to forward to it."""
 
     def __init__(self, command: list[str]) -> None:
         self._command = command
         self._process: subprocess.Popen[bytes] | None = None
         self._starting = False
         self._early: list[int] = []
-        # In a group of its own it can be ended with all it started; but not on a terminal,
-        # which only lets the foreground group read, and which tells Ctrl-C to all of it.
+        # In a separate process group the command can be ended with all its children. On a terminal
+        # that is not possible: only the foreground group may read from it and receives Ctrl-C.
         self._grouped = not sys.stdin.isatty()
 
     def start(self) -> None:
@@ -135,13 +136,13 @@ class _Child:
             if self._grouped or number not in (signal.SIGINT, signal.SIGQUIT):
                 self._send(number)
         elif self._starting:
-            # An exception now would leave a process that nobody knows.
+            # An exception at this point would leave a process that nothing ends.
             self._early.append(number)
         else:
             raise SystemExit(128 + number)
 
     def wait(self, seconds: float) -> int | None:
-        """Its exit status as a shell gives it, or None if it still runs after `seconds`."""
+        """Return the exit status as a shell does, or None if it still runs after `seconds`."""
         assert self._process is not None
         try:
             status = self._process.wait(seconds)
@@ -153,7 +154,7 @@ class _Child:
         self._send(signal.SIGTERM)
         if self.wait(GRACE) is None:
             self._send(signal.SIGKILL)
-            self.wait(_GONE)
+            self.wait(_KILL_TIMEOUT)
 
     def _send(self, number: int) -> None:
         assert self._process is not None

@@ -1,4 +1,4 @@
-"""Tables for a terminal: as wide as it is, and with nothing in a cell that could steer it."""
+"""Text tables that fit a terminal and contain no control characters."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from collections.abc import Iterable, Sequence
 from redlock_django.locking.names import printable
 
 NARROWEST = 12
-"""Columns of the terminal that a cell keeps before its line is cut off."""
+"""The number of columns to which a cell may be narrowed; then its line is cut off."""
 
 _GAP = "  "
 
 
-def table(
+def text_table(
     heads: Sequence[str],
     rows: Iterable[Sequence[str]],
     *,
     width: int | None = None,
     flexible: Iterable[int] = (),
 ) -> str:
-    """Give lines of columns that line up, or "" without rows.
+    """Return the rows as aligned lines below `heads`, or "" if there are no rows.
 
-    With `width`, in columns of the terminal, the widest of the `flexible` columns are made
-    narrower until the lines fit; what is cut ends with "…".
+    If `width` is given, in terminal columns, the widest of the `flexible` columns are narrowed
+    until the lines fit. Text that is cut ends with "…".
     """
     cells = [[printable(cell) for cell in row] for row in rows]
     if not cells:
@@ -42,7 +42,7 @@ def table(
 def _narrow(widths: list[int], width: int, flexible: Sequence[int]) -> None:
     over = sum(widths) + len(_GAP) * (len(widths) - 1) - width
     while over > 0 and flexible:
-        widest = max(flexible, key=lambda place: widths[place])
+        widest = max(flexible, key=lambda index: widths[index])
         if widths[widest] <= NARROWEST:
             return
         widths[widest] -= 1
@@ -50,7 +50,7 @@ def _narrow(widths: list[int], width: int, flexible: Sequence[int]) -> None:
 
 
 def _fit(text: str, columns: int) -> str:
-    """Cut or fill a text to so many columns."""
+    """Cut or pad a string to a number of terminal columns."""
     if _width(text) > columns:
         while text and _width(text) > columns - 1:
             text = text[:-1]

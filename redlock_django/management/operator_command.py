@@ -1,8 +1,8 @@
-"""What the commands for who is on call share: their manners.
+"""The base class of the commands for operators, and the formatting that they share.
 
-stdout carries data only, as a table for people or as JSON for programs; all that is said about
-it goes to stderr. A status other than 0 is a CommandError, so `call_command` never meets
-SystemExit. What is about locks needs no database.
+stdout carries data only, as a table for people or as JSON for programs; messages go to stderr. An
+exit status other than 0 is raised as CommandError, so `call_command` never raises SystemExit.
+Commands about locks need no database.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from redlock_django.engine.holders import Holding
 from redlock_django.exceptions import BadResource, InvalidRedlock
 from redlock_django.locking.names import printable
 from redlock_django.management.single_run import BAD_ARGUMENTS
-from redlock_django.management.table import table
+from redlock_django.management.text_table import text_table
 
 
 class OperatorCommand(BaseCommand):
-    """Base of the commands for who is on call: `--using`, `--format`, and how they write."""
+    """Base of the commands for operators: `--using`, `--format`, and output."""
 
-    requires_system_checks = ()  # it must work where something is wrong
+    requires_system_checks = ()  # The commands must work when a check fails.
     as_json: bool
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Add the arguments that all of them take."""
+        """Add the arguments that all operator commands share."""
         parser.add_argument(
             "--using", default="default", metavar="ALIAS", help="the alias in REDLOCK"
         )
@@ -45,14 +45,15 @@ class OperatorCommand(BaseCommand):
         )
 
     def execute(self, *args: Any, **options: Any) -> str | None:
-        """Run the command; wrong settings and wrong names end it with status 2."""
+        """Run the command; raise CommandError with status 2 for invalid settings or names."""
         self.as_json = options.get("format") == "json"
         try:
             output: str | None = super().execute(*args, **options)
         except (InvalidRedlock, BadResource) as error:
             problem = str(error)
         except BrokenPipeError:
-            # `| head` has seen enough. What is still buffered would fail once more at the end.
+            # The reader, such as `head`, has closed the pipe. Writing the rest of the buffer at
+            # exit would fail again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return None
         else:
@@ -60,23 +61,23 @@ class OperatorCommand(BaseCommand):
         raise CommandError(problem, returncode=BAD_ARGUMENTS)
 
     def write_json(self, document: Mapping[str, Any], *, indent: int | None = 2) -> None:
-        """Write one document. Only ASCII, so that nothing in it can steer a terminal."""
+        """Write a JSON document in ASCII, so that it contains no terminal control characters."""
         self.stdout.write(json.dumps(document, indent=indent, allow_nan=False))
 
     def write_table(
         self, heads: Sequence[str], rows: Iterable[Sequence[str]], *, flexible: Iterable[int]
     ) -> None:
-        """Write a table, fitted where a terminal is; a pipe gets everything."""
+        """Write a table. On a terminal it is cut to the width; a pipe gets everything."""
         columns = shutil.get_terminal_size().columns if self.stdout.isatty() else None
-        if text := table(heads, rows, width=columns, flexible=flexible):
+        if text := text_table(heads, rows, width=columns, flexible=flexible):
             self.stdout.write(text)
 
     def warn(self, text: str) -> None:
-        """Say something about the data."""
+        """Write a message about the data to stderr."""
         self.stderr.write(printable(text), self.style.WARNING)
 
-    def asked(self, question: str) -> bool:
-        """Ask on the terminal, whose stdout is for data; everything but "yes" is no."""
+    def confirm(self, question: str) -> bool:
+        """Ask on stderr, because stdout is for data, and return whether the answer is "yes"."""
         self.stderr.write(question, ending="")
         self.stderr.flush()
         try:
@@ -86,39 +87,39 @@ class OperatorCommand(BaseCommand):
             return False
 
     def warn_of_silent(self, silent: Mapping[str, str]) -> None:
-        """Say which masters could not be asked, and why."""
+        """Write which masters did not answer, and why."""
         for name, reason in silent.items():
             self.warn(f"{name} {reason}")
 
 
 def iso(seconds: float | None) -> str | None:
-    """Give a moment (seconds since 1970) as ISO 8601 in UTC, to the millisecond."""
+    """Return a time (seconds since 1970) as ISO 8601 in UTC with milliseconds."""
     if seconds is None:
         return None
     moment = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
     return moment.replace("+00:00", "Z")
 
 
-def whoever(name: str) -> str:
-    """Give who runs a command: what they say, and what the system knows."""
+def operator_name(name: str) -> str:
+    """Return the given name of the operator followed by "user@host" of this process."""
     try:
         user = pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:  # as in many a container
+    except KeyError:  # Many containers have no entry for the user.
         user = f"uid {os.getuid()}"
     system = f"{user}@{socket.gethostname()}"
     return printable(f"{name} ({system})" if name else system)
 
 
-def person(holder: Mapping[str, str | int | float]) -> str:
-    """Give what a holder says of itself in one line: "web1:4711 gunicorn /orders/7/pay/"."""
-    place = ":".join(str(holder[name]) for name in ("host", "pid") if name in holder)
+def holder_summary(holder: Mapping[str, str | int | float]) -> str:
+    """Return the description of a holder in one line: "web1:4711 gunicorn /orders/7/pay/"."""
+    process = ":".join(str(holder[name]) for name in ("host", "pid") if name in holder)
     rest = (str(holder[name]) for name in ("app", "path") if holder.get(name))
-    named = f"user={holder['user']}" if holder.get("user") else ""
-    return " ".join(filter(None, (place, *rest, named))) or "?"
+    user = f"user={holder['user']}" if holder.get("user") else ""
+    return " ".join(filter(None, (process, *rest, user))) or "?"
 
 
-def described(holding: Holding) -> dict[str, Any]:
-    """Give a lock as JSON has it."""
+def lock_document(holding: Holding) -> dict[str, Any]:
+    """Return a lock in the form of the JSON documents."""
     return {
         "resource": holding.resource,
         "state": holding.state.value,
