@@ -18,13 +18,13 @@ INTRODUCTION = """\
 # How fast it is
 
 A lock over five masters should cost one round trip and not five, under load and with masters
-down. `uv run python -m benchmarks` measures that beside other libraries and beside bare sockets,
-and writes this page ([how it measures](../benchmarks/README.md)). Ratios are taken within a round
-and the median over the rounds is shown; every job checks that the locks it measures exclude.
+down. `uv run python -m benchmarks` measures this, compares it with other libraries and with bare
+sockets, and writes this page ([how it measures](../benchmarks/README.md)). Ratios are taken within a
+round, and the median over the rounds is shown. Every job checks that its locks exclude each other.
 """
 
 REDSYNC = """\
-redsync (Go) is not run here. An earlier measurement on such a machine had its fail-fast variant
+redsync (Go) is not run here. An earlier measurement on a similar machine had its fail-fast variant
 at 0.67 to 0.77 × (pinned) and 1.04 × (rtt) of the plain SET floor, and at 8 000 pairs/s with 32
 threads.
 """
@@ -48,13 +48,13 @@ def markdown(results: Results) -> str:
         busy(results),
         "## The machine\n",
         machine(results),
-        "## To reach\n",
+        "## Targets\n",
         targets(results),
         "\n".join(missed(results)),
         "## How it grows\n",
         "\n".join(f"- {line}" for line in growth(results)) + "\n",
         *(text for table in TABLES for text in table.written(results)),
-        "## Who is who\n",
+        "## Contenders\n",
         *who(results),
     ]
     return "\n".join(part for part in parts if part)
@@ -71,8 +71,8 @@ def busy(results: Results) -> str:
     return (
         f"**The machine was busy with other work** (load {before:g} before, {after:g} at the "
         f"end, on {cores} cores): latencies are too long, ratios scatter widely (see the rounds "
-        "in brackets), and whether a target was met is not settled. It has to be taken again on "
-        "a quiet machine.\n"
+        "in brackets), and it is not certain which targets are met. The run has to be repeated "
+        "on a quiet machine.\n"
     )
 
 
@@ -187,7 +187,7 @@ def growth(results: Results) -> Iterator[str]:
     held = [(case, of("held", "free", case, "ours async", "p50_us")) for case in counts]
     beside = ", ".join(f"{_number(int(case))}: {p50:.0f}" for case, p50 in held if p50)
     if beside:
-        yield f"**Held locks**: p50 of a pair in µs beside so many held ones: {beside}."
+        yield f"**Held locks**: p50 of a pair in µs while so many others are held: {beside}."
     most = counts[-1] if counts else ""
     master = of("held", "free", most, "ours async", "master_bytes")
     client = of("held", "free", most, "ours async", "client_bytes")
@@ -264,13 +264,13 @@ def _cases(workload: str, cases: Sequence[str], heading: str, figure: str) -> li
 
 TABLES = (
     Table(
-        "Acquire and release, nobody contends",
+        "Acquire and release without contention",
         "pairs",
         [*_latency("pin"), Column("client CPU µs", "pin", "one", "cpu_us"),
          *_latency("rtt", ms=True)],
     ),
     Table(
-        "Refusing a lock that is held",
+        "Refusal of a held lock",
         "refusals",
         [*_latency("pin"), *_latency("rtt", ms=True)],
     ),
@@ -306,7 +306,7 @@ TABLES = (
         ],
     ),
     Table(
-        "Hand-off to who waits, held for 1 ms",
+        "Hand-off to a waiter, held for 1 ms",
         "handoff",
         [
             Column("drain: p50 ms", "free", "drain", "p50_us", scale=1e-3),
@@ -352,7 +352,7 @@ TABLES = (
         ],
     ),
     Table(
-        "Requests that may be sent again, p50; `slow` takes 5 ms, `replay` is its answer again",
+        "Idempotent requests, p50; `slow` takes 5 ms, `replay` is its recorded answer",
         "idempotency",
         [
             Column("µs", "free", "called", "p50_us"),

@@ -60,30 +60,31 @@ def own(workload: str, setting: str, case: str, mine: str, figure: str) -> Value
 
 IN_C = (
     "one call into C that sends to all masters, polls and reads their answers. Compiling engine/ "
-    "and wire/ as they stand with mypyc was tried: nothing that could be told from noise"
+    "and wire/ as they are with mypyc was tried: the difference was within the noise"
 )
 WOULD = {
     "pairs": f"A pair is ten sends, ten reads and two polls (strace), two polls more than the "
-    f"floor; the rest is Python that counts votes. What would: {IN_C}.",
-    "pairs async": "Each answer is a turn of asyncio's loop. What would: uvloop, which saved 6 % "
-    f"and 28 % of the processor's time in two trials, and {IN_C}.",
-    "refusals": f"Half a pair has all of a round's Python to pay. What would: {IN_C}.",
+    f"floor; the rest is Python code that counts votes. What would help: {IN_C}.",
+    "pairs async": "Each answer takes one turn of asyncio's loop. What would help: uvloop, which "
+    f"saved 6 % and 28 % of the processor's time in two trials, and {IN_C}.",
+    "refusals": f"Half a pair has the cost of a whole round in Python. What would help: {IN_C}.",
     "threads": "One interpreter runs one thread at a time. A task, which is never switched, needs "
-    "140 µs of the processor for a pair, so no threads could make more than 7 000 pairs/s of it; "
-    "two wake-ups and the interpreter's lock make 250 µs of them. Tried, and nothing gained: "
-    "leaving what is to be sent to whoever sends already, and a thread that sends and reads for "
-    "all who wait (2.5 system calls a pair instead of 12): what costs is to be woken. What would: "
-    f"{IN_C}; several processes; tasks.",
-    "tasks": "The floor writes bytes that were recorded and decides nothing; redis-py locks on "
-    f"one master. What would: {IN_C}.",
-    "handoff": "To hand over is a release on a majority, a call, and a round of the next one. "
-    "python-redis-lock pops a list on one master. What would: a release that grants to the first "
-    "in the queue by itself, one round trip less; a waiter that died would then hold for a TTL.",
+    "140 µs of the processor for a pair, so no number of threads could exceed 7 000 pairs/s; two "
+    "wake-ups and the interpreter's lock make 250 µs of them. Tried without gain: leaving what is "
+    "to be sent to a thread that is sending already, and one thread that sends and reads for all "
+    "waiting threads (2.5 system calls a pair instead of 12): the cost is the wake-up. What would "
+    f"help: {IN_C}; several processes; tasks.",
+    "tasks": "The floor writes recorded bytes and decides nothing; redis-py locks on one master. "
+    f"What would help: {IN_C}.",
+    "handoff": "A hand-off is a release on a majority, a wake-up, and a round of the next client. "
+    "python-redis-lock pops a list on one master. What would help: a release that grants the lock "
+    "to the first waiter itself, one round trip less; a waiter that died would then hold it for a "
+    "TTL.",
     "growth": "floor SET sends less to each master: no fence, index, holder, marker or tombstone. "
-    "What would: to do without them.",
-    "views": "The rounds scatter by more than is missing. What would: longer rounds.",
+    "What would help: to omit them.",
+    "views": "The rounds scatter by more than is missing. What would help: longer rounds.",
 }
-"""For each profile: why its bars are missed, where they are, and what would help."""
+"""For each profile: why its targets are missed, if they are, and what would help."""
 
 
 def slope(mine: str, other: str) -> Values:
