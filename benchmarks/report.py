@@ -19,8 +19,9 @@ INTRODUCTION = """\
 
 A lock over five masters should cost one round trip and not five, under load and with masters
 down. `uv run python -m benchmarks` measures this, compares it with other libraries and with bare
-sockets, and writes this page ([how it measures](../benchmarks/README.md)). Ratios are taken within a
-round, and the median over the rounds is shown. Every job checks that its locks exclude each other.
+sockets, and writes this page ([how it measures](../benchmarks/README.md)). Ratios are taken within
+a round, and the median over the rounds is shown. Every job checks that its locks exclude each
+other.
 """
 
 REDSYNC = """\
