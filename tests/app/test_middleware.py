@@ -335,9 +335,9 @@ async def test_a_cancelled_task_waits_for_its_thread_before_it_frees(
     assert free_meanwhile == [False]
 
 
-@pytest.mark.parametrize("colour", ["sync", "async"])
+@pytest.mark.parametrize("variant", ["sync", "async"])
 def test_the_exception_of_the_body_wins(
-    urls: Urls, plain: None, monkeypatch: pytest.MonkeyPatch, colour: str
+    urls: Urls, plain: None, monkeypatch: pytest.MonkeyPatch, variant: str
 ) -> None:
     from redlock_django.backends.memory import MemoryBackend
 
@@ -357,5 +357,5 @@ def test_the_exception_of_the_body_wins(
         monkeypatch.setattr(MemoryBackend, "arelease", afail)
         raise PermissionDenied
 
-    urls(path("", view if colour == "sync" else aview))
+    urls(path("", view if variant == "sync" else aview))
     assert Client().get("/").status_code == 403

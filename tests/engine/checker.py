@@ -227,9 +227,7 @@ class Checker:
             key = master.deployment.queue(resource)
             left = master.memory.ends[key] / 1000 - master.clock.read()
             if left > master.deployment.max_ttl + LINGER / 1000 + master.clock.fell(0.0):
-                raise Violation(
-                    f"the queue of the lock of {resource} is on {master.name} for {left} s"
-                )
+                raise Violation(f"the queue of {resource} is on {master.name} for {left} s")
             for name in names if clients_idle else ():
                 client = name.rpartition(":")[2].partition(" ")[0]
                 if client not in self.dead:

@@ -18,7 +18,7 @@ from redlock_django.engine.errors import QuorumUnreachable
 from tests.live.traffic import Traffic, all_freed, left
 from tests.waiting import until
 from tests.wire.proxy import FaultProxy
-from tests.wire.variants import COLOURS, coloured, joined, make_backend, trust
+from tests.wire.variants import VARIANTS, joined, make_backend, open_variant, trust
 
 if TYPE_CHECKING:
     from redlock_django.testing.masters import LocalMaster
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.live
 
 ROOT = Path(__file__).parents[2]
-both = pytest.mark.parametrize("name", COLOURS)
+both = pytest.mark.parametrize("name", VARIANTS)
 
 
 def test_locks_go_on_while_two_of_five_are_hurt_in_every_way(masters: list[LocalMaster]) -> None:
@@ -38,8 +38,8 @@ def test_locks_go_on_while_two_of_five_are_hurt_in_every_way(masters: list[Local
         backend = make_backend(urls, **deployment, master_timeout=0.15)  # type: ignore[arg-type]
         for master in masters:
             trust(master, backend.deployment)
-        colours = [stack.enter_context(coloured(name, backend)) for name in COLOURS]
-        with Traffic(colours, workers=6, resources=2) as traffic:
+        variants = [stack.enter_context(open_variant(name, backend)) for name in VARIANTS]
+        with Traffic(variants, workers=6, resources=2) as traffic:
             traffic.wait_for_wins(20, "all is well")
             masters[0].pause()
             proxy.delay_down = 0.2
@@ -66,7 +66,7 @@ def test_locks_go_on_while_two_of_five_are_hurt_in_every_way(masters: list[Local
             masters[1].resume()
             traffic.wait_for_wins(20, "all are back")
         assert traffic.trouble == []
-        all_freed(colours, masters)
+        all_freed(variants, masters)
 
 
 @both
@@ -74,11 +74,11 @@ def test_a_minority_that_is_down_from_the_start(name: str, masters: list[LocalMa
     masters[0].kill()
     masters[1].pause()
     backend = make_backend([master.url for master in masters], connect_timeout=4.0)
-    with coloured(name, backend) as colour:
+    with open_variant(name, backend) as variant:
         began = time.monotonic()
-        lease = colour.acquire("order:1")
+        lease = variant.acquire("order:1")
         assert time.monotonic() - began < 4.0, "the hung master is not waited for"
-        assert colour.release(lease) is True
+        assert variant.release(lease) is True
         masters[1].resume()
 
 
@@ -87,16 +87,16 @@ def test_a_majority_that_is_down_from_the_start(name: str, masters: list[LocalMa
     masters[0].kill()
     masters[1].kill()
     backend = make_backend([master.url for master in masters[:3]], connect_timeout=4.0)
-    with coloured(name, backend) as colour:
+    with open_variant(name, backend) as variant:
         began = time.monotonic()
         with pytest.raises(QuorumUnreachable) as caught:
-            colour.acquire("order:1")
+            variant.acquire("order:1")
         assert time.monotonic() - began < 4.0
         said = list(caught.value.tally.values())
         assert said.count("refused the connection") >= 1
         for master in masters[:2]:
             master.start()
-        assert colour.release(colour.acquire("order:1", wait=5.0)) is True
+        assert variant.release(variant.acquire("order:1", wait=5.0)) is True
 
 
 @both
@@ -104,12 +104,12 @@ def test_the_deciding_master_is_killed_in_the_middle_of_a_round(
     name: str, masters: list[LocalMaster]
 ) -> None:
     with (
-        joined(name, masters[:3], master_timeout=8.0) as colour,
+        joined(name, masters[:3], master_timeout=8.0) as variant,
         ThreadPoolExecutor(1) as pool,
     ):
         for master in masters[:2]:
             master.pause()
-        taker = pool.submit(colour.acquire, "order:1")
+        taker = pool.submit(variant.acquire, "order:1")
         until(lambda: left(masters[2:3]), "the third has granted")
         began = time.monotonic()
         for master in masters[:2]:
@@ -120,7 +120,7 @@ def test_the_deciding_master_is_killed_in_the_middle_of_a_round(
         until(lambda: not left(masters[2:3]), "the minority is freed")
         for master in masters[:2]:
             master.start()
-        colour.wait_usable(3)
+        variant.wait_usable(3)
         assert not left(masters[:3])
 
 
@@ -128,22 +128,22 @@ def test_the_deciding_master_is_killed_in_the_middle_of_a_round(
 def test_a_busy_master_is_left_out_and_freed_once_it_listens(
     name: str, masters: list[LocalMaster]
 ) -> None:
-    with joined(name, masters[:3], master_timeout=0.5) as colour, ExitStack() as stack:
-        first = colour.acquire("order:1", ttl=10.0)
-        colour.settle()
+    with joined(name, masters[:3], master_timeout=0.5) as variant, ExitStack() as stack:
+        first = variant.acquire("order:1", ttl=10.0)
+        variant.settle()
         client = stack.enter_context(masters[2].client())
         client.config_set("busy-reply-threshold", "20")
         stack.callback(client.config_set, "busy-reply-threshold", "5000")
         endless = threading.Thread(target=_loop_for_ever, args=(masters[2],))
         endless.start()
         until(lambda: _busy(masters[2]), "the master is busy")
-        assert colour.release(first) is True
-        second = colour.acquire("order:2", ttl=10.0)
-        assert colour.release(second) is True
+        assert variant.release(first) is True
+        second = variant.acquire("order:2", ttl=10.0)
+        assert variant.release(second) is True
         with masters[2].client() as killer:
             killer.script_kill()
         endless.join()
-        colour.wait_usable(3)
+        variant.wait_usable(3)
         until(lambda: not left(masters[:3]), "nothing is left")
 
 
@@ -165,13 +165,13 @@ def _busy(master: LocalMaster) -> bool:
 
 @both
 def test_threads_stay_few_with_a_hung_master(name: str, masters: list[LocalMaster]) -> None:
-    with joined(name, masters[:3], master_timeout=0.5) as colour:
+    with joined(name, masters[:3], master_timeout=0.5) as variant:
         seen: Counter[str] = Counter()
         masters[0].pause()
         for turn in range(80):
             if turn == 40:
-                colour.wait_gone(0)
-            assert colour.release(colour.acquire("order:1")) is True
+                variant.wait_gone(0)
+            assert variant.release(variant.acquire("order:1")) is True
             # Late on a busy machine, another master may be dialled too.
             seen |= Counter(thread.name for thread in threading.enumerate())
         ours = {name: most for name, most in seen.items() if name.startswith("redlock-")}
@@ -185,10 +185,10 @@ import sys
 from tests.wire.variants import Loop, Threads, make_backend
 held = []
 for kind in (Threads, Loop):
-    colour = kind(make_backend(sys.argv[1:], connect_timeout=20.0))
+    variant = kind(make_backend(sys.argv[1:], connect_timeout=20.0))
     for n in range(10):
-        colour.release(colour.acquire("order:1", wait=5.0))
-    held.append(colour)
+        variant.release(variant.acquire("order:1", wait=5.0))
+    held.append(variant)
 print("done", flush=True)
 """
 

@@ -21,7 +21,7 @@ from redlock_django.engine.validity import LeaseState
 from redlock_django.wire.acl import LOCKS, least_acl
 from tests.waiting import until
 from tests.wire.proxy import FaultProxy
-from tests.wire.variants import COLOURS, Colour, coloured, make_backend
+from tests.wire.variants import VARIANTS, Variant, make_backend, open_variant
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -31,21 +31,21 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.live
 
 ROOT = Path(__file__).parents[2]
-both = pytest.mark.parametrize("name", COLOURS)
+both = pytest.mark.parametrize("name", VARIANTS)
 
 PASSWORD = "p@ss/w:rd ?#%"
 ACL = least_acl("redlock").split()
 
 
-def whole_life(colour: Colour) -> None:
+def whole_life(variant: Variant) -> None:
     """Take, be refused, extend, heal and free, as everybody will."""
-    lease = colour.acquire("order:1", "user:7", wait=3.0)
+    lease = variant.acquire("order:1", "user:7", wait=3.0)
     with pytest.raises(NotAcquired):
-        colour.acquire("user:7")
-    state, lease = colour.extend(lease)
+        variant.acquire("user:7")
+    state, lease = variant.extend(lease)
     assert state is LeaseState.RENEWED
-    assert colour.release(lease) is True
-    colour.wait_usable(len(colour.links.masters))
+    assert variant.release(lease) is True
+    variant.wait_usable(len(variant.links.masters))
 
 
 @contextmanager
@@ -69,19 +69,19 @@ def test_a_user_that_may_do_no_more_than_needed(name: str, masters: list[LocalMa
         for master in masters[:3]:
             stack.enter_context(user(master, *ACL))
         backend = make_backend([as_user(master) for master in masters[:3]])
-        with coloured(name, backend) as colour:
-            whole_life(colour)
+        with open_variant(name, backend) as variant:
+            whole_life(variant)
             # Heal: it has the widest script.
-            lease = colour.acquire("order:2")
-            colour.settle()
+            lease = variant.acquire("order:2")
+            variant.settle()
             with masters[2].client() as client:
                 client.delete("redlock:lock:order:2")
             for _ in range(2):
-                _, lease = colour.extend(lease)
-                colour.settle()
+                _, lease = variant.extend(lease)
+                variant.settle()
             with masters[2].client() as client:
                 assert client.exists("redlock:lock:order:2")
-            assert colour.release(lease) is True
+            assert variant.release(lease) is True
 
 
 @both
@@ -92,10 +92,10 @@ def test_a_user_from_before_there_were_queues(name: str, masters: list[LocalMast
         for master in masters[:3]:
             stack.enter_context(user(master, *rules))
         backend = make_backend([as_user(master) for master in masters[:3]])
-        colour = stack.enter_context(coloured(name, backend))
-        whole_life(colour)
-        colour.acquire("order:2", ttl=0.3)
-        assert colour.release(colour.acquire("order:2", wait=8.0)) is True
+        variant = stack.enter_context(open_variant(name, backend))
+        whole_life(variant)
+        variant.acquire("order:2", ttl=0.3)
+        assert variant.release(variant.acquire("order:2", wait=8.0)) is True
 
 
 @both
@@ -108,17 +108,17 @@ def test_a_wrong_password_and_a_poor_user_are_named_and_no_secret_is_told(
         stack.enter_context(user(masters[2], "~other:*", *ACL[1:]))
         wrong = as_user(masters[0], "secret-but-wrong")
         backend = make_backend([wrong, as_user(masters[1]), as_user(masters[2])])
-        colour = stack.enter_context(coloured(name, backend))
+        variant = stack.enter_context(open_variant(name, backend))
         with pytest.raises(QuorumUnreachable):
-            colour.acquire("order:1")
-        until(lambda: all(m.failures for m in colour.links.masters), "each has been tried")
+            variant.acquire("order:1")
+        until(lambda: all(m.failures for m in variant.links.masters), "each has been tried")
         with pytest.raises(QuorumUnreachable) as caught:
-            colour.acquire("order:1")
+            variant.acquire("order:1")
         said = list(caught.value.tally.values())
         assert said[0] == "refused the password"
         assert said[1].startswith("its ACL forbids 'info'")
         assert "ACL" in said[2] or "NOPERM" in said[2]
-        told = f"{caught.value} {caplog.text} {backend.addresses!r} {colour.links.masters!r}"
+        told = f"{caught.value} {caplog.text} {backend.addresses!r} {variant.links.masters!r}"
     assert "secret-but-wrong" not in told
     assert PASSWORD not in told
 
@@ -132,13 +132,13 @@ def test_a_password_that_all_masters_share_comes_from_the_options(
             stack.enter_context(user(master, *ACL))
         options = {"username": "redlock", "password": PASSWORD}
         urls = [master.url for master in masters[:3]]
-        whole_life(stack.enter_context(coloured(name, make_backend(urls, options=options))))
+        whole_life(stack.enter_context(open_variant(name, make_backend(urls, options=options))))
 
 
 @both
 def test_unix_sockets(name: str, masters: list[LocalMaster]) -> None:
-    with coloured(name, make_backend([m.unix_url for m in masters[:3]])) as colour:
-        whole_life(colour)
+    with open_variant(name, make_backend([m.unix_url for m in masters[:3]])) as variant:
+        whole_life(variant)
 
 
 # TLS. The bundled server has none, so a proxy ends it in front of plain masters.
@@ -182,19 +182,19 @@ def test_tls_by_many_at_once_in_pieces_and_after_a_cut(
         options = {"ssl_ca_certs": str(authority / "ca.pem")}
         urls = [proxy.url for proxy in proxies]
         backend = make_backend(urls, options=options, **TLS_PATIENCE)
-        with coloured(name, backend) as colour, ThreadPoolExecutor(8) as pool:
-            whole_life(colour)
+        with open_variant(name, backend) as variant, ThreadPoolExecutor(8) as pool:
+            whole_life(variant)
 
             def work(number: int) -> None:
                 for _ in range(10):
-                    assert colour.release(colour.acquire(f"order:{number}")) is True
+                    assert variant.release(variant.acquire(f"order:{number}")) is True
 
             list(pool.map(work, range(8)))
             proxies[0].slices = True
             list(pool.map(work, range(8)))
             proxies[1].cut()
-            colour.release(colour.acquire("order:1", wait=3.0))
-            colour.wait_usable(3)
+            variant.release(variant.acquire("order:1", wait=3.0))
+            variant.wait_usable(3)
 
 
 @both
@@ -208,20 +208,20 @@ def test_a_tls_link_that_is_reset_takes_no_other_with_it(
         context = ssl.create_default_context(cafile=authority / "ca.pem")
         address = ("127.0.0.1", proxies[2].port)
         with (
-            coloured(name, backend) as colour,
+            open_variant(name, backend) as variant,
             socket.create_connection(address) as plain,
             context.wrap_socket(plain, server_hostname=address[0]) as of_the_application,
         ):
             of_the_application.setblocking(False)
-            colour.start()
-            colour.wait_usable(3)
-            colour.settle()
+            variant.start()
+            variant.wait_usable(3)
+            variant.settle()
             caplog.set_level(logging.INFO, "redlock_django")
             proxies[0].cut()
-            assert colour.release(colour.acquire("order:1")) is True
+            assert variant.release(variant.acquire("order:1")) is True
             with pytest.raises(ssl.SSLWantReadError):
-                colour.inside(lambda: of_the_application.recv(1))
-            colour.wait_usable(3)
+                variant.inside(lambda: of_the_application.recv(1))
+            variant.wait_usable(3)
             told = [line for line in caplog.messages if "conne" in line]
             assert all(str(proxies[0].port) in line for line in told), told
 
@@ -238,16 +238,16 @@ def test_an_error_of_the_application_is_not_laid_at_a_tls_links_door(
         options = {"ssl_ca_certs": str(authority / "ca.pem")}
         urls = [proxy.url for proxy in proxies]
         backend = make_backend(urls, options=options, **TLS_PATIENCE)
-        with coloured(name, backend) as colour:
-            colour.start()
-            colour.wait_usable(3)
-            colour.settle()
+        with open_variant(name, backend) as variant:
+            variant.start()
+            variant.wait_usable(3)
+            variant.settle()
             caplog.set_level(logging.INFO, "redlock_django")
-            colour.inside(fail)
-            lease = colour.acquire("order:1")
-            colour.inside(fail)
-            assert colour.release(lease) is True
-            colour.settle()
+            variant.inside(fail)
+            lease = variant.acquire("order:1")
+            variant.inside(fail)
+            assert variant.release(lease) is True
+            variant.settle()
             assert caplog.messages == []
 
 
@@ -257,9 +257,9 @@ def test_a_large_command_over_tls(name: str, masters: list[LocalMaster], authori
         options = {"ssl_ca_certs": str(authority / "ca.pem")}
         urls = [proxy.url for proxy in proxies]
         backend = make_backend(urls, options=options, **TLS_PATIENCE)
-        with coloured(name, backend) as colour:
-            lease = colour.acquire("order:1", holder='{"app":"' + "x" * 2_000_000 + '"}')
-            assert colour.release(lease) is True
+        with open_variant(name, backend) as variant:
+            lease = variant.acquire("order:1", holder='{"app":"' + "x" * 2_000_000 + '"}')
+            assert variant.release(lease) is True
 
 
 @both
@@ -268,8 +268,8 @@ def test_a_certificate_that_nobody_vouches_for_is_refused(
 ) -> None:
     with behind_tls(authority, masters[:1]) as proxies:
         backend = make_backend([proxies[0].url], **TLS_PATIENCE)
-        with coloured(name, backend) as colour, pytest.raises(QuorumUnreachable) as caught:
-            colour.acquire("order:1")
+        with open_variant(name, backend) as variant, pytest.raises(QuorumUnreachable) as caught:
+            variant.acquire("order:1")
         assert "could not be reached" in str(caught.value)
 
 
@@ -350,9 +350,9 @@ def test_loop_after_loop_leaves_nothing_behind(masters: list[LocalMaster]) -> No
 @both
 def test_closing_closes_every_link(name: str, masters: list[LocalMaster]) -> None:
     backend = make_backend([m.url for m in masters[:3]], options={"client_name": "closing"})
-    with coloured(name, backend) as colour:
-        colour.start()
-        colour.wait_usable(3)
+    with open_variant(name, backend) as variant:
+        variant.start()
+        variant.wait_usable(3)
         assert names(masters[:3]).count("closing") == 3
     until(lambda: "closing" not in names(masters[:3]), "the links are closed")
 

@@ -29,7 +29,7 @@ from tests.live.traffic import left
 from tests.timeouts import generous_timeouts
 from tests.waiting import until
 from tests.wire.proxy import behind
-from tests.wire.variants import COLOURS, joined
+from tests.wire.variants import VARIANTS, joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.live
 
 ROOT = Path(__file__).parents[2]
-both = pytest.mark.parametrize("name", COLOURS)
+both = pytest.mark.parametrize("name", VARIANTS)
 MINUTE = 60.0
 
 
@@ -69,17 +69,17 @@ LATECOMER = """
 import sys
 from redlock_django.engine import rounds
 from redlock_django.engine.errors import NotAcquired
-from tests.wire.variants import coloured, make_backend
+from tests.wire.variants import open_variant, make_backend
 if sys.argv[1] == "unguarded":
     rounds.valid_until = lambda ttl, started: float("inf")
-with coloured(sys.argv[2], make_backend(sys.argv[3:], master_timeout=8.0)) as colour:
-    colour.start()
-    colour.wait_usable(3)
-    colour.settle()
+with open_variant(sys.argv[2], make_backend(sys.argv[3:], master_timeout=8.0)) as variant:
+    variant.start()
+    variant.wait_usable(3)
+    variant.settle()
     print("ready", flush=True)
     sys.stdin.readline()
     try:
-        colour.acquire("order:1", ttl=0.4)
+        variant.acquire("order:1", ttl=0.4)
         print("held")
     except NotAcquired:
         print("not held")
@@ -121,21 +121,21 @@ def test_an_extension_that_is_answered_after_the_old_deadline(
     """The masters have it still, but for a while nobody knew: it must not rise again."""
     with behind(masters[:3]) as proxies, ThreadPoolExecutor(1) as pool:
         urls = [proxy.url for proxy in proxies]
-        with joined(name, masters[:3], urls=urls, master_timeout=8.0) as colour:
-            lease = colour.acquire("order:1", ttl=5.0)
-            colour.settle()
+        with joined(name, masters[:3], urls=urls, master_timeout=8.0) as variant:
+            lease = variant.acquire("order:1", ttl=5.0)
+            variant.settle()
             for proxy in proxies:
                 proxy.hold()
             deadline = clock() + 0.4
             until_then = replace(lease, until=deadline if guarded else math.inf)
-            extended = pool.submit(colour.extend, until_then, 8.0)
+            extended = pool.submit(variant.extend, until_then, 8.0)
             until(lambda: all(lives(m) > 5_000 for m in masters[:3]), "all have extended it")
             until(lambda: clock() >= deadline, "the old deadline")
             for proxy in proxies:
                 proxy.let_go()
             state, _ = extended.result(10)
             assert state is (LeaseState.LOST if guarded else LeaseState.RENEWED)
-            colour.release(lease)
+            variant.release(lease)
             until(lambda: not left(masters[:3]), "nothing is left")
 
 
@@ -184,17 +184,17 @@ def test_a_client_whose_wall_clock_is_wrong_harms_nobody(
     name: str, wrong: int, masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it proposes as a fence is cut to the masters' clocks, and it measures by another."""
-    with joined(name, masters[:3]) as colour:
+    with joined(name, masters[:3]) as variant:
         with monkeypatch.context() as patch:
             patch.setattr(WALL, lambda: wall_ns() + wrong * 1_000_000_000)
-            lease = colour.acquire("order:1")
-            colour.settle()
+            lease = variant.acquire("order:1")
+            variant.settle()
             assert abs(lease.fences[0] - wall_ns() // 1000) < 60_000_000
-            assert colour.extend(lease)[0] is LeaseState.RENEWED
-            assert colour.release(lease) is True
-        after = colour.acquire("order:1")
+            assert variant.extend(lease)[0] is LeaseState.RENEWED
+            assert variant.release(lease) is True
+        after = variant.acquire("order:1")
         assert after.fences > lease.fences
-        assert colour.release(after) is True
+        assert variant.release(after) is True
 
 
 @both
@@ -203,10 +203,10 @@ def test_without_the_cut_a_client_an_hour_ahead_is_refused(
 ) -> None:
     clamped = "math.min(math.max(tonumber(ARGV[4]), now - skew), now + skew)"
     mutate_script(monkeypatch, "acquire", clamped, "tonumber(ARGV[4])")
-    with joined(name, masters[:3]) as colour:
+    with joined(name, masters[:3]) as variant:
         monkeypatch.setattr(WALL, lambda: wall_ns() + 3600 * 1_000_000_000)
         with pytest.raises(QuorumUnreachable, match="its fence is ahead of its clock"):
-            colour.acquire("order:1")
+            variant.acquire("order:1")
 
 
 SLEEPER = """
@@ -215,12 +215,12 @@ if sys.argv[1] == "monotonic":
     del time.CLOCK_BOOTTIME
 from redlock_django.wire.clock import clock, wall_ns
 from redlock_django.wire.master import Master
-from tests.wire.variants import coloured, make_backend
-with coloured(sys.argv[2], make_backend(sys.argv[3:])) as colour:
-    lease = colour.acquire("order:1", wait=5.0)
+from tests.wire.variants import open_variant, make_backend
+with open_variant(sys.argv[2], make_backend(sys.argv[3:])) as variant:
+    lease = variant.acquire("order:1", wait=5.0)
     print("ready", flush=True)
     sys.stdin.readline()
-    print(clock() < lease.until, colour.extend(lease)[0].value)
+    print(clock() < lease.until, variant.extend(lease)[0].value)
 """
 
 

@@ -21,7 +21,7 @@ from tests.live.clocks import WALL, ClockedMaster, NoShim, clocked_masters
 from tests.live.removed_rules import guards, mutate_script
 from tests.ports import free_port
 from tests.waiting import until
-from tests.wire.variants import COLOURS, Colour, coloured, joined, make_backend, trust
+from tests.wire.variants import VARIANTS, Variant, joined, make_backend, open_variant, trust
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.live
 
 ROOT = Path(__file__).parents[2]
-both = pytest.mark.parametrize("name", COLOURS)
+both = pytest.mark.parametrize("name", VARIANTS)
 MINUTE = 60.0
 Clocked = list[ClockedMaster]
 
@@ -85,11 +85,11 @@ def test_a_clock_a_minute_ahead_makes_no_second_holder(
         mutate_script(monkeypatch, "confirm", "> now + 2 *", "> 9e99 + now + 2 *")
     away = f"redis://127.0.0.1:{free_port()}/0"
     with ExitStack() as stack:
-        b = stack.enter_context(coloured(name, make_backend(urls(clocked))))
+        b = stack.enter_context(open_variant(name, make_backend(urls(clocked))))
         if known:
             b.start()
             b.wait_usable(3)
-        a = stack.enter_context(coloured(name, make_backend([*urls(clocked)[:2], away])))
+        a = stack.enter_context(open_variant(name, make_backend([*urls(clocked)[:2], away])))
         a.start()
         held = a.acquire("order:1")
         a.settle()
@@ -107,17 +107,17 @@ def test_a_clock_a_minute_ahead_makes_no_second_holder(
 
 @both
 def test_a_clock_that_stays_a_minute_ahead_is_left_out(name: str, clocked: Clocked) -> None:
-    with joined(name, masters_of(clocked), restart_delay=0.0) as colour:
+    with joined(name, masters_of(clocked), restart_delay=0.0) as variant:
         clocked[1].set(MINUTE)
-        lease = colour.acquire("order:1")
-        colour.settle()
-        colour.release(lease)
-        colour.wait_usable(3)  # the step is over and marked; it is off all the same
-        lease = colour.acquire("order:1")
-        colour.settle()
+        lease = variant.acquire("order:1")
+        variant.settle()
+        variant.release(lease)
+        variant.wait_usable(3)  # the step is over and marked; it is off all the same
+        lease = variant.acquire("order:1")
+        variant.settle()
         assert lease.tally.reasons()[1] == "its clock is +60.0 s off the other masters'"
         assert lease.fences[0] < time.time_ns() // 1000 + 1_000_000
-        assert colour.release(lease) is True
+        assert variant.release(lease) is True
 
 
 @both
@@ -129,7 +129,7 @@ def test_a_lock_from_before_the_clocks_went_back_is_cut(
     if not guarded:
         mutate_script(monkeypatch, "acquire", "left > max_ttl and", "false and")
     backend = make_backend(urls(clocked), max_ttl=1.0)
-    with coloured(name, backend) as dead:
+    with open_variant(name, backend) as dead:
         dead.start()
         dead.wait_usable(3)
         dead.acquire("order:1", ttl=1.0)
@@ -137,26 +137,26 @@ def test_a_lock_from_before_the_clocks_went_back_is_cut(
         for each in clocked:
             each.set(-MINUTE)
             trust(each.master, backend.deployment)
-    with coloured(name, make_backend(urls(clocked), max_ttl=1.0)) as colour:
-        until(lambda: usable_again(colour), "links to all")
+    with open_variant(name, make_backend(urls(clocked), max_ttl=1.0)) as variant:
+        until(lambda: usable_again(variant), "links to all")
         with pytest.raises(ResourceLocked):
-            colour.acquire("order:1")
-        colour.settle()
+            variant.acquire("order:1")
+        variant.settle()
         for each in clocked:
             with each.master.client() as client:
                 assert (client.pttl("redlock:lock:order:1") <= 1_000) is guarded
                 client.delete("redlock:lock:order:1")
         # What has a fence from before has to wait all the same, until the clocks are there again.
         with pytest.raises(QuorumUnreachable, match="its fence is ahead of its clock"):
-            colour.acquire("order:1")
+            variant.acquire("order:1")
 
 
-def usable_again(colour: Colour) -> bool:
+def usable_again(variant: Variant) -> bool:
     try:
-        colour.release(colour.acquire("order:2"))
+        variant.release(variant.acquire("order:2"))
     except QuorumUnreachable:
         return False
-    return colour.usable() == 3
+    return variant.usable() == 3
 
 
 @both
@@ -171,15 +171,15 @@ def test_masters_are_trusted_in_time_although_their_clocks_went_back(
     for each in clocked:
         trust(each.master, backend.deployment)
         each.set(-MINUTE)
-    with coloured(name, backend) as colour:
+    with open_variant(name, backend) as variant:
         with pytest.raises(QuorumUnreachable):
-            colour.acquire("order:1")
-        colour.wait_joined()
+            variant.acquire("order:1")
+        variant.wait_joined()
         if guarded:
-            colour.wait_usable(3)
-            assert colour.release(colour.acquire("order:1")) is True
+            variant.wait_usable(3)
+            assert variant.release(variant.acquire("order:1")) is True
         else:
-            until(lambda: all(far_away(m) for m in colour.links.masters), "not for a minute")
+            until(lambda: all(far_away(m) for m in variant.links.masters), "not for a minute")
 
 
 def far_away(master: Master) -> bool:
@@ -193,48 +193,48 @@ def test_a_clock_that_steps_and_comes_back(name: str, asked: bool, clocked: Cloc
     backend = make_backend(urls(clocked), restart_delay=0.5)
     for each in clocked:
         trust(each.master, backend.deployment)
-    with coloured(name, backend) as colour:
-        colour.start()
-        colour.wait_usable(3)
-        lease = colour.acquire("order:1")
-        colour.settle()
+    with open_variant(name, backend) as variant:
+        variant.start()
+        variant.wait_usable(3)
+        lease = variant.acquire("order:1")
+        variant.settle()
         clocked[1].set(MINUTE)
         assert not clocked[1].has("order:1"), "it has expired there"
         if asked:
-            assert colour.release(colour.acquire("order:2")) is True
-            place = colour.links.masters[1]
-            until(lambda: "clock stepped: trusted in" in colour.fault(place), "it is marked")
+            assert variant.release(variant.acquire("order:2")) is True
+            place = variant.links.masters[1]
+            until(lambda: "clock stepped: trusted in" in variant.fault(place), "it is marked")
         clocked[1].set(0)
-        state, lease = colour.extend(lease)
+        state, lease = variant.extend(lease)
         assert state is LeaseState.RENEWED, "the other two have it"
-        colour.settle()
+        variant.settle()
         vote = lease.tally.votes[1]
         assert vote is not None
         assert vote.absent is not asked
-        colour.wait_usable(3)  # not after a minute
-        assert colour.release(lease) is True
+        variant.wait_usable(3)  # not after a minute
+        assert variant.release(lease) is True
 
 
 @both
 def test_small_steps_are_borne_and_the_fence_only_grows(name: str, clocked: Clocked) -> None:
     luck = random.Random(36)
-    with joined(name, masters_of(clocked)) as colour:
+    with joined(name, masters_of(clocked)) as variant:
         before = 0
         for _ in range(10):
             luck.choice(clocked).set(luck.uniform(-0.2, 0.2))
-            lease = colour.acquire("order:1")
+            lease = variant.acquire("order:1")
             assert lease.fences[0] > before
             before = lease.fences[0]
-            assert colour.release(lease) is True
-        colour.settle()
-        assert colour.usable() == 3
+            assert variant.release(lease) is True
+        variant.settle()
+        assert variant.usable() == 3
         for each in clocked:
             each.set(0)
         for way in (0.4, 0.8):  # too small for a step, until it stands too far off
             clocked[1].set(way)
-            lease = colour.acquire("order:1")
-            colour.settle()
-            assert colour.release(lease) is True
+            lease = variant.acquire("order:1")
+            variant.settle()
+            assert variant.release(lease) is True
         assert lease.tally.reasons()[1] == "its clock is +0.8 s off the other masters'"
 
 
@@ -246,12 +246,12 @@ def test_a_step_too_small_to_be_noticed_lets_two_in_whom_the_fence_tells_apart(
     trusted, away = urls(clocked), f"redis://127.0.0.1:{free_port()}/0"
     with joined(name, masters_of(clocked), max_clock_skew=30.0), ExitStack() as stack:
         a, b = (
-            stack.enter_context(coloured(name, make_backend(seen, max_clock_skew=30.0)))
+            stack.enter_context(open_variant(name, make_backend(seen, max_clock_skew=30.0)))
             for seen in ([*trusted[:2], away], [away, *trusted[1:]])
         )
-        for colour in (a, b):
-            colour.start()
-            colour.wait_usable(2)
+        for variant in (a, b):
+            variant.start()
+            variant.wait_usable(2)
         held = a.acquire("order:1")
         a.settle()
         clocked[1].set(20.0)
@@ -268,9 +268,9 @@ def test_a_master_whose_clock_runs_faster(
     name: str, rate: float, bounded: bool, clocked: Clocked
 ) -> None:
     """Up to 1 % the lease is over before its keys are. At 200 times it is not."""
-    with joined(name, masters_of(clocked)) as colour:
-        lease = colour.acquire("order:1", ttl=0.6 if bounded else 8.0)
-        colour.settle()
+    with joined(name, masters_of(clocked)) as variant:
+        lease = variant.acquire("order:1", ttl=0.6 if bounded else 8.0)
+        variant.settle()
         for each in clocked:
             each.clock.set(rate=rate)
         until(lambda: not any(each.has("order:1") for each in clocked), "the keys have expired")

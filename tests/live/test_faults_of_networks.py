@@ -25,14 +25,14 @@ from tests.live.traffic import Traffic, all_freed, left
 from tests.ports import free_port
 from tests.waiting import until
 from tests.wire.proxy import behind
-from tests.wire.variants import COLOURS, Colour, coloured, joined, make_backend, trust
+from tests.wire.variants import VARIANTS, Variant, joined, make_backend, open_variant, trust
 
 if TYPE_CHECKING:
     from redlock_django.testing.masters import LocalMaster
 
 pytestmark = pytest.mark.live
 
-both = pytest.mark.parametrize("name", COLOURS)
+both = pytest.mark.parametrize("name", VARIANTS)
 
 
 @contextmanager
@@ -57,11 +57,11 @@ def test_masters_that_never_take_a_connection_are_not_waited_for(
         urls = [holes.enter_context(black_hole()) for _ in range(2)]
         urls += [master.url for master in masters[:3]]
         backend = make_backend(urls, connect_timeout=10.0)
-        colour = stack.enter_context(coloured(name, backend))
-        lease = colour.acquire("order:1")
+        variant = stack.enter_context(open_variant(name, backend))
+        lease = variant.acquire("order:1")
         # Whoever dials them has not even given up.
-        assert [m.reason for m in colour.links.masters[:2]] == ["connecting"] * 2
-        assert colour.release(lease) is True
+        assert [m.reason for m in variant.links.masters[:2]] == ["connecting"] * 2
+        assert variant.release(lease) is True
         holes.close()  # who still dials is refused
 
 
@@ -75,10 +75,10 @@ def test_masters_that_are_all_slower_than_the_ttl(
         monkeypatch.setattr(rounds, "valid_until", lambda ttl, started: math.inf)
     with behind(masters[:3]) as proxies, ThreadPoolExecutor(1) as pool:
         urls = [proxy.url for proxy in proxies]
-        with joined(name, masters[:3], urls=urls, master_timeout=8.0) as colour:
+        with joined(name, masters[:3], urls=urls, master_timeout=8.0) as variant:
             for proxy in proxies:
                 proxy.hold()
-            taker = pool.submit(colour.acquire, "order:1", ttl=0.3)
+            taker = pool.submit(variant.acquire, "order:1", ttl=0.3)
             until(lambda: granted(masters[:3], "order:1"), "all have granted")
             until(lambda: not locked(masters[:3]), "all locks are over")
             for proxy in proxies:
@@ -110,10 +110,10 @@ def listening() -> Iterator[dict[int, bytes]]:
 def test_the_same_words_said_again_are_the_same_grant(
     name: str, masters: list[LocalMaster]
 ) -> None:
-    with joined(name, masters[:3]) as colour:
+    with joined(name, masters[:3]) as variant:
         with listening() as said:
-            lease = colour.acquire("order:1")
-            colour.settle()
+            lease = variant.acquire("order:1")
+            variant.settle()
         assert len(said) == 3
         for master in masters[:3]:
             with master.client() as client:
@@ -121,7 +121,7 @@ def test_the_same_words_said_again_are_the_same_grant(
                 assert again(master, said[master.port])[3:] == [int(before[0] or b"")]
                 after = client.get("redlock:fence:order:1"), client.get("redlock:lock:order:1")
                 assert after == before
-        assert colour.release(lease) is True
+        assert variant.release(lease) is True
         assert not left(masters[:3])
 
 
@@ -129,15 +129,15 @@ def test_the_same_words_said_again_are_the_same_grant(
 def test_an_acquire_that_comes_behind_its_release_finds_the_tombstone(
     name: str, masters: list[LocalMaster]
 ) -> None:
-    with joined(name, masters[:3], master_timeout=0.5) as colour:
+    with joined(name, masters[:3], master_timeout=0.5) as variant:
         masters[2].pause()
         with listening() as said:
-            lease = colour.acquire("order:1")
-            colour.wait_gone(2)
+            lease = variant.acquire("order:1")
+            variant.wait_gone(2)
         masters[2].resume()
-        assert colour.release(lease) is True
-        colour.wait_usable(3)
-        colour.settle()
+        assert variant.release(lease) is True
+        variant.wait_usable(3)
+        variant.settle()
         status, *_ = again(masters[2], said[masters[2].port])[1:]
         assert status == BURIED
         assert not left(masters[:3])
@@ -165,21 +165,21 @@ def test_two_clients_that_see_different_masters(
     direct = [master.url for master in masters]
     cut = [f"redis://127.0.0.1:{free_port()}/0" for _ in masters]
     with ExitStack() as stack:
-        a = stack.enter_context(coloured(name, make_backend(direct[:3] + cut[3:])))
-        b = stack.enter_context(coloured(name, make_backend(cut[:2] + direct[2:])))
-        for colour in (a, b):
-            colour.start()
-            colour.wait_usable(3)
+        a = stack.enter_context(open_variant(name, make_backend(direct[:3] + cut[3:])))
+        b = stack.enter_context(open_variant(name, make_backend(cut[:2] + direct[2:])))
+        for variant in (a, b):
+            variant.start()
+            variant.wait_usable(3)
         pool = stack.enter_context(ThreadPoolExecutor(2))
         for turn in range(4):
-            races = [pool.submit(attempt, colour, f"order:{turn}") for colour in (a, b)]
+            races = [pool.submit(attempt, variant, f"order:{turn}") for variant in (a, b)]
             held = [lease for race in races if (lease := race.result(10)) is not None]
             assert len(held) <= 1 if guarded else len(held) == 2
 
 
-def attempt(colour: Colour, resource: str) -> Lease | None:
+def attempt(variant: Variant, resource: str) -> Lease | None:
     try:
-        return colour.acquire(resource)
+        return variant.acquire(resource)
     except NotAcquired:
         return None
 
@@ -189,15 +189,15 @@ def test_masters_that_come_and_go_in_any_order(masters: list[LocalMaster]) -> No
     luck = random.Random(15)
     with behind(masters) as proxies, ExitStack() as stack:
         backend = make_backend([proxy.url for proxy in proxies])
-        colours = [stack.enter_context(coloured(name, backend)) for name in COLOURS]
-        with Traffic(colours, workers=4, resources=2) as traffic:
+        variants = [stack.enter_context(open_variant(name, backend)) for name in VARIANTS]
+        with Traffic(variants, workers=4, resources=2) as traffic:
             traffic.wait_for_wins(10, "all is well")
             for _ in range(3):
                 away = luck.sample(proxies, 2)
                 for proxy in away:
                     proxy.refuse()
                 traffic.wait_for_wins(5, "a minority is gone")
-                a, b = luck.sample(colours, 2)
+                a, b = luck.sample(variants, 2)
                 held = a.acquire("order:held", ttl=8.0, wait=5.0)
                 for proxy in away:
                     proxy.accept()
@@ -211,7 +211,7 @@ def test_masters_that_come_and_go_in_any_order(masters: list[LocalMaster]) -> No
                     proxy.accept()
                 traffic.wait_for_wins(5, "all are back")
         assert traffic.trouble == []
-        all_freed(colours, masters)
+        all_freed(variants, masters)
 
 
 @both
@@ -230,7 +230,7 @@ def test_a_failover_behind_one_address(
         for master in masters[:3]:
             trust(master, backend.deployment)
         partial = make_backend([urls[0], away.url, urls[2]], **deployment)  # type: ignore[arg-type]
-        a = stack.enter_context(coloured(name, partial))
+        a = stack.enter_context(open_variant(name, partial))
         b = stack.enter_context(joined(name, masters[:3], urls=urls, **deployment))
         a.start()
         with masters[2].client() as client, promoted.client() as replica:
@@ -251,9 +251,9 @@ def test_a_failover_behind_one_address(
 def test_a_link_that_is_killed_by_its_server_loses_no_lock(
     name: str, masters: list[LocalMaster]
 ) -> None:
-    with joined(name, masters[:3]) as colour:
-        lease = colour.acquire("order:1", ttl=8.0)
-        colour.settle()
+    with joined(name, masters[:3]) as variant:
+        lease = variant.acquire("order:1", ttl=8.0)
+        variant.settle()
         for master in masters[:3]:
             with master.client() as client:
                 for kind in ("normal", "pubsub"):
@@ -261,12 +261,12 @@ def test_a_link_that_is_killed_by_its_server_loses_no_lock(
         states = []
 
         def renewed() -> bool:
-            state, _ = colour.extend(lease)
+            state, _ = variant.extend(lease)
             states.append(state)
             return state is LeaseState.RENEWED
 
         until(renewed, "the lock is extended on new links")
         assert LeaseState.LOST not in states
-        assert not colour.backend.voided(lease)
-        colour.wait_usable(3)
-        assert colour.release(lease) is True
+        assert not variant.backend.voided(lease)
+        variant.wait_usable(3)
+        assert variant.release(lease) is True

@@ -17,7 +17,7 @@ from tests.live.left_over import locked
 from tests.live.traffic import left
 from tests.ports import free_port
 from tests.waiting import until
-from tests.wire.variants import COLOURS, Colour, coloured, joined, make_backend, trust
+from tests.wire.variants import VARIANTS, Variant, joined, make_backend, open_variant, trust
 
 if TYPE_CHECKING:
     from redis import Redis
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.live
 
-both = pytest.mark.parametrize("name", COLOURS)
+both = pytest.mark.parametrize("name", VARIANTS)
 Hurt = Callable[[ExitStack, "Redis"], None]
 
 
@@ -92,39 +92,39 @@ ERRORS = [
 def test_masters_that_answer_with_an_error(
     name: str, masters: list[LocalMaster], hurt: Hurt, said: str
 ) -> None:
-    with joined(name, masters[:3]) as colour, ExitStack() as after:
+    with joined(name, masters[:3]) as variant, ExitStack() as after:
         clients = [after.enter_context(master.client()) for master in masters[:2]]
         hurt(after, clients[0])
-        assert colour.release(colour.acquire("order:2", wait=5.0)) is True
+        assert variant.release(variant.acquire("order:2", wait=5.0)) is True
         hurt(after, clients[1])
 
         def told() -> bool:
             with pytest.raises(QuorumUnreachable) as caught:
-                colour.acquire("order:1")
+                variant.acquire("order:1")
             reasons = list(caught.value.tally.values())
             return all(reason.startswith(said) for reason in reasons[:2])
 
         until(told, f"both say {said}")
         after.close()
-        colour.wait_usable(3)
-        assert colour.release(colour.acquire("order:1", wait=5.0)) is True
-        colour.settle()
+        variant.wait_usable(3)
+        assert variant.release(variant.acquire("order:1", wait=5.0)) is True
+        variant.settle()
         until(lambda: not left(masters[:3]), "nothing is left")
 
 
 @both
 def test_full_masters_still_extend_and_release(name: str, masters: list[LocalMaster]) -> None:
-    with joined(name, masters[:3]) as colour, ExitStack() as after:
-        lease = colour.acquire("order:1")
-        colour.settle()
+    with joined(name, masters[:3]) as variant, ExitStack() as after:
+        lease = variant.acquire("order:1")
+        variant.settle()
         for master in masters[:3]:
             out_of_memory(after, after.enter_context(master.client()))
         with pytest.raises(QuorumUnreachable, match="answered OOM"):
-            colour.acquire("order:2")
-        state, lease = colour.extend(lease)
+            variant.acquire("order:2")
+        state, lease = variant.extend(lease)
         assert state is LeaseState.RENEWED
-        assert colour.release(lease) is True
-        colour.settle()
+        assert variant.release(lease) is True
+        variant.settle()
         assert not left(masters[:3])
 
 
@@ -151,21 +151,21 @@ def unable_to_save(master: LocalMaster) -> Iterator[None]:
 @both
 def test_masters_that_refuse_every_write(name: str, masters: list[LocalMaster]) -> None:
     """They refuse to free a lock, too: nobody knows, and it stands there until its TTL is over."""
-    with joined(name, masters[:3]) as colour, ExitStack() as stack:
-        lease = colour.acquire("order:1")
-        colour.settle()
+    with joined(name, masters[:3]) as variant, ExitStack() as stack:
+        lease = variant.acquire("order:1")
+        variant.settle()
         stack.enter_context(unable_to_save(masters[0]))
-        assert colour.release(colour.acquire("order:2")) is True
+        assert variant.release(variant.acquire("order:2")) is True
         stack.enter_context(unable_to_save(masters[1]))
         with pytest.raises(QuorumUnreachable, match="answered MISCONF"):
-            colour.acquire("order:3")
-        assert colour.extend(lease)[0] is LeaseState.UNKNOWN
-        assert colour.release(lease) is None
-        colour.settle()
+            variant.acquire("order:3")
+        assert variant.extend(lease)[0] is LeaseState.UNKNOWN
+        assert variant.release(lease) is None
+        variant.settle()
         assert locked(masters[:3]) == {"redlock:lock:order:1": 2}
         stack.close()
         with pytest.raises(ResourceLocked) as caught:
-            colour.acquire("order:1")
+            variant.acquire("order:1")
         assert 0 < (caught.value.retry_after or 0) <= 8
 
 
@@ -178,17 +178,17 @@ def test_a_master_that_is_still_loading(name: str, masters: list[LocalMaster]) -
             client.mset({f"rubbish:{n}": "x" * 1100 for n in range(1000)})
             client.save()
         three = [*masters[:2], loading]
-        colour = stack.enter_context(joined(name, three))
+        variant = stack.enter_context(joined(name, three))
         loading.kill()
         loading.spawn()
-        assert colour.release(colour.acquire("order:1", wait=5.0)) is True
+        assert variant.release(variant.acquire("order:1", wait=5.0)) is True
         # Only who has something to say notices that a link is gone.
-        place = colour.links.masters[2]
-        until(lambda: colour.fault(place) == "is still loading its data", "it is loading")
-        assert colour.release(colour.acquire("order:1")) is True
+        place = variant.links.masters[2]
+        until(lambda: variant.fault(place) == "is still loading its data", "it is loading")
+        assert variant.release(variant.acquire("order:1")) is True
         with loading.client() as client:
             client.config_set("key-load-delay", "0")
-        colour.wait_usable(3)
+        variant.wait_usable(3)
 
 
 # Masters that restart.
@@ -211,9 +211,9 @@ def test_masters_that_write_everything_down_forget_nothing(
     for master in durable:
         with master.client() as client:
             client.flushall()
-    with joined(name, three) as colour, joined(name, three) as rival:
-        held = colour.acquire("order:1")
-        colour.settle()
+    with joined(name, three) as variant, joined(name, three) as rival:
+        held = variant.acquire("order:1")
+        variant.settle()
         for master in three:
             master.kill()
         for master in three:
@@ -223,24 +223,24 @@ def test_masters_that_write_everything_down_forget_nothing(
         if kept:
             with pytest.raises(ResourceLocked):
                 again(rival)
-            until(lambda: colour.extend(held)[0] is LeaseState.RENEWED, "still held")
+            until(lambda: variant.extend(held)[0] is LeaseState.RENEWED, "still held")
         else:
             assert again(rival) > held.fences
             assert clock() < held.until
 
 
-def again(colour: Colour) -> tuple[int, ...]:
+def again(variant: Variant) -> tuple[int, ...]:
     """The fences of a lock that is taken once the masters are back."""
-    until(lambda: not missing(colour), "the links are back")
-    return colour.acquire("order:1").fences
+    until(lambda: not missing(variant), "the links are back")
+    return variant.acquire("order:1").fences
 
 
-def missing(colour: Colour) -> bool:
+def missing(variant: Variant) -> bool:
     try:
-        colour.release(colour.acquire("order:2"))
+        variant.release(variant.acquire("order:2"))
     except QuorumUnreachable:
         return True
-    return colour.usable() < 3
+    return variant.usable() < 3
 
 
 @both
@@ -253,10 +253,10 @@ def test_all_masters_are_restarted_within_one_ttl(
     backend = make_backend([master.url for master in masters], **deployment)  # type: ignore[arg-type]
     for master in masters:
         trust(master, backend.deployment)
-    with coloured(name, backend) as colour, joined(name, masters, **deployment) as rival:
-        colour.start()
-        colour.wait_usable(5)
-        held = colour.acquire("order:1", ttl=ttl)
+    with open_variant(name, backend) as variant, joined(name, masters, **deployment) as rival:
+        variant.start()
+        variant.wait_usable(5)
+        held = variant.acquire("order:1", ttl=ttl)
         for master in masters:
             master.restart()
         taken = rival.acquire("order:1", ttl=ttl, wait=8.0)

@@ -507,8 +507,8 @@ def test_a_release_during_an_outage_is_sent_again(masters: list[LocalMaster]) ->
         pass
 
 
-@pytest.mark.parametrize("colour", ["threads", "tasks"])
-def test_renewal_survives_a_short_outage(masters: list[LocalMaster], colour: str) -> None:
+@pytest.mark.parametrize("variant", ["threads", "tasks"])
+def test_renewal_survives_a_short_outage(masters: list[LocalMaster], variant: str) -> None:
     def outage() -> None:
         for master in masters:
             master.pause()
@@ -529,7 +529,7 @@ def test_renewal_survives_a_short_outage(masters: list[LocalMaster], colour: str
             await asyncio.to_thread(until, lambda: held.remaining() > 1.5, "a renewal")
             held.ensure_held()
 
-    if colour == "threads":
+    if variant == "threads":
         with_threads()
     else:
         asyncio.run(with_tasks())

@@ -17,7 +17,7 @@ from redlock_django.locking.lock import lock
 from redlock_django.signals import master_down, master_up
 from tests.timeouts import generous_timeouts
 from tests.waiting import until
-from tests.wire.variants import COLOURS, Colour, coloured
+from tests.wire.variants import VARIANTS, Variant, open_variant
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.live
 
-both = pytest.mark.parametrize("name", COLOURS)
+both = pytest.mark.parametrize("name", VARIANTS)
 Configure = Callable[..., RedisBackend]
 
 
@@ -75,9 +75,9 @@ def tallied(master: LocalMaster) -> MasterCounts:
     return counters["default"].masters[name_of(master)]
 
 
-def work(colour: Colour, times: int = 5) -> None:
+def work(variant: Variant, times: int = 5) -> None:
     for _ in range(times):
-        colour.release(colour.acquire("order:1", wait=5.0))
+        variant.release(variant.acquire("order:1", wait=5.0))
 
 
 @both
@@ -89,20 +89,20 @@ def test_an_outage_is_told_once_and_so_is_its_end(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     dead = masters[1]
-    with caplog.at_level(logging.INFO), coloured(name, configure()) as colour:
-        work(colour)
-        colour.wait_usable(5)
+    with caplog.at_level(logging.INFO), open_variant(name, configure()) as variant:
+        work(variant)
+        variant.wait_usable(5)
         assert heard == []
         dead.kill()
-        work(colour)
+        work(variant)
         until(lambda: heard, "the outage is told")
         until(lambda: tallied(dead).errors >= 3, "more attempts to connect")
-        work(colour)
+        work(variant)
         assert tallied(dead).down
         dead.start()
         until(lambda: len(heard) > 1, "the end of the outage is told")
-        colour.wait_usable(5)
-        work(colour)
+        variant.wait_usable(5)
+        work(variant)
     [(went, who, why), (came, again, _)] = heard
     assert (went, came) == ("down", "up")
     assert who == again == name_of(dead)
@@ -117,11 +117,11 @@ def test_an_outage_is_told_once_and_so_is_its_end(
 def test_a_hung_master_is_down_until_it_goes_on(
     name: str, masters: list[LocalMaster], configure: Configure, heard: list[tuple[str, str, str]]
 ) -> None:
-    with coloured(name, configure(MASTER_TIMEOUT=0.1, CONNECT_TIMEOUT=0.3)) as colour:
-        work(colour)
-        colour.wait_usable(5)
+    with open_variant(name, configure(MASTER_TIMEOUT=0.1, CONNECT_TIMEOUT=0.3)) as variant:
+        work(variant)
+        variant.wait_usable(5)
         masters[3].pause()
-        work(colour)
+        work(variant)
         until(lambda: heard, "the outage is told")
         assert "did not answer" in heard[0][2]
         masters[3].resume()
@@ -133,21 +133,21 @@ def test_a_hung_master_is_down_until_it_goes_on(
 def test_a_quiet_reconnect_is_no_outage(
     name: str, masters: list[LocalMaster], configure: Configure, heard: list[tuple[str, str, str]]
 ) -> None:
-    with coloured(name, configure()) as colour:
-        work(colour)
-        colour.wait_usable(5)
-        link = colour.links.masters[0].link
+    with open_variant(name, configure()) as variant:
+        work(variant)
+        variant.wait_usable(5)
+        link = variant.links.masters[0].link
         with masters[0].client() as client:
             for kind in ("NORMAL", "PUBSUB"):
                 client.execute_command("CLIENT", "KILL", "TYPE", kind, "SKIPME", "YES")
 
         def noticed() -> bool:
-            work(colour)
-            return colour.links.masters[0].link is not link
+            work(variant)
+            return variant.links.masters[0].link is not link
 
         until(noticed, "the link is lost")
-        colour.wait_usable(5)
-        work(colour)
+        variant.wait_usable(5)
+        work(variant)
     assert heard == []
     assert tallied(masters[0]) == MasterCounts()
 
@@ -179,12 +179,12 @@ def test_a_restarted_master_is_up_and_says_that_it_is_not_counted_yet(
 ) -> None:
     def told() -> bool:
         with pytest.raises(QuorumUnreachable):
-            colour.acquire("order:1")
+            variant.acquire("order:1")
         return bool(heard)
 
-    with coloured("threads", configure(RESTART_DELAY="auto")) as colour:
+    with open_variant("threads", configure(RESTART_DELAY="auto")) as variant:
         told()
-        colour.wait_joined()
+        variant.wait_joined()
         masters[0].kill()
         until(told, "the outage is told")
         masters[0].start()
@@ -212,14 +212,14 @@ def test_receivers_may_take_locks_fail_and_exit(
     for receiver in receivers:
         master_down.connect(receiver)
     try:
-        with coloured(name, configure()) as colour:
-            work(colour)
-            colour.wait_usable(5)
+        with open_variant(name, configure()) as variant:
+            work(variant)
+            variant.wait_usable(5)
             masters[2].kill()
-            work(colour)
+            work(variant)
             until(lambda: taken, "the receiver got its lock")
             masters[2].start()
-            colour.wait_usable(5)
+            variant.wait_usable(5)
     finally:
         for receiver in receivers:
             master_down.disconnect(receiver)

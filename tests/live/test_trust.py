@@ -15,7 +15,7 @@ from redlock_django.testing.masters import local_masters
 from redlock_django.wire.clock import clock
 from tests.waiting import until
 from tests.wire.proxy import FaultProxy
-from tests.wire.variants import COLOURS, Colour, coloured, joined, make_backend, trust
+from tests.wire.variants import VARIANTS, Variant, joined, make_backend, open_variant, trust
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.live
 
-both = pytest.mark.parametrize("name", COLOURS)
-either = pytest.mark.parametrize("name", COLOURS[:1])  # what no driver has a part in
+both = pytest.mark.parametrize("name", VARIANTS)
+either = pytest.mark.parametrize("name", VARIANTS[:1])  # what no driver has a part in
 
 
 def marker(master: LocalMaster) -> bytes | None:
@@ -36,16 +36,16 @@ def marker(master: LocalMaster) -> bytes | None:
 
 
 @contextmanager
-def trusted(name: str, masters: list[LocalMaster], **settings: Any) -> Iterator[Colour]:
-    """A colour over masters that an operator has declared trusted."""
+def trusted(name: str, masters: list[LocalMaster], **settings: Any) -> Iterator[Variant]:
+    """A variant over masters that an operator has declared trusted."""
     backend = make_backend([master.url for master in masters], **settings)
     for master in masters:
         trust(master, backend.deployment)
-    with coloured(name, backend) as colour:
-        colour.start()
-        colour.wait_usable(len(masters))
-        colour.settle()
-        yield colour
+    with open_variant(name, backend) as variant:
+        variant.start()
+        variant.wait_usable(len(masters))
+        variant.settle()
+        yield variant
 
 
 # Masters that may have forgotten.
@@ -56,20 +56,20 @@ def test_fresh_masters_say_when_they_will_count_and_what_would_help(
     name: str, masters: list[LocalMaster]
 ) -> None:
     backend = make_backend([master.url for master in masters[:3]], restart_delay=0.8)
-    with coloured(name, backend) as colour:
+    with open_variant(name, backend) as variant:
         with pytest.raises(QuorumUnreachable) as caught:
-            colour.acquire("order:1")
-        colour.wait_fault("fresh or flushed: trusted in")
+            variant.acquire("order:1")
+        variant.wait_fault("fresh or flushed: trusted in")
         with pytest.raises(QuorumUnreachable) as caught:
-            colour.acquire("order:1")
+            variant.acquire("order:1")
         text = str(caught.value)
         assert "3 of 3 masters cannot be counted" in text
         assert "fresh or flushed: trusted in 1 s" in text
         assert "manage.py redlock_init" in text
         assert set(caught.value.tally) == {address.name for address in backend.addresses}
-        colour.wait_usable(3)
-        lease = colour.acquire("order:1")
-        assert colour.release(lease) is True
+        variant.wait_usable(3)
+        lease = variant.acquire("order:1")
+        assert variant.release(lease) is True
 
 
 def empty(master: LocalMaster) -> None:
@@ -100,34 +100,34 @@ def restored(master: LocalMaster) -> None:
 def test_a_master_that_may_have_forgotten_counts_only_after_the_delay(
     name: str, masters: list[LocalMaster], forget: Callable[[LocalMaster], None], doubt: str
 ) -> None:
-    with trusted(name, masters[:3], restart_delay=0.5) as colour:
+    with trusted(name, masters[:3], restart_delay=0.5) as variant:
         if forget is restored:
             with masters[2].client() as client:
                 client.save()
         masters[0].pause()  # so that the forgetful one decides
-        lease = colour.acquire("order:1", ttl=8.0)
-        colour.settle()
-        colour.wait_gone(0)
+        lease = variant.acquire("order:1", ttl=8.0)
+        variant.settle()
+        variant.wait_gone(0)
         forget(masters[2])
         forgot = clock()
         with pytest.raises(QuorumUnreachable):
-            colour.acquire("order:2")
-        master = colour.links.masters[2]
-        until(lambda: colour.fault(master).startswith(doubt), f"{doubt}: {colour.fault(master)}")
-        assert "trusted in 1 s" in colour.fault(master)
+            variant.acquire("order:2")
+        master = variant.links.masters[2]
+        until(lambda: variant.fault(master).startswith(doubt), f"{doubt}: {variant.fault(master)}")
+        assert "trusted in 1 s" in variant.fault(master)
         with pytest.raises(QuorumUnreachable, match=doubt):
-            colour.acquire("order:2")
-        state, _ = colour.extend(lease)
+            variant.acquire("order:2")
+        state, _ = variant.extend(lease)
         assert state is LeaseState.UNKNOWN, "one says yes, two cannot be counted"
         lease_2 = None
         while lease_2 is None:
             try:
-                lease_2 = colour.acquire("order:2", wait=5.0)
+                lease_2 = variant.acquire("order:2", wait=5.0)
             except NotAcquired:
                 assert clock() - forgot < 5.0
         assert clock() - forgot >= 0.5
-        assert colour.release(lease_2) is True
-        colour.release(lease)
+        assert variant.release(lease_2) is True
+        variant.release(lease)
         masters[0].resume()
 
 
@@ -148,7 +148,7 @@ def test_an_old_holder_and_a_master_that_forgot_never_make_two(
         backend_a = make_backend(urls, **deployment)  # type: ignore[arg-type]
         for master in masters:
             trust(master, backend_a.deployment)
-        a = stack.enter_context(coloured(name, backend_a))
+        a = stack.enter_context(open_variant(name, backend_a))
         b = stack.enter_context(joined(name, masters, **deployment))
         a.start()
         a.wait_usable(5)
@@ -177,28 +177,28 @@ def test_a_ready_at_that_is_too_far_away_is_cut(name: str, masters: list[LocalMa
             client.set(
                 "redlock:master", b"%s %d %s" % (run_id, int(ready_at) + 3_600_000_000, print_)
             )
-    with coloured(name, backend) as colour:
+    with open_variant(name, backend) as variant:
         with pytest.raises(QuorumUnreachable):
-            colour.acquire("order:1")
-        colour.wait_fault("waits to be trusted: trusted in 1 s")
-        colour.wait_usable(3)
-        assert colour.release(colour.acquire("order:1")) is True
+            variant.acquire("order:1")
+        variant.wait_fault("waits to be trusted: trusted in 1 s")
+        variant.wait_usable(3)
+        assert variant.release(variant.acquire("order:1")) is True
 
 
 @either
 def test_a_marker_that_was_removed_or_is_not_ours_is_written_anew(
     name: str, masters: list[LocalMaster]
 ) -> None:
-    with trusted(name, masters[:3], restart_delay=0.25) as colour:
+    with trusted(name, masters[:3], restart_delay=0.25) as variant:
         for text in (None, b"rubbish", b"0" * 40 + b" 17"):
             with masters[0].client() as client:
                 if text is None:
                     client.delete("redlock:master")
                 else:
                     client.set("redlock:master", text)
-            assert colour.release(colour.acquire("order:1")) is True
+            assert variant.release(variant.acquire("order:1")) is True
             until(lambda text=text: marker(masters[0]) not in (None, text), "a new marker")  # type: ignore[misc]
-            colour.wait_usable(3)
+            variant.wait_usable(3)
 
 
 # Other deployments on the same masters.
@@ -217,35 +217,35 @@ def test_a_marker_that_was_removed_or_is_not_ours_is_written_anew(
 def test_other_numbers_on_the_same_masters_are_a_mismatch(
     name: str, masters: list[LocalMaster], other: dict[str, float], count: int, named: str
 ) -> None:
-    with trusted(name, masters[:3]) as colour:
+    with trusted(name, masters[:3]) as variant:
         before = [marker(master) for master in masters[:3]]
         urls = [master.url for master in masters[:count]]
         backend = make_backend(urls, **other)  # type: ignore[arg-type]
-        with coloured(name, backend) as stranger:
+        with open_variant(name, backend) as stranger:
             with pytest.raises(QuorumUnreachable) as caught:
                 stranger.acquire("order:1")
             text = str(caught.value)
             assert named in text
-            assert colour.backend.deployment.fingerprint in text
+            assert variant.backend.deployment.fingerprint in text
             assert "MAX_TTL, MAX_CLOCK_SKEW and RESTART_DELAY" in text
             assert "redlock_init --reconfigure" in text
         assert [marker(master) for master in masters[:3]] == before
-        assert colour.release(colour.acquire("order:1")) is True
+        assert variant.release(variant.acquire("order:1")) is True
 
 
 @both
 def test_a_mismatch_that_comes_later_is_noticed_on_the_live_link(
     name: str, masters: list[LocalMaster]
 ) -> None:
-    with trusted(name, masters[:3]) as colour:
+    with trusted(name, masters[:3]) as variant:
         run_id, ready_at, _ = (marker(masters[0]) or b"").split()
         foreign = b"%s %s %s" % (run_id, ready_at, b"n=7,ttl=1,skew=1,delay=1")
         with masters[0].client() as client:
             client.set("redlock:master", foreign)
-        assert colour.release(colour.acquire("order:1")) is True
-        colour.settle()
-        master = colour.links.masters[0]
-        until(lambda: "n=7" in colour.fault(master), "the mismatch is named")
+        assert variant.release(variant.acquire("order:1")) is True
+        variant.settle()
+        master = variant.links.masters[0]
+        until(lambda: "n=7" in variant.fault(master), "the mismatch is named")
         assert marker(masters[0]) == foreign
 
 
@@ -259,17 +259,17 @@ def test_one_server_under_two_names_counts_under_neither(
     urls = [masters[0].url, masters[0].unix_url, masters[1].url]
     backend = make_backend(urls)
     first, second = backend.addresses[0].name, backend.addresses[1].name
-    with coloured(name, backend) as colour:
+    with open_variant(name, backend) as variant:
         # While only one of the names is joined it may well vote, once.
         with suppress(QuorumUnreachable):
-            colour.release(colour.acquire("warm-up"))
-        colour.wait_joined()
-        colour.settle()
+            variant.release(variant.acquire("warm-up"))
+        variant.wait_joined()
+        variant.settle()
         with pytest.raises(QuorumUnreachable) as caught:
-            colour.acquire("order:1")
+            variant.acquire("order:1")
         assert caught.value.tally[first] == f"is the same server as {second}"
         assert caught.value.tally[second] == f"is the same server as {first}"
-        assert colour.usable() == 1
+        assert variant.usable() == 1
     assert f"{first} and {second} are the same server" in caplog.text or (
         f"{second} and {first} are the same server" in caplog.text
     )
@@ -305,9 +305,9 @@ def test_an_odd_server_is_not_counted_and_named(
     odd(masters[0], masters[4])
     odd(masters[1], masters[4])
     backend = make_backend([master.url for master in masters[:3]])
-    with coloured(name, backend) as colour:
+    with open_variant(name, backend) as variant:
         with pytest.raises(QuorumUnreachable) as caught:
-            colour.acquire("order:1")
+            variant.acquire("order:1")
         assert [caught.value.tally[address.name] for address in backend.addresses[:2]] == [said] * 2
         assert said in str(caught.value)
 
@@ -316,26 +316,26 @@ def test_an_odd_server_is_not_counted_and_named(
 def test_a_cluster_node_is_not_counted_and_named(name: str) -> None:
     with (
         local_masters(1, args=["--cluster-enabled", "yes"]) as [node],
-        coloured(name, make_backend([node.url])) as colour,
+        open_variant(name, make_backend([node.url])) as variant,
         pytest.raises(QuorumUnreachable, match="is a cluster node"),
     ):
-        colour.acquire("order:1")
+        variant.acquire("order:1")
 
 
 @both
 def test_a_master_that_becomes_a_replica_is_dropped_and_taken_back(
     name: str, masters: list[LocalMaster]
 ) -> None:
-    with trusted(name, masters[:3]) as colour:
+    with trusted(name, masters[:3]) as variant:
         replica(masters[0], masters[4])
-        assert colour.release(colour.acquire("order:1")) is True
-        colour.settle()
-        master = colour.links.masters[0]
-        until(lambda: "is a replica" in colour.fault(master), "the replica is named")
-        assert colour.release(colour.acquire("order:1")) is True
+        assert variant.release(variant.acquire("order:1")) is True
+        variant.settle()
+        master = variant.links.masters[0]
+        until(lambda: "is a replica" in variant.fault(master), "the replica is named")
+        assert variant.release(variant.acquire("order:1")) is True
         with masters[0].client() as client:
             client.replicaof("NO", "ONE")
-        colour.wait_usable(3)
+        variant.wait_usable(3)
 
 
 @either
@@ -362,8 +362,8 @@ def test_what_is_tolerated_is_a_warning(
                 source.config_set("repl-diskless-sync-delay", "0")
             until(lambda: client.info()["master_link_status"] == "up", "the replica is in step")
         backend = make_backend([masters[0].url], tolerate=frozenset({word}))
-        colour = stack.enter_context(coloured(name, backend))
-        assert colour.release(colour.acquire("order:1")) is True
+        variant = stack.enter_context(open_variant(name, backend))
+        assert variant.release(variant.acquire("order:1")) is True
     warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     assert f"redlock master {backend.addresses[0].name} {said}" in warnings
 
@@ -372,40 +372,40 @@ def test_what_is_tolerated_is_a_warning(
 # shows a step, as it would after one.
 
 
-def bend(colour: Colour, *indexes: int) -> None:
+def bend(variant: Variant, *indexes: int) -> None:
     def change() -> None:
         for index in indexes:
-            offset = colour.links.masters[index].offset
+            offset = variant.links.masters[index].offset
             assert offset is not None
             low, high, at = offset
-            colour.links.masters[index].offset = (low - 60, high - 60, at)
+            variant.links.masters[index].offset = (low - 60, high - 60, at)
 
-    colour.inside(change)
+    variant.inside(change)
 
 
 @both
 def test_the_clock_of_a_minority_steps(
     name: str, masters: list[LocalMaster], caplog: pytest.LogCaptureFixture
 ) -> None:
-    with trusted(name, masters[:5], restart_delay=0.5) as colour:
+    with trusted(name, masters[:5], restart_delay=0.5) as variant:
         before = [marker(master) for master in masters]
-        lease = colour.acquire("order:1")
-        colour.settle()
-        bend(colour, 0, 1)
-        assert colour.release(colour.acquire("order:2")) is True
+        lease = variant.acquire("order:1")
+        variant.settle()
+        bend(variant, 0, 1)
+        assert variant.release(variant.acquire("order:2")) is True
         for index in (0, 1):
-            master = colour.links.masters[index]
+            master = variant.links.masters[index]
             until(
-                lambda master=master: "its clock stepped: trusted in" in colour.fault(master),  # type: ignore[misc]
+                lambda master=master: "its clock stepped: trusted in" in variant.fault(master),  # type: ignore[misc]
                 "the step is marked",
             )
         assert [marker(master) == old for master, old in zip(masters, before, strict=True)] == [
             False, False, True, True, True,
         ]  # fmt: skip
-        assert not colour.backend.voided(lease)
-        assert colour.release(colour.acquire("order:3")) is True
-        colour.wait_usable(5)
-        assert colour.release(lease) is True
+        assert not variant.backend.voided(lease)
+        assert variant.release(variant.acquire("order:3")) is True
+        variant.wait_usable(5)
+        assert variant.release(lease) is True
     # What is proved of the step, less what the answers took.
     assert re.search(r"its clock stepped by (59\.[5-9]|60\.0) s", caplog.text)
 
@@ -415,13 +415,13 @@ def test_another_client_learns_of_the_step_from_the_master(
     name: str, masters: list[LocalMaster]
 ) -> None:
     with (
-        trusted(name, masters[:3], restart_delay=30.0) as colour,
+        trusted(name, masters[:3], restart_delay=30.0) as variant,
         joined(name, masters[:3], restart_delay=30.0) as other,
     ):
-        bend(colour, 0)
-        colour.release(colour.acquire("order:1"))
-        master = colour.links.masters[0]
-        until(lambda: "stepped: trusted in" in colour.fault(master), "the step is marked")
+        bend(variant, 0)
+        variant.release(variant.acquire("order:1"))
+        master = variant.links.masters[0]
+        until(lambda: "stepped: trusted in" in variant.fault(master), "the step is marked")
         other.release(other.acquire("order:1"))
         other.wait_usable(2)
 
@@ -431,29 +431,29 @@ def test_another_client_learns_of_the_step_from_the_master(
 def test_the_clocks_of_a_majority_step_so_it_was_ours(
     name: str, masters: list[LocalMaster], away: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with trusted(name, masters[:5], restart_delay=0.5) as colour:
-        lease = colour.acquire("order:1")
-        colour.settle()
+    with trusted(name, masters[:5], restart_delay=0.5) as variant:
+        lease = variant.acquire("order:1")
+        variant.settle()
         if away:
             # It would show the same step when it comes back, all alone.
             masters[4].pause()
-            colour.release(colour.acquire("order:2"))
-            colour.wait_gone(4)
-            bend(colour, 0, 1, 2, 3, 4)
+            variant.release(variant.acquire("order:2"))
+            variant.wait_gone(4)
+            bend(variant, 0, 1, 2, 3, 4)
         else:
-            bend(colour, 0, 1, 2)
+            bend(variant, 0, 1, 2)
         before = [marker(master) for master in masters[:4]]
         with pytest.raises(QuorumUnreachable, match="clock stepped"):
-            colour.acquire("order:2")
-        until(lambda: colour.backend.voided(lease), "the lease is void")
+            variant.acquire("order:2")
+        until(lambda: variant.backend.voided(lease), "the lease is void")
         with pytest.raises(QuorumUnreachable, match="our own clock stepped: trusted in"):
-            colour.acquire("order:2")
+            variant.acquire("order:2")
         masters[4].resume()
-        colour.wait_usable(5)
-        again = colour.acquire("order:2")
-        assert not colour.backend.voided(again)
-        assert colour.release(again) is True
+        variant.wait_usable(5)
+        again = variant.acquire("order:2")
+        assert not variant.backend.voided(again)
+        assert variant.release(again) is True
         assert [marker(master) for master in masters[:4]] == before
-        assert "its clock stepped" not in colour.fault(colour.links.masters[4])
+        assert "its clock stepped" not in variant.fault(variant.links.masters[4])
     assert "the clock of this process stepped" in caplog.text
     assert "stepped by" not in caplog.text

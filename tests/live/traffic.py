@@ -12,7 +12,7 @@ from redlock_django.engine.errors import NotAcquired
 from redlock_django.engine.validity import LeaseState
 from redlock_django.wire.clock import clock
 from tests.waiting import until
-from tests.wire.variants import Colour
+from tests.wire.variants import Variant
 
 
 class Server(Protocol):
@@ -33,26 +33,26 @@ def left(masters: Sequence[Server]) -> list[str]:
 
 
 def all_freed(
-    colours: Sequence[Colour],
+    variants: Sequence[Variant],
     masters: Sequence[Server],
     *,
     links: float = 8.0,
     seconds: float = 3.0,
 ) -> None:
     """Wait until every link is back, for so many seconds, and every lock is freed, for so many."""
-    for colour in colours:
-        colour.wait_usable(len(masters), links)
-        colour.settle()
+    for variant in variants:
+        variant.wait_usable(len(masters), links)
+        variant.settle()
     until(lambda: not left(masters), f"nothing is left: {left(masters)}", seconds=seconds)
 
 
 class Traffic:
-    """Threads of both colours that want the same few locks, and watch each other.
+    """Threads of both variants that want the same few locks, and watch each other.
 
     `wins` counts; `trouble` lists whatever must not happen.
     """
 
-    def __init__(self, colours: Sequence[Colour], workers: int, resources: int) -> None:
+    def __init__(self, variants: Sequence[Variant], workers: int, resources: int) -> None:
         self.wins = 0
         self.trouble: list[str] = []
         self._inside: dict[str, str] = {}
@@ -61,7 +61,9 @@ class Traffic:
         self._stop = threading.Event()
         self._threads = [
             threading.Thread(
-                target=self._work, args=(colours[n % len(colours)], f"{n}", resources), daemon=True
+                target=self._work,
+                args=(variants[n % len(variants)], f"{n}", resources),
+                daemon=True,
             )
             for n in range(workers)
         ]
@@ -86,13 +88,13 @@ class Traffic:
         )
         assert self.trouble == [], when
 
-    def _work(self, colour: Colour, who: str, resources: int) -> None:
+    def _work(self, variant: Variant, who: str, resources: int) -> None:
         turn = 0
         while not self._stop.is_set():
             turn += 1
             resource = f"order:{(turn + int(who)) % resources}"
             try:
-                lease = colour.acquire(resource, ttl=1.0, wait=0.5)
+                lease = variant.acquire(resource, ttl=1.0, wait=0.5)
             except NotAcquired:
                 continue
             except BaseException as error:
@@ -107,11 +109,11 @@ class Traffic:
                 self._fences[resource] = lease.fences[0]
                 self._inside[resource] = who
             if turn % 3 == 0:
-                state, lease = colour.extend(lease, ttl=1.0)
+                state, lease = variant.extend(lease, ttl=1.0)
                 if state is LeaseState.LOST and clock() < lease.until:
                     self.trouble.append(f"{who} lost {resource}")
             with self._guard:
                 if self._inside.get(resource) == who:
                     del self._inside[resource]
                 self.wins += 1
-            colour.release(lease)
+            variant.release(lease)

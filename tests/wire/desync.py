@@ -1,6 +1,6 @@
 """Very many commands over links whose replies are held, cut and sliced: is each read as its own?
 
-`uv run python -m tests.wire.desync --commands 1000000 [--colour threads] [--seed 1]` goes on
+`uv run python -m tests.wire.desync --commands 1000000 [--variant threads] [--seed 1]` goes on
 until the masters have been asked so often. Three of five masters stand behind proxies that hold
 replies past MASTER_TIMEOUT and let them go, hand them on byte by byte, late, or reset the
 connection. A reply that is taken for another's has another number, another shape, or a fence that
@@ -25,7 +25,7 @@ from redlock_django.testing.masters import LocalMaster, local_masters
 from tests.live.left_over import nothing_left
 from tests.looking import looking_at
 from tests.wire.proxy import FaultProxy
-from tests.wire.variants import COLOURS, Colour, coloured, make_backend, trust
+from tests.wire.variants import VARIANTS, Variant, make_backend, open_variant, trust
 
 TIMEOUT = 0.1
 WORKERS = 8
@@ -51,14 +51,14 @@ def commands(masters: list[LocalMaster]) -> int:
     return sum(stat.get("cmdstat_evalsha", {"calls": 0})["calls"] for stat in stats)
 
 
-def worker(colour: Colour, number: int, seed: int, over: threading.Event, seen: Seen) -> None:
+def worker(variant: Variant, number: int, seed: int, over: threading.Event, seen: Seen) -> None:
     """Take, extend and free, one to three resources at a time; each fence must grow."""
     luck, last = Random(f"{seed}/{number}"), dict[str, int]()
     while not over.is_set():
         many = luck.randint(1, 3)
         resources = tuple(f"order:{number}:{index}" for index in range(many))
         try:
-            lease = colour.acquire(*resources, ttl=8.0)
+            lease = variant.acquire(*resources, ttl=8.0)
         except NotAcquired:
             seen.times["not acquired"] += 1
             time.sleep(0.005)
@@ -71,11 +71,11 @@ def worker(colour: Colour, number: int, seed: int, over: threading.Event, seen: 
                 seen.wrong.append(f"{resource}: fence {fence} after {last[resource]}")
             last[resource] = fence
         if luck.random() < 0.3:
-            state, lease = colour.extend(lease)
+            state, lease = variant.extend(lease)
             seen.times[f"extension: {state.value}"] += 1
             if state is LeaseState.LOST:
                 seen.wrong.append(f"{resources} lost long before the TTL")
-        if colour.release(lease) is False:
+        if variant.release(lease) is False:
             seen.wrong.append(f"{resources} gone before its release")
 
 
@@ -123,11 +123,11 @@ def run(name: str, wanted: int, seed: int) -> tuple[int, Seen]:
         backend = make_backend(urls, master_timeout=TIMEOUT)
         for master in masters:
             trust(master, backend.deployment)
-        colour = stack.enter_context(coloured(name, backend))
-        colour.start()
+        variant = stack.enter_context(open_variant(name, backend))
+        variant.start()
         over = threading.Event()
         threads = [
-            threading.Thread(target=worker, args=(colour, number, seed, over, seen))
+            threading.Thread(target=worker, args=(variant, number, seed, over, seen))
             for number in range(WORKERS)
         ]
         with faults(proxies, seed, seen):
@@ -140,7 +140,7 @@ def run(name: str, wanted: int, seed: int) -> tuple[int, Seen]:
             for thread in threads:
                 thread.join()
         if not seen.wrong:
-            colour.wait_usable(5)
+            variant.wait_usable(5)
             nothing_left(masters)
         done = commands(masters)
     logging.getLogger("redlock_django").removeHandler(seen)
@@ -151,11 +151,11 @@ def main(argv: list[str]) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.wire.desync")
     parser.add_argument("--commands", type=int, default=1_000_000, help="so many (1 000 000)")
-    parser.add_argument("--colour", choices=COLOURS, default=COLOURS[0], help="which driver")
+    parser.add_argument("--variant", choices=VARIANTS, default=VARIANTS[0], help="which driver")
     parser.add_argument("--seed", type=int, default=1, help="of the faults (1)")
     options = parser.parse_args(argv)
     began = time.perf_counter()
-    done, seen = run(options.colour, options.commands, options.seed)
+    done, seen = run(options.variant, options.commands, options.seed)
     took = time.perf_counter() - began
     sys.stderr.write("\n")
     for what, times in sorted(seen.times.items()):
@@ -163,7 +163,7 @@ def main(argv: list[str]) -> int:
     for wrong in seen.wrong[:20]:
         sys.stdout.write(f"{wrong}\n")
     end = f"{len(seen.wrong)} wrong" if seen.wrong else "each read as its own"
-    sys.stdout.write(f"{done:,} commands in {took:.0f} s, {options.colour}: {end}\n")
+    sys.stdout.write(f"{done:,} commands in {took:.0f} s, {options.variant}: {end}\n")
     return 1 if seen.wrong else 0
 
 

@@ -8,18 +8,18 @@ import pytest
 
 from redlock_django.wire.links import Links
 from tests.wire import desync
-from tests.wire.variants import COLOURS
+from tests.wire.variants import VARIANTS
 
 pytestmark = pytest.mark.live
 
 
-@pytest.mark.parametrize("name", COLOURS)
+@pytest.mark.parametrize("name", VARIANTS)
 def test_each_reply_is_read_as_its_own(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert desync.main(["--commands", "2000", "--colour", name]) == 0
+    assert desync.main(["--commands", "2000", "--variant", name]) == 0
     assert f"{name}: each read as its own" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("name", COLOURS)
+@pytest.mark.parametrize("name", VARIANTS)
 def test_a_reply_that_is_read_as_anothers_is_told(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -33,7 +33,7 @@ def test_a_reply_that_is_read_as_anothers_is_told(
         return paid
 
     monkeypatch.setattr(Links, "_paid", forgetful)
-    assert desync.main(["--commands", "20000", "--colour", name]) == 1
+    assert desync.main(["--commands", "20000", "--variant", name]) == 1
     said = capsys.readouterr().out
     # Of what comes next, the answer to SUBSCRIBE is told in other words.
     assert "a reply of another round" in said or "that nobody asked for" in said

@@ -26,7 +26,7 @@ from redlock_django.wire.master import Master
 from tests.waiting import until
 from tests.wire.proxy import FaultProxy
 from tests.wire.scripted import Said, ScriptedMaster, honest, resp
-from tests.wire.variants import COLOURS, Colour, coloured, joined, make_backend
+from tests.wire.variants import VARIANTS, Variant, joined, make_backend, open_variant
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,22 +37,22 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.live
 
 ROOT = Path(__file__).parents[2]
-both = pytest.mark.parametrize("name", COLOURS)
+both = pytest.mark.parametrize("name", VARIANTS)
 
 
 @contextmanager
-def scripted(name: str, *players: ScriptedMaster, **settings: Any) -> Iterator[Colour]:
-    """A colour whose masters are these players. Nobody can be dialled: what is lost stays lost."""
+def scripted(name: str, *players: ScriptedMaster, **settings: Any) -> Iterator[Variant]:
+    """A variant whose masters are these players. Nobody can be dialled: what is lost stays lost."""
     urls = [f"unix:///nowhere/{index}.sock" for index in range(len(players))]
     with ExitStack() as stack:
         for player in players:
             stack.callback(player.close)
-        colour = stack.enter_context(coloured(name, make_backend(urls, **settings)))
+        variant = stack.enter_context(open_variant(name, make_backend(urls, **settings)))
         for index, player in enumerate(players):
-            colour.links.masters[index].reason = "scripted"  # so that nobody dials it
-            colour.links.deliver(index, player.joined(run_id=str(index)))
-        colour.wait_usable(len(players))
-        yield colour
+            variant.links.masters[index].reason = "scripted"  # so that nobody dials it
+            variant.links.deliver(index, player.joined(run_id=str(index)))
+        variant.wait_usable(len(players))
+        yield variant
 
 
 def present(master: LocalMaster, key: str) -> bool:
@@ -113,12 +113,12 @@ def test_a_reply_that_cannot_be_right_drops_the_link(
     name: str, answer: Callable[[Said], bytes], caplog: pytest.LogCaptureFixture
 ) -> None:
     player = ScriptedMaster(answer)
-    with scripted(name, player) as colour:
+    with scripted(name, player) as variant:
         with pytest.raises(QuorumUnreachable, match="out of step"):
-            colour.acquire("order:1")
+            variant.acquire("order:1")
         assert player.ended.wait(5)
         with pytest.raises(QuorumUnreachable):
-            colour.acquire("order:1")
+            variant.acquire("order:1")
         assert [said.name for said in player.heard] == ["acquire"]
     assert any(record.levelname == "ERROR" for record in caplog.records)
 
@@ -129,11 +129,11 @@ def test_a_reply_too_many_is_never_the_answer_to_the_next_command(name: str) -> 
         return honest(said) + resp([said.number + 1, 1, time.time_ns() // 1000, 99])
 
     player = ScriptedMaster(twice)
-    with scripted(name, player) as colour:
-        assert colour.acquire("order:1").fences == (player.heard[0].number,)
+    with scripted(name, player) as variant:
+        assert variant.acquire("order:1").fences == (player.heard[0].number,)
         assert player.ended.wait(5)
         with pytest.raises(QuorumUnreachable):
-            colour.acquire("order:2")
+            variant.acquire("order:2")
 
 
 @both
@@ -148,11 +148,11 @@ def test_everybody_who_waits_hears_that_the_link_is_worthless(name: str) -> None
     def take(number: int) -> str:
         asked.wait()
         with pytest.raises(QuorumUnreachable) as caught:
-            colour.acquire(f"order:{number}")
+            variant.acquire(f"order:{number}")
         return str(caught.value)
 
     with (
-        scripted(name, player, master_timeout=5.0) as colour,
+        scripted(name, player, master_timeout=5.0) as variant,
         ThreadPoolExecutor(4) as pool,
     ):
         takers = [pool.submit(take, number) for number in range(4)]
@@ -164,11 +164,11 @@ def test_everybody_who_waits_hears_that_the_link_is_worthless(name: str) -> None
 def test_replies_in_pieces_of_one_byte(name: str) -> None:
     player = ScriptedMaster()
     player.slices = True
-    with scripted(name, player) as colour:
+    with scripted(name, player) as variant:
         for turn in range(20):
-            lease = colour.acquire(f"order:{turn}")
+            lease = variant.acquire(f"order:{turn}")
             assert lease.fences == (player.heard[-1].number,)
-            assert colour.release(lease) is True
+            assert variant.release(lease) is True
         assert not player.ended.is_set()
 
 
@@ -182,10 +182,10 @@ def test_several_replies_in_one_segment_go_each_to_its_own_round(name: str) -> N
 
     player = ScriptedMaster(all_at_once)
     with (
-        scripted(name, player, master_timeout=5.0) as colour,
+        scripted(name, player, master_timeout=5.0) as variant,
         ThreadPoolExecutor(4) as pool,
     ):
-        leases = list(pool.map(lambda n: colour.acquire(f"order:{n}"), range(4)))
+        leases = list(pool.map(lambda n: variant.acquire(f"order:{n}"), range(4)))
     told = {said.keys[3].decode(): said.number for said in player.heard}
     for number, lease in enumerate(leases):
         assert lease.fences == (told[f"redlock:lock:order:{number}"],)
@@ -196,9 +196,9 @@ def test_several_replies_in_one_segment_go_each_to_its_own_round(name: str) -> N
 def test_a_command_larger_than_the_socket_takes_is_sent_to_the_end(name: str) -> None:
     player = ScriptedMaster()
     large = '{"app":"' + "x" * 3_000_000 + '"}'
-    with scripted(name, player, master_timeout=5.0) as colour:
-        lease = colour.acquire("order:1", holder=large)
-        assert colour.release(lease) is True
+    with scripted(name, player, master_timeout=5.0) as variant:
+        lease = variant.acquire("order:1", holder=large)
+        assert variant.release(lease) is True
     assert [len(said.arguments[0]) for said in player.heard] == [len(large) + 33] * 2
 
 
@@ -217,25 +217,25 @@ def test_after_an_interrupted_send_the_link_is_worthless() -> None:
 def test_late_replies_are_counted_where_they_belong(name: str, masters: list[LocalMaster]) -> None:
     with FaultProxy(masters[2].port) as proxy:
         urls = [masters[0].url, masters[1].url, proxy.url]
-        with joined(name, masters[:3], urls=urls, master_timeout=8.0) as colour:
-            link = colour.links.masters[2].link
+        with joined(name, masters[:3], urls=urls, master_timeout=8.0) as variant:
+            link = variant.links.masters[2].link
             proxy.hold()
-            leases = [colour.acquire(f"order:{turn}") for turn in range(3)]
-            assert colour.release(leases[1]) is True
+            leases = [variant.acquire(f"order:{turn}") for turn in range(3)]
+            assert variant.release(leases[1]) is True
             with pytest.raises(NotAcquired):
-                colour.acquire("order:0")
+                variant.acquire("order:0")
             assert all(lease.tally.votes[2] is None for lease in leases)
             proxy.let_go()
-            colour.settle()
+            variant.settle()
             for turn, lease in enumerate(leases):
                 vote = lease.tally.votes[2]
                 assert vote is not None
                 with masters[2].client() as client:
                     assert vote.fences == (int(client.get(f"redlock:fence:order:{turn}") or 0),)
-            assert colour.links.masters[2].link is link
+            assert variant.links.masters[2].link is link
             # The third is decisive now, and understood.
             masters[0].kill()
-            lease = colour.acquire("order:9", wait=2.0)
+            lease = variant.acquire("order:9", wait=2.0)
             vote = lease.tally.votes[2]
             assert vote is not None
             assert vote.ballot is Ballot.GRANTED
@@ -248,16 +248,16 @@ def test_replies_held_past_the_timeout_are_never_read(
     with ExitStack() as stack:
         proxies = [stack.enter_context(FaultProxy(master.port)) for master in masters[:2]]
         urls = [*(proxy.url for proxy in proxies), masters[2].url]
-        colour = stack.enter_context(joined(name, masters[:3], urls=urls, master_timeout=0.5))
+        variant = stack.enter_context(joined(name, masters[:3], urls=urls, master_timeout=0.5))
         for proxy in proxies:
             proxy.hold()
         with pytest.raises(QuorumUnreachable, match="did not answer within"):
-            colour.acquire("order:1")
+            variant.acquire("order:1")
         for proxy in proxies:
             proxy.let_go()
-        colour.wait_usable(3)
-        lease = colour.acquire("order:2")
-        assert colour.release(lease) is True
+        variant.wait_usable(3)
+        lease = variant.acquire("order:2")
+        assert variant.release(lease) is True
         until(lambda: not any(present(m, "lock:order:1") for m in masters[:3]), "nothing is left")
 
 
@@ -267,21 +267,21 @@ def test_a_script_that_a_late_master_lacks_is_loaded_for_the_next_time(
 ) -> None:
     with FaultProxy(masters[2].port) as proxy:
         urls = [masters[0].url, masters[1].url, proxy.url]
-        with joined(name, masters[:3], urls=urls, master_timeout=8.0) as colour:
+        with joined(name, masters[:3], urls=urls, master_timeout=8.0) as variant:
             with masters[2].client() as client:
                 client.script_flush()
             proxy.hold()
-            first = colour.acquire("order:1")
+            first = variant.acquire("order:1")
             proxy.let_go()
-            colour.settle()
+            variant.settle()
             assert not present(masters[2], "lock:order:1"), "a decided round is not retried"
             with masters[2].client() as client:
                 assert client.script_exists(script("acquire")[1]) == [True]
-            colour.release(first)
-            second = colour.acquire("order:2")
-            colour.settle()
+            variant.release(first)
+            second = variant.acquire("order:2")
+            variant.settle()
             assert present(masters[2], "lock:order:2")
-            assert colour.release(second) is True
+            assert variant.release(second) is True
 
 
 # Releases.
@@ -289,14 +289,14 @@ def test_a_script_that_a_late_master_lacks_is_loaded_for_the_next_time(
 
 @both
 def test_a_release_travels_behind_its_acquire(name: str, masters: list[LocalMaster]) -> None:
-    with joined(name, masters[:3], master_timeout=8.0) as colour:
-        link = colour.links.masters[2].link
+    with joined(name, masters[:3], master_timeout=8.0) as variant:
+        link = variant.links.masters[2].link
         masters[2].pause()
-        lease = colour.acquire("order:1")
-        assert colour.release(lease) is True
+        lease = variant.acquire("order:1")
+        assert variant.release(lease) is True
         masters[2].resume()
-        colour.settle()
-        assert colour.links.masters[2].link is link
+        variant.settle()
+        assert variant.links.masters[2].link is link
         assert present(masters[2], "fence:order:1"), "the late acquire was executed"
         assert not any(present(master, "lock:order:1") for master in masters[:3])
 
@@ -306,20 +306,20 @@ def test_a_release_travels_behind_its_acquire(name: str, masters: list[LocalMast
 def test_a_release_whose_link_is_gone_is_said_after_the_next_join(
     name: str, masters: list[LocalMaster], back_first: bool
 ) -> None:
-    with joined(name, masters[:3], master_timeout=0.5) as colour:
+    with joined(name, masters[:3], master_timeout=0.5) as variant:
         masters[2].pause()
-        lease = colour.acquire("order:1")
+        lease = variant.acquire("order:1")
         if back_first:
-            colour.wait_gone(2)
+            variant.wait_gone(2)
             masters[2].resume()
-            colour.wait_usable(3)
-            assert colour.release(lease) is True
+            variant.wait_usable(3)
+            assert variant.release(lease) is True
         else:
-            assert colour.release(lease) is True
-            colour.wait_gone(2)
+            assert variant.release(lease) is True
+            variant.wait_gone(2)
             masters[2].resume()
-            colour.wait_usable(3)
-        colour.settle()
+            variant.wait_usable(3)
+        variant.settle()
         assert not any(present(master, "lock:order:1") for master in masters[:3])
         # Whatever of the first link is still on its way finds the tombstone.
         assert present(masters[2], f"tomb:{lease.token}")
@@ -343,28 +343,28 @@ def test_a_master_that_still_answers_hears_the_last_release(name: str) -> None:
 
     last = ScriptedMaster(slowly)
     players = [ScriptedMaster(), ScriptedMaster(), last]
-    with scripted(name, *players, master_timeout=5.0) as colour:
-        lease = colour.acquire("order:1")
+    with scripted(name, *players, master_timeout=5.0) as variant:
+        lease = variant.acquire("order:1")
         assert left_alone.wait(5)
-        assert colour.release(lease) is True
+        assert variant.release(lease) is True
     assert [said.name for said in last.heard] == ["acquire", "release"]
 
 
 @both
 def test_kept_releases_are_the_first_thing_said_and_bury_the_token(name: str) -> None:
     players = [ScriptedMaster() for _ in range(3)]
-    with scripted(name, *players, master_timeout=1.0) as colour:
+    with scripted(name, *players, master_timeout=1.0) as variant:
         players[2].answer = lambda said: None
-        leases = [colour.acquire(f"order:{turn}") for turn in range(3)]
+        leases = [variant.acquire(f"order:{turn}") for turn in range(3)]
         until(lambda: len(players[2].heard) == 3, "the third has heard all three")
         players[2].hang_up()
-        colour.wait_gone(2)
+        variant.wait_gone(2)
         for lease in leases:
-            assert colour.release(lease) is True
+            assert variant.release(lease) is True
         again = ScriptedMaster()
-        colour.links.deliver(2, again.joined(run_id="2"))
+        variant.links.deliver(2, again.joined(run_id="2"))
         until(lambda: len(again.heard) == 3, "the kept releases")
-        colour.acquire("order:9")
+        variant.acquire("order:9")
         until(lambda: len(again.heard) == 4, "the next acquire")
         assert [said.name for said in again.heard] == ["release"] * 3 + ["acquire"]
         for said, lease in zip(again.heard, leases, strict=False):
@@ -379,12 +379,12 @@ def test_so_many_releases_are_kept_and_no_more(name: str, monkeypatch: pytest.Mo
     most = 2_500  # still more than a socket takes at once
     monkeypatch.setattr(master_module, "KEPT", most)
     players = [ScriptedMaster() for _ in range(3)]
-    with scripted(name, *players, master_timeout=1.0) as colour:
+    with scripted(name, *players, master_timeout=1.0) as variant:
         players[2].hang_up()
-        colour.release(colour.acquire("warm-up"))  # threads notice only when they speak
-        colour.wait_gone(2)
-        master: Master = colour.links.masters[2]
-        deployment = colour.backend.deployment
+        variant.release(variant.acquire("warm-up"))  # threads notice only when they speak
+        variant.wait_gone(2)
+        master: Master = variant.links.masters[2]
+        deployment = variant.backend.deployment
         master.kept.clear()
 
         def keep() -> None:
@@ -394,14 +394,14 @@ def test_so_many_releases_are_kept_and_no_more(name: str, monkeypatch: pytest.Mo
                 )
                 master.loosen(f"{number:032x}")
 
-        colour.inside(keep)
+        variant.inside(keep)
         assert len(master.kept) == len(master.loose) == most
         assert f"{6:032x}" not in master.kept
         assert f"{7:032x}" in master.kept
         again = ScriptedMaster()
-        colour.links.deliver(2, again.joined(run_id="2"))
+        variant.links.deliver(2, again.joined(run_id="2"))
         until(lambda: len(again.heard) == most, "all that was kept is said")
-        colour.settle()
+        variant.settle()
         assert not master.kept
         assert not master.loose
         assert master.link is not None
@@ -413,26 +413,26 @@ def test_so_many_releases_are_kept_and_no_more(name: str, monkeypatch: pytest.Mo
 
 @both
 def test_a_hung_master_costs_later_rounds_nothing(name: str, masters: list[LocalMaster]) -> None:
-    with joined(name, masters[:3], master_timeout=0.5) as colour:
+    with joined(name, masters[:3], master_timeout=0.5) as variant:
         masters[0].pause()
-        colour.release(colour.acquire("order:1"))
-        colour.wait_gone(0)
+        variant.release(variant.acquire("order:1"))
+        variant.wait_gone(0)
         began = time.monotonic()
         for _ in range(30):
-            lease = colour.acquire("order:1")
+            lease = variant.acquire("order:1")
             with pytest.raises(NotAcquired):
-                colour.acquire("order:1")
-            assert colour.release(lease) is True
+                variant.acquire("order:1")
+            assert variant.release(lease) is True
             vote = lease.tally.votes[0]
             assert vote is not None
             assert not vote.sent
         assert time.monotonic() - began < 30 * 0.5
         masters[0].resume()
-        colour.wait_usable(3)
-        lease = colour.acquire("order:2")
-        colour.settle()
+        variant.wait_usable(3)
+        lease = variant.acquire("order:2")
+        variant.settle()
         assert present(masters[0], "lock:order:2")
-        assert colour.release(lease) is True
+        assert variant.release(lease) is True
 
 
 @both
@@ -444,17 +444,17 @@ def test_a_majority_known_to_be_down_refuses_at_once_and_asks_nobody(
             stats: dict[str, Any] = client.info("commandstats")
         return sum(s["calls"] for verb, s in stats.items() if verb.startswith("cmdstat_eval"))
 
-    with joined(name, masters[:3], master_timeout=0.5) as colour:
+    with joined(name, masters[:3], master_timeout=0.5) as variant:
         for master in masters[:2]:
             master.pause()
         with pytest.raises(QuorumUnreachable):
-            colour.acquire("order:1")
-        colour.settle()
+            variant.acquire("order:1")
+        variant.settle()
         before = asked()
         began = time.monotonic()
         for _ in range(10):
             with pytest.raises(QuorumUnreachable, match="2 of 3 masters") as caught:
-                colour.acquire("order:1")
+                variant.acquire("order:1")
         # Not ten times the timeout, and nowhere near the time for connecting.
         assert time.monotonic() - began < 10 * 0.5
         assert asked() == before
@@ -463,8 +463,8 @@ def test_a_majority_known_to_be_down_refuses_at_once_and_asks_nobody(
         assert tally[2] == "not asked"
         for master in masters[:2]:
             master.resume()
-        colour.wait_usable(3)
-        assert colour.release(colour.acquire("order:1")) is True
+        variant.wait_usable(3)
+        assert variant.release(variant.acquire("order:1")) is True
 
 
 @both
@@ -472,30 +472,30 @@ def test_links_that_were_closed_while_idle_are_made_anew_before_they_are_needed(
     name: str, masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sync, "IDLE", 0.0)
-    with joined(name, masters[:3]) as colour:
-        links = [master.link for master in colour.links.masters]
+    with joined(name, masters[:3]) as variant:
+        links = [master.link for master in variant.links.masters]
         for master in masters[:3]:
             with master.client() as client:
                 client.client_kill_filter(_type="normal", skipme=True)
                 client.client_kill_filter(_type="pubsub", skipme=True)
         if name == "loop":
             # A loop that runs sees it by itself; it is only given the time.
-            until(lambda: not any(m.link in links for m in colour.links.masters), "links go")
-        lease = colour.acquire("order:1")
-        assert colour.release(lease) is True
-        assert not any(master.link in links for master in colour.links.masters)
+            until(lambda: not any(m.link in links for m in variant.links.masters), "links go")
+        lease = variant.acquire("order:1")
+        assert variant.release(lease) is True
+        assert not any(master.link in links for master in variant.links.masters)
 
 
 @both
 def test_masters_killed_and_restarted_over_and_over_are_joined_again(
     name: str, masters: list[LocalMaster]
 ) -> None:
-    with joined(name, masters[:3]) as colour:
+    with joined(name, masters[:3]) as variant:
         for turn in range(3):
             masters[turn].restart()
-            lease = colour.acquire("order:1", wait=3.0)
-            assert colour.release(lease) is True
-            colour.wait_usable(3)
+            lease = variant.acquire("order:1", wait=3.0)
+            assert variant.release(lease) is True
+            variant.wait_usable(3)
 
 
 # Lateness: a stall of our own is not the master's fault.
@@ -513,14 +513,14 @@ def hold_the_gil(seconds: float) -> None:
 
 
 @contextmanager
-def traffic(colour: Colour, threads: int = 3) -> Iterator[list[int]]:
+def traffic(variant: Variant, threads: int = 3) -> Iterator[list[int]]:
     """Threads that take and free locks all the time; yields how often each has."""
     done = [0] * threads
     stop = threading.Event()
 
     def work(number: int) -> None:
         while not stop.is_set():
-            assert colour.release(colour.acquire(f"order:{number}")) is True
+            assert variant.release(variant.acquire(f"order:{number}")) is True
             done[number] += 1
 
     with ThreadPoolExecutor(threads) as pool:
@@ -548,14 +548,14 @@ def markers(masters: list[LocalMaster]) -> list[object]:
 def test_a_held_gil_loses_no_link_and_marks_no_master(
     name: str, masters: list[LocalMaster]
 ) -> None:
-    with joined(name, masters[:3], master_timeout=0.4) as colour:
-        links = [master.link for master in colour.links.masters]
+    with joined(name, masters[:3], master_timeout=0.4) as variant:
+        links = [master.link for master in variant.links.masters]
         before = markers(masters[:3])
-        with traffic(colour):
+        with traffic(variant):
             for _ in range(2):
                 hold_the_gil(1.0)
-        assert [master.link for master in colour.links.masters] == links
-        assert all(master.failures == 0 for master in colour.links.masters)
+        assert [master.link for master in variant.links.masters] == links
+        assert all(master.failures == 0 for master in variant.links.masters)
         assert markers(masters[:3]) == before
 
 
@@ -570,58 +570,58 @@ def test_a_stall_that_the_masters_shared_is_not_held_against_them(name: str) -> 
 
     player = ScriptedMaster(after_the_stall)
     with (
-        scripted(name, player, master_timeout=0.2) as colour,
+        scripted(name, player, master_timeout=0.2) as variant,
         ThreadPoolExecutor(1) as pool,
     ):
-        taker = pool.submit(colour.acquire, "order:1")
+        taker = pool.submit(variant.acquire, "order:1")
         assert asked.wait(5)
         hold_the_gil(0.7)
         time.sleep(0.05)  # in which the driver judges who is late
         go.set()
-        assert colour.release(taker.result(5)) is True
+        assert variant.release(taker.result(5)) is True
 
 
 @pytest.mark.parametrize("busy", [True, False])
 def test_a_blocked_loop_loses_no_link_and_marks_no_master(
     masters: list[LocalMaster], busy: bool
 ) -> None:
-    with joined("loop", masters[:3], master_timeout=0.4) as colour:
-        links = [master.link for master in colour.links.masters]
+    with joined("loop", masters[:3], master_timeout=0.4) as variant:
+        links = [master.link for master in variant.links.masters]
         before = markers(masters[:3])
 
         def block() -> None:
             if not busy:
                 # What the masters answer now, they answer to a loop that does not look.
-                colour.links.begin(probe)
-                colour.links.flush()
+                variant.links.begin(probe)
+                variant.links.flush()
             time.sleep(1.0)
 
-        probe = colour.links.exchange(_nothing_to_say(colour), lambda: None)
+        probe = variant.links.exchange(_nothing_to_say(variant), lambda: None)
         if busy:
-            with traffic(colour):
+            with traffic(variant):
                 for _ in range(2):
-                    colour.inside(block)
+                    variant.inside(block)
         else:
-            colour.inside(block)
-            colour.settle()
+            variant.inside(block)
+            variant.settle()
             assert all(vote is not None for vote in probe.tally.votes)
-        assert [master.link for master in colour.links.masters] == links
+        assert [master.link for master in variant.links.masters] == links
         assert markers(masters[:3]) == before
 
 
-def _nothing_to_say(colour: Colour) -> Any:
+def _nothing_to_say(variant: Variant) -> Any:
     from redlock_django.engine.quorum import Tally
     from redlock_django.engine.rounds import Round
 
     release = Release(
-        deployment=colour.backend.deployment, resources=("order:1",), value="0" * 32 + " {}"
+        deployment=variant.backend.deployment, resources=("order:1",), value="0" * 32 + " {}"
     )
     return Round((release,) * 3, Tally(3))
 
 
 STALLED = """
 import json, logging, sys, threading, time
-from tests.wire.variants import coloured, make_backend
+from tests.wire.variants import open_variant, make_backend
 
 class Losses(logging.Handler):
     def emit(self, record):
@@ -630,27 +630,27 @@ class Losses(logging.Handler):
 lost, failed, stop = [], [], threading.Event()
 urls = sys.argv[1:]
 with (
-    coloured("threads", make_backend(urls, master_timeout=0.6)) as threads,
-    coloured("loop", make_backend(urls, master_timeout=0.6)) as loop,
+    open_variant("threads", make_backend(urls, master_timeout=0.6)) as threads,
+    open_variant("loop", make_backend(urls, master_timeout=0.6)) as loop,
 ):
-    for colour in (threads, loop):
-        colour.start()
-        colour.wait_usable(3)
+    for variant in (threads, loop):
+        variant.start()
+        variant.wait_usable(3)
     logger = logging.getLogger("redlock_django")
     logger.setLevel(logging.INFO)
     logger.addHandler(Losses())
     links = [m.link for c in (threads, loop) for m in c.links.masters]
     done = {}
-    def work(colour, name):
+    def work(variant, name):
         while not stop.is_set():
             try:
-                assert colour.release(colour.acquire(name)) is True
+                assert variant.release(variant.acquire(name)) is True
                 done[name] = done.get(name, 0) + 1
             except BaseException as error:
                 failed.append(repr(error))
     workers = [
-        threading.Thread(target=work, args=(colour, f"{colour.__class__.__name__}:{n}"))
-        for colour in (threads, loop) for n in range(2)
+        threading.Thread(target=work, args=(variant, f"{variant.__class__.__name__}:{n}"))
+        for variant in (threads, loop) for n in range(2)
     ]
     for worker in workers:
         worker.start()

@@ -13,7 +13,7 @@ from redlock_django.engine.errors import NotAcquired, QuorumUnreachable
 from redlock_django.engine.validity import LeaseState
 from tests.waiting import until
 from tests.wire.proxy import FaultProxy
-from tests.wire.variants import COLOURS, Colour, coloured, joined, make_backend
+from tests.wire.variants import VARIANTS, Variant, joined, make_backend, open_variant
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
     from redlock_django.engine.validity import Lease
     from redlock_django.testing.masters import LocalMaster
 
-pytestmark = [pytest.mark.live, pytest.mark.parametrize("name", COLOURS)]
+pytestmark = [pytest.mark.live, pytest.mark.parametrize("name", VARIANTS)]
 
 PREFIX = "redlock:lock:"
 
 
 class Play:
-    """Says each step to a colour and writes down what came of it."""
+    """Says each step to a variant and writes down what came of it."""
 
-    def __init__(self, colour: Colour, masters: Sequence[LocalMaster]) -> None:
-        self.colour = colour
+    def __init__(self, variant: Variant, masters: Sequence[LocalMaster]) -> None:
+        self.variant = variant
         self.masters = masters
         self.lines: list[str] = []
         self.leases: dict[str, Lease] = {}
 
     def acquire(self, who: str, *resources: str, ttl: float = 8.0) -> None:
         try:
-            lease = self.colour.acquire(*resources, ttl=ttl)
+            lease = self.variant.acquire(*resources, ttl=ttl)
         except NotAcquired as error:
             kind = type(error).__name__
             said = kinds(error.tally, whole=isinstance(error, QuorumUnreachable))
@@ -49,23 +49,23 @@ class Play:
             self.lines.append(f"{who} takes {'+'.join(resources)}: held")
 
     def extend(self, who: str, *, votes: bool = True) -> None:
-        state, self.leases[who] = self.colour.extend(self.leases[who])
-        self.colour.settle()  # votes that come after the verdict are wanted, too
+        state, self.leases[who] = self.variant.extend(self.leases[who])
+        self.variant.settle()  # votes that come after the verdict are wanted, too
         said = reasons(self.leases[who].tally) if votes else ""
         self.lines.append(f"{who} extends: {state.value} {said}".strip())
 
     def release(self, who: str) -> None:
-        freed = self.colour.release(self.leases[who])
+        freed = self.variant.release(self.leases[who])
         self.lines.append(f"{who} releases: {freed}")
 
     def look(self) -> None:
         """Write down what stands where, once every answer under way has come in."""
-        self.colour.settle()
+        self.variant.settle()
         self.lines.append(standing(self.masters))
 
     def wait_clean(self) -> None:
         """Everybody is back: nothing is left anywhere."""
-        self.colour.wait_usable(len(self.masters))
+        self.variant.wait_usable(len(self.masters))
         until(lambda: standing(self.masters) == "nothing", f"{standing(self.masters)} goes away")
 
 
@@ -103,11 +103,11 @@ def standing(masters: Sequence[LocalMaster]) -> str:
 def playing(name: str, masters: Sequence[LocalMaster], **settings: Any) -> Iterator[Play]:
     """A play over these masters, all joined."""
     urls = settings.pop("urls", None) or [master.url for master in masters]
-    with coloured(name, make_backend(urls, **settings)) as colour:
-        colour.start()
-        colour.wait_usable(len(masters))
-        colour.settle()
-        yield Play(colour, masters)
+    with open_variant(name, make_backend(urls, **settings)) as variant:
+        variant.start()
+        variant.wait_usable(len(masters))
+        variant.settle()
+        yield Play(variant, masters)
 
 
 @pytest.mark.parametrize("n", [1, 3, 5])
@@ -178,11 +178,11 @@ def test_several_resources_are_all_or_nothing(name: str, masters: list[LocalMast
 
 def test_an_extension_that_begins_too_late_is_a_loss(name: str, masters: list[LocalMaster]) -> None:
     """The deadline may pass between the caller's look at the clock and the engine's."""
-    with joined(name, masters[:1]) as colour:
-        lease = colour.acquire("order:1")
-        state, _ = colour.extend(replace(lease, until=lease.started))
+    with joined(name, masters[:1]) as variant:
+        lease = variant.acquire("order:1")
+        state, _ = variant.extend(replace(lease, until=lease.started))
         assert state is LeaseState.LOST
-        assert colour.release(lease) is True
+        assert variant.release(lease) is True
 
 
 MINORITIES = [(1, 3), (2, 5)]
@@ -228,7 +228,7 @@ def test_a_minority_is_slow(name: str, masters: list[LocalMaster], down: int, n:
             play.release("A")
             play.acquire("B", "order:1")
             play.release("B")
-            play.colour.wait_gone(*range(down))
+            play.variant.wait_gone(*range(down))
             for proxy in proxies:
                 proxy.delay_down = 0.0
             play.wait_clean()
@@ -256,7 +256,7 @@ def test_a_minority_is_cut_once_it_has_obeyed(
             play.acquire("A", "order:1")
             for proxy in proxies:
                 assert proxy.lost.wait(5)
-            play.colour.wait_gone(*range(down))
+            play.variant.wait_gone(*range(down))
             play.look()
             play.release("A")
             for proxy in proxies:
@@ -286,9 +286,9 @@ def test_a_majority_is_down(name: str, masters: list[LocalMaster], down: int, n:
             master.kill()
         refused = "refused the connection"
         with suppress(NotAcquired):
-            play.colour.acquire("warm-up")  # threads notice only when they have something to say
+            play.variant.acquire("warm-up")  # threads notice only when they have something to say
         until(
-            lambda: all(m.reason == refused for m in play.colour.links.masters[:down]),
+            lambda: all(m.reason == refused for m in play.variant.links.masters[:down]),
             "the dead are known to be dead",
         )
         play.acquire("B", "order:2")
@@ -365,8 +365,8 @@ def test_a_restarted_master_is_given_the_lock_again(name: str, masters: list[Loc
         play.acquire("A", "order:1")
         play.look()
         masters[2].restart()
-        play.colour.start()  # threads notice only when they have something to say
-        play.colour.wait_usable(3)
+        play.variant.start()  # threads notice only when they have something to say
+        play.variant.wait_usable(3)
         play.look()
         play.extend("A")
         play.look()
@@ -390,13 +390,13 @@ def test_a_restarted_master_is_given_the_lock_again(name: str, masters: list[Loc
 def test_flushed_masters_lose_the_lock(name: str, masters: list[LocalMaster]) -> None:
     with playing(name, masters[:3]) as play:
         play.acquire("A", "order:1")
-        play.colour.settle()
+        play.variant.settle()
         for master in masters[:2]:
             with master.client() as client:
                 client.flushall()
         play.acquire("B", "order:1")
-        play.colour.settle()
-        play.colour.wait_usable(3)
+        play.variant.settle()
+        play.variant.wait_usable(3)
         play.extend("A")
         play.look()
         play.release("A")
@@ -415,10 +415,12 @@ def test_flushed_masters_lose_the_lock(name: str, masters: list[LocalMaster]) ->
 def test_masters_that_are_not_ready(
     name: str, masters: list[LocalMaster], fresh: int, n: int
 ) -> None:
-    with coloured(name, make_backend([m.url for m in masters[:n]], restart_delay=30)) as colour:
-        play = Play(colour, masters[:n])
+    with open_variant(
+        name, make_backend([m.url for m in masters[:n]], restart_delay=30)
+    ) as variant:
+        play = Play(variant, masters[:n])
         with pytest.raises(QuorumUnreachable):
-            colour.acquire("order:1")
+            variant.acquire("order:1")
         play.acquire("A", "order:1")
         play.look()
     fresh_and_what_to_do = (

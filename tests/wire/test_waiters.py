@@ -27,7 +27,7 @@ from redlock_django.wire.waiters import Waiters
 from tests.waiting import until
 from tests.wire.scripted import Said, ScriptedMaster, honest, push, resp
 from tests.wire.test_link import scripted
-from tests.wire.variants import COLOURS, Colour, Loop, Threads, joined
+from tests.wire.variants import VARIANTS, Loop, Threads, Variant, joined
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.live
 
-both = pytest.mark.parametrize("name", COLOURS)
+both = pytest.mark.parametrize("name", VARIANTS)
 NEVER = 30.0
 
 
@@ -65,10 +65,10 @@ def wait_queued(masters: Sequence[LocalMaster], resource: str, waiters: int) -> 
 
 
 @contextmanager
-def waiters(colour: Colour, masters: Sequence[LocalMaster], *names: str) -> Iterator[Queue]:
+def waiters(variant: Variant, masters: Sequence[LocalMaster], *names: str) -> Iterator[Queue]:
     """These wait for "order:1", in this order, each with a thread of its own."""
     with ThreadPoolExecutor(len(names)) as pool:
-        queue = Queue(colour, pool)
+        queue = Queue(variant, pool)
         for index, name in enumerate(names, 1):
             queue.join(name)
             wait_queued(masters, "order:1", index)
@@ -78,8 +78,8 @@ def waiters(colour: Colour, masters: Sequence[LocalMaster], *names: str) -> Iter
 class Queue:
     """Who waits, and in which order they got it."""
 
-    def __init__(self, colour: Colour, pool: ThreadPoolExecutor) -> None:
-        self.colour = colour
+    def __init__(self, variant: Variant, pool: ThreadPoolExecutor) -> None:
+        self.variant = variant
         self.pool = pool
         self.order: list[str] = []
         self.takers: dict[str, Future[None]] = {}
@@ -88,9 +88,9 @@ class Queue:
         self.takers[name] = self.pool.submit(self._take, name)
 
     def _take(self, name: str) -> None:
-        lease = self.colour.acquire("order:1", wait=20.0)
+        lease = self.variant.acquire("order:1", wait=20.0)
         self.order.append(name)
-        self.colour.release(lease)
+        self.variant.release(lease)
 
     def ended(self) -> list[str]:
         for taker in self.takers.values():
@@ -103,12 +103,12 @@ class Queue:
 @pytest.mark.usefixtures("no_fallback")
 def test_each_release_calls_the_next(name: str, masters: list[LocalMaster], n: int) -> None:
     masters = masters[:n]
-    with joined(name, masters) as colour:
-        lease = colour.acquire("order:1")
-        with waiters(colour, masters, "A", "B", "C", "D") as queue:
-            colour.release(lease)
+    with joined(name, masters) as variant:
+        lease = variant.acquire("order:1")
+        with waiters(variant, masters, "A", "B", "C", "D") as queue:
+            variant.release(lease)
             assert queue.ended() == ["A", "B", "C", "D"]
-        colour.settle()
+        variant.settle()
         assert queued(masters, "order:1") == [0] * n
 
 
@@ -125,20 +125,20 @@ def test_one_process_calls_another(holder: str, waiter: str, masters: list[Local
 @both
 @pytest.mark.usefixtures("no_fallback")
 def test_an_extended_lock_is_waited_for_all_the_same(name: str, masters: list[LocalMaster]) -> None:
-    with joined(name, masters[:3]) as colour:
-        lease = colour.acquire("order:1", ttl=0.5)
-        with waiters(colour, masters[:3], "A") as queue:
-            _, lease = colour.extend(lease, 8.0)
-            colour.release(lease)
+    with joined(name, masters[:3]) as variant:
+        lease = variant.acquire("order:1", ttl=0.5)
+        with waiters(variant, masters[:3], "A") as queue:
+            _, lease = variant.extend(lease, 8.0)
+            variant.release(lease)
             assert queue.ended() == ["A"]
 
 
 @both
 @pytest.mark.usefixtures("no_fallback")
 def test_a_lock_that_expires_is_taken_by_the_first(name: str, masters: list[LocalMaster]) -> None:
-    with joined(name, masters[:3]) as colour:
-        colour.acquire("order:1", ttl=1.0)
-        with waiters(colour, masters[:3], "A", "B") as queue:
+    with joined(name, masters[:3]) as variant:
+        variant.acquire("order:1", ttl=1.0)
+        with waiters(variant, masters[:3], "A", "B") as queue:
             assert queue.ended() == ["A", "B"]
 
 
@@ -147,10 +147,10 @@ def test_a_lost_call_is_made_good_by_asking(
     name: str, masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Waiters, "call", lambda self, name, master: False)
-    with joined(name, masters[:3]) as colour:
-        lease = colour.acquire("order:1")
-        with waiters(colour, masters[:3], "A") as queue:
-            colour.release(lease)
+    with joined(name, masters[:3]) as variant:
+        lease = variant.acquire("order:1")
+        with waiters(variant, masters[:3], "A") as queue:
+            variant.release(lease)
             assert queue.ended() == ["A"]
 
 
@@ -160,16 +160,16 @@ def test_a_lost_call_is_made_good_by_asking(
 def test_with_masters_hung_the_others_call(
     name: str, masters: list[LocalMaster], down: int
 ) -> None:
-    with joined(name, masters) as colour:
-        lease = colour.acquire("order:1")
-        with waiters(colour, masters, "A", "B") as queue:
+    with joined(name, masters) as variant:
+        lease = variant.acquire("order:1")
+        with waiters(variant, masters, "A", "B") as queue:
             for master in masters[:down]:
                 master.pause()
-            colour.release(lease)
+            variant.release(lease)
             assert queue.ended() == ["A", "B"]
             for master in masters[:down]:
                 master.resume()
-        colour.wait_usable(5)
+        variant.wait_usable(5)
         until(lambda: queued(masters, "order:1") == [0] * 5, "nobody is left in a queue")
 
 
@@ -178,14 +178,14 @@ def test_with_masters_hung_the_others_call(
 def test_masters_that_come_back_are_listened_to_again(
     name: str, masters: list[LocalMaster]
 ) -> None:
-    with joined(name, masters[:3]) as colour:
+    with joined(name, masters[:3]) as variant:
         for master in masters[:3]:
             master.restart()
-        colour.start()
-        colour.wait_usable(3)
-        lease = colour.acquire("order:1", wait=5.0)  # a dead link may be noticed only now
-        with waiters(colour, masters[:3], "A", "B") as queue:
-            colour.release(lease)
+        variant.start()
+        variant.wait_usable(3)
+        lease = variant.acquire("order:1", wait=5.0)  # a dead link may be noticed only now
+        with waiters(variant, masters[:3], "A", "B") as queue:
+            variant.release(lease)
             assert queue.ended() == ["A", "B"]
 
 
@@ -197,8 +197,8 @@ def test_masters_that_come_back_are_listened_to_again(
 def test_who_does_not_wait_is_refused_while_somebody_has_the_turn(
     name: str, masters: list[LocalMaster]
 ) -> None:
-    with joined(name, masters[:3]) as colour, joined("threads", masters[:3]) as other:
-        lease = colour.acquire("order:1")
+    with joined(name, masters[:3]) as variant, joined("threads", masters[:3]) as other:
+        lease = variant.acquire("order:1")
         # Somebody who is called and does not come: it listens, that is all.
         with ExitStack() as stack:
             for master in masters[:3]:
@@ -207,7 +207,7 @@ def test_who_does_not_wait_is_refused_while_somebody_has_the_turn(
                 ear.subscribe("redlock:wake:mute")
                 ear.get_message(timeout=5)
                 client.zadd("redlock:queue:order:1", {"redlock:wake:mute 1": 1e15})
-            colour.release(lease)
+            variant.release(lease)
             with pytest.raises(ResourceLocked) as caught:
                 other.acquire("order:1")
             assert set(caught.value.tally.values()) <= {
@@ -227,33 +227,33 @@ def test_who_does_not_wait_is_refused_while_somebody_has_the_turn(
 @both
 @pytest.mark.usefixtures("no_fallback")
 def test_a_wait_that_ran_out_leaves_no_trace(name: str, masters: list[LocalMaster]) -> None:
-    with joined(name, masters[:3]) as colour:
-        colour.acquire("order:1")
+    with joined(name, masters[:3]) as variant:
+        variant.acquire("order:1")
         with pytest.raises(ResourceLocked):
-            colour.acquire("order:1", wait=0.1)
-        colour.settle()
+            variant.acquire("order:1", wait=0.1)
+        variant.settle()
         assert queued(masters[:3], "order:1") == [0, 0, 0]
 
 
 @pytest.mark.usefixtures("no_fallback")
 def test_a_cancelled_wait_leaves_no_trace(masters: list[LocalMaster]) -> None:
-    with joined("loop", masters[:3]) as colour:
-        assert isinstance(colour, Loop)
-        lease = colour.acquire("order:1")
-        work = colour.backend.aacquire(("order:1",), 8.0, 20.0, "{}")
-        waiting_task = asyncio.run_coroutine_threadsafe(work, colour.loop)
+    with joined("loop", masters[:3]) as variant:
+        assert isinstance(variant, Loop)
+        lease = variant.acquire("order:1")
+        work = variant.backend.aacquire(("order:1",), 8.0, 20.0, "{}")
+        waiting_task = asyncio.run_coroutine_threadsafe(work, variant.loop)
         wait_queued(masters[:3], "order:1", 1)
-        with waiters_behind(colour, masters[:3], 1) as queue:
+        with waiters_behind(variant, masters[:3], 1) as queue:
             waiting_task.cancel()
             wait_queued(masters[:3], "order:1", 1)
-            colour.release(lease)
+            variant.release(lease)
             assert queue.ended() == ["behind"]
 
 
 @contextmanager
-def waiters_behind(colour: Colour, masters: Sequence[LocalMaster], ahead: int) -> Iterator[Queue]:
+def waiters_behind(variant: Variant, masters: Sequence[LocalMaster], ahead: int) -> Iterator[Queue]:
     with ThreadPoolExecutor(1) as pool:
-        queue = Queue(colour, pool)
+        queue = Queue(variant, pool)
         queue.join("behind")
         wait_queued(masters, "order:1", ahead + 1)
         yield queue
@@ -272,16 +272,16 @@ backend.acquire(("order:1",), 8.0, 60.0, "{}")
 def test_a_process_that_died_waiting_is_skipped(
     end: signal.Signals, masters: list[LocalMaster]
 ) -> None:
-    with joined("threads", masters[:3]) as colour:
-        lease = colour.acquire("order:1")
+    with joined("threads", masters[:3]) as variant:
+        lease = variant.acquire("order:1")
         urls = [master.url for master in masters[:3]]
         child = subprocess.Popen([sys.executable, "-c", CHILD, *urls], stderr=subprocess.DEVNULL)
         try:
             wait_queued(masters[:3], "order:1", 1)
-            with waiters_behind(colour, masters[:3], 1) as queue:
+            with waiters_behind(variant, masters[:3], 1) as queue:
                 child.send_signal(end)
                 assert child.wait(10) != 0
-                colour.release(lease)
+                variant.release(lease)
                 assert queue.ended() == ["behind"]
         finally:
             child.kill()
@@ -304,10 +304,10 @@ def test_a_user_that_may_not_subscribe_is_told_once_and_asks(
             )
             stack.callback(client.execute_command, "ACL", "DELUSER", "poor")
         urls = [f"redis://poor:x@127.0.0.1:{master.port}/0" for master in masters[:3]]
-        colour = stack.enter_context(joined(name, masters[:3], urls=urls))
-        lease = colour.acquire("order:1")
-        with waiters(colour, masters[:3], "A", "B") as queue:
-            colour.release(lease)
+        variant = stack.enter_context(joined(name, masters[:3], urls=urls))
+        lease = variant.acquire("order:1")
+        with waiters(variant, masters[:3], "A", "B") as queue:
+            variant.release(lease)
             assert sorted(queue.ended()) == ["A", "B"]
     told = [
         record.getMessage()
@@ -323,9 +323,9 @@ def test_a_server_without_resp3_is_never_told_to_subscribe(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     player = ScriptedMaster(pushes=False)
-    with scripted(name, player) as colour:
+    with scripted(name, player) as variant:
         for _ in range(2):
-            colour.release(colour.acquire("order:1", wait=5.0))
+            variant.release(variant.acquire("order:1", wait=5.0))
         assert {said.name for said in player.heard} == {"acquire", "release"}
     told = [record.getMessage() for record in caplog.records]
     assert sum("does not support RESP3" in text for text in told) == 1
@@ -388,11 +388,11 @@ def test_a_push_is_never_read_as_a_reply(name: str, slices: bool) -> None:
 
     player = ScriptedMaster(with_pushes)
     player.slices = slices
-    with scripted(name, player) as colour:
+    with scripted(name, player) as variant:
         for turn in range(5):
-            lease = colour.acquire(f"order:{turn}", wait=5.0)
+            lease = variant.acquire(f"order:{turn}", wait=5.0)
             assert lease.fences == (player.heard[-1].number,)
-            assert colour.release(lease) is True
+            assert variant.release(lease) is True
         assert not player.ended.is_set()
 
 
@@ -400,10 +400,10 @@ def test_a_push_is_never_read_as_a_reply(name: str, slices: bool) -> None:
 @pytest.mark.usefixtures("no_fallback")
 def test_a_called_waiter_asks_and_no_other(name: str) -> None:
     player = ScriptedMaster(held)
-    with scripted(name, player) as colour, ThreadPoolExecutor(2) as pool:
-        first = pool.submit(colour.acquire, "order:1", wait=20.0)
+    with scripted(name, player) as variant, ThreadPoolExecutor(2) as pool:
+        first = pool.submit(variant.acquire, "order:1", wait=20.0)
         until(lambda: asks(player) == ["order:1"], "the first asks")
-        second = pool.submit(colour.acquire, "order:2", wait=20.0)
+        second = pool.submit(variant.acquire, "order:2", wait=20.0)
         until(lambda: asks(player) == ["order:1", "order:2"], "the second asks")
         channel = next(said.keys[0] for said in player.heard if said.name == "subscribe")
         player.answer = honest
@@ -413,7 +413,7 @@ def test_a_called_waiter_asks_and_no_other(name: str) -> None:
         player.send(push(b"message", channel, channel + b" 1"))
         first.result(10)
         assert asks(player) == ["order:1", "order:2", "order:2", "order:1"]
-        assert colour.release(lease) is True
+        assert variant.release(lease) is True
 
 
 def asks(player: ScriptedMaster) -> list[str]:
@@ -426,10 +426,10 @@ def asks(player: ScriptedMaster) -> list[str]:
 @pytest.mark.usefixtures("no_fallback")
 def test_a_minority_that_calls_is_not_believed(name: str) -> None:
     players = [ScriptedMaster(held) for _ in range(3)]
-    with scripted(name, *players) as colour, ThreadPoolExecutor(1) as pool:
-        taker = pool.submit(colour.acquire, "order:1", wait=20.0)
+    with scripted(name, *players) as variant, ThreadPoolExecutor(1) as pool:
+        taker = pool.submit(variant.acquire, "order:1", wait=20.0)
         until(lambda: all(asks(player) for player in players), "everybody is asked")
-        until(lambda: not colour.inside(colour.links.owing), "everybody has answered")
+        until(lambda: not variant.inside(variant.links.owing), "everybody has answered")
         channel = next(said.keys[0] for said in players[0].heard if said.name == "subscribe")
         for player in players:
             player.answer = honest
@@ -438,9 +438,9 @@ def test_a_minority_that_calls_is_not_believed(name: str) -> None:
             players[0].send(called)
         # It has been read for sure once another round has come back behind it, from this master
         # too: two others decide the round.
-        colour.release(colour.acquire("order:2"))
+        variant.release(variant.acquire("order:2"))
         until(lambda: "order:2" in asks(players[0]), "it is asked")
-        until(lambda: not colour.inside(colour.links.owing), "it has answered")
+        until(lambda: not variant.inside(variant.links.owing), "it has answered")
         assert asks(players[0]) == ["order:1", "order:2"]
         players[1].send(called)
         taker.result(10)
@@ -449,9 +449,9 @@ def test_a_minority_that_calls_is_not_believed(name: str) -> None:
 @both
 def test_a_subscription_that_nobody_asked_for_drops_the_link(name: str) -> None:
     player = ScriptedMaster(lambda said: push(b"subscribe", b"x", 1) + honest(said))
-    with scripted(name, player) as colour:
+    with scripted(name, player) as variant:
         with pytest.raises(QuorumUnreachable, match="out of step"):
-            colour.acquire("order:1")
+            variant.acquire("order:1")
         assert player.ended.wait(5)
 
 
@@ -463,9 +463,9 @@ def test_a_reply_to_subscribe_that_is_no_push_drops_the_link(name: str) -> None:
         return honest(said)
 
     player = ScriptedMaster(as_in_resp2)
-    with scripted(name, player) as colour:
+    with scripted(name, player) as variant:
         with pytest.raises(QuorumUnreachable):
-            colour.acquire("order:1", wait=0.01)
+            variant.acquire("order:1", wait=0.01)
         assert player.ended.wait(5)
         assert asks(player) in ([], ["order:1"])
 
@@ -475,14 +475,14 @@ def test_a_reply_to_subscribe_that_is_no_push_drops_the_link(name: str) -> None:
 
 @pytest.mark.usefixtures("no_fallback")
 def test_threads_that_wait_read_for_those_that_work(masters: list[LocalMaster]) -> None:
-    with joined("threads", masters[:3]) as colour:
-        assert isinstance(colour, Threads)
-        lease = colour.acquire("order:1")
-        with waiters(colour, masters[:3], "A", "B", "C") as queue:
+    with joined("threads", masters[:3]) as variant:
+        assert isinstance(variant, Threads)
+        lease = variant.acquire("order:1")
+        with waiters(variant, masters[:3], "A", "B", "C") as queue:
             for turn in range(50):
-                other = colour.acquire(f"other:{turn}")
-                assert colour.release(other) is True
-            colour.release(lease)
+                other = variant.acquire(f"other:{turn}")
+                assert variant.release(other) is True
+            variant.release(lease)
             assert queue.ended() == ["A", "B", "C"]
 
 
@@ -494,13 +494,13 @@ def test_one_lock_passes_through_many_hands(name: str, masters: list[LocalMaster
 
     def take_turns(number: int) -> None:
         for _ in range(10):
-            lease: Lease = colour.acquire("order:1", wait=25.0)
+            lease: Lease = variant.acquire("order:1", wait=25.0)
             assert holding.acquire(blocking=False), "two hold it"
             turns.append(number)
             holding.release()
-            colour.release(lease)
+            variant.release(lease)
 
-    with joined(name, masters) as colour, ThreadPoolExecutor(6) as pool:
+    with joined(name, masters) as variant, ThreadPoolExecutor(6) as pool:
         for taker in [pool.submit(take_turns, number) for number in range(6)]:
             taker.result(25)
     assert sorted(turns) == sorted(list(range(6)) * 10)

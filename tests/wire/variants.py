@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 
-COLOURS = ("threads", "loop")
+VARIANTS = ("threads", "loop")
 HOLDER = '{"app":"tests"}'
 
 
@@ -69,7 +69,7 @@ def trust(master: LocalMaster, deployment: Deployment) -> None:
         client.execute_command("EVAL", script("join")[0], *arguments)
 
 
-class Colour(ABC):
+class Variant(ABC):
     """A backend as one of the drivers shows it; every call blocks until it is done."""
 
     def __init__(self, backend: RedisBackend) -> None:
@@ -100,7 +100,7 @@ class Colour(ABC):
     @property
     @abstractmethod
     def links(self) -> Links:
-        """The links of this colour."""
+        """The links of this variant."""
 
     def start(self) -> None:
         """Begin to connect, and wait until every master that answers is joined."""
@@ -152,7 +152,7 @@ class Colour(ABC):
         return self.links.owing()
 
 
-class Threads(Colour):
+class Threads(Variant):
     """The links that threads share."""
 
     def acquire(
@@ -178,7 +178,7 @@ class Threads(Colour):
         self.backend.close()
 
 
-class Loop(Colour):
+class Loop(Variant):
     """The links of a loop that runs in a thread of its own."""
 
     def __init__(self, backend: RedisBackend) -> None:
@@ -225,21 +225,21 @@ class Loop(Colour):
 
 
 @contextmanager
-def coloured(name: str, backend: RedisBackend) -> Iterator[Colour]:
-    """The backend in the colour of that name, closed afterwards."""
-    colour: Colour = Threads(backend) if name == "threads" else Loop(backend)
+def open_variant(name: str, backend: RedisBackend) -> Iterator[Variant]:
+    """The backend in the variant of that name, closed afterwards."""
+    variant: Variant = Threads(backend) if name == "threads" else Loop(backend)
     try:
-        yield colour
+        yield variant
     finally:
-        colour.close()
+        variant.close()
 
 
 @contextmanager
-def joined(name: str, masters: Sequence[LocalMaster], **settings: Any) -> Iterator[Colour]:
-    """A colour over these masters, or over the `urls` given for them, all of them joined."""
+def joined(name: str, masters: Sequence[LocalMaster], **settings: Any) -> Iterator[Variant]:
+    """A variant over these masters, or over the `urls` given for them, all of them joined."""
     urls = settings.pop("urls", None) or [master.url for master in masters]
-    with coloured(name, make_backend(urls, **settings)) as colour:
-        colour.start()
-        colour.wait_usable(len(masters))
-        colour.settle()
-        yield colour
+    with open_variant(name, make_backend(urls, **settings)) as variant:
+        variant.start()
+        variant.wait_usable(len(masters))
+        variant.settle()
+        yield variant
