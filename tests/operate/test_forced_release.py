@@ -1,4 +1,4 @@
-"""Freeing somebody else's lock: only the one that was shown, known to everybody, and on record."""
+"""Forced release: only of the lock that was shown, with a log line, a signal and a record."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def everywhere(masters: list[LocalMaster]) -> None:
     until(lambda: len(who_holds(R).locks[0].leading) == len(masters), what="on all masters")
 
 
-def test_the_lock_that_was_shown_is_freed_and_its_holder_learns_of_it(
+def test_the_lock_that_was_shown_is_released_and_its_holder_loses_it(
     masters: list[LocalMaster], caplog: Any
 ) -> None:
-    told: list[Freed] = []
+    received: list[Freed] = []
 
     def receive(sender: Any, freed: Freed, by: str, **_: Any) -> None:
-        told.append(freed)
+        received.append(freed)
         assert by == "root\\n@host"
 
     lock_force_released.connect(receive)
@@ -58,7 +58,7 @@ def test_the_lock_that_was_shown_is_freed_and_its_holder_learns_of_it(
     lock_force_released.disconnect(receive)
     assert freed.outcome is ReleaseOutcome.RELEASED
     assert list(freed.masters.values()) == ["released"] * 5
-    assert told == [freed]
+    assert received == [freed]
     line = next(r.getMessage() for r in caplog.records if "by force" in r.getMessage())
     assert "\n" not in line
     record = ForcedRelease.objects.get()
@@ -74,11 +74,11 @@ def test_the_lock_that_was_shown_is_freed_and_its_holder_learns_of_it(
     nothing_left(masters)
     with pytest.raises(LockLost):
         held.extend()
-    with lock(R) as anew:  # the token does not come back, and the fence goes on
-        assert anew.fence > fence
+    with lock(R) as second:  # the token does not come back, and the fence grows
+        assert second.fence > fence
 
 
-def test_a_lock_taken_anew_in_between_survives(masters: list[LocalMaster]) -> None:
+def test_a_lock_that_was_acquired_since_survives(masters: list[LocalMaster]) -> None:
     with lock(R) as first:
         shown = first.fingerprint
     with lock(R) as second:
@@ -107,7 +107,7 @@ def test_too_few_masters(masters: list[LocalMaster]) -> None:
             master.resume()
 
 
-def test_another_clients_lock_of_any_bytes_can_be_freed(masters: list[LocalMaster]) -> None:
+def test_a_foreign_lock_of_any_bytes_can_be_released(masters: list[LocalMaster]) -> None:
     for master in masters:
         with master.client() as client:
             client.set(f"redlock:lock:{R}", b"\xff\x00 theirs")
@@ -117,7 +117,9 @@ def test_another_clients_lock_of_any_bytes_can_be_freed(masters: list[LocalMaste
     nothing_left(masters)
 
 
-def test_every_holder_of_a_split_vote_goes_by_force(masters: list[LocalMaster]) -> None:
+def test_without_a_fingerprint_every_holder_of_a_split_vote_is_released(
+    masters: list[LocalMaster],
+) -> None:
     for number, master in enumerate(masters):
         with master.client() as client:
             client.set(f"redlock:lock:{R}", f"{'abcde'[number] * 32} {{}}")

@@ -1,4 +1,4 @@
-"""Who holds what, seen on five real masters: all up, one hung, all down."""
+"""Inspection of five real masters: all up, one hung, all down."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _on_real_masters(masters: list[LocalMaster], settings: Settings) -> None:
 
 
 def put(masters: list[LocalMaster], resource: str, value: str = VALUE, ttl: int = 60_000) -> None:
-    """Set a lock as a client would, without one."""
+    """Write a lock to these masters as an acquire would, without a client."""
     for master in masters:
         with master.client() as client:
             seconds, micros = client.time()
@@ -51,7 +51,7 @@ def only(**asked: Any) -> Any:
     return holding
 
 
-def test_a_held_lock_is_seen_with_its_holder_and_its_time(masters: list[LocalMaster]) -> None:
+def test_a_held_lock_is_listed_with_its_holder_and_ttl(masters: list[LocalMaster]) -> None:
     with lock("order:1", ttl=30, holder={"path": "/orders/1/pay/", "user": "7"}) as held:
         until(lambda: len(only().leading) == 5, what="all five have it")
         seen = only()
@@ -86,7 +86,7 @@ def test_the_states(masters: list[LocalMaster]) -> None:
     assert only(state=HoldingState.FOREIGN).resource == "theirs"
 
 
-def test_another_clients_lock_without_expiry_is_shown_once_it_contends(
+def test_a_foreign_lock_without_expiry_is_listed_once_it_contends(
     masters: list[LocalMaster],
 ) -> None:
     for master in masters:
@@ -94,7 +94,7 @@ def test_another_clients_lock_without_expiry_is_shown_once_it_contends(
             client.set("redlock:lock:order:9", "theirs")
     assert not held_locks().locks
     assert only(scan=True).state is HoldingState.FOREIGN
-    assert only(search="order:9").ttl is None  # the very name is asked for, index or not
+    assert only(search="order:9").ttl is None  # the exact name is read, listed in the index or not
     assert not lock("order:9").locked
     with pytest.raises(Exception, match="held"):
         lock("order:9").acquire()
@@ -116,7 +116,7 @@ def test_pages_are_in_order_and_complete(masters: list[LocalMaster]) -> None:
     assert [holding.resource for holding in last] == ["n:00", "n:01"]
 
 
-def test_a_search_takes_every_character_as_it_is(masters: list[LocalMaster]) -> None:
+def test_a_search_is_literal(masters: list[LocalMaster]) -> None:
     put(masters, "order:1")
     put(masters, "order:21")
     put(masters, "user:1")
@@ -126,7 +126,7 @@ def test_a_search_takes_every_character_as_it_is(masters: list[LocalMaster]) -> 
         assert not held_locks(search=glob).locks
 
 
-def test_a_hung_master_is_told_of_and_costs_half_a_second(masters: list[LocalMaster]) -> None:
+def test_a_hung_master_is_reported_and_costs_one_timeout(masters: list[LocalMaster]) -> None:
     put(masters, "order:1")
     masters[4].pause()
     began = time.monotonic()
@@ -138,14 +138,16 @@ def test_a_hung_master_is_told_of_and_costs_half_a_second(masters: list[LocalMas
     assert len(page.locks[0].leading) == 4
 
 
-def test_what_may_be_held_by_the_silent_ones_is_unclear(masters: list[LocalMaster]) -> None:
+def test_a_lock_that_silent_masters_may_hold_is_unclear(masters: list[LocalMaster]) -> None:
     put(masters[:2], "order:1")
     for master in masters[3:]:
         master.kill()
     assert only().state is HoldingState.UNCLEAR
 
 
-def test_with_every_master_down_the_page_is_empty_and_says_so(masters: list[LocalMaster]) -> None:
+def test_with_all_masters_down_the_page_is_empty_and_all_are_silent(
+    masters: list[LocalMaster],
+) -> None:
     for master in masters:
         master.kill()
     page = held_locks(search="order:1")
@@ -162,7 +164,7 @@ def test_who_holds_some_resources(masters: list[LocalMaster]) -> None:
         who_holds("order 1")
 
 
-def test_a_loop_is_not_held_up() -> None:
+def test_inspection_is_refused_in_a_running_loop() -> None:
     import asyncio
 
     from django.core.exceptions import SynchronousOnlyOperation
@@ -174,7 +176,7 @@ def test_a_loop_is_not_held_up() -> None:
     asyncio.run(page())
 
 
-def test_the_masters_say_how_they_are(masters: list[LocalMaster]) -> None:
+def test_master_status_reports_faults_and_health(masters: list[LocalMaster]) -> None:
     put(masters, "order:1")
     with masters[1].client() as client:
         client.config_set("maxmemory-policy", "allkeys-lru")
@@ -196,7 +198,7 @@ def test_the_masters_say_how_they_are(masters: list[LocalMaster]) -> None:
     assert abs(health.offset) < 0.5
 
 
-def test_the_memory_backend_shows_the_same(settings: Settings) -> None:
+def test_the_memory_backend_is_inspected_the_same_way(settings: Settings) -> None:
     settings.REDLOCK = {
         "default": {
             "BACKEND": "redlock_django.backends.memory.MemoryBackend",
