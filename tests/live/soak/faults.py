@@ -1,4 +1,4 @@
-"""What goes wrong in a soak, one thing every two seconds, and how it ends again."""
+"""The faults of a soak: every two seconds one begins, and most end later."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from itertools import count
 
 from redlock_django.testing.masters import LocalMaster
 from redlock_django.wire.clock import clock
-from tests.live.soak.crew import Crew
+from tests.live.soak.processes import Workers
 from tests.live.soak.worker import TTL
 
 
 class Faults:
-    """Faults drawn by chance and their ends; `counts` says how many there were of each kind.
+    """Random faults and their ends; `counts` counts them by kind.
 
-    Nothing keeps a majority of the masters up: without one nobody is granted, which is right.
-    `forgetful`: masters are restarted at once, and nothing else.
+    A majority of the masters may be down: then no lock is granted, which is correct. `forgetful`:
+    the only fault is that masters are restarted at once.
     """
 
     def __init__(
         self,
-        crew: Crew,
+        workers: Workers,
         masters: Sequence[LocalMaster],
-        chance: random.Random,
+        rng: random.Random,
         every: float,
         forgetful: bool,
     ) -> None:
         self.counts: Counter[str] = Counter()
-        self._crew = crew
+        self._workers = workers
         self._masters = masters
-        self._chance = chance
+        self._rng = rng
         self._every = every
         self._kinds: list[Callable[[], None]] = [
             self._kill_master,
@@ -48,17 +48,17 @@ class Faults:
         self._due: list[tuple[float, int, Callable[[], None]]] = []
         self._in(every, self._next)
 
-    def left(self) -> float:
-        """Seconds until something is to be done."""
+    def delay(self) -> float:
+        """Return the seconds until the next fault begins or ends."""
         return max(0.0, self._due[0][0] - clock())
 
     def step(self) -> None:
-        """Do what is due."""
-        while self._due and not self.left():
+        """Begin and end the faults that are due."""
+        while self._due and not self.delay():
             heapq.heappop(self._due)[2]()
 
     def end(self) -> None:
-        """Mend everything."""
+        """End all faults."""
         for _, _, end in sorted(self._due):
             if end != self._next:
                 end()
@@ -68,41 +68,41 @@ class Faults:
         heapq.heappush(self._due, (clock() + seconds, next(self._order), what))
 
     def _next(self) -> None:
-        self._chance.choice(self._kinds)()
-        self._in(self._every * self._chance.uniform(0.75, 1.25), self._next)
+        self._rng.choice(self._kinds)()
+        self._in(self._every * self._rng.uniform(0.75, 1.25), self._next)
 
-    def _a_master(self) -> LocalMaster | None:
+    def _pick_master(self) -> LocalMaster | None:
         up = [master for master in self._masters if master.alive and not master.paused]
-        return self._chance.choice(up) if up else None
+        return self._rng.choice(up) if up else None
 
     def _kill_master(self) -> None:
-        if master := self._a_master():
+        if master := self._pick_master():
             self.counts["masters killed, started again later"] += 1
             master.kill()
-            self._in(self._chance.uniform(0.5, 3), master.start)
+            self._in(self._rng.uniform(0.5, 3), master.start)
 
     def _restart_master(self) -> None:
-        if master := self._a_master():
+        if master := self._pick_master():
             self.counts["masters killed, started again at once"] += 1
             master.restart()
 
     def _stop_master(self) -> None:
-        if master := self._a_master():
+        if master := self._pick_master():
             self.counts["masters stopped (SIGSTOP)"] += 1
             master.pause()
-            self._in(self._chance.uniform(0.2, 3), master.resume)
+            self._in(self._rng.uniform(0.2, 3), master.resume)
 
     def _pause_worker(self) -> None:
-        if awake := [member for member in self._crew.working if not member.stopped]:
+        if awake := [worker for worker in self._workers.running if not worker.stopped]:
             self.counts["workers stopped for twice the TTL (SIGSTOP)"] += 1
-            # One that has read and not written yet, as far as it has said.
-            reading = [m for m in awake if m.said and m.said[-1].what in ("granted", "renewed")]
-            member = self._chance.choice(reading or awake)
-            member.stop()
-            self._in(2 * TTL, member.resume)
+            # Prefer a worker that, by its last event, may have read and not written yet.
+            reading = [w for w in awake if w.events and w.events[-1].what in ("granted", "renewed")]
+            worker = self._rng.choice(reading or awake)
+            worker.stop()
+            self._in(2 * TTL, worker.resume)
 
     def _kill_worker(self) -> None:
-        if awake := [member for member in self._crew.working if not member.stopped]:
+        if awake := [worker for worker in self._workers.running if not worker.stopped]:
             self.counts["workers killed (SIGKILL)"] += 1
-            self._crew.kill(self._chance.choice(awake))
-            self._crew.hire()
+            self._workers.kill(self._rng.choice(awake))
+            self._workers.start()

@@ -1,21 +1,21 @@
-"""Is what real workers saw of a lock what a fenced mutex with leases would have shown them?
+"""A checker: could a correct fenced mutex with leases have produced this history of a lock?
 
-A history is linearizable if every grant can be given one moment between its asking and its
-answer such that, in the order of these moments, each grant comes after the end of the lease
-before it and has a higher fence. To find such moments one has to search, in general (Wing and
-Gong; Lowe), because nobody knows the order. Here everybody does: the specification allows no other
-order of the grants than that of their fences. So they are sorted once, each is put at the
-earliest moment that is left to it, and the history is right exactly if that moment is not after
-its answer. `test_history.py` compares this with the search.
+A history is linearizable if every grant can be assigned a moment between its request and its
+reply such that, in the order of these moments, each grant comes after the end of the previous
+lease and has a higher fence. In general such moments have to be searched for (Wing and Gong;
+Lowe), because the order is unknown. Here it is known: the specification allows only the order of
+the fences. So the grants are sorted once, each is assigned the earliest possible moment, and the
+history is correct exactly if no such moment is after its reply. `test_history.py` compares this
+with the search.
 
-An unknown outcome (a worker that was killed before it was answered) needs no search either: if it
-was a grant, its fence was seen by nobody, and its lease may have ended at any later moment, so the
-history without it is right whenever the one with it is.
+An unknown outcome (a worker was killed before its reply) needs no search either: if it was a
+grant, no worker saw its fence, and its lease may have ended at any later moment. So the history
+without it is correct whenever the history with it is.
 
-A lease is held from its answer until its release was asked for, or until its deadline by its
-worker's own clock. All workers share that clock (CLOCK_BOOTTIME, which the leases are measured
-by: CLOCK_MONOTONIC plus the time the machine slept). Who is stopped beyond the deadline and then
-goes on does not hold the lock, whatever it believes; what it writes, the register must refuse.
+A lease is held from its reply until its release is requested, or until its deadline by its
+worker's clock. All workers share that clock (CLOCK_BOOTTIME, by which leases are measured:
+CLOCK_MONOTONIC plus the time for which the machine was suspended). A worker that is stopped beyond
+its deadline and then continues does not hold the lock; the register must refuse its writes.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from typing import NamedTuple
 
 
 class Event(NamedTuple):
-    """What a worker did or was told, in the order in which it says so.
+    """One step of a worker, in the order in which the worker reports its steps.
 
     `what` is "acquire", "granted", "refused", "renew", "renewed", "lost", "release", "released",
-    or about the register "write", "wrote", "rejected". A renewal made in the
-    background is only ever "renewed". Questions are told before they are asked, answers after they
-    are there. `until` is the lease's deadline, `entry` what is written.
+    or for the register "write", "wrote", "rejected". A renewal in the background is reported only
+    as "renewed". A request is reported before it is sent, a reply after it has arrived. `until` is
+    the deadline of the lease, `entry` the entry that is written.
     """
 
     worker: str
@@ -46,9 +46,9 @@ class Event(NamedTuple):
 
 
 class Write(NamedTuple):
-    """What the register saw, in its own order: `entry`, written by who had read `after`.
+    """A write in the order of the register: `entry`, by a worker that had read the entry `after`.
 
-    `stood` is what really stood there. A claim has no entry.
+    `stood` is the entry that the register really had. A claim has no entry.
     """
 
     resource: str
@@ -59,8 +59,8 @@ class Write(NamedTuple):
 
 
 @dataclass
-class HeldLease:
-    """One grant and what became of it; moments are seconds of the common clock."""
+class ObservedLease:
+    """A grant and the end of its lease; moments are seconds of the common clock."""
 
     worker: str
     resource: str
@@ -72,108 +72,108 @@ class HeldLease:
 
     @property
     def ended(self) -> float:
-        """From when on somebody else may hold the resource."""
+        """The moment from which another worker may hold the resource."""
         return min(self.until, self.released)
 
     def __str__(self) -> str:
         return f"{self.resource}, fence {self.fence}, worker {self.worker}"
 
 
-def holds(events: Iterable[Event]) -> tuple[list[HeldLease], list[str]]:
-    """Every hold in a history, and what no worker can have seen.
+def observed_leases(events: Iterable[Event]) -> tuple[list[ObservedLease], list[str]]:
+    """Return every lease in a history, and an error for each impossible event.
 
-    Each worker does one thing after the other.
+    Each worker does one step after the other.
     """
-    found: list[HeldLease] = []
+    found: list[ObservedLease] = []
     wrong: list[str] = []
-    asked: dict[str, Event] = {}  # by worker: the acquire or renewal that is not answered yet
-    held: dict[str, HeldLease] = {}
+    asked: dict[str, Event] = {}  # by worker: the acquire or renewal without a reply yet
+    held: dict[str, ObservedLease] = {}
     now: dict[str, float] = {}
     for event in events:
         worker, what = event.worker, event.what
         if event.at < now.get(worker, -math.inf):
-            wrong.append(f"{event}: before the event in front of it")
+            wrong.append(f"{event}: earlier than the event before it")
         now[worker] = event.at
-        hold = held.get(worker)
+        lease = held.get(worker)
         if what == "acquire":
             asked[worker] = event
         elif what == "granted":
             question = asked.pop(worker, None)
             if question is None or question.resource != event.resource:
-                wrong.append(f"{event}: granted without having asked")
+                wrong.append(f"{event}: granted without a request")
                 continue
-            held[worker] = hold = HeldLease(
+            held[worker] = lease = ObservedLease(
                 worker, event.resource, event.fence, question.at, event.at, event.until
             )
-            found.append(hold)
+            found.append(lease)
         elif what == "renew":
             asked[worker] = event
         elif what == "renewed":
             question = asked.pop(worker, event)
-            if hold is None or hold.released < math.inf:
-                wrong.append(f"{event}: renewed what was not held")
-            elif question.what == "renew" and question.at > hold.until:
-                wrong.append(f"{event}: asked for after the deadline, {hold.until}")
-            elif event.until < hold.until:
-                wrong.append(f"{event}: shortened, from {hold.until}")
+            if lease is None or lease.released < math.inf:
+                wrong.append(f"{event}: renewed without a held lease")
+            elif question.what == "renew" and question.at > lease.until:
+                wrong.append(f"{event}: requested after the deadline, {lease.until}")
+            elif event.until < lease.until:
+                wrong.append(f"{event}: shortened, from {lease.until}")
             else:
-                hold.until = event.until
-        elif what == "lost" and hold is not None:
+                lease.until = event.until
+        elif what == "lost" and lease is not None:
             asked.pop(worker, None)
-            hold.until = min(hold.until, event.at)
-        elif what == "release" and hold is not None:
-            hold.released = event.at
+            lease.until = min(lease.until, event.at)
+        elif what == "release" and lease is not None:
+            lease.released = event.at
         elif what == "refused":
             asked.pop(worker, None)
     return found, wrong
 
 
-def broken_order(found: Iterable[HeldLease]) -> list[str]:
-    """The grants that no fenced mutex could have given at any moment between question and answer.
+def broken_order(found: Iterable[ObservedLease]) -> list[str]:
+    """Return an error for each grant that no fenced mutex could have made.
 
-    Linear after the sorting: the module's docstring says why.
+    Takes linear time after the sorting: see the docstring of the module.
     """
-    by_resource: dict[str, list[HeldLease]] = defaultdict(list)
-    for hold in found:
-        by_resource[hold.resource].append(hold)
+    by_resource: dict[str, list[ObservedLease]] = defaultdict(list)
+    for lease in found:
+        by_resource[lease.resource].append(lease)
     wrong = []
     for every in by_resource.values():
-        every.sort(key=lambda hold: hold.fence)
+        every.sort(key=lambda lease: lease.fence)
         last = latest = longest = every[0]
-        for hold in every[1:]:
-            if hold.fence == last.fence:
-                wrong.append(f"{hold}: the fence was granted before, to worker {last.worker}")
-            elif hold.granted < latest.asked:
-                wrong.append(f"{hold}: granted before fence {latest.fence} was asked for")
-            elif hold.granted < longest.ended:
+        for lease in every[1:]:
+            if lease.fence == last.fence:
+                wrong.append(f"{lease}: the fence was granted before, to worker {last.worker}")
+            elif lease.granted < latest.asked:
+                wrong.append(f"{lease}: granted before fence {latest.fence} was requested")
+            elif lease.granted < longest.ended:
                 wrong.append(
-                    f"{hold}: granted {longest.ended - hold.granted:.6f} s before the lease of "
+                    f"{lease}: granted {longest.ended - lease.granted:.6f} s before the lease of "
                     f"{longest} ended"
                 )
-            last = hold
-            latest = max(latest, hold, key=lambda one: one.asked)
-            longest = max(longest, hold, key=lambda one: one.ended)
+            last = lease
+            latest = max(latest, lease, key=lambda one: one.asked)
+            longest = max(longest, lease, key=lambda one: one.ended)
     return wrong
 
 
-def broken_fences(writes: Iterable[Write], found: Iterable[HeldLease]) -> list[str]:
-    """The writes that a register accepted under a fence lower than one before, or nobody's."""
-    granted = {(hold.resource, hold.fence) for hold in found}
+def broken_fences(writes: Iterable[Write], found: Iterable[ObservedLease]) -> list[str]:
+    """Return an error for each accepted write with a fence that is too low or was never granted."""
+    granted = {(lease.resource, lease.fence) for lease in found}
     highest: dict[str, int] = defaultdict(int)
     wrong = []
     for write in writes:
         if write.fence < highest[write.resource]:
             wrong.append(f"{write}: accepted after fence {highest[write.resource]}")
         elif (write.resource, write.fence) not in granted:
-            wrong.append(f"{write}: nobody was granted that fence")
+            wrong.append(f"{write}: that fence was never granted")
         highest[write.resource] = max(highest[write.resource], write.fence)
     return wrong
 
 
 def lost_updates(writes: Sequence[Write], events: Iterable[Event] = ()) -> list[str]:
-    """The entries that a register had, or said it had, and that its last state does not build on.
+    """Return the entries that were written, or reported as written, and are lost.
 
-    Each entry names the one it was appended to, so the last one leads to all that are kept.
+    Each entry names the entry it was appended to, so the last one leads to all that are kept.
     """
     after: dict[str, str] = {}
     last: dict[str, str] = {}
@@ -186,22 +186,22 @@ def lost_updates(writes: Sequence[Write], events: Iterable[Event] = ()) -> list[
         while entry in after and entry not in kept:
             kept.add(entry)
             entry = after[entry]
-    told = {event.entry: None for event in events if event.what == "wrote"}
-    return [entry for entry in {**after, **told} if entry not in kept]
+    reported = {event.entry: None for event in events if event.what == "wrote"}
+    return [entry for entry in {**after, **reported} if entry not in kept]
 
 
-def overslept(found: Iterable[HeldLease]) -> tuple[int, int]:
-    """How many holders went on beyond their deadline, and how many of them met a newer holder.
+def late_holders(found: Iterable[ObservedLease]) -> tuple[int, int]:
+    """Return how many holders continued after their deadline, and how many met a newer holder.
 
-    Only those that came back to release are counted: a killed one believes nothing.
+    Only holders that released later are counted, not workers that were killed.
     """
-    late = [hold for hold in found if hold.until < hold.released < math.inf]
-    every: dict[str, list[HeldLease]] = defaultdict(list)
-    for hold in found:
-        every[hold.resource].append(hold)
+    late = [lease for lease in found if lease.until < lease.released < math.inf]
+    every: dict[str, list[ObservedLease]] = defaultdict(list)
+    for lease in found:
+        every[lease.resource].append(lease)
     met = [
-        hold
-        for hold in late
-        if any(hold.fence < o.fence and o.granted < hold.released for o in every[hold.resource])
+        lease
+        for lease in late
+        if any(lease.fence < o.fence and o.granted < lease.released for o in every[lease.resource])
     ]
     return len(late), len(met)

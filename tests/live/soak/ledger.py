@@ -1,4 +1,4 @@
-"""What the registers saw: their tables, and the log that the database itself keeps."""
+"""The tables of the registers, and the log of writes that the database keeps."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tests.live.soak.history import Write
 if TYPE_CHECKING:
     import psycopg
 
-# The log is written by the database itself, in the order in which the row really changed: a
-# trigger runs while its row is locked, and what is rolled back leaves it too.
+# The database writes the log in the order in which the row really changed: a trigger runs while its
+# row is locked, and a rollback removes its entry from the log, too.
 _SCHEMA = """
 DROP TABLE IF EXISTS soak_register, soak_write;
 CREATE TABLE soak_register (
@@ -33,7 +33,7 @@ CREATE TRIGGER soak_saw AFTER UPDATE ON soak_register FOR EACH ROW EXECUTE FUNCT
 
 
 def connect(database: dict[str, Any]) -> psycopg.Connection[tuple[Any, ...]]:
-    """Open a connection to the database of an entry of DATABASES."""
+    """Return a connection to the database of an entry of DATABASES."""
     import psycopg
 
     where = {"host": "HOST", "port": "PORT", "user": "USER", "dbname": "NAME"}
@@ -43,7 +43,7 @@ def connect(database: dict[str, Any]) -> psycopg.Connection[tuple[Any, ...]]:
 
 
 def make(database: dict[str, Any], names: list[str]) -> None:
-    """Make empty registers of these names, and forget all there were."""
+    """Create empty registers with these names, and delete all others."""
     with connect(database) as connection:
         connection.execute(_SCHEMA.encode())
         for name in names:
@@ -51,7 +51,7 @@ def make(database: dict[str, Any], names: list[str]) -> None:
 
 
 def seen(database: dict[str, Any], names: list[str]) -> tuple[list[Write], int]:
-    """Every write to these registers in its order, and the sum of their values."""
+    """Return every write to these registers, in order, and the sum of their values."""
     with connect(database) as connection:
         rows = connection.execute(
             "SELECT name, entry, after, stood, fence FROM soak_write WHERE name = ANY(%s) "

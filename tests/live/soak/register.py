@@ -8,7 +8,7 @@ from redlock_django.fenced import FencedModel
 
 
 class Register(FencedModel):
-    """A number, and a list of entries of which each names the one before it."""
+    """A number, and a list of entries, each of which names the previous one."""
 
     name = models.TextField(primary_key=True)
     value = models.IntegerField(default=0)

@@ -1,4 +1,4 @@
-"""What a soak has shown: which promises were broken, and how much was tried."""
+"""The result of a soak: the broken promises, and the numbers of steps and faults."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from tests.live.soak.history import (
     Write,
     broken_fences,
     broken_order,
-    holds,
+    late_holders,
     lost_updates,
-    overslept,
+    observed_leases,
 )
 
 
 @dataclass
 class Report:
-    """A run: its history, what the registers saw, and the sum of their values at the end."""
+    """A run: its history, the writes to the registers, and the sum of their values at the end."""
 
     fenced: bool
     seconds: float
@@ -28,44 +28,44 @@ class Report:
     total: int
 
     def __post_init__(self) -> None:
-        self.holds, self.impossible = holds(self.events)
+        self.leases, self.impossible = observed_leases(self.events)
         self.lost = lost_updates(self.writes, self.events)
-        self.out_of_turn = broken_fences(self.writes, self.holds)
+        self.out_of_turn = broken_fences(self.writes, self.leases)
 
     def broken(self) -> list[str]:
-        """Every promise that was broken; without fencing: also that the soak has no teeth."""
-        wrong = self.impossible + broken_order(self.holds)
+        """Return an error for each broken promise; without fencing, also if no update was lost."""
+        wrong = self.impossible + broken_order(self.leases)
         if self.fenced:
             wrong += self.out_of_turn
             wrong += [f"lost update: {entry}" for entry in self.lost]
         elif not self.lost:
-            wrong.append("no update was lost without fencing: this soak would not tell")
+            wrong.append("no update was lost without fencing: this soak could not have found any")
         appended = {write.entry for write in self.writes} | {
             event.entry for event in self.events if event.what == "wrote"
         }
         kept = len(appended - {""}) - len(self.lost)
         if kept != self.total:
-            wrong.append(f"{kept} entries are kept, and the registers say {self.total}")
+            wrong.append(f"{kept} entries are kept, and the registers count {self.total}")
         return wrong
 
     def rows(self) -> dict[str, str]:
-        """The numbers, by what they count."""
-        said = Counter(event.what for event in self.events)
-        # A claim that is refused has no entry.
-        late, met = overslept(self.holds)
-        unknown = said["acquire"] - said["granted"] - said["refused"]
+        """Return the numbers with their labels."""
+        counts = Counter(event.what for event in self.events)
+        # A refused claim has no entry.
+        late, met = late_holders(self.leases)
+        unknown = counts["acquire"] - counts["granted"] - counts["refused"]
         return {
             "seconds": f"{self.seconds:.0f}",
-            "grants": f"{len(self.holds):,}",
-            "refusals": f"{said['refused']:,}",
+            "grants": f"{len(self.leases):,}",
+            "refusals": f"{counts['refused']:,}",
             "acquires of unknown outcome": f"{unknown:,}",
             "writes": f"{sum(bool(write.entry) for write in self.writes):,}",
             "faults": f"{sum(self.faults.values()):,}",
             **{f"— {kind}": f"{times:,}" for kind, times in sorted(self.faults.items())},
-            "holders that went on beyond their deadline": f"{late:,}",
+            "holders that continued after their deadline": f"{late:,}",
             "— while a newer one held or had held": f"{met:,}",
-            "leases that overlapped before a deadline": f"{len(broken_order(self.holds)):,}",
-            "late writes and claims refused": f"{said['rejected']:,}",
+            "leases that overlapped before a deadline": f"{len(broken_order(self.leases)):,}",
+            "late writes and claims refused": f"{counts['rejected']:,}",
             "writes accepted after a higher fence": f"{len(self.out_of_turn):,}",
             "lost updates": f"{len(self.lost):,}",
         }

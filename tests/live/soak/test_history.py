@@ -1,4 +1,4 @@
-"""The checker of histories lets right ones through and no wrong one, as a full search does."""
+"""The checker of histories accepts correct ones and no wrong one, as a full search does."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 
 from tests.live.soak.history import (
     Event,
-    HeldLease,
+    ObservedLease,
     Write,
     broken_fences,
     broken_order,
-    holds,
+    late_holders,
     lost_updates,
-    overslept,
+    observed_leases,
 )
 
 A_STAYS = "a acquire 0 | a granted 1 fence=5 until=11"
@@ -25,27 +25,27 @@ C_HOLDS = "c acquire 2 | c granted 5 fence=7 until=13"
 
 
 def history(text: str) -> list[Event]:
-    """Read "worker what at name=value ... | ..."; the resource is r where none is named."""
+    """Parse "worker what at name=value ... | ..."; the resource is r if none is named."""
     events = []
     for line in text.split("|"):
         worker, what, at, *rest = line.split()
-        said = dict(one.split("=") for one in rest)
+        values = dict(one.split("=") for one in rest)
         events.append(
             Event(
                 worker,
                 what,
                 float(at),
-                said.get("resource", "r"),
-                int(said.get("fence", 0)),
-                float(said.get("until", 0)),
-                said.get("entry", ""),
+                values.get("resource", "r"),
+                int(values.get("fence", 0)),
+                float(values.get("until", 0)),
+                values.get("entry", ""),
             )
         )
     return events
 
 
 def broken(text: str) -> list[str]:
-    found, wrong = holds(history(text))
+    found, wrong = observed_leases(history(text))
     return wrong + broken_order(found)
 
 
@@ -53,13 +53,13 @@ def broken(text: str) -> list[str]:
     "rest",
     [
         "b acquire 5 | b granted 6 fence=6 until=16",
-        # Asked long before, granted between the release's question and its answer.
+        # Requested much earlier, granted between the request of the release and its reply.
         "b acquire 0 | b granted 4 fence=6 until=14",
-        # Held at the same time, of something else.
+        # A lease of another resource, held at the same time.
         "b acquire 1 resource=s | b granted 2 fence=5 until=12 resource=s",
-        # Of two that asked at once either may be first.
+        # Of two simultaneous requests either may be granted first.
         "b acquire 0 | b granted 0.5 fence=4 until=0.75",
-        # Nobody knows whether it was granted, and nobody saw its fence.
+        # It is unknown whether this one was granted, and no worker saw its fence.
         "b acquire 2",
         "b acquire 2 | b refused 3",
     ],
@@ -79,7 +79,7 @@ def test_a_renewed_lease_is_held_longer() -> None:
     b_holds = "b acquire 2 | b granted {} fence=6 until=40"
     assert broken(f"{text} | {b_holds.format(19)}") == []
     assert broken(f"{text} | {b_holds.format(17)}") != []
-    # One that is not answered promises nothing beyond the deadline before.
+    # A renewal without a reply guarantees nothing beyond the previous deadline.
     unknown = f"{A_STAYS} | a renew 8"
     assert broken(f"{unknown} | {b_holds.format(12)}") == []
 
@@ -94,28 +94,28 @@ def test_a_lost_lease_is_held_until_its_worker_learns_of_it() -> None:
     ("text", "why"),
     [
         (f"{A_HOLDS} | b acquire 5 | b granted 6 fence=5 until=16", "was granted before"),
-        (f"{A_HOLDS} | b acquire 5 | b granted 6 fence=4 until=16", "before fence 4 was asked for"),
+        (f"{A_HOLDS} | b acquire 5 | b granted 6 fence=4 until=16", "before fence 4 was requested"),
         (f"{A_HOLDS} | b acquire 2 | b granted 3 fence=6 until=13", "1.000000 s before the lease"),
-        # Before the deadline of one that was killed, too.
+        # Also before the deadline of a worker that was killed.
         (
             f"{A_STAYS} | b acquire 2 | b granted 9 fence=6 until=19",
             "2.000000 s before the lease",
         ),
-        # The lower fence begins to hold while the higher one does.
+        # The lower fence is granted while the higher one is held.
         (
             f"a acquire 0 | a granted 9 fence=5 until=20 | {C_HOLDS}",
             "before the lease",
         ),
-        # Not only against the grant just before.
+        # The conflict need not be with the previous grant.
         (
             f"{A_STAYS} | b acquire 2 | b granted 3 fence=6 until=4 | {C_HOLDS}",
             "fence 7, worker c: granted 6.000000 s before the lease of r, fence 5, worker a ended",
         ),
-        (f"b acquire 9 | b granted 10 fence=4 until=20 | {A_HOLDS}", "was asked for"),
-        ("a granted 1 fence=5 until=11", "without having asked"),
-        ("a acquire 0 resource=s | a granted 1 fence=5 until=11", "without having asked"),
-        ("a renewed 1 until=11", "renewed what was not held"),
-        (f"{A_HOLDS} | a renew 6 | a renewed 7 until=17", "renewed what was not held"),
+        (f"b acquire 9 | b granted 10 fence=4 until=20 | {A_HOLDS}", "was requested"),
+        ("a granted 1 fence=5 until=11", "without a request"),
+        ("a acquire 0 resource=s | a granted 1 fence=5 until=11", "without a request"),
+        ("a renewed 1 until=11", "renewed without a held lease"),
+        (f"{A_HOLDS} | a renew 6 | a renewed 7 until=17", "renewed without a held lease"),
         (
             f"{A_STAYS} | a renew 12 | a renewed 13 until=22",
             "after the deadline",
@@ -124,17 +124,17 @@ def test_a_lost_lease_is_held_until_its_worker_learns_of_it() -> None:
             f"{A_STAYS} | a renew 2 | a renewed 3 until=10",
             "shortened",
         ),
-        ("a acquire 2 | a granted 1 fence=5 until=11", "before the event in front of it"),
+        ("a acquire 2 | a granted 1 fence=5 until=11", "earlier than the event before it"),
     ],
 )
 def test_wrong_histories(text: str, why: str) -> None:
     assert why in "\n".join(broken(text))
 
 
-def searched(found: list[HeldLease]) -> bool:
-    """Wing and Gong's way: try every order of the grants, and every whole moment for each."""
+def searched(found: list[ObservedLease]) -> bool:
+    """Search as Wing and Gong do: try every order of the grants, with every integer moment."""
 
-    def fits(order: tuple[HeldLease, ...], fence: int, free: float) -> bool:
+    def fits(order: tuple[ObservedLease, ...], fence: int, free: float) -> bool:
         if not order:
             return True
         first, *rest = order
@@ -148,28 +148,28 @@ def searched(found: list[HeldLease]) -> bool:
 
 
 def test_it_agrees_with_a_full_search() -> None:
-    chance = random.Random(7)
-    said = []
+    rng = random.Random(7)
+    correct = []
     for _ in range(3000):
         found = []
-        for number in range(chance.randint(2, 4)):
-            asked = chance.randint(0, 12)
-            granted = asked + chance.randint(0, 4)
-            # Mostly in order, else hardly any history would be right.
-            fence = asked + granted + 1 if chance.random() < 0.6 else chance.randint(1, 20)
-            # Who is stopped may be answered when its lease is over. No deadline is trusted.
-            until = asked + chance.randint(-4, 8)
-            found.append(HeldLease(str(number), "r", fence, asked, granted, until))
-            if chance.random() < 0.5:
-                found[-1].released = granted + chance.randint(0, 6)
+        for number in range(rng.randint(2, 4)):
+            asked = rng.randint(0, 12)
+            granted = asked + rng.randint(0, 4)
+            # Mostly in order: otherwise hardly any history would be correct.
+            fence = asked + granted + 1 if rng.random() < 0.6 else rng.randint(1, 20)
+            # A stopped worker may get its reply after the end of its lease.
+            until = asked + rng.randint(-4, 8)
+            found.append(ObservedLease(str(number), "r", fence, asked, granted, until))
+            if rng.random() < 0.5:
+                found[-1].released = granted + rng.randint(0, 6)
         right = searched(found)
         assert (not broken_order(found)) is right, found
-        said.append(right)
-    assert 300 < sum(said) < 2700
+        correct.append(right)
+    assert 300 < sum(correct) < 2700
 
 
 def test_a_register_that_accepted_a_late_holder() -> None:
-    found, _ = holds(
+    found, _ = observed_leases(
         history(f"{A_HOLDS} | b acquire 5 | b granted 6 fence=7 until=16"),
     )
     five, seven = (Write("r", f"e{fence}", "", "", fence) for fence in (5, 7))
@@ -178,14 +178,14 @@ def test_a_register_that_accepted_a_late_holder() -> None:
     late = broken_fences([five, claim, five, five], found)
     assert ["accepted after fence 7" in why for why in late] == [True, True]
     [why] = broken_fences([five._replace(fence=6)], found)
-    assert "nobody was granted that fence" in why
+    assert "that fence was never granted" in why
     assert broken_fences([seven, five._replace(resource="s")], found) != []
 
 
 def test_lost_updates() -> None:
     right = [Write("r", "1", "", "", 5), Write("r", "", "", "1", 6), Write("r", "2", "1", "1", 6)]
     assert lost_updates(right) == []
-    # The third was computed from what the first one left.
+    # The third entry was computed from the state after the first.
     assert lost_updates([*right, Write("r", "3", "1", "2", 5)]) == ["2"]
     assert lost_updates([*right, Write("s", "3", "", "", 5)]) == []
     wrote = history("a write 1 entry=2 | a wrote 2 entry=2 | b write 3 entry=9")
@@ -199,7 +199,7 @@ def test_late_holders_and_those_that_met_a_newer_one() -> None:
         " | b release 13 | c acquire 0 resource=s | c granted 1 fence=5 until=11 resource=s"
         " | d acquire 14 | d granted 15 fence=7 until=25"
     )
-    assert overslept(holds(history(text))[0]) == (0, 0)
+    assert late_holders(observed_leases(history(text))[0]) == (0, 0)
     late = " | a release 30 | c release 30 resource=s | e acquire 31 resource=s"
     late += " | e granted 32 fence=6 until=42 resource=s"
-    assert overslept(holds(history(text + late))[0]) == (2, 1)
+    assert late_holders(observed_leases(history(text + late))[0]) == (2, 1)

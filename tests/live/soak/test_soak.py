@@ -1,4 +1,4 @@
-"""The soak in short: a pause at the worst moment, with fencing and without, and some seconds.
+"""A short soak: a pause at the worst moment, with and without fencing, and random faults.
 
 The long one is a command: `uv run python -m tests.live.soak`.
 """
@@ -13,10 +13,10 @@ import pytest
 from django.core.management import call_command
 
 from tests.live.soak import ledger
-from tests.live.soak.crew import crew
-from tests.live.soak.history import overslept
+from tests.live.soak.history import late_holders
+from tests.live.soak.processes import workers_for
 from tests.live.soak.report import Report
-from tests.live.soak.soaking import soak
+from tests.live.soak.run import soak
 from tests.live.soak.worker import Task, lock_settings
 
 if TYPE_CHECKING:
@@ -31,38 +31,38 @@ pytestmark = [pytest.mark.live, pytest.mark.postgres, pytest.mark.slow]
 def reports(
     masters: list[LocalMaster], postgres: dict[str, Any], settings: Settings
 ) -> tuple[Report, Report]:
-    """With fencing and without: one worker is stopped between reading and writing.
+    """Return a report with fencing and one without: a worker is stopped between read and write.
 
-    It goes on when another one has written. Both at once, as each waits for a TTL.
+    It continues after another worker has written. Both run at once, since each waits for a TTL.
     """
     urls = [master.url for master in masters]
     settings.REDLOCK = lock_settings(urls)
     call_command("redlock_init", stdout=StringIO())
     ledger.make(postgres, ["fenced", "unfenced"])
     with (
-        crew(Task(urls, postgres, ["fenced"], "w", fenced=True)) as fenced,
-        crew(Task(urls, postgres, ["unfenced"], "w", fenced=False)) as unfenced,
+        workers_for(Task(urls, postgres, ["fenced"], "w", fenced=True)) as fenced,
+        workers_for(Task(urls, postgres, ["unfenced"], "w", fenced=False)) as unfenced,
     ):
-        late, others = ([crew.hire(gated=True) for crew in (fenced, unfenced)] for _ in "12")
+        late, others = ([workers.start(gated=True) for workers in (fenced, unfenced)] for _ in "12")
         for worker in late:
-            worker.go_on()
+            worker.open_gate()
         for worker in late:
             worker.wait_for("read")
             worker.stop()
         for worker in others:
-            worker.go_on()
+            worker.open_gate()
         for worker in others:
-            worker.wait_for("read")  # it is granted the lock when the TTL is over
-            worker.go_on()
+            worker.wait_for("read")  # it acquires the lock when the TTL is over
+            worker.open_gate()
             worker.wait_for("released")
         for worker in late:
             worker.resume()
-            worker.go_on()
+            worker.open_gate()
             worker.wait_for("released")
-        assert fenced.go_home() + unfenced.go_home() == []
+        assert fenced.finish() + unfenced.finish() == []
         one, other = (
-            Report(how, 0.0, Counter(), members.events, *ledger.seen(postgres, [name]))
-            for members, how, name in ((fenced, True, "fenced"), (unfenced, False, "unfenced"))
+            Report(how, 0.0, Counter(), workers.events, *ledger.seen(postgres, [name]))
+            for workers, how, name in ((fenced, True, "fenced"), (unfenced, False, "unfenced"))
         )
     return one, other
 
@@ -73,7 +73,7 @@ def test_a_worker_that_is_stopped_between_reading_and_writing(
     fenced, unfenced = reports
     for report in reports:
         assert report.broken() == []
-        _, met_a_newer_one = overslept(report.holds)
+        _, met_a_newer_one = late_holders(report.leases)
         assert met_a_newer_one == 1
     refused = [event.entry for event in fenced.events if event.what == "rejected"]
     assert (refused, fenced.lost, fenced.out_of_turn) == (["w.1:1"], [], [])
