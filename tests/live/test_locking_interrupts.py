@@ -1,4 +1,4 @@
-"""Cancelled or interrupted anywhere: nothing stays behind on any master, and life goes on."""
+"""Cancellation and interrupts at any point: no key is left on any master, and locks still work."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ R = "order:1"
 
 @pytest.fixture(autouse=True)
 def _on_real_masters(masters: list[LocalMaster], settings: Settings) -> None:
-    # A TTL far above what any of these tests waits: only a release frees a lock here.
+    # A TTL that no test waits for: locks are freed only by their release.
     settings.REDLOCK = {
         "default": {
             "MASTERS": [m.url for m in masters],
@@ -55,7 +55,7 @@ def _on_real_masters(masters: list[LocalMaster], settings: Settings) -> None:
 
 @pytest.fixture(autouse=True)
 def _no_deadlock() -> Iterator[None]:
-    """A lock that waits for ever is broken by the signal, and shows where."""
+    """Break a deadlock by a signal, whose traceback shows where it is."""
 
     def stuck(*_: object) -> None:
         raise AssertionError("stuck")
@@ -67,13 +67,13 @@ def _no_deadlock() -> Iterator[None]:
     signal.signal(signal.SIGALRM, before)
 
 
-# Coroutines: cancelled at every await.
+# Coroutines, cancelled at every await.
 
 
 class CancelAt:
-    """Runs a coroutine and cancels it at its await number `step`, counted from 0.
+    """Run a coroutine and cancel it at its await number `step`, counted from 0.
 
-    With `late`, what was awaited is done already when the cancellation comes.
+    With `late`, the awaited operation has already been completed when the cancellation comes.
     """
 
     def __init__(self, work: Coroutine[Any, Any, Any], step: int, *, late: bool) -> None:
@@ -123,7 +123,7 @@ async def several(masters: list[LocalMaster], cut: Callable[..., Any]) -> None:
 
 
 async def waiting(masters: list[LocalMaster], cut: Callable[..., Any]) -> None:
-    outer = await asyncio.create_task(lock(R).aacquire())  # another task's
+    outer = await asyncio.create_task(lock(R).aacquire())  # in another task
     asyncio.get_running_loop().call_later(0.03, outer.release)
     try:
         await cut(lock(R, wait=10).aacquire())
@@ -156,7 +156,7 @@ async def block(masters: list[LocalMaster], cut: Callable[..., Any]) -> None:
 
 
 async def split(masters: list[LocalMaster], cut: Callable[..., Any]) -> None:
-    """Two of five are somebody else's, so fences differ or rounds are repeated."""
+    """Another client has two of five masters, so fences differ or rounds are repeated."""
     for master in masters[:2]:
         with master.client() as client:
             client.set(f"redlock:lock:{R}", "somebody", px=60_000)
@@ -192,7 +192,7 @@ def test_cancelled_at_every_step(
                 assert cut[0].struck
             else:
                 assert not cut[0].struck, "a cancellation was swallowed"
-                # Whatever was taken here is only given back by its TTL: nobody has it.
+                # A lock that was acquired here has no holder: only its TTL frees it.
                 for name in (R, "order:2", "order:3"):
                     _sweep(masters, name)
             await asyncio.to_thread(nothing_left, masters)
@@ -210,7 +210,7 @@ def test_cancelled_at_every_step(
 def _sweep(masters: list[LocalMaster], name: str) -> None:
     for master in masters:
         with master.client() as client:
-            # Who holds it stays in the queues of the masters that refused it, until its release.
+            # A holder stays in the queues of the masters that refused it, until its release.
             client.delete(f"redlock:lock:{name}", f"redlock:queue:{name}")
 
 
@@ -295,7 +295,7 @@ def test_a_cancelled_body_releases(masters: list[LocalMaster]) -> None:
 
 
 def test_a_loop_that_ends_while_locks_are_taken(masters: list[LocalMaster]) -> None:
-    """asyncio.run cancels what is left, in all stages at once."""
+    """asyncio.run cancels the remaining tasks, which are at all stages."""
     for turns in range(0, 12, 2):
 
         async def main(turns: int = turns) -> None:
@@ -314,11 +314,11 @@ def test_a_loop_that_ends_while_locks_are_taken(masters: list[LocalMaster]) -> N
         nothing_left(masters)
 
 
-# Threads: Ctrl-C at every call that reads, writes or waits.
+# Threads, interrupted by Ctrl-C at every call that reads, writes or waits.
 
 
 class Tripwire:
-    """Raises KeyboardInterrupt at call number `at` of this thread, before or after it."""
+    """Raise KeyboardInterrupt before or after call number `at` of this thread."""
 
     def __init__(self) -> None:
         self.at = -1
@@ -349,7 +349,7 @@ class Tripwire:
 
 
 class Tripped:
-    """A socket or poller whose calls go over a tripwire."""
+    """A socket or poller whose calls pass through a tripwire."""
 
     def __init__(self, real: Any, wire: Tripwire) -> None:
         self._real = real
@@ -364,7 +364,7 @@ class Tripped:
 
 @pytest.fixture
 def wire(masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch) -> Tripwire:
-    """Every link and the poller of this process, with a tripwire."""
+    """Return a tripwire on every link and on the poller of this process."""
     wire = Tripwire()
 
     class TrippedLink(Link):
@@ -412,7 +412,7 @@ def acquire_in_vain(run: Callable[[Callable[[], object]], None]) -> None:
     try:
         run(wait)
     finally:
-        wait_linked()  # interrupts have cost links, which may still be on their way back
+        wait_linked()  # interrupts have closed links, which may still be reconnecting
         assert outer[0].release() is True
 
 
@@ -466,20 +466,20 @@ def test_interrupted_at_every_call(
             pass
         if not wire.struck:
             break
-    assert at >= len(masters), "the tripwire is not where the calls are"
+    assert at >= len(masters), "the tripwire does not see the calls"
 
 
-# Threads: Ctrl-C at lines of ours, whatever they do.
+# Threads, interrupted by Ctrl-C at every line of the package.
 
 
 Place = tuple[str, int]
 
 
 class Lines:
-    """Raises KeyboardInterrupt before one line of the package that this thread runs.
+    """Raise KeyboardInterrupt before one line of the package that this thread runs.
 
-    Only before lines where Python itself may notice a signal: where a function begins or a
-    generator goes on, behind a call of something that is not Python, and where a loop turns.
+    Only before lines where Python itself may handle a signal: where a function begins or a
+    generator resumes, after a call of a function in C, and where a loop repeats.
     """
 
     def __init__(self) -> None:
@@ -491,7 +491,7 @@ class Lines:
         self._offset = 0
 
     def run(self, work: Callable[[], object], wanted: tuple[Place, int] | None = None) -> None:
-        """Do some work; strike as it comes to the `wanted` line for the nth time."""
+        """Call `work`; interrupt it when it comes to the `wanted` line for the nth time."""
         self.wanted, self.struck = wanted, False
         self.seen.clear()
         before = sys.gettrace()
@@ -516,15 +516,15 @@ class Lines:
                     self.struck = True
                     raise KeyboardInterrupt
             self._frame, self._offset = frame, frame.f_lasti
-        # A generator is called by C, which looks for signals when it gets back.
+        # A generator is called from C, which handles signals when the generator yields.
         generator = event == "return" and frame.f_code.co_flags & inspect.CO_GENERATOR
         self._last = "yield" if generator else event
         return self._lines
 
     def _noticed(self, frame: FrameType) -> bool:
         text = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
-        # The end of a `with` block is traced as its first line, where no signal gets in. And a
-        # release can do nothing before its `try`: no object could.
+        # The end of a `with` block is traced as its first line, where no signal is handled. And
+        # an interrupt before the `try` of a release cannot be handled by any code.
         if text.startswith("with ") or (
             frame.f_code is Lock.release.__code__ and "_leave" not in text
         ):
@@ -546,7 +546,7 @@ def _calls_in(code: CodeType) -> list[int]:
 @pytest.mark.parametrize("what", ["acquire", "extend", "release"])
 def test_interrupted_at_every_line(what: str, masters: list[LocalMaster]) -> None:
     # An exception that a trace function raises at the end of an `except` block stays "being
-    # handled" in its thread, and would be the context of every later one: so a thread's end.
+    # handled" in its thread, and would be the context of every later one: so use a new thread.
     with ThreadPoolExecutor(1) as pool:
         pool.submit(interrupt_at_every_line, what, masters).result()
 
@@ -572,7 +572,7 @@ def interrupt_at_every_line(what: str, masters: list[LocalMaster]) -> None:
         visits |= lines.seen
     struck = 0
     for place, times in visits.items():
-        for nth in {1, times}:  # how often a loop turns is not the same every time
+        for nth in {1, times}:  # the number of repetitions of a loop varies
             run((place, nth))
             struck += lines.struck
             try:
@@ -584,7 +584,7 @@ def interrupt_at_every_line(what: str, masters: list[LocalMaster]) -> None:
     assert struck > 50
 
 
-# And by the terminal.
+# Processes, interrupted by SIGINT.
 
 
 PROCESS = """
@@ -627,7 +627,7 @@ def test_ctrl_c_while_waiting_for_a_lock(masters: list[LocalMaster]) -> None:
             for number, process in enumerate(processes):
                 assert process.stdout is not None
                 assert process.stdout.readline() == "ready\n"
-                time.sleep(0.01 * number)  # so that it strikes at different places
+                time.sleep(0.01 * number)  # so that the signals arrive at different points
                 process.send_signal(signal.SIGINT)
             for process in processes:
                 out, err = process.communicate(timeout=20)

@@ -1,4 +1,4 @@
-"""Locks and processes: killed ones, forked ones, and children of a preloading server."""
+"""Locks and processes: killed processes, forks, and workers of a preloading server."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 pytestmark = [
     pytest.mark.live,
-    # From 3.12 on a fork beside threads is warned of; that it works is what is tested here.
+    # From 3.12 on, Python warns of a fork in a process with threads; these tests show it works.
     pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning"),
 ]
 R = "order:1"
@@ -73,7 +73,7 @@ def links() -> SyncLinks:
 
 
 class Child:
-    """A forked process that does `work`, whose exit code it may choose itself."""
+    """A forked process that runs `work`, which may choose the exit code."""
 
     def __init__(self, work: Callable[[], object]) -> None:
         self.said_by, writer = os.pipe()
@@ -81,7 +81,7 @@ class Child:
         if self.pid:
             os.close(writer)
             return
-        # Only what this test wants: no handler, exit hook or report of the test run.
+        # Run only `work`: no handler, exit hook or report of the test run.
         signal.alarm(0)
         code = 70
         try:
@@ -96,7 +96,7 @@ class Child:
             os._exit(code)
 
     def result(self, seconds: float = 20) -> int:
-        """The exit code; a child that does not end in time is killed, which is -9."""
+        """Return the exit code; a child that does not end in time is killed: -9."""
         deadline = time.monotonic() + seconds
         while True:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
@@ -126,7 +126,7 @@ def values(masters: list[LocalMaster]) -> list[bytes]:
 
 
 def free_in(masters: list[LocalMaster]) -> float:
-    """Seconds until a majority of the masters is free."""
+    """Return the seconds until the lock is free on a majority of the masters."""
     left: list[float] = []
     for master in masters:
         with master.client() as client:
@@ -134,7 +134,7 @@ def free_in(masters: list[LocalMaster]) -> float:
     return sorted(left)[len(masters) // 2]
 
 
-# Killed.
+# Killed processes.
 
 HOLDER = """
     import sys, time
@@ -161,7 +161,7 @@ def test_killed_holder_free_after_the_ttl_and_not_before(masters: list[LocalMast
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "taken\n"
-        time.sleep(0.7)  # one renewal at least
+        time.sleep(0.7)  # at least one renewal
         with pytest.raises(ResourceLocked):
             lock(R).acquire()
     finally:
@@ -175,13 +175,13 @@ def test_killed_holder_free_after_the_ttl_and_not_before(masters: list[LocalMast
     assert caught.value.retry_after == pytest.approx(left, abs=0.5)
     with lock(R, wait=5):
         took = time.monotonic() - killed
-    # Masters differ by as much as their renewals came apart.
+    # Masters differ by the time between the arrivals of one renewal.
     assert left - 0.2 < took < left + 1
 
 
 @pytest.mark.slow
 def test_interrupted_at_any_moment_before_it_exits(masters: list[LocalMaster]) -> None:
-    """A process that ends by Ctrl-C has no time to come back: its undo must be out by then."""
+    """A process that Ctrl-C ends cannot retry: it must have sent its undo before it exits."""
     for master in masters[:3]:
         with master.client() as client:
             client.set(KEY, "somebody", px=60_000)
@@ -205,7 +205,7 @@ def test_interrupted_at_any_moment_before_it_exits(masters: list[LocalMaster]) -
         until(lambda: len(values(masters)) == 3, "the undo")
 
 
-# Forked inside a block.
+# Forks inside a block.
 
 
 def test_a_child_that_leaves_the_block_frees_nothing(masters: list[LocalMaster]) -> None:
@@ -222,7 +222,7 @@ def test_a_child_that_leaves_the_block_frees_nothing(masters: list[LocalMaster])
 
 
 def test_a_child_that_exits_in_the_block(masters: list[LocalMaster]) -> None:
-    """Not over `Child`: the very block of the parent is left in the child."""
+    """Without `Child`: the child leaves the block of its parent."""
     for how, expected in (("exit", 3), ("raise", 1), ("_exit", 7), ("return", 0)):
         parent = os.getpid()
         code = None
@@ -304,7 +304,7 @@ def test_a_child_has_its_own_locks_sockets_and_threads(masters: list[LocalMaster
             assert not mine & parents
             assert own.extend() > 2
             time.sleep(1.2)
-            assert own.remaining() > 2.5, "its own renewal_service renews"
+            assert own.remaining() > 2.5, "the renewal service of the child renews"
         assert "order:1" not in str(locked(masters).keys() - {KEY})
 
     with lock(R) as held:
@@ -312,7 +312,7 @@ def test_a_child_has_its_own_locks_sockets_and_threads(masters: list[LocalMaster
         assert held.remaining() > 1
         assert {
             tuple(m.link.socket.getsockname()) for m in links().masters if m.link is not None
-        } == parents, "the parent's links must not notice"
+        } == parents, "the links of the parent must not be affected"
         held.ensure_held()
     nothing_left(masters)
 
@@ -337,7 +337,7 @@ def test_a_fork_inside_a_loop(masters: list[LocalMaster]) -> None:
             async with lock("order:2") as mine:
                 assert await mine.aextend() > 2
 
-        # The loop of the parent still counts as running in this thread.
+        # asyncio still considers the loop of the parent to be running in this thread.
         asyncio._set_running_loop(None)
         asyncio.run(own())
         with lock("order:3"):
@@ -357,11 +357,11 @@ def test_a_fork_inside_a_loop(masters: list[LocalMaster]) -> None:
     nothing_left(masters)
 
 
-# Forked while other threads hold what they hold.
+# Forks while other threads hold mutexes.
 
 
 def mutexes() -> dict[str, object]:
-    """Whatever a thread of the parent might hold at the moment of a fork."""
+    """Return every mutex that a thread of the parent may hold at a fork, by name."""
     backend = locks["default"].backend
     assert isinstance(backend, RedisBackend)
     shared = links()
@@ -419,13 +419,13 @@ def test_forks_while_threads_hammer(masters: list[LocalMaster]) -> None:
     nothing_left(masters)
 
 
-# A server that preloads the site and forks its workers.
+# A server that loads the site and then forks its workers.
 
 
 def test_workers_of_a_preloading_server(
     masters: list[LocalMaster], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Parent and two children use locks of the same names beside each other."""
+    """A parent and two children use locks on the same resources at the same time."""
     log: list[str] = []
 
     def work() -> None:

@@ -1,6 +1,6 @@
-"""Who gets the lock when many want it, on five real masters.
+"""Competition for a lock, on five real masters.
 
-Where the bugs of other libraries (B1-B34) are looked for, as far as they concern `Lock`:
+The bugs of other libraries (B1-B34) that concern `Lock`, and the tests for them:
 
 =====  ==========================================================================================
 B8     app/test_lock.py::test_acquiring_again_with_the_same_object_keeps_it
@@ -90,7 +90,7 @@ def values(masters: Sequence[LocalMaster]) -> list[bytes]:
 
 
 def everywhere(masters: Sequence[LocalMaster]) -> None:
-    """Wait until a lock that is held stands on every master: a majority was enough to hold it."""
+    """Wait until every master has a held lock: a majority was enough to acquire it."""
     until(lambda: len(values(masters)) == len(masters))
 
 
@@ -98,7 +98,7 @@ def everywhere(masters: Sequence[LocalMaster]) -> None:
 
 
 def add_one(path: Path) -> None:
-    """Read, wait a moment, write: loses what another adds meanwhile."""
+    """Read, wait a moment, write: loses an increment that another makes meanwhile."""
     count = int(path.read_text())
     time.sleep(0.0005)
     path.write_text(str(count + 1))
@@ -189,13 +189,13 @@ def _quietly(path: Path) -> None:
     try:
         add_one(path)
     except ValueError:
-        path.write_text("0")  # read while somebody else wrote
+        path.write_text("0")  # read while another client wrote
 
 
 def test_two_resources_go_to_the_first_waiter_in_whatever_order_they_are_named(
     masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Out of reach: nobody asks again who was not called.
+    # A delay that no test reaches: a waiter asks again only when it is its turn.
     monkeypatch.setattr(waiting, "FALLBACK", 30.0)
     monkeypatch.setattr(waiting, "LONGEST", 30.0)
     two = (R, "order:2")
@@ -239,7 +239,7 @@ def test_the_first_use_of_all_by_many_at_once() -> None:
 
 
 def test_of_twenty_at_once_exactly_one_wins(masters: list[LocalMaster], settings: Settings) -> None:
-    """Over four sets of links, so that they reach the masters in different orders."""
+    """Four sets of links, so that requests reach the masters in different orders."""
     common = {"MASTERS": [m.url for m in masters], "RESTART_DELAY": 0, **generous_timeouts(0.5)}
     aliases = ["default", "second", "third"]
     settings.REDLOCK = dict.fromkeys(aliases, common)
@@ -256,7 +256,7 @@ def test_of_twenty_at_once_exactly_one_wins(masters: list[LocalMaster], settings
                 lock(resource, using=alias).acquire()
             except ResourceLocked:
                 return 0
-            return 1  # nothing gives it back: the others must be refused by it
+            return 1  # it is not released: the others must be refused because of it
 
         async def tasks(resource: str = resource, gate: threading.Barrier = gate) -> int:
             async def one() -> int:
@@ -278,7 +278,7 @@ def test_of_twenty_at_once_exactly_one_wins(masters: list[LocalMaster], settings
 
 
 def test_contenders_on_many_resources_at_once() -> None:
-    """Overlapping sets in different orders: nobody deadlocks, and nobody is inside twice."""
+    """Overlapping sets in different orders: no deadlock, and never two holders of a resource."""
     inside: set[str] = set()
     wrong: list[str] = []
 
@@ -297,13 +297,13 @@ def test_contenders_on_many_resources_at_once() -> None:
     assert wrong == []
 
 
-# One process, several locks.
+# Several locks in one process.
 
 
 def test_two_locks_of_one_process_do_not_disturb_each_other(masters: list[LocalMaster]) -> None:
     first = lock(R, ttl=0.3).acquire()
     until(lambda: not first.locked, seconds=3)
-    with lock(R, wait=3) as second:  # the masters keep it a little longer
+    with lock(R, wait=3) as second:  # the masters keep the key a little longer
         everywhere(masters)
         before = values(masters)
         with pytest.raises(LockLost):
@@ -315,7 +315,7 @@ def test_two_locks_of_one_process_do_not_disturb_each_other(masters: list[LocalM
 
 
 def test_a_late_release_never_frees_another_holders_lock(masters: list[LocalMaster]) -> None:
-    """Task A's lock runs out, task B takes it, A gives back; the same with threads."""
+    """The lock of task A expires, task B acquires it, A releases; the same with threads."""
 
     async def tasks() -> None:
         a_lost, b_has, a_done = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -397,7 +397,7 @@ def test_every_key_has_its_ttl(masters: list[LocalMaster]) -> None:
     held.release()
 
 
-# Given back by somebody else.
+# Released from another thread, task or loop.
 
 
 def test_released_from_another_thread(masters: list[LocalMaster]) -> None:
@@ -412,7 +412,7 @@ def test_a_threads_lock_released_inside_a_loop(masters: list[LocalMaster]) -> No
     held = lock(R).acquire()
 
     async def main() -> None:
-        assert held.release() is False, "handed over, not awaited"
+        assert held.release() is False, "posted, not awaited"
 
     asyncio.run(main())
     nothing_left(masters)
@@ -478,7 +478,7 @@ def test_one_loop_after_the_other(masters: list[LocalMaster]) -> None:
 
 
 async def test_the_end_of_a_loop_does_not_leave_a_lock(masters: list[LocalMaster]) -> None:
-    """The last thing a loop does is to give back; the bytes must still leave."""
+    """The last action of a loop is a release: its bytes must still be sent."""
 
     def one() -> None:
         async def use() -> None:
@@ -499,7 +499,7 @@ def test_a_release_during_an_outage_is_sent_again(masters: list[LocalMaster]) ->
     held = lock(R, ttl=30).acquire()
     for master in masters[:3]:
         master.pause()
-    assert held.release() is False, "nobody knows"
+    assert held.release() is False, "the outcome is unknown"
     for master in masters[:3]:
         master.resume()
     nothing_left(masters, 5)
@@ -567,7 +567,7 @@ def test_a_long_outage_is_reported(masters: list[LocalMaster]) -> None:
     until(taken, "the masters", seconds=5)
 
 
-# Others on the same masters.
+# Other Redlock clients on the same masters.
 
 
 def test_a_foreign_lock_refuses_us(masters: list[LocalMaster]) -> None:
@@ -628,10 +628,10 @@ def test_nothing_else_is_left_in_this_process() -> None:
 
 
 def test_a_lock_released_by_a_finalizer_inside_the_wire(masters: list[LocalMaster]) -> None:
-    """Garbage may be collected while this very thread sends for others."""
+    """Garbage may be collected while this thread sends commands for other threads."""
     held = lock(R, ttl=5).acquire()
     backend = locks["default"].backend
     assert isinstance(backend, RedisBackend)
     with backend.sync_links()._mutex:
-        assert held.release() is False  # nobody may wait in here
+        assert held.release() is False  # this code must not block
     nothing_left(masters)

@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def database(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Any]:
-    """One entry of DATABASES, with a transaction around every view."""
+    """Return an entry of DATABASES with a transaction around every view."""
     if request.param == "postgres":
         return {**request.getfixturevalue("postgres"), "ATOMIC_REQUESTS": True}
     return {
@@ -46,7 +46,7 @@ def database(
 def sites(
     masters: list[LocalMaster], database: dict[str, Any], *, processes: int = 1, look: bool = False
 ) -> Iterator[list[str]]:
-    """The addresses of that many processes that serve one counter."""
+    """Return the addresses of so many processes that serve one counter."""
     common = {"MASTERS": [m.url for m in masters], "RESTART_DELAY": 0, **generous_timeouts(0.3)}
     redlock = {
         "default": {**common, "TTL": 1.5},
@@ -89,7 +89,7 @@ def get(site: str, url: str) -> tuple[int, dict[str, Any]]:
 
 
 def crowd(addresses: list[str], url: str) -> list[int]:
-    """The statuses of many requests at once, over all processes."""
+    """Send many requests at once, to all processes; return their statuses."""
     gate = threading.Barrier(MANY)
 
     def one(number: int) -> int:
@@ -127,7 +127,7 @@ def test_committed_before_it_is_free_or_rolled_back(
     with sites(masters, database, look=True) as [site]:
         for number in range(1, 6):
             assert get(site, "/1/locked/") == (200, {"n": number})
-            # What another connection saw at the moment the lock was free.
+            # What another connection read at the moment when the lock was released.
             assert get(site, "/")[1]["seen_at_release"] == list(range(1, number + 1))
         for url in ("/1/robbed/", "/1/slow/"):
             status, body = get(site, url)

@@ -1,4 +1,4 @@
-"""The rows of the story: accounts that remember who wrote to them last."""
+"""The rows of the fencing tests: accounts that record their last writer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The databases of the fencing tests: PostgreSQL, and MariaDB where it is installed."""
+"""The databases of the fencing tests: PostgreSQL, and MariaDB if it is installed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ALIAS = "fencing"
 def database(
     request: pytest.FixtureRequest, django_db_blocker: pytest_django.DjangoDbBlocker
 ) -> Iterator[dict[str, Any]]:
-    """The entry of a database, which is `connections["fencing"]` now, and has an account 1."""
+    """Create account 1 in a database, connect it as "fencing", and return its entry."""
     entry: dict[str, Any] = request.getfixturevalue(request.param)
     every = connections.configure_settings({"default": {}, ALIAS: dict(entry)})
     connections.settings[ALIAS] = every[ALIAS]

@@ -1,12 +1,12 @@
-"""Martin Kleppmann's story about locks with a TTL, as a test on real masters and databases.
+"""Martin Kleppmann's example of a paused lock holder, on real masters and databases.
 
-"How to do distributed locking" (2016): client 1 takes the lock, reads, and is stopped, by its
-garbage collector in the story and by SIGSTOP here, for longer than the TTL. Client 2 gets the
-lock, as it must, reads, and writes. Client 1 wakes up and writes what it had computed from an old
-reading: an update is lost, although everybody held the lock when they began.
+From "How to do distributed locking" (2016). Client 1 acquires the lock, reads, and is paused for
+longer than the TTL: by its garbage collector in the article, by SIGSTOP here. Client 2 acquires
+the lock, as it should, reads, and writes. Client 1 resumes and writes what it computed from its
+old read: an update is lost, although each client held the lock when it began.
 
-No lock can prevent it. A fencing token can: client 2's is higher, the row remembers it, and
-client 1's late write is refused.
+No lock can prevent this. A fencing token can: client 2 has a higher one, the row records it, and
+the late write of client 1 is refused.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def client_1(masters: list[LocalMaster], database: dict[str, Any]) -> Iterator[A
 @pytest.mark.parametrize(
     ("how", "ending", "left"),
     [
-        ("unfenced", f"wrote {100 - AMOUNT}\n", 100 - AMOUNT),  # client 2's 50 never happened
+        ("unfenced", f"wrote {100 - AMOUNT}\n", 100 - AMOUNT),  # the update of client 2 is lost
         ("fenced", "refused: account:1: a newer holder of the lock has written to", 50),
     ],
     ids=["unfenced", "fenced"],
@@ -81,7 +81,7 @@ def test_a_holder_that_is_paused_beyond_its_ttl(
     rows = Account.objects.using("fencing").filter(pk=1)
     first = client_1(how)
     first.send_signal(signal.SIGSTOP)
-    with lock("account:1", wait=10) as held:  # client 2 gets it when the TTL is over
+    with lock("account:1", wait=10) as held:  # client 2 acquires it when the TTL is over
         if how == "fenced":
             account = rows.fenced(held).claim().get()
             rows.fenced(held).update(balance=account.balance - 50)

@@ -1,4 +1,4 @@
-"""A late holder's UPDATE that waits for the row until the newer holder has committed."""
+"""An UPDATE of a late holder that waits for the row until a newer holder has committed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.live, pytest.mark.postgres]
 
 
 def _mariadb(level: str, *, refuses: bool) -> dict[str, Any]:
-    # It refuses if not told otherwise since 11.6.2, and only at REPEATABLE READ.
+    # On by default since 11.6.2; it has an effect only at REPEATABLE READ.
     return {
         "isolation_level": level,
         "init_command": f"SET SESSION innodb_snapshot_isolation = {'ON' if refuses else 'OFF'}",
@@ -55,14 +55,14 @@ def test_the_database_compares_the_fence_again(
     settings.REDLOCK = {"default": {"BACKEND": "redlock_django.backends.memory.MemoryBackend"}}
     connections.settings[ALIAS]["OPTIONS"] = options
     rows = Account.objects.using(ALIAS).filter(pk=1)
-    late, asking, end = _overtaken(), threading.Event(), []
+    late, reading, end = _expired_lock(), threading.Event(), []
 
     def write_late() -> None:
         for _ in range(2):
             try:
                 with transaction.atomic(using=ALIAS):
-                    rows.get()  # with a snapshot, it begins here
-                    asking.set()
+                    rows.get()  # a snapshot begins here
+                    reading.set()
                     time.sleep(0.2)
                     rows.fenced(late).update(balance=0)
                 end.append("wrote")
@@ -75,18 +75,18 @@ def test_the_database_compares_the_fence_again(
         with transaction.atomic(using=ALIAS):
             rows.fenced(held).update(balance=50)
             thread.start()
-            assert asking.wait(20)
-            time.sleep(0.6)  # now it waits for the row
+            assert reading.wait(20)
+            time.sleep(0.6)  # by now the late write waits for the row
             assert thread.is_alive()
         thread.join(20)
-    # A database that refuses to write over what a snapshot does not show says so itself, and asks
-    # for the transaction to be repeated: then there is a fence to be seen.
+    # A database may refuse to overwrite a row that is newer than the snapshot, with an error that
+    # asks for the transaction to be repeated; the second attempt sees the newer fence.
     assert end == ["OperationalError" if refuses else "LockLost", "LockLost"]
     assert rows.get().balance == 50
 
 
-def _overtaken() -> Lock:
-    """A holder whose time is over; the next one gets a higher fence."""
+def _expired_lock() -> Lock:
+    """Return a lock whose lease has expired; the next holder gets a higher fence."""
     held = lock("account:1").acquire()
     backend = locks["default"].backend
     assert isinstance(backend, MemoryBackend)

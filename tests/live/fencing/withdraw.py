@@ -1,7 +1,7 @@
-"""Client 1 of the story, a process of its own: take the lock, read, think, write.
+"""Client 1 of `test_pause.py`, as a process: acquire the lock, read, wait, write.
 
 `python -m tests.live.fencing.withdraw fenced|unfenced`, with the database and the masters in the
-environment. It says on stdout how far it is, and goes on to write after a line on stdin.
+environment. It prints each step to stdout, and writes after it has read a line from stdin.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from django.conf import settings
 AMOUNT = 30
 
 
-def say(what: str) -> None:
-    sys.stdout.write(what + "\n")
+def print_step(step: str) -> None:
+    sys.stdout.write(step + "\n")
     sys.stdout.flush()
 
 
 def main(fenced: bool) -> None:
-    """Withdraw once, and say how it went."""
+    """Withdraw once, and print the result."""
     from redlock_django import LockLost, lock
     from tests.live.fencing.accounts import Account
 
     with lock("account:1", ttl=1) as held:
         rows = Account.objects.filter(pk=1)
         account = rows.fenced(held).claim().get() if fenced else rows.get()
-        say(f"read {account.balance}")
-        sys.stdin.readline()  # here the process is stopped, for longer than its TTL
+        print_step(f"read {account.balance}")
+        sys.stdin.readline()  # the test stops the process here, for longer than its TTL
         left = account.balance - AMOUNT
         try:
             if fenced:
@@ -38,9 +38,9 @@ def main(fenced: bool) -> None:
             else:
                 rows.update(balance=left)
         except LockLost as error:
-            say(f"refused: {error}")
+            print_step(f"refused: {error}")
         else:
-            say(f"wrote {left}")
+            print_step(f"wrote {left}")
 
 
 if __name__ == "__main__":

@@ -1,1 +1,1 @@
-"""A small site with one counter, incremented by every kind of view; for servers in processes."""
+"""A small site with one counter that every kind of view increments; run by real servers."""

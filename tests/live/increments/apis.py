@@ -17,7 +17,7 @@ from tests.live.increments.views import increment, locked
 
 
 class Api(APIView):
-    """Locked inside of the transaction that Django has opened."""
+    """Locked inside the transaction that Django has opened."""
 
     authentication_classes = ()
 

@@ -1,4 +1,4 @@
-"""The counter; its table is made by `serving.Counters`."""
+"""The counter; `serving.Counters` creates its table."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from django.db import models
 
 
 class Counter(models.Model):
-    """A number that loses increments unless its readers and writers take turns."""
+    """A number that loses increments unless they are made one after the other."""
 
     value = models.IntegerField(default=0)
 
     objects: ClassVar[models.Manager[Counter]] = models.Manager()
 
     class Meta:
-        """Ours alone."""
+        """The name of the table."""
 
         db_table = "counter"
 

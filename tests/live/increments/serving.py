@@ -1,4 +1,4 @@
-"""Real servers for the site, in processes of their own, and clients that press them."""
+"""Real servers for the site, as processes, and concurrent clients."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 def commands(port: int, workers: int) -> dict[str, list[str]]:
-    """Give the command line of each server, by its name."""
+    """Return the command line of each server, by its name."""
     python = [sys.executable, "-m"]
-    # Loaded once and forked, also anew for a worker that was killed.
+    # Loaded once; every worker is forked, also a replacement for a killed one.
     gunicorn = [
         *(*python, "gunicorn", "--bind", f"127.0.0.1:{port}", "--workers", str(workers)),
         *("--preload", "--no-control-socket"),
@@ -40,7 +40,7 @@ def commands(port: int, workers: int) -> dict[str, list[str]]:
 
 
 def __getattr__(name: str) -> Any:
-    # Made only in the servers.
+    # Created only in the servers.
     if name == "wsgi":
         from django.core.wsgi import get_wsgi_application
 
@@ -58,26 +58,26 @@ def __getattr__(name: str) -> Any:
 
 @dataclass
 class Site:
-    """One running server of a kind; its `log` is what it has written so far."""
+    """A running server; its `log` is what it has written so far."""
 
     server: str
     port: int
     log_path: Path
-    last_words: str = ""
+    final_log: str = ""
 
     @property
     def log(self) -> str:
-        """Everything the server has written."""
-        return self.last_words or self.log_path.read_text()
+        """Everything that the server has written."""
+        return self.final_log or self.log_path.read_text()
 
     def post(self, path: str, **options: Any) -> int:
-        """Give the status of one request."""
+        """Send one request; return its status."""
         return self.request("POST", path, **options)[0]
 
     def request(
         self, method: str, path: str, body: bytes = b"", headers: dict[str, str] | None = None
     ) -> tuple[int, bytes]:
-        """Give status and body of one request over a connection of its own."""
+        """Send one request over a new connection; return its status and body."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         with contextlib.closing(connection):
             connection.request(method, path, body, {"Connection": "close", **(headers or {})})
@@ -85,13 +85,13 @@ class Site:
             return response.status, response.read()
 
     def press(self, path: str, times: int, clients: int = 12) -> list[int]:
-        """Give the statuses of as many requests, from several clients at once."""
+        """Send so many requests from several clients at once; return their statuses."""
         with ThreadPoolExecutor(clients) as pool:
             return list(pool.map(lambda _: self.post(path), range(times)))
 
     @contextlib.contextmanager
     def asking(self, path: str) -> Iterator[socket.socket]:
-        """Send a request and be gone without an answer when the block is left."""
+        """Send a request; disconnect without reading the response when the block ends."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=60) as client:
             client.sendall(
                 f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\n\r\n".encode()
@@ -109,7 +109,7 @@ def serving(
     workers: int = 2,
     **env: str,
 ) -> Iterator[Site]:
-    """Run one kind of server with the site; gone when the block is left."""
+    """Run the site on one kind of server until the block ends."""
     port = free_port()
     with ProcessGroup("redlock-site-") as processes:
         site = Site(server, port, processes.directory / "log")
@@ -130,7 +130,7 @@ def serving(
                     **env,
                 },
             )
-        deadline = time.monotonic() + 90  # beside others that start
+        deadline = time.monotonic() + 90  # other servers may start at the same time
         while True:
             try:
                 site.request("GET", "/")
@@ -142,11 +142,11 @@ def serving(
         yield site
         process.terminate()
         process.wait(20)
-        site.last_words = site.log
+        site.final_log = site.log
 
 
 def holders(masters: list[LocalMaster], pk: int) -> int:
-    """Count the masters on which a counter is locked."""
+    """Return the number of masters on which a counter is locked."""
     locked = 0
     for master in masters:
         with master.client() as client:
@@ -155,7 +155,7 @@ def holders(masters: list[LocalMaster], pk: int) -> int:
 
 
 class Counters:
-    """The table, seen from outside."""
+    """The table of counters, on a connection of its own."""
 
     def __init__(self, database: dict[str, Any]) -> None:
         import psycopg
@@ -173,13 +173,13 @@ class Counters:
         )
 
     def new(self) -> int:
-        """Make a counter, and its twin of the opposite key; give the key."""
+        """Create a counter, and its twin with the negated key; return the key."""
         pk = self._one("INSERT INTO counter (value) VALUES (0) RETURNING id")
         self._one(f"INSERT INTO counter VALUES ({-pk}, 0) RETURNING id")
         return pk
 
     def value(self, pk: int) -> int:
-        """Give what was committed last."""
+        """Return the committed value of a counter."""
         return self._one(f"SELECT value FROM counter WHERE id = {pk}")
 
     def _one(self, query: str) -> int:

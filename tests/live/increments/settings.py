@@ -1,4 +1,4 @@
-"""What differs from server to server comes from the environment."""
+"""Settings of the site; the environment has those that differ between servers."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ server = os.environ["INCREMENTS_SERVER"]
 DATABASES: dict[str, dict[str, Any]] = {
     "default": {
         **json.loads(os.environ["INCREMENTS_DATABASE"]),
-        # Threads that live on may keep their connections; under ASGI each request has its own.
+        # Long-lived threads may keep their connections; under ASGI each request has its own.
         "CONN_MAX_AGE": 60 if server == "wsgi" and not sys.flags.dev_mode else 0,
         "ATOMIC_REQUESTS": os.environ["INCREMENTS_ATOMIC"] == "1",
     },
 }
 if "INCREMENTS_TWICE" in os.environ:
-    # A second database, as far as Django knows: connections and transactions of its own.
+    # For Django a second database, with its own connections and transactions.
     DATABASES["twin"] = dict(DATABASES["default"])
 REDLOCK = {
     "default": {
@@ -38,7 +38,7 @@ REDLOCK = {
         "RESTART_DELAY": 0,
         "WAIT": 30,
         "TTL": float(os.environ.get("INCREMENTS_TTL", "10")),
-        # A shared machine with two cores may let a master wait.
+        # On a shared machine with two cores a master may reply late.
         "MASTER_TIMEOUT": 0.5,
         "RULES": [{"view": "rule", "key": "counter:<int:pk>", "methods": ["POST"]}],
     },

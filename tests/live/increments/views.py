@@ -1,4 +1,4 @@
-"""The same increment under a lock in every place a lock can be put."""
+"""The same increment with the lock in every possible position."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ locked = lock_resource("counter:<int:pk>")
 
 
 def increment(pk: int, by: int = 1) -> HttpResponse:
-    """Read, wait, write; an increment is lost if another comes in between."""
+    """Read, wait, write: an increment is lost if another one happens in between."""
     counter = Counter.objects.get(pk=pk)
     time.sleep(PAUSE)
     counter.value += by
@@ -39,7 +39,7 @@ def increment_twice(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 async def aincrement(pk: int) -> HttpResponse:
-    """As `increment`."""
+    """Increment as `increment` does."""
     counter = await Counter.objects.aget(pk=pk)
     await asyncio.sleep(PAUSE)
     counter.value += 1
@@ -48,7 +48,7 @@ async def aincrement(pk: int) -> HttpResponse:
 
 
 def unlocked(request: HttpRequest, pk: int) -> HttpResponse:
-    """What the lock is against; also the view that a rule is about."""
+    """Increment without a lock. This is also the view of the rule."""
     return increment(pk)
 
 
@@ -57,12 +57,12 @@ function = locked(unlocked)
 
 @locked
 async def async_function(request: HttpRequest, pk: int) -> HttpResponse:
-    """An async view, which Django lets no ATOMIC_REQUESTS have."""
+    """An async view, for which Django does not allow ATOMIC_REQUESTS."""
     return await aincrement(pk)
 
 
 class Plain(View):
-    """A class to be locked from outside."""
+    """A class that is locked by its subclasses or decorators."""
 
     def post(self, request: HttpRequest, pk: int) -> HttpResponse:
         """Increment."""
@@ -75,7 +75,7 @@ class Dispatch(Plain):
 
 
 class Handler(View):
-    """Locked inside of the transaction that Django has opened."""
+    """Locked inside the transaction that Django has opened."""
 
     @method_decorator(locked)
     def post(self, request: HttpRequest, pk: int) -> HttpResponse:
@@ -90,7 +90,7 @@ class Mixin(LockResourceMixin, Plain):
 
 
 class HandlerTwice(View):
-    """Locked inside of two transactions."""
+    """Locked inside two transactions."""
 
     @locked
     def post(self, request: HttpRequest, pk: int) -> HttpResponse:
@@ -108,12 +108,12 @@ class AsyncMixin(LockResourceMixin, View):
         return await aincrement(pk)
 
 
-# Slow ones, for clients that do not wait.
+# Slow views, for clients that disconnect.
 
 
 @locked
 def slow(request: HttpRequest, pk: int) -> HttpResponse:
-    """Write, wait, and write again: half of it is never seen from under the lock."""
+    """Write, wait, write again: a holder of the lock never sees only the first write."""
     with transaction.atomic():
         increment(pk)
         time.sleep(1)
@@ -121,7 +121,7 @@ def slow(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 class SlowHandler(View):
-    """As `slow`, locked inside of the transaction."""
+    """The same as `slow`, locked inside the transaction."""
 
     @locked
     def post(self, request: HttpRequest, pk: int) -> HttpResponse:
@@ -134,14 +134,14 @@ class SlowHandler(View):
 
 @locked
 async def slow_async(request: HttpRequest, pk: int) -> HttpResponse:
-    """Nothing but waiting."""
+    """Wait for a minute."""
     await asyncio.sleep(60)
     return HttpResponse()
 
 
 @locked
 async def slow_thread(request: HttpRequest, pk: int) -> HttpResponse:
-    """An async view whose work is done by a thread, which tells by the twin that it has begun."""
+    """An async view whose work is done in a thread, which sets the twin to 1 when it begins."""
 
     def work() -> HttpResponse:
         Counter.objects.filter(pk=-pk).update(value=1)
@@ -155,7 +155,7 @@ async def slow_thread(request: HttpRequest, pk: int) -> HttpResponse:
 
 @locked
 def stream(request: HttpRequest, pk: int) -> StreamingHttpResponse:
-    """A response that is not finished when the view is."""
+    """A response that is not finished when the view returns."""
 
     def chunks() -> Iterator[bytes]:
         for _ in range(10):
@@ -167,7 +167,7 @@ def stream(request: HttpRequest, pk: int) -> StreamingHttpResponse:
 
 @locked
 async def async_stream(request: HttpRequest, pk: int) -> StreamingHttpResponse:
-    """As `stream`; its last words are written under the lock as well."""
+    """The same as `stream`; it increments the counter at its end, still under the lock."""
 
     async def chunks() -> AsyncIterator[bytes]:
         try:
