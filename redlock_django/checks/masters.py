@@ -1,4 +1,4 @@
-"""What the masters say themselves: asked by `check --deploy --database default`, and only then."""
+"""Checks that connect to the masters. They run only with `check --deploy --database default`."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ _ERRORS = {
 }
 _WARNINGS = {"unreachable": "W038", "loading": "W039", "untrusted": "W040", "policy": "W041"}
 _HINTS = {
-    "version": "Upgrade it.",
-    "cluster": "Use servers that know nothing of each other.",
-    "replica": "Name masters, not replicas; a failover forgets locks.",
-    "eviction": "CONFIG SET maxmemory-policy noeviction, and in its configuration file.",
-    "policy": "CONFIG SET maxmemory-policy noeviction, and in its configuration file.",
-    "twin": "Name every server once.",
-    "clock": "Keep the clocks of all masters with NTP, slewing rather than stepping.",
-    "deployment": "Give all clients the same numbers, or run 'manage.py redlock_init "
+    "version": "Upgrade the server.",
+    "cluster": "Use independent servers.",
+    "replica": "List masters, not replicas: a failover loses locks.",
+    "eviction": "Set maxmemory-policy to noeviction with CONFIG SET and in the configuration file.",
+    "policy": "Set maxmemory-policy to noeviction with CONFIG SET and in the configuration file.",
+    "twin": "List every server once.",
+    "clock": "Synchronize the clocks of all masters with NTP, slewing rather than stepping.",
+    "deployment": "Use the same settings in all clients, or run 'manage.py redlock_init "
     "--reconfigure' after a planned change.",
     "untrusted": "Wait, or run 'manage.py redlock_init' if the masters are new.",
 }
@@ -43,9 +43,9 @@ _HINTS = {
 
 @register(MASTERS_TAG, Tags.database, deploy=True)
 def check_masters(*, databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
-    """E030 to E043: what `redlock_status` says of each master.
+    """Return E030 to E043: the faults that `redlock_status` shows for each master.
 
-    As Django's own checks of databases it asks nobody unless `--database` allows it.
+    Like Django's own database checks, it opens connections only if `--database` is given.
     """
     if not databases:
         return []
@@ -54,14 +54,14 @@ def check_masters(*, databases: Sequence[str] | None = None, **_: Any) -> list[C
         try:
             masters = master_status(alias)
         except InvalidRedlock:
-            continue  # E001 tells of it
+            continue  # E001 reports it.
         for one in masters:
             messages += _faults(alias, one)
         messages += [
             Error(
                 f"REDLOCK[{alias!r}]: {one.label}only {one.counted} of {one.servers} masters are "
-                "counted: no lock can be taken.",
-                hint="'manage.py redlock_status' says why.",
+                "counted, so no lock can be acquired.",
+                hint="Run 'manage.py redlock_status' to see the reasons.",
                 id="redlock_django.E043",
             )
             for one in quorums(masters)
@@ -86,8 +86,8 @@ def _faults(alias: str, one: ServerHealth) -> Iterator[CheckMessage]:
     forgets = one.health is not None and not one.health.persistent
     if forgets and options.addresses and not options.restart_delay:
         yield checks.Warning(
-            f"REDLOCK[{alias!r}]: {one.name}: a restart forgets its locks (appendonly no), and "
-            "with a RESTART_DELAY of 0 nobody waits until they have run out.",
-            hint="Turn on appendonly with appendfsync always, or set RESTART_DELAY.",
+            f"REDLOCK[{alias!r}]: {one.name}: a restart loses its locks (appendonly no), and with "
+            "RESTART_DELAY = 0 clients do not wait until these locks have expired.",
+            hint="Enable appendonly with appendfsync always, or set RESTART_DELAY.",
             id="redlock_django.W042",
         )

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from redlock_django.testing.holders import (
+    from redlock_django.testing.lock_states import (
         assert_locked,
         assert_not_locked,
         held_elsewhere,
@@ -31,11 +31,11 @@ __all__ = [
 
 _MODULES = {
     "LocalMaster": "redlock_django.testing.masters",
-    "assert_locked": "redlock_django.testing.holders",
-    "assert_not_locked": "redlock_django.testing.holders",
-    "held_elsewhere": "redlock_django.testing.holders",
+    "assert_locked": "redlock_django.testing.lock_states",
+    "assert_not_locked": "redlock_django.testing.lock_states",
+    "held_elsewhere": "redlock_django.testing.lock_states",
     "local_masters": "redlock_django.testing.masters",
-    "lose_lock": "redlock_django.testing.holders",
+    "lose_lock": "redlock_django.testing.lock_states",
     "memory_masters": "redlock_django.testing.override",
     "real_masters": "redlock_django.testing.override",
 }

@@ -1,4 +1,4 @@
-"""Other masters for a test: in this process (`memory_masters`), or real ones (`real_masters`)."""
+"""Replace the masters in a test: in memory (`memory_masters`) or real (`real_masters`)."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 Section = Mapping[str, Any]
 _MEMORY = "redlock_django.backends.memory.MemoryBackend"
-# Seconds, for machines with much to do.
+# Seconds; longer than the defaults, for busy machines.
 _MASTER_TIMEOUT, _CONNECT_TIMEOUT = 0.5, 5.0
 
 
-class memory_masters(TestContextDecorator):  # noqa: N801 - used as override_settings is
-    """Put masters in memory in place of all masters of `settings.REDLOCK`, with nothing held.
+class memory_masters(TestContextDecorator):  # noqa: N801 - named like override_settings
+    """Replace all masters of `settings.REDLOCK` by masters in memory without locks.
 
-    A context manager, and a decorator for test functions (sync or async) and for classes of
-    `unittest`. `with` gives the MemoryBackend of the alias `using`; None is "default", or else
-    the first. All other settings stay: there are as many masters as there were (of several
-    groups as many as one has), and aliases with the same MASTERS share them. Whoever has no
-    REDLOCK gets "default" with one master.
+    A context manager, and a decorator for test functions (sync or async) and `unittest` classes.
+    `with` returns the MemoryBackend of the alias `using`; None is "default", or else the first
+    alias. All other settings are kept. The number of masters stays the same (with several groups,
+    that of the first group), and aliases with the same MASTERS share them. Without REDLOCK there
+    is the alias "default" with one master.
     """
 
     def __init__(self, using: str | None = None, **kwargs: Any) -> None:
@@ -38,7 +38,7 @@ class memory_masters(TestContextDecorator):  # noqa: N801 - used as override_set
         super().__init__(**kwargs)
 
     def enable(self) -> MemoryBackend:
-        """Begin; gives the backend."""
+        """Replace the masters and return the backend."""
         sections = {alias: _one_group(section) for alias, section in _sections()}
         self._settings = override_settings(REDLOCK=sections)
         self._settings.enable()
@@ -54,17 +54,17 @@ class memory_masters(TestContextDecorator):  # noqa: N801 - used as override_set
         return self.enable()
 
     def disable(self) -> None:
-        """End: the settings are as before."""
+        """Restore the settings."""
         self._settings.disable()
         MemoryBackend.passed = 0.0
 
 
 @contextmanager
 def real_masters(masters: Sequence[LocalMaster]) -> Iterator[None]:
-    """Put these servers in place of all masters of `settings.REDLOCK`: up, empty and trusted.
+    """Replace all masters of `settings.REDLOCK` by these servers: running, empty and trusted.
 
-    Other settings stay. Aliases with the same MASTERS are the same lock service here too, the
-    others are kept apart by KEY_PREFIX.
+    Other settings are kept. Aliases with the same MASTERS remain the same lock service; the
+    others are separated by KEY_PREFIX.
     """
     for master in masters:
         if master.alive:

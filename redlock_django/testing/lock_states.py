@@ -1,4 +1,4 @@
-"""Who holds what, made and told on purpose: `held_elsewhere`, `assert_locked`, `lose_lock`."""
+"""Create and assert lock states in tests: `held_elsewhere`, `assert_locked`, `lose_lock`."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from redlock_django.locking.handler import locks
 from redlock_django.locking.names import check_resource
 from redlock_django.locking.registry import held_leases
 
-_SOMEBODY = '{"host":"elsewhere","app":"held_elsewhere"}'
+_OTHER_HOLDER = '{"host":"elsewhere","app":"held_elsewhere"}'
 
 
 class held_elsewhere:  # noqa: N801 - a context manager, used as a function
-    """Let somebody else hold these resources while the block runs; `with` and `async with`.
+    """Make another client hold these resources during a `with` or `async with` block.
 
-    Not renewed: it runs out after MAX_TTL. Raises ResourceLocked if they are held already,
-    QuorumUnreachable, BadResource, InvalidRedlock.
+    The lock is not renewed and expires after MAX_TTL. Raises ResourceLocked if a resource is
+    already held, QuorumUnreachable, BadResource, InvalidRedlock.
     """
 
     def __init__(self, *resources: str, using: str = "default") -> None:
@@ -25,10 +25,10 @@ class held_elsewhere:  # noqa: N801 - a context manager, used as a function
         self.using = using
 
     def __enter__(self) -> None:
-        # Not by a Lock: what this very task or thread holds cannot be refused to it.
+        # Not with a Lock: a lock that this task or thread holds itself is not refused to it.
         self._backend = locks[self.using].backend
         longest = locks[self.using].settings.max_ttl
-        self._lease: Lease = self._backend.acquire(self.resources, longest, 0, _SOMEBODY)
+        self._lease: Lease = self._backend.acquire(self.resources, longest, 0, _OTHER_HOLDER)
 
     def __exit__(
         self,
@@ -41,7 +41,7 @@ class held_elsewhere:  # noqa: N801 - a context manager, used as a function
     async def __aenter__(self) -> None:
         self._backend = locks[self.using].backend
         longest = locks[self.using].settings.max_ttl
-        self._lease = await self._backend.aacquire(self.resources, longest, 0, _SOMEBODY)
+        self._lease = await self._backend.aacquire(self.resources, longest, 0, _OTHER_HOLDER)
 
     async def __aexit__(
         self,
@@ -53,7 +53,7 @@ class held_elsewhere:  # noqa: N801 - a context manager, used as a function
 
 
 def assert_locked(*resources: str, using: str = "default") -> None:
-    """Fail unless each of these resources is held, by whomever, on a majority of the masters."""
+    """Fail unless each of these resources is held, by any client, on a majority of the masters."""
     held = _held(resources, using)
     missing = [resource for resource in resources if resource not in held]
     assert not missing, f"not locked: {', '.join(missing)}"
@@ -69,16 +69,16 @@ def assert_not_locked(*resources: str, using: str = "default") -> None:
 
 
 def lose_lock(*resources: str, using: str = "default") -> None:
-    """Take these resources away from whoever holds them in this process.
+    """Make the holders of these resources in this process lose their locks.
 
-    The holder learns of it as of any lost lock, at once: `ensure_held()` raises, the signal
-    is sent, the commit guard rolls back. Fails if nobody in this process holds one of them.
+    It has the effects of any lost lock, immediately: `ensure_held()` raises, the signal is sent,
+    the commit guard rolls back. Fails if a resource is not held in this process.
     """
     for resource in resources:
         found = held_leases(resource, using)
-        assert found, f"nobody in this process holds {resource}"
+        assert found, f"{resource} is not held in this process"
         for held_lease in found:
-            held_lease.mark_lost("a test took it away")
+            held_lease.mark_lost("lose_lock() was called")
 
 
 def _held(resources: tuple[str, ...], using: str) -> dict[str, Holding]:
