@@ -125,8 +125,13 @@ def test_a_repeated_post_gets_the_same_answer(site: Path) -> None:
 
 
 def test_every_setting_is_in_the_table() -> None:
+    from redlock_django.backends.redis import RedisBackend
     from redlock_django.conf.settings import DEFAULTS
     from redlock_django.idempotency.settings import DEFAULTS as IDEMPOTENCY
 
     table = README[README.index("## Settings") : README.index("## What is promised")]
-    assert not {key for key in (*DEFAULTS, *IDEMPOTENCY) if f"`{key}`" not in table}
+    assert not {
+        key
+        for key in (*DEFAULTS, *RedisBackend.settings_class.DEFAULTS, *IDEMPOTENCY)
+        if f"`{key}`" not in table
+    }

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from redlock_django.backends import base
+from redlock_django.backends import redlock
 from redlock_django.conf.settings import DEFAULTS
 from redlock_django.engine.commands import Deployment
 from redlock_django.exceptions import BadResource
@@ -83,7 +83,9 @@ def test_waiting_is_off_by_default() -> None:
 
 
 def test_retries_are_random_and_bounded() -> None:
-    first, again = ([next(delays) for _ in range(50)] for delays in (base.delays(), base.delays()))
+    first, again = (
+        [next(delays) for _ in range(50)] for delays in (redlock.delays(), redlock.delays())
+    )
     assert first != again
     assert all(0 < delay <= 0.5 for delay in first)
 
@@ -95,8 +97,8 @@ def test_nothing_is_pickled() -> None:
 
 def test_random_is_used_for_delays_only() -> None:
     """A child process has its parent's `random`: no token and no name may come from it."""
-    assert _importing("random") == {"backends/base.py", "wire/master.py", "testing/masters.py"}
-    tokens = (PACKAGE / "backends" / "base.py").read_text()
+    assert _importing("random") == {"backends/redlock.py", "wire/master.py", "testing/masters.py"}
+    tokens = (PACKAGE / "backends" / "redlock.py").read_text()
     assert "secrets.token_hex(16)" in tokens
 
 

@@ -48,10 +48,11 @@ class Threads:
 
     def masters_of(self, resource: str) -> range:
         """Which of the masters its lock stands on."""
-        backend = self._locks["default"].backend
-        group = backend.group_of(resource) if hasattr(backend, "group_of") else 0
-        many = backend.deployment.masters
-        return range(group * many, (group + 1) * many)
+        backend: Any = self._locks["default"].backend
+        shards = getattr(backend, "shards", (backend,))
+        shard = backend.shard_of(resource) if len(shards) > 1 else 0
+        many = len(backend.names) // len(shards)
+        return range(shard * many, (shard + 1) * many)
 
     def acquire(self, resource: str) -> Any:
         try:

@@ -113,7 +113,7 @@ class HeldLockChangeList(ChangeList):
             service = locks[self.alias]
             with service.backend.inspect() as inspection:
                 statuses = master_status(self.alias, inspection=inspection)
-                self.masters = master_rows(statuses, service.settings.tolerate)
+                self.masters = master_rows(statuses, service.settings.store.tolerate)
                 self.queryset.inspection = inspection
                 if self.queryset.asked.start >= self.queryset.page.total:
                     self.queryset = self.queryset.starting_at(0)  # This page no longer exists.

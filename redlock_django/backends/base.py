@@ -1,113 +1,161 @@
-"""The seam for lock services: what `lock()` needs, in terms of leases, not of rounds."""
+"""The contract between `lock()` and a store of locks: settings, leases and inspection."""
 
 from __future__ import annotations
 
-import random
-import secrets
-from collections.abc import Iterator, Sequence
-from itertools import count
-from typing import Any
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
 from redlock_django.backends.inspection import Freed, HeldLocks, Inspection, ServerHealth
-from redlock_django.engine import rounds
-from redlock_django.engine.commands import Deployment
+from redlock_django.conf.values import SHORTEST_TTL, seconds
 from redlock_django.engine.validity import Lease, LeaseState
-from redlock_django.wire.address import Address
-from redlock_django.wire.clock import clock, wall_ns
-from redlock_django.wire.master import Notice, ignore
-from redlock_django.wire.waiters import Waiter
+from redlock_django.wire.clock import clock
+
+Section = Mapping[str, Any]
+"""The settings of one alias, `settings.REDLOCK[alias]`, with a value for every key."""
+
+Notice = Callable[[str, bool, str], object]
+"""Called with a server's name, whether it is up, and the reason."""
+
+
+def ignore(server: str, up: bool, reason: str) -> None:
+    """Ignore that a server failed or came back."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreSettings:
+    """The settings of one store, checked and complete. Durations are in seconds.
+
+    A store with keys of its own derives a class from this one: DEFAULTS lists all its keys with
+    their default values, and `read` checks them. An alias may have several stores of one kind,
+    each with its share of the resources. Then `label` names this one in messages ("group 2"),
+    and `suffix` is part of what all clients of the store must agree on. Otherwise both are "".
+    `tolerate` has the codes of server faults that are only reported.
+    """
+
+    DEFAULTS: ClassVar[Mapping[str, Any]] = {"MAX_TTL": 60}
+
+    max_ttl: float
+    label: str = ""
+    suffix: str = ""
+    tolerate: frozenset[str] = frozenset()
+
+    @classmethod
+    def read(cls, section: Section, *, label: str = "") -> Self:
+        """Return the settings in a section, which has every key of DEFAULTS.
+
+        Raises ValueError with a message that names the key and contains no password.
+        """
+        return cls(max_ttl=seconds(section, "MAX_TTL", least=SHORTEST_TTL), label=label)
+
+    def check_ttl(self, ttl: float, name: str) -> None:
+        """Raise ValueError if the store cannot hold a lock for `ttl` seconds."""
+        if ttl > self.max_ttl:
+            raise ValueError(
+                f"{name} is {ttl:g} s and MAX_TTL is {self.max_ttl:g} s: "
+                f"lower {name} or raise MAX_TTL"
+            )
+
+    @property
+    def stores(self) -> tuple[StoreSettings, ...]:
+        """The settings of the stores that this store is made of; its own if it is made of none."""
+        return (self,)
+
+    @property
+    def identity(self) -> str:
+        """The identity of the store among others: the same in every process, never reused."""
+        raise NotImplementedError
+
+    @property
+    def servers(self) -> tuple[tuple[str, Hashable], ...]:
+        """The name and the network endpoint of every server; two stores cannot share one."""
+        return ()
 
 
 class BaseBackend:
-    """A lock service. Subclasses take and give back leases; nothing here blocks for ever.
+    """A store of locks. Subclasses acquire, extend and release leases; no call blocks for ever.
 
-    `addresses` say where the masters are; `terms` are the numbers shared by all clients;
-    `master_timeout` and `connect_timeout` in seconds. `notice` is told of masters that fail and
-    of those that come back; never from the thread or loop of a caller.
-
-    `names` are those of all masters.
+    `settings` is an instance of `settings_class`. `notice` is called when a server fails or
+    comes back, never from the thread or loop of a caller.
     """
 
-    def __init__(
-        self,
-        alias: str,
-        *,
-        addresses: tuple[Address, ...],
-        deployment: Deployment,
-        master_timeout: float,
-        connect_timeout: float,
-        tolerate: frozenset[str] = frozenset(),
-        notice: Notice = ignore,
-    ) -> None:
+    settings_class: ClassVar[type[StoreSettings]] = StoreSettings
+
+    is_shared: bool = True
+    """Whether other processes see the locks: without it, a lock excludes threads and tasks only."""
+
+    is_fair: bool = False
+    """Whether waiters get a lock in the order in which they began to wait."""
+
+    survives_restart: bool = False
+    """Whether locks are still held after all servers of the store have restarted at once."""
+
+    servers_are_masters: bool = False
+    """Whether the servers are independent masters, of which a majority decides."""
+
+    max_resources: int = 100
+    """The most resources that one lease can have."""
+
+    def __init__(self, alias: str, settings: StoreSettings, notice: Notice = ignore) -> None:
         self.alias = alias
-        self.addresses = addresses
-        self.deployment = deployment
-        self.master_timeout = master_timeout
-        self.connect_timeout = connect_timeout
-        self.tolerate = tolerate
+        self.settings = settings
         self.notice = notice
+
+    @classmethod
+    def read_settings(cls, section: Section) -> StoreSettings:
+        """Return the checked settings of a section; raise ValueError as `StoreSettings.read`."""
+        return cls.settings_class.read(section)
+
+    @classmethod
+    def open(cls, alias: str, settings: StoreSettings, notice: Notice = ignore) -> BaseBackend:
+        """Return the store of an alias, from what `read_settings` returned. Connects to nothing."""
+        return cls(alias, settings, notice)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The masters of all groups, as people see them."""
-        return self.deployment.names
+        """The names of all servers, as people see them."""
+        return tuple(name for name, _ in self.settings.servers)
+
+    @property
+    def identity(self) -> str:
+        """The identity of the store among others, by which resources are shared out."""
+        return self.settings.identity
 
     def clock(self) -> float:
-        """The clock that leases are measured by, in seconds."""
+        """Return the time of the clock that leases are measured by, in seconds."""
         return clock()
 
-    def _acquire(
-        self,
-        resources: tuple[str, ...],
-        ttl: float,
-        wait: float,
-        holder: str,
-        waiter: Waiter | None = None,
-        home: object = None,
-    ) -> rounds.Protocol[Lease]:
-        """The rounds that take a lease, with this process's time and luck."""
-        return rounds.acquire(
-            self.deployment,
-            resources,
-            ttl,
-            holder,
-            now=self.clock(),
-            wait=wait,
-            tokens=tokens(),
-            proposals=proposals(),
-            delays=delays(),
-            waiter="" if waiter is None else waiter.name,
-            home=home,
-        )
-
     def acquire(self, resources: tuple[str, ...], ttl: float, wait: float, holder: str) -> Lease:
-        """Take all resources or none; raises ResourceLocked or QuorumUnreachable."""
+        """Acquire all resources or none, waiting for at most `wait` seconds.
+
+        Raises ResourceLocked or QuorumUnreachable.
+        """
         raise NotImplementedError
 
     async def aacquire(
         self, resources: tuple[str, ...], ttl: float, wait: float, holder: str
     ) -> Lease:
-        """As `acquire`, on the running loop."""
+        """Acquire as `acquire` does, on the running loop."""
         raise NotImplementedError
 
     def extend(self, lease: Lease, ttl: float) -> tuple[LeaseState, Lease]:
-        """Let a lease live `ttl` seconds more; say what was found out, and the lease now valid."""
+        """Extend a lease to `ttl` seconds from now; return its state and the lease now valid."""
         raise NotImplementedError
 
     async def aextend(self, lease: Lease, ttl: float) -> tuple[LeaseState, Lease]:
-        """As `extend`, on the loop that took the lease."""
+        """Extend as `extend` does, on the loop that acquired the lease."""
         raise NotImplementedError
 
     def release(self, lease: Lease) -> bool | None:
-        """Free a lease: True if a majority freed it now, False if it was lost, None if unknown."""
+        """Release a lease; return True if that freed it, False if it was lost, None if unknown."""
         raise NotImplementedError
 
     async def arelease(self, lease: Lease) -> bool | None:
-        """As `release`, on the running loop."""
+        """Release as `release` does, on the running loop."""
         raise NotImplementedError
 
     def post_release(self, lease: Lease) -> None:
-        """Put the release of a lease on its way without waiting for it. Never raises."""
+        """Post the release of a lease to the connections and return at once. Never raises."""
         raise NotImplementedError
 
     def inspect(self) -> Inspection:
@@ -138,33 +186,14 @@ class BaseBackend:
             return inspection.health()
 
     def voided(self, lease: Lease) -> bool:
-        """Whether a lease must be given up although its time is not over (our clock stepped)."""
+        """Return whether a lease is lost before its time is over, because our clock stepped."""
         return False
 
     def forked(self) -> None:
-        """Forget, in a child process, everything that belongs to the parent."""
+        """Forget, in a forked child, everything that belongs to the parent process."""
 
     def close(self) -> None:
-        """Close what belongs to the process."""
+        """Close the connections of the process."""
 
     async def aclose(self) -> None:
-        """Close what belongs to the running loop."""
-
-
-def tokens() -> Iterator[str]:
-    """Fresh 128-bit tokens as 32 hex digits. Never `random`: a fork would repeat it."""
-    while True:
-        yield secrets.token_hex(16)
-
-
-def proposals() -> Iterator[int]:
-    """The wall clock in µs: what we propose as fencing token."""
-    while True:
-        yield wall_ns() // 1000
-
-
-def delays() -> Iterator[float]:
-    """Seconds between rounds: at random, longer and longer, at most a tenth of a second."""
-    for tries in count():
-        longest = min(0.1, 0.002 * 2.0 ** min(tries, 8))
-        yield random.uniform(longest / 4, longest)
+        """Close the connections of the running loop."""

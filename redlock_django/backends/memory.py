@@ -7,13 +7,15 @@ import secrets
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
-from redlock_django.backends.base import BaseBackend
+from redlock_django.backends.base import Notice, ignore
 from redlock_django.backends.memory_master import MemoryMaster
 from redlock_django.backends.memory_survey import MemorySurvey, reason
 from redlock_django.backends.redis_inspection import MasterInspection
+from redlock_django.backends.redlock import RedlockBackend, RedlockSettings
 from redlock_django.engine import rounds
 from redlock_django.engine.commands import Deployment
 from redlock_django.engine.marker import Join
@@ -25,7 +27,19 @@ from redlock_django.wire.waiters import Waiter, Waiters
 from redlock_django.wire.wakeup import Wakeup
 
 
-class MemoryBackend(BaseBackend):
+class MemorySettings(RedlockSettings):
+    """The settings of masters in memory: without MASTERS there is one, trusted at once."""
+
+    needs_masters = False
+
+    @property
+    def deployment(self) -> Deployment:
+        if self.addresses:
+            return super().deployment
+        return replace(super().deployment, names=("memory",), restart_delay=0)
+
+
+class MemoryBackend(RedlockBackend):
     """Redlock over masters in this process: for tests, never for production.
 
     `advance()` lets time pass. To own the time altogether, replace `now`, the clock of the
@@ -33,19 +47,13 @@ class MemoryBackend(BaseBackend):
     hurt by their place, 0 for the first; `down[place]` is why one does not answer, "" if it does.
     """
 
-    passed: ClassVar[float] = 0.0  # seconds: time passes for all backends alike
+    settings_class = MemorySettings
+    is_shared = False
 
-    def __init__(self, alias: str, **settings: Any) -> None:
-        super().__init__(alias, **settings)
-        if not self.deployment.names:
-            self.deployment = Deployment(
-                names=("memory",),
-                prefix=self.deployment.prefix,
-                max_ttl=self.deployment.max_ttl,
-                max_clock_skew=self.deployment.max_clock_skew,
-                restart_delay=0,
-                fence_ttl=self.deployment.fence_ttl,
-            )
+    passed: ClassVar[float] = 0.0  # seconds: time passes for all backends at once
+
+    def __init__(self, alias: str, settings: RedlockSettings, notice: Notice = ignore) -> None:
+        super().__init__(alias, settings, notice)
         self.now: Callable[[], float] = lambda: clock() + self.passed
         self.time: Callable[[], int] = lambda: wall_ns() // 1000 + round(self.passed * 1_000_000)
         self.sleep: Callable[[float], None] = time.sleep
@@ -86,7 +94,7 @@ class MemoryBackend(BaseBackend):
 
     def hang(self, index: int) -> None:
         """Let a master hang: it answers nothing."""
-        self._fail(index, f"did not answer within {self.master_timeout:g} s")
+        self._fail(index, f"did not answer within {self.settings.master_timeout:g} s")
 
     def restore(self, index: int) -> None:
         """Let a master that was gone or hung answer again, with all that it knew."""
@@ -162,7 +170,7 @@ class MemoryBackend(BaseBackend):
             MemorySurvey(self),
             deployment=self.deployment,
             addresses=self.addresses,
-            tolerate=self.tolerate,
+            tolerate=self.settings.tolerate,
         )
 
     def _run(self, protocol: Protocol[Result], waiter: Waiter | None = None) -> Result:

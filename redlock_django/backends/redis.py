@@ -6,10 +6,11 @@ import asyncio
 import threading
 import weakref
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from redlock_django.backends.base import BaseBackend
+from redlock_django.backends.base import Notice, ignore
 from redlock_django.backends.redis_inspection import MasterInspection
+from redlock_django.backends.redlock import RedlockBackend, RedlockSettings
 from redlock_django.engine import rounds
 from redlock_django.engine.validity import Lease, LeaseState
 from redlock_django.wire.aio import LoopLinks
@@ -21,11 +22,11 @@ AnyLinks = TypeVar("AnyLinks", bound=Links)
 INSPECTION_TIMEOUT = 0.5  # seconds to wait for each answer of a master in an inspection
 
 
-class RedisBackend(BaseBackend):
-    """One set of links for the process's threads, and one for each running loop."""
+class RedisBackend(RedlockBackend):
+    """One set of links for the threads of the process, and one for each running loop."""
 
-    def __init__(self, alias: str, **settings: Any) -> None:
-        super().__init__(alias, **settings)
+    def __init__(self, alias: str, settings: RedlockSettings, notice: Notice = ignore) -> None:
+        super().__init__(alias, settings, notice)
         self._sync: SyncLinks | None = None
         self._making = threading.Lock()
         self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopLinks] = (
@@ -46,7 +47,8 @@ class RedisBackend(BaseBackend):
         protocol = self._acquire(resources, ttl, wait, holder, waiter, links)
         return await links.run(protocol, waiter=waiter)
 
-    # A renewal does not wait for a connection: it comes again soon, and other leases wait.
+    # A renewal does not wait for a connection: the next one follows soon, and the renewals of
+    # other leases must not be held up.
 
     def extend(self, lease: Lease, ttl: float) -> tuple[LeaseState, Lease]:
         protocol = rounds.extend(self.deployment, lease, ttl, now=self.clock())
@@ -56,8 +58,8 @@ class RedisBackend(BaseBackend):
         protocol = rounds.extend(self.deployment, lease, ttl, now=self.clock())
         return await self.loop_links().run(protocol, patient=False)
 
-    # A release travels behind its acquire, on the very links that carried it. From
-    # anywhere else it is handed over to them.
+    # A release is sent after its acquire, on the same links. A caller that cannot use those
+    # links, such as another loop, posts it to them.
 
     def release(self, lease: Lease) -> bool | None:
         home = lease.home
@@ -78,19 +80,19 @@ class RedisBackend(BaseBackend):
         protocol = rounds.release(self.deployment, lease, awaited=False)
         if isinstance(lease.home, LoopLinks) and lease.home.post(protocol):
             return
-        # The links that took it are gone, so what they sent may still arrive.
+        # The links that acquired it are gone, and the acquire that they sent may still arrive.
         bury = rounds.release(self.deployment, lease, awaited=False, bury=True)
         links = self._home_sync(lease)
         links.post(protocol if links is lease.home else bury)
 
     def inspect(self) -> MasterInspection:
-        timeout = min(INSPECTION_TIMEOUT, self.connect_timeout)
+        timeout = min(INSPECTION_TIMEOUT, self.settings.connect_timeout)
         return MasterInspection(
             self.alias,
             Survey(self.addresses, self.deployment, timeout),
             deployment=self.deployment,
             addresses=self.addresses,
-            tolerate=self.tolerate,
+            tolerate=self.settings.tolerate,
         )
 
     def voided(self, lease: Lease) -> bool:
@@ -99,7 +101,7 @@ class RedisBackend(BaseBackend):
     # Links.
 
     def sync_links(self) -> SyncLinks:
-        """The links that the threads of this process share."""
+        """Return the links that the threads of this process share."""
         if self._sync is None:
             with self._making:
                 if self._sync is None:
@@ -107,7 +109,7 @@ class RedisBackend(BaseBackend):
         return self._sync
 
     def loop_links(self) -> LoopLinks:
-        """The links of the running loop."""
+        """Return the links of the running loop."""
         loop = asyncio.get_running_loop()
         links = self._loops.get(loop)
         if links is None or links.closed.is_set():
@@ -125,9 +127,9 @@ class RedisBackend(BaseBackend):
         return kind(
             self.addresses,
             self.deployment,
-            master_timeout=self.master_timeout,
-            connect_timeout=self.connect_timeout,
-            tolerate=self.tolerate,
+            master_timeout=self.settings.master_timeout,
+            connect_timeout=self.settings.connect_timeout,
+            tolerate=self.settings.tolerate,
             notice=self.notice,
         )
 
@@ -137,12 +139,13 @@ class RedisBackend(BaseBackend):
         self._sync = None
         self._loops = weakref.WeakKeyDictionary()
         for links in inherited:
-            # Another thread may have been inside the event, and would be for ever in here.
+            # Another thread of the parent may have held the lock inside the event; in the child
+            # nothing would ever release it.
             links.closed = threading.Event()
             links.abandon()
 
     def close(self) -> None:
-        # Kept, so that a lock that outlives its backend fails instead of connecting anew.
+        # The links are kept: a lock that outlives its backend fails and does not reconnect.
         if self._sync is not None:
             self._sync.close()
 

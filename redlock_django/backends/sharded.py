@@ -1,9 +1,12 @@
-"""Several groups of masters: every resource belongs to one of them, for good.
+"""A store of stores: one alias whose resources are shared out over several shards.
 
-A group is a backend of its own, with masters and a quorum of its own, and knows nothing of
-the others. A lock on resources of one group is that group's alone. One that spans groups is a
-lease in each of them, taken group after group in an order that is the same for everybody:
-so of two that overlap, one is first wherever they meet, and none waits for the other in a ring.
+A shard is a store of its own, with its own servers, and knows nothing of the others. Each
+resource belongs to one shard, by rendezvous hashing of the shards' identities. A lock on
+resources of one shard is a lease of that shard alone. A lock that spans shards is a lease in
+each of them, acquired in the order of their identities, which is the same for all clients: so
+two locks that overlap cannot wait for each other.
+
+Shards are called groups in MASTERS, in messages and in the marker of a master.
 """
 
 from __future__ import annotations
@@ -12,40 +15,61 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from redlock_django.backends.base import BaseBackend
+from redlock_django.backends.base import BaseBackend, Notice, Section, StoreSettings, ignore
 from redlock_django.backends.sharded_inspection import ShardedInspection
+from redlock_django.backends.sharded_settings import ShardedSettings, split
 from redlock_django.engine.errors import NotAcquired, QuorumUnreachable
 from redlock_django.engine.rendezvous import chosen
-from redlock_django.engine.rounds import Result, ended
+from redlock_django.engine.rounds import Result
+from redlock_django.engine.trampoline import adrive, drive
 from redlock_django.engine.validity import Lease, LeaseState
 
 _WORST_FIRST = (LeaseState.LOST, LeaseState.UNKNOWN, LeaseState.RENEWED)
 
 KEPT = 0.5
-"""Which part of its TTL a group's lease is kept for while the next group is waited for."""
+"""The part of its TTL for which a shard's lease is kept while the next shard is waited for."""
+
+
+class ShardableBackend(BaseBackend):
+    """A store that becomes several shards if MASTERS is a list of lists."""
+
+    @classmethod
+    def read_settings(cls, section: Section) -> StoreSettings:
+        sections = split(section)
+        if len(sections) == 1:
+            return super().read_settings(sections[0])
+        return ShardedSettings.of_shards(cls.settings_class, sections)
+
+    @classmethod
+    def open(cls, alias: str, settings: StoreSettings, notice: Notice = ignore) -> BaseBackend:
+        if isinstance(settings, ShardedSettings):
+            shards = [cls.open(alias, shard, notice) for shard in settings.shards]
+            return ShardedBackend(settings, shards)
+        return super().open(alias, settings, notice)
 
 
 class Part(NamedTuple):
-    """What a lease has in one group."""
+    """The lease that a lock has in one shard."""
 
-    group: BaseBackend
+    shard: BaseBackend
     lease: Lease
 
 
 class Parts(tuple[Part, ...]):
-    """The `home` of a lease that spans groups: the leases it is made of."""
+    """The `home` of a lease that spans shards: the leases it consists of."""
 
     __slots__ = ()
 
 
 @dataclass(slots=True)
 class Ask:
-    """Let a group do what its method of that name does with these arguments.
+    """A call of a shard's method. The answer is stored here when the method returns.
 
-    The answer is put in here: a signal that strikes as a generator goes on loses what it is sent.
+    It is not sent into the generator: a signal that is handled as a generator resumes loses what
+    was sent. See docs/explanation/interrupts.md.
     """
 
-    group: BaseBackend
+    shard: BaseBackend
     verb: str
     arguments: tuple[Any, ...]
     answer: Any = None
@@ -55,53 +79,50 @@ Asking = Generator[Ask, None, Result]
 
 
 class ShardedBackend(BaseBackend):
-    """The groups of one alias behind one door; `terms` are the first one's.
+    """The shards of one alias as one store.
 
-    A lease that spans groups is valid until the first of its parts is not, and lost with it.
-    It bears the fingerprint of the first of them; on the masters each has its own.
+    A lease that spans shards is valid until the first of its parts expires, and lost as soon as
+    one part is lost. Its fingerprint is that of its first part; each shard stores its own token.
     """
 
-    def __init__(self, groups: Sequence[BaseBackend]) -> None:
-        first = groups[0]
-        super().__init__(
-            first.alias,
-            addresses=tuple(address for group in groups for address in group.addresses),
-            deployment=first.deployment,
-            master_timeout=first.master_timeout,
-            connect_timeout=first.connect_timeout,
-            tolerate=first.tolerate,
-            notice=first.notice,
-        )
-        self.groups = tuple(groups)
+    settings_class = ShardedSettings
+
+    def __init__(self, settings: StoreSettings, shards: Sequence[BaseBackend]) -> None:
+        super().__init__(shards[0].alias, settings, shards[0].notice)
+        self.shards = tuple(shards)
+        self.identities = tuple(shard.identity for shard in shards)
+        self.max_resources = min(shard.max_resources for shard in shards)
+        for flag in ("is_shared", "is_fair", "survives_restart", "servers_are_masters"):
+            setattr(self, flag, all(getattr(shard, flag) for shard in shards))
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(name for group in self.groups for name in group.deployment.names)
+        return tuple(name for shard in self.shards for name in shard.names)
 
-    def group_of(self, resource: str) -> int:
-        """Return the index of the group that a resource belongs to."""
-        return chosen(self.deployment.groups, resource)
+    def shard_of(self, resource: str) -> int:
+        """Return the index of the shard that a resource belongs to."""
+        return chosen(self.identities, resource)
 
     def clock(self) -> float:
-        return self.groups[0].clock()
+        return self.shards[0].clock()
 
-    # Taking: all parts or none.
+    # Acquire: all parts or none.
 
     def acquire(self, resources: tuple[str, ...], ttl: float, wait: float, holder: str) -> Lease:
-        return self._run(self._take(resources, ttl, wait, holder))
+        return drive(self._acquire(resources, ttl, wait, holder), _perform)
 
     async def aacquire(
         self, resources: tuple[str, ...], ttl: float, wait: float, holder: str
     ) -> Lease:
-        return await self._arun(self._take(resources, ttl, wait, holder))
+        return await adrive(self._acquire(resources, ttl, wait, holder), _aperform)
 
-    def _take(
+    def _acquire(
         self, resources: tuple[str, ...], ttl: float, wait: float, holder: str
     ) -> Asking[Lease]:
-        """Ask group after group; what was taken is given back where one refuses.
+        """Acquire a lease in one shard after the other; release them all if a shard refuses.
 
-        Who waits keeps what it has, but not for long: then it begins anew, with all of its
-        TTL before it.
+        While one shard is waited for, the leases of the shards before it are kept, but for a
+        part of their TTL only. Then the lock begins again, with its whole TTL.
         """
         shares = self._shares(resources)
         asked = began = self.clock()
@@ -109,138 +130,117 @@ class ShardedBackend(BaseBackend):
         while True:
             asks: list[Ask] = []
             try:
-                for group, share in shares:
+                for shard, share in shares:
                     began = self.clock()
                     until = asked + wait
                     if asks:
                         until = min(until, asks[0].answer.started + KEPT * ttl)
                     left = max(0.0, until - began)
-                    asks.append(Ask(group, "acquire", (share, ttl, left, holder)))
+                    asks.append(Ask(shard, "acquire", (share, ttl, left, holder)))
                     yield asks[-1]
                     lease: Lease = asks[-1].answer
                     waited = waited or lease.waited > 0
                 if len(asks) == 1:
                     return lease
-                whole = _joined(resources, _taken(asks))
+                whole = _joined(resources, _acquired(asks))
                 if self.clock() >= whole.until:
                     names = ", ".join(resources)
                     slow = "the groups of masters answered too slowly for the lock's TTL"
                     raise QuorumUnreachable(f"{names}: {slow}", resource=names)
                 return replace(whole, waited=lease.started - asked if waited else 0.0)
             except NotAcquired as error:
-                _give_back(_taken(asks))
+                _release_all(_acquired(asks))
                 if len(asks) == 1 or self.clock() >= asked + wait:
                     error.waited += began - asked if wait else 0.0
                     raise
                 waited = True
             except BaseException:
-                _give_back(_taken(asks))
+                _release_all(_acquired(asks))
                 raise
 
     def _shares(self, resources: tuple[str, ...]) -> list[tuple[BaseBackend, tuple[str, ...]]]:
-        """What is to be taken in each group, in the order in which everybody takes them."""
+        """Return the resources of each shard, in the order in which every client acquires them."""
         shares: dict[int, tuple[str, ...]] = {}
         for resource in resources:
-            group = self.group_of(resource)
-            shares[group] = (*shares.get(group, ()), resource)
-        # By identity: the order of the settings may be another one in another process.
-        order = sorted(shares, key=self.deployment.groups.__getitem__)
-        return [(self.groups[group], shares[group]) for group in order]
+            index = self.shard_of(resource)
+            shares[index] = (*shares.get(index, ()), resource)
+        # By identity: the settings of another process may list the shards in another order.
+        order = sorted(shares, key=self.identities.__getitem__)
+        return [(self.shards[index], shares[index]) for index in order]
 
-    # Holding and giving back: each part by its group.
+    # Extend and release: each part by its shard.
 
     def extend(self, lease: Lease, ttl: float) -> tuple[LeaseState, Lease]:
-        return self._run(self._extend(lease, ttl))
+        return drive(self._extend(lease, ttl), _perform)
 
     async def aextend(self, lease: Lease, ttl: float) -> tuple[LeaseState, Lease]:
-        return await self._arun(self._extend(lease, ttl))
+        return await adrive(self._extend(lease, ttl), _aperform)
 
     def _extend(self, lease: Lease, ttl: float) -> Asking[tuple[LeaseState, Lease]]:
-        asks = [Ask(group, "extend", (part, ttl)) for group, part in self._parts(lease)]
+        asks = [Ask(shard, "extend", (part, ttl)) for shard, part in self._parts(lease)]
         yield from asks
         return _extended(lease, [ask.answer for ask in asks])
 
     def release(self, lease: Lease) -> bool | None:
-        return self._run(self._free(lease))
+        return drive(self._release(lease), _perform)
 
     async def arelease(self, lease: Lease) -> bool | None:
-        return await self._arun(self._free(lease))
+        return await adrive(self._release(lease), _aperform)
 
-    def _free(self, lease: Lease) -> Asking[bool | None]:
-        asks = [Ask(group, "release", (part,)) for group, part in self._parts(lease)]
+    def _release(self, lease: Lease) -> Asking[bool | None]:
+        asks = [Ask(shard, "release", (part,)) for shard, part in self._parts(lease)]
         try:
-            for ask in asks:  # noqa: UP028 - on 3.12 a signal finds its way past the handler
+            for ask in asks:  # noqa: UP028 - on 3.12 `yield from` lets a signal past the handler
                 yield ask
         except BaseException:
-            _give_back(self._parts(lease))  # to free twice does no harm
+            _release_all(self._parts(lease))  # a second release is harmless
             raise
-        return _freed([ask.answer for ask in asks])
+        return _all_released([ask.answer for ask in asks])
 
     def post_release(self, lease: Lease) -> None:
-        _give_back(self._parts(lease))
+        _release_all(self._parts(lease))
 
     def voided(self, lease: Lease) -> bool:
-        return any(part.group.voided(part.lease) for part in self._parts(lease))
+        return any(part.shard.voided(part.lease) for part in self._parts(lease))
 
     def _parts(self, lease: Lease) -> Sequence[Part]:
         if isinstance(lease.home, Parts):
             return lease.home
-        return (Part(self.groups[self.group_of(lease.resources[0])], lease),)
+        return (Part(self.shards[self.shard_of(lease.resources[0])], lease),)
 
-    def _run(self, asking: Asking[Result]) -> Result:
-        ask = next(asking)
-        while True:
-            try:
-                while True:  # in here, since a signal may strike where a loop turns
-                    ask.answer = getattr(ask.group, ask.verb)(*ask.arguments)
-                    ask = next(asking)
-            except StopIteration as done:
-                result: Result = done.value
-                return result
-            except BaseException as error:
-                if ended(asking):
-                    raise  # that was its own word
-                ask = asking.throw(error)
-
-    async def _arun(self, asking: Asking[Result]) -> Result:
-        ask = next(asking)
-        while True:
-            try:
-                ask.answer = await getattr(ask.group, f"a{ask.verb}")(*ask.arguments)
-                ask = next(asking)
-            except StopIteration as done:
-                result: Result = done.value
-                return result
-            except BaseException as error:
-                if ended(asking):
-                    raise
-                ask = asking.throw(error)
-
-    # All groups alike.
+    # The same for all shards.
 
     def inspect(self) -> ShardedInspection:
-        shards = [group.inspect() for group in self.groups]
-        return ShardedInspection(self.alias, shards, self.group_of)
+        shards = [shard.inspect() for shard in self.shards]
+        return ShardedInspection(self.alias, shards, self.shard_of)
 
     def forked(self) -> None:
-        for group in self.groups:
-            group.forked()
+        for shard in self.shards:
+            shard.forked()
 
     def close(self) -> None:
-        for group in self.groups:
-            group.close()
+        for shard in self.shards:
+            shard.close()
 
     async def aclose(self) -> None:
-        for group in self.groups:
-            await group.aclose()
+        for shard in self.shards:
+            await shard.aclose()
 
 
-def _taken(asks: Sequence[Ask]) -> Sequence[Part]:
-    return [Part(ask.group, ask.answer) for ask in asks if ask.answer is not None]
+def _perform(ask: Ask) -> None:
+    ask.answer = getattr(ask.shard, ask.verb)(*ask.arguments)
+
+
+async def _aperform(ask: Ask) -> None:
+    ask.answer = await getattr(ask.shard, f"a{ask.verb}")(*ask.arguments)
+
+
+def _acquired(asks: Sequence[Ask]) -> Sequence[Part]:
+    return [Part(ask.shard, ask.answer) for ask in asks if ask.answer is not None]
 
 
 def _joined(resources: tuple[str, ...], parts: Sequence[Part]) -> Lease:
-    """The lease that these parts are: as long as the one that ends first."""
+    """Return the lease that consists of these parts, valid until the first of them expires."""
     fences = {
         resource: fence
         for part in parts
@@ -258,18 +258,18 @@ def _joined(resources: tuple[str, ...], parts: Sequence[Part]) -> Lease:
 def _extended(lease: Lease, found: Sequence[tuple[LeaseState, Lease]]) -> tuple[LeaseState, Lease]:
     if not isinstance(lease.home, Parts):
         return found[0]
-    parts = [Part(part.group, new) for part, (_, new) in zip(lease.home, found, strict=True)]
+    parts = [Part(part.shard, new) for part, (_, new) in zip(lease.home, found, strict=True)]
     states = {state for state, _ in found}
     worst = next(state for state in _WORST_FIRST if state in states)
     return worst, replace(_joined(lease.resources, parts), waited=lease.waited)
 
 
-def _freed(freed: Sequence[bool | None]) -> bool | None:
-    if False in freed:
+def _all_released(answers: Sequence[bool | None]) -> bool | None:
+    if False in answers:
         return False
-    return None if None in freed else True
+    return None if None in answers else True
 
 
-def _give_back(parts: Sequence[Part]) -> None:
+def _release_all(parts: Sequence[Part]) -> None:
     for part in parts:
-        part.group.post_release(part.lease)
+        part.shard.post_release(part.lease)

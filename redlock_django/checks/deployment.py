@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 from django.conf import settings
 from django.core import checks
 from django.core.checks import CheckMessage, Error, register
-from django.utils.module_loading import import_string
 from redis.connection import SSLConnection
 
-from redlock_django.backends.memory import MemoryBackend
+from redlock_django.backends.redlock import redlock_settings
+from redlock_django.backends.sharded_settings import places
 from redlock_django.checks.settings import TAG, same_host_warning
 from redlock_django.conf.masters import host_of, hosts
 from redlock_django.conf.settings import AliasSettings, load
@@ -36,17 +36,20 @@ def check_deployment(**_: Any) -> list[CheckMessage]:
             options = load(alias)
         except InvalidRedlock:
             continue  # E001 reports it.
-        if issubclass(import_string(options.backend), MemoryBackend):
+        if not options.backend_class.is_shared:
             messages.append(_memory_error(alias))
             continue
-        if len(names := hosts(options.addresses).get("", [])) > 1:
+        if len(names := hosts(_addresses(options)).get("", [])) > 1:
             messages.append(same_host_warning(alias, "this machine", names))
         messages += _insecure_links(options)
     return messages
 
 
 def _passwords_in_urls(alias: str) -> Iterator[CheckMessage]:
-    for where, url in _urls(settings.REDLOCK[alias]):
+    section: Any = settings.REDLOCK[alias]
+    # Even if the rest of the settings is invalid.
+    masters = section.get("MASTERS") if isinstance(section, Mapping) else None
+    for where, url in places(masters):
         if _has_password(url):
             yield checks.Warning(
                 f"REDLOCK[{alias!r}]: MASTERS: {where} has a password in its URL. Django's debug "
@@ -54,19 +57,6 @@ def _passwords_in_urls(alias: str) -> Iterator[CheckMessage]:
                 hint="Move the password to OPTIONS = {'password': ...}, where Django masks it.",
                 id="redlock_django.W001",
             )
-
-
-def _urls(section: Any) -> Iterator[tuple[str, Any]]:
-    """Yield every URL and its position, even when the rest of the settings is invalid."""
-    masters = section.get("MASTERS", ()) if isinstance(section, Mapping) else ()
-    if isinstance(masters, str):
-        masters = masters.split(",")
-    for number, entry in enumerate(masters if isinstance(masters, list | tuple) else (), 1):
-        if isinstance(entry, list | tuple):
-            for index, url in enumerate(entry, 1):
-                yield f"group {number}, master {index}", url
-        else:
-            yield f"master {number}", entry
 
 
 def _has_password(url: object) -> bool:
@@ -85,9 +75,14 @@ def _memory_error(alias: str) -> CheckMessage:
     )
 
 
+def _addresses(options: AliasSettings) -> list[Address]:
+    shards = redlock_settings(options.store)
+    return [address for shard in shards for address in shard.addresses]
+
+
 def _insecure_links(options: AliasSettings) -> Iterator[CheckMessage]:
     for number, problem, hint, is_insecure in _LINK_CHECKS:
-        names = [address.name for address in options.addresses if is_insecure(address)]
+        names = [address.name for address in _addresses(options) if is_insecure(address)]
         if names:
             yield checks.Warning(
                 f"REDLOCK[{options.alias!r}]: MASTERS: connections to {', '.join(names)} "

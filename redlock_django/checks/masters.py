@@ -8,6 +8,7 @@ from typing import Any
 from django.core import checks
 from django.core.checks import CheckMessage, Error, Tags, register
 
+from redlock_django.backends.redlock import redlock_settings
 from redlock_django.conf.settings import load
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.handler import locks
@@ -71,20 +72,19 @@ def check_masters(*, databases: Sequence[str] | None = None, **_: Any) -> list[C
 
 
 def _faults(alias: str, one: ServerHealth) -> Iterator[CheckMessage]:
-    options = load(alias)
-    hints = {
-        **_HINTS,
-        "acl": f"It must allow {least_acl(options.key_prefix)} (docs/reference/acl.md)",
-    }
+    store = load(alias).store
+    shards = redlock_settings(store)
+    prefix = shards[0].key_prefix if shards else ""
+    hints = {**_HINTS, "acl": f"It must allow {least_acl(prefix)} (docs/reference/acl.md)"}
     for code, text in one.faults:
         message = f"REDLOCK[{alias!r}]: {one.name}: {text}"
         hint = hints.get(code)
-        if code in _ERRORS and code not in options.tolerate:
+        if code in _ERRORS and code not in store.tolerate:
             yield Error(message, hint=hint, id=f"redlock_django.{_ERRORS[code]}")
         elif number := {**_ERRORS, **_WARNINGS}.get(code):
             yield checks.Warning(message, hint=hint, id=f"redlock_django.W{number[1:]}")
     forgets = one.health is not None and not one.health.persistent
-    if forgets and options.addresses and not options.restart_delay:
+    if forgets and any(shard.addresses and not shard.restart_delay for shard in shards):
         yield checks.Warning(
             f"REDLOCK[{alias!r}]: {one.name}: a restart loses its locks (appendonly no), and with "
             "RESTART_DELAY = 0 clients do not wait until these locks have expired.",

@@ -11,6 +11,7 @@ from django.core.checks import CheckMessage, Error, register
 from django.core.exceptions import ImproperlyConfigured
 from django.utils.module_loading import import_string
 
+from redlock_django.backends.redlock import redlock_settings
 from redlock_django.conf.masters import caches_on, hosts
 from redlock_django.conf.settings import AliasSettings, load
 from redlock_django.exceptions import InvalidRedlock
@@ -68,8 +69,11 @@ def _rules() -> Iterator[CheckMessage]:
 
 
 def _masters(options: AliasSettings) -> Iterator[CheckMessage]:
+    shards = redlock_settings(options.store)
+    if not shards:
+        return
     named = f"REDLOCK[{options.alias!r}]: MASTERS"
-    number = len(options.groups[0])
+    number = len(shards[0].addresses)  # the same in every shard
     if number in (1, 2):
         failing = "it is down" if number == 1 else "one of them is down"
         count = "one master" if number == 1 else "two masters"
@@ -84,12 +88,12 @@ def _masters(options: AliasSettings) -> Iterator[CheckMessage]:
             hint="Use an odd number of masters.",
             id="redlock_django.W003",
         )
-    # Masters of different groups may share a machine: one resource never has a majority on it.
-    for host, names in (pair for group in options.groups for pair in hosts(group).items()):
+    # Masters of different shards may share a machine: no resource has a majority on it.
+    for host, names in (pair for shard in shards for pair in hosts(shard.addresses).items()):
         # Masters on the local machine are reported by --deploy only.
         if host and len(names) > 1:
             yield same_host_warning(options.alias, host, names)
-    for address in options.addresses:
+    for address in (address for shard in shards for address in shard.addresses):
         for cache in caches_on(address):
             yield checks.Warning(
                 f"{named}: {address.name} is also the database of the cache {cache!r}. Clearing "
@@ -112,7 +116,8 @@ def same_host_warning(alias: str, host: str, names: list[str]) -> CheckMessage:
 
 def _times(options: AliasSettings) -> Iterator[CheckMessage]:
     named = f"REDLOCK[{options.alias!r}]"
-    longest = options.connect_timeout + 2 * options.master_timeout
+    shards = redlock_settings(options.store)
+    longest = max((one.connect_timeout + 2 * one.master_timeout for one in shards), default=0.0)
     if options.ttl <= longest:
         yield checks.Warning(
             f"{named}: TTL ({options.ttl:g} s) may expire before a lock is acquired, which can "

@@ -1,11 +1,10 @@
-"""The entries of MASTERS, URLs or cache aliases, turned into addresses of different servers."""
+"""Read MASTERS: URLs or cache aliases, as the addresses of different servers."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from itertools import islice
 from typing import Any
 
 from django.conf import settings
@@ -19,60 +18,52 @@ _CACHE_CLASSES = {
 }
 
 
-Groups = tuple[tuple[Address, ...], ...]
+def read_masters(
+    masters: object, options: Mapping[str, Any], label: str = ""
+) -> tuple[Address, ...]:
+    """Return the address of every entry of MASTERS, in order; `options` apply to each.
 
-
-def read_masters(masters: object, options: Mapping[str, Any]) -> Groups:
-    """Give the address of every entry of MASTERS, in order and by group; `options` go to each.
-
-    `masters` is a list or a comma-separated string of URLs and `cache:<alias>` names, which
-    are one group, or a list of such lists: several groups, with as many masters each. Raises
-    ValueError with a text that names the entry's position and holds no password.
+    `masters` is a list or a comma-separated string of URLs and `cache:<alias>` names. `label`
+    precedes the position of an entry in messages. Raises ValueError with a message that names
+    the position of the entry and contains no password.
     """
     if isinstance(masters, str):
         masters = [part for part in (part.strip() for part in masters.split(",")) if part]
     if not isinstance(masters, list | tuple):
         raise ValueError(
-            f"MASTERS must be a list of URLs, a list of such lists or one comma-separated string, "
+            "MASTERS must be a list of URLs, a list of such lists or one comma-separated string, "
             f"got {type(masters).__name__}"
         )
-    groups = _groups(masters)
-    found: list[tuple[str, Address]] = []
-    for number, group in enumerate(groups, 1):
-        for position, master in enumerate(group, 1):
-            where = f"group {number}, " if len(groups) > 1 else ""
-            where += f"master {position}"
-            try:
-                address = _address(master, options)
-            except ValueError as error:
-                raise ValueError(f"MASTERS: {where}: {error}") from None
-            for other, earlier in found:
-                if earlier.endpoint == address.endpoint:
-                    raise ValueError(
-                        f"MASTERS: {_both(other, where)} are one server ({earlier.name} and "
-                        f"{address.name}); every master must be a server of its own"
-                    )
-            found.append((where, address))
-    addresses = iter(address for _, address in found)
-    return tuple(tuple(islice(addresses, len(group))) for group in groups)
+    places = [place(index, label) for index in range(len(masters))]
+    addresses = []
+    for where, master in zip(places, masters, strict=True):
+        try:
+            addresses.append(_address(master, options))
+        except ValueError as error:
+            raise ValueError(f"MASTERS: {where}: {error}") from None
+    refuse_twins(
+        (where, address.name, address.endpoint)
+        for where, address in zip(places, addresses, strict=True)
+    )
+    return tuple(addresses)
 
 
-def _groups(masters: Sequence[Any]) -> list[Sequence[Any]]:
-    kinds = {isinstance(entry, list | tuple) for entry in masters}
-    if True not in kinds:
-        return [masters]
-    if False in kinds:
-        raise ValueError("MASTERS must be a list of URLs or a list of groups (lists), not both")
-    sizes = [len(group) for group in masters]
-    for number, size in enumerate(sizes, 1):
-        if not size:
-            raise ValueError(f"MASTERS: group {number} is empty")
-        if size != sizes[0]:
+def place(index: int, label: str) -> str:
+    """Return the position of an entry of MASTERS for a message, counted from 1."""
+    return f"{label}, master {index + 1}" if label else f"master {index + 1}"
+
+
+def refuse_twins(servers: Iterable[tuple[str, str, Hashable]]) -> None:
+    """Raise ValueError if two servers (position, name, endpoint) are one."""
+    seen: dict[Hashable, tuple[str, str]] = {}
+    for where, name, endpoint in servers:
+        if endpoint in seen:
+            other, other_name = seen[endpoint]
             raise ValueError(
-                f"MASTERS: group 1 has {sizes[0]} masters and group {number} has {size}: all "
-                "groups must have as many, so that every resource is as safe as the next"
+                f"MASTERS: {_both(other, where)} are one server ({other_name} and {name}); every "
+                "master must be a server of its own"
             )
-    return list(masters)
+        seen[endpoint] = (where, name)
 
 
 def _both(one: str, other: str) -> str:
@@ -85,24 +76,24 @@ def _address(master: object, options: Mapping[str, Any]) -> Address:
     if isinstance(master, str) and master.startswith("cache:"):
         url, of_cache = _cache(master.removeprefix("cache:"))
         return Address.from_url(url, {**of_cache, **options})
-    return Address.from_url(master, options)  # type: ignore[arg-type]  # it says what is no URL
+    return Address.from_url(master, options)  # type: ignore[arg-type]  # it reports other types
 
 
 def _cache(alias: str) -> tuple[str, dict[str, Any]]:
-    """Read where a cache alias lives; its pool is never taken, it has timeouts of its own."""
+    """Return the URL and connection options of a cache. Its pool is not used: other timeouts."""
     caches: Mapping[str, Mapping[str, Any]] = settings.CACHES
     if alias not in caches:
         raise ValueError(f"there is no cache {alias!r} in CACHES{nearest(alias, caches)}")
     config = caches[alias]
     if not _is_redis(config):
         raise ValueError(
-            f"cache {alias!r} is no Redis cache (its BACKEND is {config.get('BACKEND', '')!r})"
+            f"cache {alias!r} is not a Redis cache (its BACKEND is {config.get('BACKEND', '')!r})"
         )
     location, options = _locations(config)
     if len(location) != 1:
         raise ValueError(
             f"cache {alias!r} has {len(location)} LOCATIONs, which are a primary and its replicas, "
-            "not masters; name each master by itself"
+            "not masters; list each master by itself"
         )
     if "SENTINELS" in (config.get("OPTIONS") or {}):
         raise ValueError(f"cache {alias!r} is behind Sentinel; name the masters' own addresses")
@@ -110,7 +101,7 @@ def _cache(alias: str) -> tuple[str, dict[str, Any]]:
 
 
 def caches_on(address: Address) -> list[str]:
-    """Give the cache aliases whose `clear()` empties the very database of this master."""
+    """Return the cache aliases whose `clear()` empties the database of this master."""
     return [
         alias
         for alias, config in settings.CACHES.items()
@@ -119,7 +110,7 @@ def caches_on(address: Address) -> list[str]:
 
 
 def hosts(addresses: Iterable[Address]) -> dict[str, list[str]]:
-    """Give the names of the masters on each machine, as far as addresses show it."""
+    """Return the names of the masters on each machine, as far as addresses show it."""
     found: dict[str, list[str]] = {}
     for address in addresses:
         found.setdefault(host_of(address), []).append(address.name)
@@ -127,7 +118,7 @@ def hosts(addresses: Iterable[Address]) -> dict[str, list[str]]:
 
 
 def host_of(address: Address) -> str:
-    """Give the machine a master is on, "" for this one: a loopback address or a socket file."""
+    """Return the host of a master; "" for this machine (a loopback address or a socket)."""
     host = str(address.endpoint[0]) if isinstance(address.endpoint, tuple) else ""
     return "" if host == "::1" or host.startswith("127.") else host
 
@@ -141,7 +132,7 @@ def _is_redis(config: Mapping[str, Any]) -> bool:
 
 
 def _locations(config: Mapping[str, Any]) -> tuple[list[str], dict[str, Any]]:
-    """Give the URLs of a Redis cache, and those of its options that are about connections."""
+    """Return the URLs of a Redis cache, and its options that concern connections."""
     location = config.get("LOCATION") or ()
     if isinstance(location, str):
         location = re.split("[;,]", location)
@@ -152,7 +143,7 @@ def _locations(config: Mapping[str, Any]) -> tuple[list[str], dict[str, Any]]:
         **{name.lower(): given[name] for name in upper if given.get(name)},
         **(given.get("CONNECTION_POOL_KWARGS") or {}),
     }
-    # The rest is about the cache: serializer, pool size, parser.
+    # The other options concern the cache: serializer, pool size, parser.
     options = {k: v for k, v in merged.items() if k in CONNECTION_OPTIONS}
     return [index for index in location if index], options
 
@@ -160,7 +151,7 @@ def _locations(config: Mapping[str, Any]) -> tuple[list[str], dict[str, Any]]:
 def _databases(config: Mapping[str, Any]) -> Iterator[tuple[Hashable, int]]:
     locations, options = _locations(config)
     for url in locations:
-        # What is no address of ours is the cache's own trouble.
+        # A URL that we cannot read is an error of the cache, not of REDLOCK.
         with suppress(ValueError):
             yield _database(Address.from_url(url, options))
 

@@ -33,6 +33,11 @@ def duration(value: object, name: str, *, least: float) -> float:
     return value
 
 
+def seconds(section: Mapping[str, Any], key: str, *, least: float = 0.001) -> float:
+    """Return the duration of a key in seconds."""
+    return duration(section[key], key, least=least)
+
+
 def mapping(section: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     value = section[key]
     if not isinstance(value, Mapping):

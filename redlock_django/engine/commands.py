@@ -16,7 +16,6 @@ from importlib.resources import files
 from typing import ClassVar
 
 from redlock_django.engine.quorum import Ballot, Vote, failed, granted
-from redlock_django.engine.rendezvous import identity
 from redlock_django.engine.statuses import ABSENT, GRANTED, REFUSED, RESERVED, STATUSES, UNCOUNTED
 
 # The files of `lua/` that a script includes: they define functions and answer nothing.
@@ -36,9 +35,9 @@ Reply = Sequence[object]
 class Deployment:
     """The names of the masters, and the numbers that every client of them must share.
 
-    `max_ttl`, `max_clock_skew`, `restart_delay` and `fence_ttl` are in seconds. If there are
-    several groups of masters, `groups` has the identity of each group and `group` is the index of
-    this group among them.
+    `max_ttl`, `max_clock_skew`, `restart_delay` and `fence_ttl` are in seconds. If a lock service
+    has several sets of masters, `label` names this one in messages ("group 2"), and `suffix` is
+    appended to the fingerprint, so that clients with other sets notice.
     """
 
     names: tuple[str, ...]
@@ -47,8 +46,8 @@ class Deployment:
     max_clock_skew: float = 0.5
     restart_delay: float = 63.75
     fence_ttl: float = 600.0
-    groups: tuple[str, ...] = ()
-    group: int = 0
+    label: str = ""
+    suffix: str = ""
 
     @property
     def masters(self) -> int:
@@ -63,11 +62,9 @@ class Deployment:
     @property
     def fingerprint(self) -> str:
         """The numbers as one string, stored in every marker so that a mismatch is noticed."""
-        # Deployments with different groups store the same resource on different masters.
-        groups = f",groups={identity(self.groups)[:16]}" if self.groups else ""
         return (
             f"n={self.masters},ttl={ms(self.max_ttl)},skew={ms(self.max_clock_skew)},"
-            f"delay={ms(self.restart_delay)}{groups}"
+            f"delay={ms(self.restart_delay)}{self.suffix}"
         )
 
     @property

@@ -19,9 +19,9 @@ def refusal(
         failures = tally.masters - len(tally.agreeing) - tally.outstanding - unasked
         why = "the masters answered too slowly for the lock's TTL"
         if not late:
-            group = f" of group {deployment.group + 1}" if deployment.groups else ""
+            label = f" of {deployment.label}" if deployment.label else ""
             why = (
-                f"{failures} of {tally.masters} masters{group} cannot be counted, and "
+                f"{failures} of {tally.masters} masters{label} cannot be counted, and "
                 f"{tally.need} must agree"
             )
         said = "; ".join(f"{name}: {reason}" for name, reason in votes.items())

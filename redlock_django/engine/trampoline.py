@@ -39,14 +39,17 @@ def drive(protocol: Generator[Work, Answer, Result], perform: Callable[[Work], A
             # outside, a KeyboardInterrupt raised there would not reach the protocol.
             while True:
                 step = protocol.send(perform(step))
-        except BaseException as error:
-            if not is_finished(protocol):
-                failure = error
-            elif isinstance(error, StopIteration):
-                result: Result = error.value
+        except StopIteration as done:
+            # Nothing is called before the return: Python handles signals in calls, and an interrupt
+            # there would lose the result, which may be a lease.
+            if protocol.gi_frame is None:  # type: ignore[attr-defined]
+                result: Result = done.value
                 return result
-            else:
+            failure = done  # raised by the step, not by the end of the protocol
+        except BaseException as error:
+            if is_finished(protocol):
                 raise
+            failure = error
 
 
 async def adrive(
@@ -59,11 +62,12 @@ async def adrive(
             step = next(protocol) if failure is None else protocol.throw(failure)
             while True:
                 step = protocol.send(await perform(step))
-        except BaseException as error:
-            if not is_finished(protocol):
-                failure = error
-            elif isinstance(error, StopIteration):
-                result: Result = error.value
+        except StopIteration as done:
+            if protocol.gi_frame is None:  # type: ignore[attr-defined]
+                result: Result = done.value
                 return result
-            else:
+            failure = done  # raised by the step, not by the end of the protocol
+        except BaseException as error:
+            if is_finished(protocol):
                 raise
+            failure = error

@@ -10,6 +10,8 @@ from django.conf import settings
 from django.test.utils import TestContextDecorator, override_settings
 
 from redlock_django.backends.memory import MemoryBackend
+from redlock_django.backends.redlock import RedlockSettings, redlock_settings
+from redlock_django.backends.sharded_settings import split
 from redlock_django.conf.settings import DEFAULTS
 from redlock_django.locking.handler import locks
 from redlock_django.wire.declare import declare, read_standing
@@ -76,7 +78,7 @@ def real_masters(masters: Sequence[LocalMaster]) -> Iterator[None]:
     prefixes: dict[str, str] = {}
     redlock = {}
     for alias, section in _sections():
-        prefix = section.get("KEY_PREFIX", DEFAULTS["KEY_PREFIX"])
+        prefix = section.get("KEY_PREFIX", RedlockSettings.DEFAULTS["KEY_PREFIX"])
         where = repr(section.get("MASTERS"))
         redlock[alias] = {
             "MASTER_TIMEOUT": min(_MASTER_TIMEOUT, 0.45 * locks[alias].settings.ttl),
@@ -89,11 +91,11 @@ def real_masters(masters: Sequence[LocalMaster]) -> Iterator[None]:
         }
     with override_settings(REDLOCK=redlock):
         for alias in redlock:
-            backend = locks[alias].backend
-            for address in backend.addresses:
-                wait = backend.connect_timeout
-                standing = read_standing(address, backend.deployment, backend.tolerate, wait)
-                declare(standing, backend.deployment, wait, "trust")
+            for shard in redlock_settings(locks[alias].settings.store):
+                deployment, timeout = shard.deployment, shard.connect_timeout
+                for address in shard.addresses:
+                    standing = read_standing(address, deployment, shard.tolerate, timeout)
+                    declare(standing, deployment, timeout, "trust")
         yield
 
 
@@ -103,9 +105,7 @@ def _sections() -> Iterable[tuple[str, Section]]:
 
 
 def _one_group(section: Section) -> Section:
-    masters = section.get("MASTERS", DEFAULTS["MASTERS"])
-    if isinstance(masters, list | tuple) and masters and isinstance(masters[0], list | tuple):
-        masters = masters[0]
+    masters = split({"MASTERS": (), **section})[0]["MASTERS"]
     return {**section, "BACKEND": _MEMORY, "MASTERS": masters}
 
 

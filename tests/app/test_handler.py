@@ -77,12 +77,14 @@ def test_options_reach_the_backend() -> None:
     service = locks["payments"]
     assert service.settings.ttl == 5
     assert service.backend.alias == "payments"
+    assert isinstance(service.backend, MemoryBackend)
     assert service.backend.deployment.prefix == "pay"
     assert service.backend.deployment.max_ttl == service.settings.max_ttl
 
 
 def test_no_masters_with_the_memory_backend_is_one_master() -> None:
     backend = locks["default"].backend
+    assert isinstance(backend, MemoryBackend)
     assert backend.deployment.names == ("memory",)
     assert backend.deployment.restart_delay == 0
 

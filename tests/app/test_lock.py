@@ -18,7 +18,7 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory
 
-from redlock_django.backends import base
+from redlock_django.backends import redlock
 from redlock_django.backends.memory import MemoryBackend
 from redlock_django.backends.memory_master import MemoryMaster
 from redlock_django.exceptions import (
@@ -1005,7 +1005,7 @@ def test_a_jump_of_the_wall_clock_changes_nothing(
     monkeypatch.setattr(time, "time", lambda: real() + jump)
     monkeypatch.setattr(time, "time_ns", lambda: real_ns() + int(jump * 1e9))
     monkeypatch.setattr(time, "monotonic", lambda: 0.0)
-    monkeypatch.setattr(base, "wall_ns", lambda: real_ns() + int(jump * 1e9))
+    monkeypatch.setattr(redlock, "wall_ns", lambda: real_ns() + int(jump * 1e9))
     assert held.remaining() == pytest.approx(9.898)
     clock.advance(3)
     assert held.remaining() == pytest.approx(6.898)

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
+from redlock_django.backends.base import BaseBackend, Section, StoreSettings
 from redlock_django.backends.memory import MemoryBackend
+from redlock_django.backends.redlock import RedlockSettings
+from redlock_django.checks.deployment import check_deployment
+from redlock_django.checks.settings import check_settings
 from redlock_django.conf import settings as conf_settings
 from redlock_django.conf.settings import AliasSettings, load
 from redlock_django.conf.values import duration
@@ -31,6 +37,11 @@ def read(settings: Settings, **section: Any) -> AliasSettings:
     return load("default")
 
 
+def store(options: AliasSettings) -> RedlockSettings:
+    assert isinstance(options.store, RedlockSettings)
+    return options.store
+
+
 def refusal(settings: Settings, **section: Any) -> str:
     with pytest.raises(InvalidRedlock) as caught:
         read(settings, **section)
@@ -41,19 +52,19 @@ def refusal(settings: Settings, **section: Any) -> str:
 
 def test_defaults(settings: Settings) -> None:
     options = read(settings)
-    assert [address.name for address in options.addresses] == [
+    assert [address.name for address in store(options).addresses] == [
         "10.0.0.1:6379",
         "10.0.0.2:6379",
         "10.0.0.3:6379",
     ]
     assert (options.alias, options.ttl, options.wait, options.max_ttl) == ("default", 10, 0, 60)
     assert (options.renew, options.max_hold) == (True, 300)
-    assert (options.master_timeout, options.connect_timeout) == (0.25, 1.0)
-    assert options.max_clock_skew == 0.5
-    assert options.restart_delay == pytest.approx(1.02 * 60 + 5 * 0.5 + 0.05)
-    assert (options.key_prefix, options.fence_ttl) == ("redlock", 600)
+    assert (store(options).master_timeout, store(options).connect_timeout) == (0.25, 1.0)
+    assert store(options).max_clock_skew == 0.5
+    assert store(options).restart_delay == pytest.approx(1.02 * 60 + 5 * 0.5 + 0.05)
+    assert (store(options).key_prefix, store(options).fence_ttl) == ("redlock", 600)
     assert (options.status, options.on_unavailable) == (423, "refuse")
-    assert (options.tolerate, options.rules, options.idempotency) == (frozenset(), (), {})
+    assert (store(options).tolerate, options.rules, options.idempotency) == (frozenset(), (), {})
 
 
 def test_durations_may_be_timedeltas(settings: Settings) -> None:
@@ -63,22 +74,22 @@ def test_durations_may_be_timedeltas(settings: Settings) -> None:
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_restart_delay_auto_is_off_below_three_masters(settings: Settings, count: int) -> None:
-    assert read(settings, MASTERS=THREE[:count]).restart_delay == 0
+    assert store(read(settings, MASTERS=THREE[:count])).restart_delay == 0
 
 
 def test_restart_delay_may_be_given(settings: Settings) -> None:
-    assert read(settings, RESTART_DELAY=0).restart_delay == 0
-    assert read(settings, RESTART_DELAY=7).restart_delay == 7
+    assert store(read(settings, RESTART_DELAY=0)).restart_delay == 0
+    assert store(read(settings, RESTART_DELAY=7)).restart_delay == 7
 
 
 def test_masters_may_be_one_string(settings: Settings) -> None:
     options = read(settings, MASTERS=" redis://a , redis://b:1/2,")
-    assert [address.name for address in options.addresses] == ["a:6379", "b:1/2"]
+    assert [address.name for address in store(options).addresses] == ["a:6379", "b:1/2"]
 
 
 def test_options_go_to_every_master(settings: Settings) -> None:
     options = read(settings, OPTIONS={"username": "u", "password": CANARY})
-    assert [address.kwargs["password"] for address in options.addresses] == [CANARY] * 3
+    assert [address.kwargs["password"] for address in store(options).addresses] == [CANARY] * 3
     assert CANARY not in repr(options)
 
 
@@ -90,7 +101,7 @@ def test_settings_are_read_late(settings: Settings) -> None:
 def test_a_backend_in_memory_needs_no_masters(settings: Settings) -> None:
     settings.REDLOCK = {"default": {"BACKEND": f"{__name__}.InMemory"}}
     options = load("default")
-    assert (options.addresses, options.restart_delay) == ((), 0)
+    assert (store(options).addresses, store(options).restart_delay) == ((), 0)
 
 
 BAD: list[tuple[str, Any, str]] = [
@@ -134,12 +145,12 @@ BAD: list[tuple[str, Any, str]] = [
     ("RESTART_DELAY", "automatic", "RESTART_DELAY must be 'auto' or a number"),
     ("RESTART_DELAY", None, "RESTART_DELAY must be a number"),
     ("RESTART_DELAY", -1, "RESTART_DELAY must be at least 0 s"),
-    ("KEY_PREFIX", "", "KEY_PREFIX must be a text that is not empty"),
-    ("KEY_PREFIX", None, "KEY_PREFIX must be a text"),
-    ("KEY_PREFIX", "a b", "KEY_PREFIX must hold no space"),
-    ("KEY_PREFIX", "a\n", "KEY_PREFIX must hold no space"),
-    ("KEY_PREFIX", "a{b}", "KEY_PREFIX must hold no space"),
-    ("KEY_PREFIX", "a*", "KEY_PREFIX must hold no space"),
+    ("KEY_PREFIX", "", "KEY_PREFIX must be a string that is not empty"),
+    ("KEY_PREFIX", None, "KEY_PREFIX must be a string"),
+    ("KEY_PREFIX", "a b", "KEY_PREFIX must contain no space"),
+    ("KEY_PREFIX", "a\n", "KEY_PREFIX must contain no space"),
+    ("KEY_PREFIX", "a{b}", "KEY_PREFIX must contain no space"),
+    ("KEY_PREFIX", "a*", "KEY_PREFIX must contain no space"),
     ("FENCE_TTL", 63, "FENCE_TTL must be at least 1.02 x MAX_TTL + 5 x MAX_CLOCK_SKEW = 63.7 s"),
     ("STATUS", 400, "STATUS must be one of 409, 423, 429, 503, got 400"),
     ("STATUS", "423", "STATUS must be one of"),
@@ -190,7 +201,7 @@ DJANGO_REDIS = "django_redis.cache.RedisCache"
 
 def of_cache(settings: Settings, **config: Any) -> dict[str, Any]:
     settings.CACHES = {"one": config}
-    (address,) = read(settings, MASTERS=["cache:one"]).addresses
+    (address,) = store(read(settings, MASTERS=["cache:one"])).addresses
     return {"name": address.name, **address.kwargs}
 
 
@@ -243,7 +254,9 @@ def test_the_options_of_the_alias_win_over_those_of_the_cache(settings: Settings
     settings.CACHES = {
         "one": {"BACKEND": DJANGO_REDIS, "LOCATION": "redis://h", "OPTIONS": {"USERNAME": "cache"}}
     }
-    (address,) = read(settings, MASTERS=["cache:one"], OPTIONS={"username": "locks"}).addresses
+    (address,) = store(
+        read(settings, MASTERS=["cache:one"], OPTIONS={"username": "locks"})
+    ).addresses
     assert address.kwargs["username"] == "locks"
 
 
@@ -255,9 +268,9 @@ def test_the_options_of_the_alias_win_over_those_of_the_cache(settings: Settings
         ({"BACKEND": DJANGO_REDIS}, "0 LOCATIONs"),
         (
             {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
-            "cache 'one' is no Redis cache",
+            "cache 'one' is not a Redis cache",
         ),
-        ({"BACKEND": "no.Where"}, "cache 'one' is no Redis cache"),
+        ({"BACKEND": "no.Where"}, "cache 'one' is not a Redis cache"),
         (
             {"BACKEND": DJANGO_REDIS, "LOCATION": "redis://m/0", "OPTIONS": {"SENTINELS": []}},
             "behind Sentinel",
@@ -323,3 +336,77 @@ def test_durations_of_a_call(settings: Settings) -> None:
         options.check_wait(None)
     with pytest.raises(ValueError, match=r"wait must be at least 0 s"):
         duration(-1, "wait", least=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShelfSettings(StoreSettings):
+    """The settings of a store that has keys of its own and no masters."""
+
+    DEFAULTS: ClassVar[Mapping[str, Any]] = {**StoreSettings.DEFAULTS, "SHELVES": 3}
+
+    shelves: int
+
+    @classmethod
+    def read(cls, section: Section, *, label: str = "") -> Self:
+        if not isinstance(section["SHELVES"], int):
+            raise ValueError("SHELVES must be an int")
+        return cls(max_ttl=section["MAX_TTL"], shelves=section["SHELVES"], label=label)
+
+    def check_ttl(self, ttl: float, name: str) -> None:
+        super().check_ttl(ttl, name)
+        if ttl < self.shelves:
+            raise ValueError(f"{name} must be at least SHELVES ({self.shelves})")
+
+
+class Shelf(BaseBackend):
+    """A store of another package."""
+
+    settings_class = ShelfSettings
+
+
+@pytest.fixture
+def shelf(settings: Settings) -> Callable[..., AliasSettings]:
+    def load_shelf(**section: Any) -> AliasSettings:
+        settings.REDLOCK = {"default": {"BACKEND": f"{__name__}.Shelf", **section}}
+        return load("default")
+
+    return load_shelf
+
+
+def test_a_store_has_keys_of_its_own(shelf: Callable[..., AliasSettings]) -> None:
+    options = shelf(SHELVES=5)
+    assert isinstance(options.store, ShelfSettings)
+    assert (options.store.shelves, options.ttl, options.max_ttl) == (5, 10, 60)
+    backend = options.backend_class.open("default", options.store)
+    assert isinstance(backend, Shelf)
+    assert (backend.settings, backend.names) == (options.store, ())
+
+
+@pytest.mark.parametrize(
+    ("section", "says"),
+    [
+        ({"SHELFS": 1}, "unknown key 'SHELFS', did you mean 'SHELVES'?"),
+        ({"MASTERS": THREE}, "unknown key 'MASTERS'"),
+        ({"MASTER_TIMEOUT": 1}, "unknown key 'MASTER_TIMEOUT'"),
+        ({"TLL": 1}, "unknown key 'TLL', did you mean 'TTL'?"),
+        ({"SHELVES": "x"}, "SHELVES must be an int"),
+        ({"SHELVES": 11}, "TTL must be at least SHELVES (11)"),
+        ({"MAX_TTL": 5}, "TTL is 10 s and MAX_TTL is 5 s"),
+    ],
+)
+def test_a_store_checks_its_own_keys(
+    shelf: Callable[..., AliasSettings], section: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(InvalidRedlock) as caught:
+        shelf(**section)
+    assert str(caught.value).startswith("REDLOCK['default']: ")
+    assert says in str(caught.value)
+
+
+def test_checks_of_masters_skip_a_store_without_masters(
+    shelf: Callable[..., AliasSettings],
+) -> None:
+    shelf()
+    assert not Shelf.servers_are_masters
+    assert check_settings() == []
+    assert check_deployment() == []

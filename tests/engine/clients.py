@@ -81,7 +81,7 @@ class Client:
 
     def wire_to(self, master: SimulatedMaster) -> Wire:
         """Return the wire that has a line to this master."""
-        return self.wires[self.service.indexes[master.deployment.group]]
+        return self.wires[self.service.indexes[master.shard]]
 
     # Pauses, interrupts and the end.
 
@@ -282,7 +282,7 @@ class Client:
         if ticket != self._ticket:
             return
         if self._stalls > 0 and self.rng.random() < self._stalls:
-            seconds = self.rng.uniform(0, 1.5 * self.service.deployment.max_ttl)
+            seconds = self.rng.uniform(0, 1.5 * self.service.settings.max_ttl)
             if self.rng.random() < 0.5:
                 self.pause(seconds)
                 self.hear(self._send, ticket, None)
@@ -427,7 +427,7 @@ class Client:
             yield int((EPOCH + self.world.now + self._wall_error) * 1_000_000)
 
     def delays(self) -> Iterator[float]:
-        """Yield seconds between rounds, drawn as `backends.base` draws them."""
+        """Yield seconds between rounds, drawn as `backends.redlock` draws them."""
         for tries in count():
             longest = min(0.1, 0.002 * 2.0 ** min(tries, 8))
             yield self.rng.uniform(longest / 4, longest)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from redlock_django.backends.base import BaseBackend
+from redlock_django.backends.base import BaseBackend, StoreSettings
 from redlock_django.backends.sharded import Asking, Part, ShardedBackend
 from redlock_django.engine import rounds
 from redlock_django.engine.commands import Deployment
@@ -26,19 +26,21 @@ if TYPE_CHECKING:
 class SimulatedGroup(BaseBackend):
     """One client's connection to one group of masters, in place of `RedisBackend`."""
 
-    def __init__(self, client: Client, deployment: Deployment, wire: Wire) -> None:
-        super().__init__(
-            "default",
-            addresses=tuple(line.address for line in wire.lines),
-            deployment=deployment,
-            master_timeout=wire.master_timeout,
-            connect_timeout=wire.connect_timeout,
-        )
+    def __init__(
+        self, client: Client, deployment: Deployment, wire: Wire, identity: str = ""
+    ) -> None:
+        super().__init__("default", StoreSettings(max_ttl=deployment.max_ttl))
+        self.deployment = deployment
+        self._identity = identity
         self.client = client
         self.wire = wire
         self.simulated = (self,)
         self.indexes = (0,)
         self.last_state = LeaseState.RENEWED  # of the lease extended last
+
+    @property
+    def identity(self) -> str:
+        return self._identity
 
     def clock(self) -> float:
         return self.client.read()
@@ -98,15 +100,12 @@ class SimulatedGroups(ShardedBackend):
     """`ShardedBackend` itself over several groups, run by a simulated client."""
 
     def __init__(self, groups: Sequence[SimulatedGroup]) -> None:
-        super().__init__(groups)
+        super().__init__(groups[0].settings, groups)
         self.simulated = tuple(groups)
         self.client = groups[0].client
         # By the world's numbers: this client's settings may list the groups in another order.
         self.indexes = tuple(
-            index
-            for _, index in sorted(
-                (group.wire.deployment.group, n) for n, group in enumerate(groups)
-            )
+            index for _, index in sorted((group.wire.shard, n) for n, group in enumerate(groups))
         )
 
     def _run(self, asking: Asking[Any]) -> Any:
@@ -114,7 +113,7 @@ class SimulatedGroups(ShardedBackend):
             ask = next(asking)
             while True:
                 try:
-                    ask.answer = yield from getattr(ask.group, ask.verb)(*ask.arguments)
+                    ask.answer = yield from getattr(ask.shard, ask.verb)(*ask.arguments)
                 except BaseException as error:  # noqa: BLE001 - raised again in there
                     ask = asking.throw(error)
                 else:
@@ -126,10 +125,10 @@ class SimulatedGroups(ShardedBackend):
         client = self.client
         world, began, disturbed = client.world, client.world.now, client.disturbed
         try:
-            lease = yield from self._run(self._take(resources, ttl, wait, holder))
+            lease = yield from self._run(self._acquire(resources, ttl, wait, holder))
         except NotAcquired:
             late = world.now - began - wait
-            if client.disturbed == disturbed and late > 1 + 3 * self.master_timeout:
+            if client.disturbed == disturbed and late > 1 + 3 * client.wire.master_timeout:
                 raise Violation(
                     f"{client.name} waited {late:.3f} s longer than it asked for"
                 ) from None
@@ -146,7 +145,7 @@ class SimulatedGroups(ShardedBackend):
         return state, new
 
     def release(self, lease: Lease) -> Any:
-        return super().release(lease)
+        return self._run(self._release(lease))
 
     def parts(self, lease: Lease) -> list[tuple[SimulatedGroup, Lease]]:
         """Return a lease's part in each group."""
@@ -154,5 +153,5 @@ class SimulatedGroups(ShardedBackend):
 
 
 def _simulated(part: Part) -> SimulatedGroup:
-    assert isinstance(part.group, SimulatedGroup)
-    return part.group
+    assert isinstance(part.shard, SimulatedGroup)
+    return part.shard

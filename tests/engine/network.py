@@ -160,8 +160,9 @@ class Wire:
         self.late = late
         self.closed = False
         self.channel = self.deployment.wake(owner.name)
-        group = f" {self.deployment.group}" if self.deployment.group else ""
-        self.rng: Random = world.rng(f"network {owner.name}{group}")
+        self.shard = masters[0].shard
+        shard = f" {self.shard}" if self.shard else ""
+        self.rng: Random = world.rng(f"network {owner.name}{shard}")
         self._number = 0
         for line in self.lines:
             self._dial(line, 0.0)

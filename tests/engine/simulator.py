@@ -144,7 +144,8 @@ class Simulation:
         names = [
             tuple(f"m{next(numbers)}" for _ in range(size.masters)) for _ in range(size.groups)
         ]
-        identities = [identity(group) for group in names]
+        identities = self.identities = [identity(group) for group in names]
+        several = size.groups > 1
         self.groups = [
             Deployment(
                 names=group,
@@ -152,8 +153,8 @@ class Simulation:
                 max_clock_skew=size.skew,
                 restart_delay=restart_delay(size.max_ttl, size.skew),
                 fence_ttl=restart_delay(size.max_ttl, size.skew),
-                groups=tuple(identities) if size.groups > 1 else (),
-                group=index,
+                label=f"group {index + 1}" if several else "",
+                suffix=f",groups={identity(identities)[:16]}" if several else "",
             )
             for index, group in enumerate(names)
         ]
@@ -162,8 +163,8 @@ class Simulation:
         self.resources = [resource for share in self.shares for resource in share]
         clocks = self.world.rng("clocks")
         self.masters = [
-            self._master(deployment, index, clocks)
-            for deployment in self.groups
+            self._master(shard, index, clocks)
+            for shard in range(size.groups)
             for index in range(size.masters)
         ]
         self.checker.masters = self.masters
@@ -179,12 +180,12 @@ class Simulation:
         # The ends of the range find the most errors.
         return 1 + RATE_APART * rng.choice((-1.0, 1.0, rng.uniform(-1, 1)))
 
-    def _master(self, deployment: Deployment, index: int, rng: Random) -> SimulatedMaster:
+    def _master(self, shard: int, index: int, rng: Random) -> SimulatedMaster:
         off = self.setup.skew * rng.uniform(-1, 1) * self.setup.off_masters
         if self.setup.outsider and index == 0 and self.setup.masters > 2:
             off = 3 * self.setup.skew * rng.choice((-1, 1))
         clock = Clock(self.world, EPOCH + off, self._rate(rng))
-        master = SimulatedMaster(self.world, index, deployment, clock)
+        master = SimulatedMaster(self.world, index, self.groups[shard], clock, shard)
         master.join(master.memory.run_id, "trust")
         return master
 
@@ -202,7 +203,7 @@ class Simulation:
             stalls=size.stalls,
             strikes=size.strikes,
         )
-        groups = [self._way(client, deployment) for deployment in self._settings(name)]
+        groups = [self._way(client, shard, label) for shard, label in self._settings(name)]
         client.wire = groups[0].wire
         client.service = SimulatedGroups(groups) if len(groups) > 1 else groups[0]
         self.clients.append(client)
@@ -217,18 +218,16 @@ class Simulation:
         )
         return client
 
-    def _settings(self, name: str) -> list[Deployment]:
-        """Return the groups of masters in the order of a client's settings."""
-        order = self.world.rng(f"settings {name}").sample(self.groups, len(self.groups))
-        if len(order) == 1:
-            return order
-        groups = tuple(deployment.groups[deployment.group] for deployment in order)
-        return [
-            replace(deployment, groups=groups, group=index)
-            for index, deployment in enumerate(order)
-        ]
+    def _settings(self, name: str) -> list[tuple[int, str]]:
+        """Return the shards, by index, in the order of a client's settings, with their labels there."""
+        many = len(self.groups)
+        order = self.world.rng(f"settings {name}").sample(range(many), many)
+        if many == 1:
+            return [(0, "")]
+        return [(shard, f"group {number}") for number, shard in enumerate(order, 1)]
 
-    def _way(self, client: Client, deployment: Deployment) -> SimulatedGroup:
+    def _way(self, client: Client, shard: int, label: str) -> SimulatedGroup:
+        deployment = replace(self.groups[shard], label=label)
         wire = Wire(
             self.world,
             client,
@@ -237,7 +236,7 @@ class Simulation:
             latency=self.setup.latency,
             late=self.setup.late,
         )
-        return SimulatedGroup(client, deployment, wire)
+        return SimulatedGroup(client, deployment, wire, self.identities[shard])
 
     @property
     def living(self) -> list[Client]:

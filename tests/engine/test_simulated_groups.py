@@ -64,7 +64,7 @@ QUIET = Setup(groups=2, clients=3, busy=1e9)  # no client acts on its own
 
 def _first_and_second(simulation: Simulation) -> tuple[str, str]:
     """Return a resource of the group that every client asks first, and one of the other."""
-    identity = simulation.deployment.groups.__getitem__
+    identity = simulation.identities.__getitem__
     first, second = sorted(range(2), key=identity)
     return simulation.shares[first][0], simulation.shares[second][0]
 
@@ -118,10 +118,10 @@ def test_a_lease_that_waited_for_a_group_has_half_of_its_ttl_left() -> None:
 SEEDED: dict[str, tuple[Any, Mutation, int, str]] = {
     # name: function, mutation, the seed that fails, what its failure says
     "a refusal leaves what was taken": (
-        ShardedBackend._take, without("_give_back(_taken(asks))", nth=1), 46, "left on",
+        ShardedBackend._acquire, without("_release_all(_acquired(asks))", nth=1), 46, "left on",
     ),
     "an interrupt leaves what was taken": (
-        ShardedBackend._take, without("_give_back(_taken(asks))", nth=2), 59, "left on",
+        ShardedBackend._acquire, without("_release_all(_acquired(asks))", nth=2), 59, "left on",
     ),
     "groups in the order of the settings": (
         ShardedBackend._shares, instead("sorted(shares, ...)", "sorted(shares)"),
@@ -132,10 +132,10 @@ SEEDED: dict[str, tuple[Any, Mutation, int, str]] = {
         11, "acquire what all wait for",
     ),
     "it asks after its wait is over": (
-        ShardedBackend._take, never("self.clock() >= asked + wait"), 11, "longer than it asked for",
+        ShardedBackend._acquire, never("self.clock() >= asked + wait"), 11, "longer than it asked for",
     ),
     "a late lease is held": (
-        ShardedBackend._take, never("self.clock() >= whole.until"), 53, "a lease that is over",
+        ShardedBackend._acquire, never("self.clock() >= whole.until"), 53, "a lease that is over",
     ),
     "valid as long as its last part": (sharded._joined, instead("min", "max"), 0, "hold it"),
     "fences in the order of the groups": (
@@ -149,13 +149,14 @@ SEEDED: dict[str, tuple[Any, Mutation, int, str]] = {
         ShardedBackend.voided, instead("any", "all"), 181, "still believes",
     ),
     "only the first part is released": (
-        ShardedBackend._free, instead("for ask in asks: yield ask", "yield asks[0]"), 0, "left on",
+        ShardedBackend._release, instead("for ask in asks: yield ask", "yield asks[0]"),
+        0, "left on",
     ),
     "an interrupted release leaves the rest": (
-        ShardedBackend._free, without("_give_back(...)"), 4, "left on",
+        ShardedBackend._release, without("_release_all(...)"), 4, "left on",
     ),
     "a resource has its group by its length": (
-        ShardedBackend.group_of, returns("len(resource) % len(self.groups)"), 0, "hold it",
+        ShardedBackend.shard_of, returns("len(resource) % len(self.shards)"), 0, "hold it",
     ),
 }  # fmt: skip
 
@@ -188,4 +189,4 @@ DIRECTED: dict[str, tuple[Mutation, Schedule]] = {
 @pytest.mark.parametrize("name", DIRECTED)
 def test_a_directed_mutant_is_detected(name: str) -> None:
     mutation, schedule = DIRECTED[name]
-    assert Mutant(name, "", ShardedBackend._take, mutation, schedule).failure()
+    assert Mutant(name, "", ShardedBackend._acquire, mutation, schedule).failure()

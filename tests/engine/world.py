@@ -120,9 +120,12 @@ class Packed:
 class SimulatedMaster:
     """A `MemoryMaster` that can hang, die and come back with or without its memory."""
 
-    def __init__(self, world: World, index: int, deployment: Deployment, clock: Clock) -> None:
+    def __init__(
+        self, world: World, index: int, deployment: Deployment, clock: Clock, shard: int = 0
+    ) -> None:
         self.world = world
         self.index = index
+        self.shard = shard
         self.name = deployment.names[index]
         self.deployment = deployment
         self.clock = clock
@@ -136,7 +139,7 @@ class SimulatedMaster:
         self.memory = MemoryMaster(clock.micros)
         self.memory.publish = self._publish
         self.hearers: dict[str, Callable[[bytes], None]] = {}  # by channel
-        self._rng = world.rng(f"master {deployment.group * deployment.masters + index}")
+        self._rng = world.rng(f"master {shard * deployment.masters + index}")
         self._backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._saved: Memory = ({}, {}, {})
         self._reborn()

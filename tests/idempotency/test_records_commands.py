@@ -210,9 +210,9 @@ def test_only_the_masters_that_decide_about_its_lock_say_whether_it_runs(
     backend = locks["default"].backend
     assert isinstance(backend, ShardedBackend)
     hashes = (f"{number:064x}" for number in range(100))
-    key_hash = next(key for key in hashes if backend.group_of(lock_name(key)) == deciding)
+    key_hash = next(key for key in hashes if backend.shard_of(lock_name(key)) == deciding)
     for group in range(2):
-        masters: Any = backend.groups[group]
+        masters: Any = backend.shards[group]
         masters.down = [True] * 3
         assert is_running(key_hash, ["default"]) is (None if group == deciding else False)
         masters.down = [False] * 3

@@ -17,7 +17,7 @@ from redis import Redis
 from redlock_django.testing.masters import LocalMaster, find_server, local_masters
 from tests.waiting import until
 
-WALL = "redlock_django.backends.base.wall_ns"  # what fences are proposed by, in this process
+WALL = "redlock_django.backends.redlock.wall_ns"  # what fences are proposed by, in this process
 SOURCE = Path(__file__).with_name("clock_shim.c")
 _WRAPPER = """#!/bin/sh
 for word; do

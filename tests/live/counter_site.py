@@ -55,7 +55,7 @@ def robbed(request: HttpRequest, pk: int) -> HttpResponse:
     """Somebody deletes the lock while the view works."""
     write(1000)
     lost.clear()
-    backend = locks["default"].backend
+    backend: Any = locks["default"].backend
     import redis
 
     for address in backend.addresses:

@@ -76,14 +76,14 @@ def backend() -> ShardedBackend:
 
 
 def usable(index: int) -> int:
-    group = backend().groups[index]
+    group = backend().shards[index]
     assert isinstance(group, RedisBackend)
     return group.sync_links().usable()
 
 
 def of_group(index: int, nth: int = 0) -> str:
     names = (f"order:{n}" for n in range(1000))
-    return [name for name in names if backend().group_of(name) == index][nth]
+    return [name for name in names if backend().shard_of(name) == index][nth]
 
 
 def test_a_lock_stands_in_its_own_group_only(site: list[LocalMaster]) -> None:

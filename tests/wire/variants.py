@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from redlock_django.backends.redis import RedisBackend
+from redlock_django.backends.redlock import RedlockSettings
 from redlock_django.engine.commands import Deployment, script
 from redlock_django.wire.address import Address
 from redlock_django.wire.join import join_arguments
@@ -48,16 +49,15 @@ def make_backend(
     addresses = tuple(Address.from_url(url, options) for url in urls)
     return RedisBackend(
         "tests",
-        addresses=addresses,
-        deployment=Deployment(
-            names=tuple(address.name for address in addresses),
+        RedlockSettings(
+            addresses=addresses,
             max_ttl=max_ttl,
             max_clock_skew=max_clock_skew,
             restart_delay=restart_delay,
+            master_timeout=master_timeout,
+            connect_timeout=connect_timeout,
+            tolerate=tolerate,
         ),
-        master_timeout=master_timeout,
-        connect_timeout=connect_timeout,
-        tolerate=tolerate,
     )
 
 

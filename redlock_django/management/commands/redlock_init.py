@@ -8,10 +8,10 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from redlock_django.backends.redlock import redlock_settings
 from redlock_django.conf.settings import load
 from redlock_django.engine.commands import Deployment, ms
 from redlock_django.exceptions import InvalidRedlock
-from redlock_django.locking.handler import deployments_of
 from redlock_django.wire.declare import Standing, close, declare, drained, read_standing
 from redlock_django.wire.join import Unfit
 
@@ -55,33 +55,33 @@ class Command(BaseCommand):
 
     def handle(self, *, using: str, force: list[str], reconfigure: bool, **_: Any) -> None:
         try:
-            options = load(using)
+            shards = redlock_settings(load(using).store)
         except InvalidRedlock as error:
             raise CommandError(str(error), returncode=2) from None
-        if not options.addresses:
+        addresses = [address for shard in shards for address in shard.addresses]
+        if not addresses:
             raise CommandError(
                 f"The alias {using!r} has no masters to declare. Set MASTERS.", returncode=2
             )
-        deployment = deployments_of(options)[0]  # They differ in the names of their masters only.
+        # All shards have the same numbers and differ in the names of their masters only.
+        deployment, timeout = shards[0].deployment, shards[0].connect_timeout
         standings, faults = [], []
-        for address in options.addresses:
+        for address in addresses:
             try:
-                standings.append(
-                    read_standing(address, deployment, options.tolerate, options.connect_timeout)
-                )
+                standings.append(read_standing(address, deployment, shards[0].tolerate, timeout))
             except Unfit as error:
                 faults.append(f"{address.name} {error}")
         if force:
-            names = [address.name for address in options.addresses]
-            self._force(force, names, standings, faults, deployment, options.connect_timeout)
+            names = [address.name for address in addresses]
+            self._force(force, names, standings, faults, deployment, timeout)
             return
         self._refuse(faults + _twins(standings))
         if reconfigure:
             self._refuse(_too_soon(standings, deployment))
             # Close all masters first: no lock may be acquired under the new values on one master
             # while another one is still under the old values.
-            self._close(standings, deployment, options.connect_timeout)
-            self._declare(standings, deployment, options.connect_timeout, "reconfigure")
+            self._close(standings, deployment, timeout)
+            self._declare(standings, deployment, timeout, "reconfigure")
             return
         other = [s for s in standings if s.fingerprint not in ("", deployment.fingerprint)]
         self._refuse(
@@ -98,7 +98,7 @@ class Command(BaseCommand):
             [f"{s.address.name} is already trusted" for s in standings if s.trusted]
             + [f"{s.address.name} is not new: it stores {s.key!r}" for s in standings if s.key]
         )
-        self._declare(standings, deployment, options.connect_timeout, "trust")
+        self._declare(standings, deployment, timeout, "trust")
 
     def _force(
         self,

@@ -7,6 +7,7 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
+from redlock_django.backends.redlock import redlock_settings
 from redlock_django.locking.handler import locks
 from redlock_django.management.operator_command import OperatorCommand, iso
 from redlock_django.management.single_run import BAD_ARGUMENTS, NO_QUORUM
@@ -69,7 +70,7 @@ class Command(OperatorCommand):
             for _, text in one.faults:
                 self.warn(f"{one.name} {text}")
         if any(code == "acl" for one in masters for code, _ in one.faults):
-            prefix = locks[using].settings.key_prefix
+            prefix = redlock_settings(locks[using].settings.store)[0].key_prefix
             self.stderr.write(f"Required permissions: {least_acl(prefix)}")
 
 

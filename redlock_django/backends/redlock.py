@@ -1,0 +1,210 @@
+"""Redlock over N independent masters: what the Redis and the memory backend share."""
+
+from __future__ import annotations
+
+import random
+import re
+import secrets
+from collections.abc import Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, ClassVar, Self
+
+from redlock_django.backends.base import Notice, Section, StoreSettings, ignore
+from redlock_django.backends.sharded import ShardableBackend
+from redlock_django.conf.masters import read_masters
+from redlock_django.conf.values import SHORTEST_TTL, mapping, seconds, several
+from redlock_django.engine import rounds
+from redlock_django.engine.commands import Deployment
+from redlock_django.engine.rendezvous import identity
+from redlock_django.engine.validity import Lease
+from redlock_django.wire.address import Address, nearest
+from redlock_django.wire.clock import wall_ns
+from redlock_django.wire.waiters import Waiter
+
+TOLERABLE = ("eviction", "replica")
+"""The server faults that TOLERATE turns from a refusal into a warning."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RedlockSettings(StoreSettings):
+    """The settings of one set of masters."""
+
+    DEFAULTS: ClassVar[Mapping[str, Any]] = {
+        **StoreSettings.DEFAULTS,
+        "MASTERS": (),
+        "OPTIONS": {},
+        "MASTER_TIMEOUT": 0.25,
+        "CONNECT_TIMEOUT": 1.0,
+        "MAX_CLOCK_SKEW": 0.5,
+        "RESTART_DELAY": "auto",
+        "KEY_PREFIX": "redlock",
+        "FENCE_TTL": 600,
+        "TOLERATE": (),
+    }
+    needs_masters: ClassVar[bool] = True
+
+    addresses: tuple[Address, ...]
+    master_timeout: float = 0.25
+    connect_timeout: float = 1.0
+    max_clock_skew: float = 0.5
+    restart_delay: float
+    key_prefix: str = "redlock"
+    fence_ttl: float = 600.0
+
+    @classmethod
+    def read(cls, section: Section, *, label: str = "") -> Self:
+        addresses = read_masters(section["MASTERS"], mapping(section, "OPTIONS"), label)
+        if cls.needs_masters and not addresses:
+            raise ValueError(
+                "MASTERS must name at least one master: ['redis://10.0.0.1:6379/0', ...]"
+            )
+        max_ttl = seconds(section, "MAX_TTL", least=SHORTEST_TTL)
+        skew = seconds(section, "MAX_CLOCK_SKEW")
+        # For how long a lock that a master forgot may still be held: clocks run at rates up
+        # to 1 % apart and may step. 50 ms more for the way to the master.
+        forgotten = 1.02 * max_ttl + 5 * skew
+        if section["RESTART_DELAY"] == "auto":
+            restart_delay = forgotten + 0.05 if len(addresses) >= 3 else 0.0
+        elif isinstance(section["RESTART_DELAY"], str):
+            raise ValueError("RESTART_DELAY must be 'auto' or a number of seconds (0 = off)")
+        else:
+            restart_delay = seconds(section, "RESTART_DELAY", least=0)
+        fence_ttl = seconds(section, "FENCE_TTL")
+        if fence_ttl < forgotten:
+            raise ValueError(
+                "FENCE_TTL must be at least 1.02 x MAX_TTL + 5 x MAX_CLOCK_SKEW = "
+                f"{forgotten:g} s, got {fence_ttl:g}"
+            )
+        return cls(
+            max_ttl=max_ttl,
+            label=label,
+            addresses=addresses,
+            master_timeout=seconds(section, "MASTER_TIMEOUT"),
+            connect_timeout=seconds(section, "CONNECT_TIMEOUT"),
+            max_clock_skew=skew,
+            restart_delay=restart_delay,
+            key_prefix=_prefix(section),
+            fence_ttl=fence_ttl,
+            tolerate=_tolerate(section),
+        )
+
+    def check_ttl(self, ttl: float, name: str) -> None:
+        super().check_ttl(ttl, name)
+        if self.master_timeout * 2 >= ttl:
+            raise ValueError(
+                f"{name} ({ttl:g} s) must be more than twice "
+                f"MASTER_TIMEOUT ({self.master_timeout:g} s)"
+            )
+
+    @property
+    def deployment(self) -> Deployment:
+        """The numbers that all clients of these masters must share."""
+        return Deployment(
+            names=tuple(address.name for address in self.addresses),
+            prefix=self.key_prefix,
+            max_ttl=self.max_ttl,
+            max_clock_skew=self.max_clock_skew,
+            restart_delay=self.restart_delay,
+            fence_ttl=self.fence_ttl,
+            label=self.label,
+            suffix=self.suffix,
+        )
+
+    @property
+    def identity(self) -> str:
+        return identity(address.store for address in self.addresses)
+
+    @property
+    def servers(self) -> tuple[tuple[str, Hashable], ...]:
+        return tuple((address.name, address.endpoint) for address in self.addresses)
+
+
+def redlock_settings(settings: StoreSettings) -> tuple[RedlockSettings, ...]:
+    """Return the settings of each set of masters of a store; () if its servers are no masters."""
+    return tuple(one for one in settings.stores if isinstance(one, RedlockSettings))
+
+
+def _tolerate(section: Section) -> frozenset[str]:
+    faults = several(section, "TOLERATE")
+    for fault in faults:
+        if fault not in TOLERABLE:
+            raise ValueError(
+                f"TOLERATE may contain {', '.join(map(repr, TOLERABLE))}, "
+                f"got {fault!r}{nearest(fault, TOLERABLE)}"
+            )
+    return frozenset(faults)
+
+
+def _prefix(section: Section) -> str:
+    prefix = section["KEY_PREFIX"]
+    if not isinstance(prefix, str) or not prefix:
+        raise ValueError("KEY_PREFIX must be a string that is not empty")
+    if not prefix.isprintable() or re.search(r"[\s{}*?\[\]\\^]", prefix):
+        raise ValueError(
+            "KEY_PREFIX must contain no space, control character, brace or glob character, "
+            f"got {prefix!r}"
+        )
+    return prefix
+
+
+class RedlockBackend(ShardableBackend):
+    """A store whose servers are N independent masters, of which a majority decides."""
+
+    settings_class = RedlockSettings
+    is_fair = True
+    servers_are_masters = True
+
+    settings: RedlockSettings
+
+    def __init__(self, alias: str, settings: RedlockSettings, notice: Notice = ignore) -> None:
+        super().__init__(alias, settings, notice)
+        self.deployment = settings.deployment
+        self.addresses = settings.addresses
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.deployment.names
+
+    def _acquire(
+        self,
+        resources: tuple[str, ...],
+        ttl: float,
+        wait: float,
+        holder: str,
+        waiter: Waiter | None = None,
+        home: object = None,
+    ) -> rounds.Protocol[Lease]:
+        """Return the rounds that acquire a lease, with this process's clock and randomness."""
+        return rounds.acquire(
+            self.deployment,
+            resources,
+            ttl,
+            holder,
+            now=self.clock(),
+            wait=wait,
+            tokens=tokens(),
+            proposals=proposals(),
+            delays=delays(),
+            waiter="" if waiter is None else waiter.name,
+            home=home,
+        )
+
+
+def tokens() -> Iterator[str]:
+    """Yield new 128-bit tokens as 32 hex digits. A fork would repeat the numbers of `random`."""
+    while True:
+        yield secrets.token_hex(16)
+
+
+def proposals() -> Iterator[int]:
+    """Yield the wall clock in µs: the fencing tokens that a client proposes."""
+    while True:
+        yield wall_ns() // 1000
+
+
+def delays() -> Iterator[float]:
+    """Yield the seconds between rounds: random, growing, at most 0.1 s."""
+    for attempts in count():
+        longest = min(0.1, 0.002 * 2.0 ** min(attempts, 8))
+        yield random.uniform(longest / 4, longest)
