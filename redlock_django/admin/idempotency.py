@@ -27,9 +27,14 @@ from redlock_django.admin.idempotency_labels import (
 )
 from redlock_django.exceptions import IdempotencyUnavailable, InvalidRedlock
 from redlock_django.idempotency.protocol import RecordState
-from redlock_django.idempotency.records import Unsettled
-from redlock_django.idempotency.resolve import ResolveOutcome, is_running, kept_by, resolve
+from redlock_django.idempotency.resolve import (
+    ResolveOutcome,
+    is_running,
+    resolve,
+    store_and_aliases,
+)
 from redlock_django.idempotency.settings import METHODS, settings_of
+from redlock_django.idempotency.stores.base import UnresolvedRequest
 from redlock_django.locking.names import printable
 from redlock_django.models import IdempotencyRecord
 
@@ -197,10 +202,10 @@ class IdempotencyRecordAdmin(_ModelAdmin):
         user = request.user
         assert user.pk is not None  # The admin requires a login.
         try:
-            store, aliases = kept_by(self.using, "database")
+            store, aliases = store_and_aliases(self.using, "database")
             outcome = resolve(
                 store,
-                Unsettled.of(record),
+                UnresolvedRequest.of(record),
                 applied=applied,
                 by=user.get_username(),
                 aliases=aliases,
@@ -226,7 +231,7 @@ class IdempotencyRecordAdmin(_ModelAdmin):
         if record.state != RecordState.RUNNING:
             return record.state
         try:
-            running = is_running(record.key_hash, kept_by(self.using, "database")[1])
+            running = is_running(record.key_hash, store_and_aliases(self.using, "database")[1])
         except InvalidRedlock:
             running = None
         return {True: "running", False: "interrupted", None: "in flight"}[running]

@@ -15,7 +15,11 @@ from django.core.checks import CheckMessage, Error
 from redlock_django.checks.views import atomic_aliases, errors_of_views, handlers_of
 from redlock_django.conf.settings import load
 from redlock_django.exceptions import InvalidRedlock
-from redlock_django.idempotency.placement import OUTSIDE, permissions_inside, replay_too_early
+from redlock_django.idempotency.placement import (
+    OUTSIDE,
+    inner_permission_check,
+    replay_skips_check_error,
+)
 from redlock_django.idempotency.settings import IdempotencySettings, settings_of
 from redlock_django.locking.handler import locks
 from redlock_django.web.request_state import records_requests
@@ -79,5 +83,7 @@ def _misplaced(view: Any) -> Iterator[CheckMessage]:
             "APIView in the base classes.",
             id="redlock_django.E010",
         )
-    elif not getattr(options, "replay_check", None) and (inside := permissions_inside(view, owner)):
-        yield Error(str(replay_too_early(view, inside)), id="redlock_django.E011")
+    elif not getattr(options, "replay_check", None):
+        check = inner_permission_check(view, owner)
+        if check is not None:
+            yield Error(str(replay_skips_check_error(view, check)), id="redlock_django.E011")

@@ -1,4 +1,4 @@
-"""`request.idempotency`: what a view may know and do about its own idempotency."""
+"""`request.idempotency`: the idempotency of the current request, for its view."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from redlock_django.exceptions import InvalidRedlock
 
 
 class Idempotency:
-    """What `request.idempotency` is in a view that is `@idempotent`.
+    """The value of `request.idempotency` in a view that is `@idempotent`.
 
-    `active` is whether the request came with a key. The key itself is not here.
+    It does not contain the key itself.
     """
 
     def __init__(
@@ -37,20 +37,20 @@ class Idempotency:
         return f"<Idempotency {self.key_hash[:8] or 'without a key'}>"
 
     def derived_key(self, name: str) -> str:
-        """Give a key for a call downstream, as a UUID: the same one whenever this is tried again.
+        """Return a key for a downstream call, as a UUID: every retry gets the same one.
 
-        Each `name` has its own. For a request without a key it is new with every request.
+        Each `name` has its own key. For a request without a key it is different for each request.
         """
         digest = hmac.digest(self._seed, name.encode(), hashlib.sha256)
         return str(UUID(bytes=digest[:16], version=4))
 
     def complete(self, response: Any) -> None:
-        """Record the response of an async view, inside the transaction that has its effects.
+        """Record the response of an async view, inside the transaction of its effects.
 
-        To be called last in that `atomic()` block, in a thread; return the same response from the
-        view. From then on the record is committed with the block, or not at all. Raises
-        InvalidRedlock in a sync view, whose record is in its transaction anyway, for the cache
-        store, and outside of a block of the record's database.
+        Call it last in that `atomic()` block, in a thread, and return the same response from the
+        view. The record is then committed with the block, or not at all. Raises InvalidRedlock in
+        a sync view, whose record is in its transaction anyway, with the cache store, and outside
+        of an atomic block of the record's database.
         """
         if not self.active:
             return

@@ -1,4 +1,4 @@
-"""`@idempotent`: a view whose requests may be sent again, and take effect once."""
+"""`@idempotent`: run a view once for all requests with the same idempotency key."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from asgiref.sync import iscoroutinefunction
 
 from redlock_django.conf.values import duration
 from redlock_django.exceptions import InvalidRedlock
-from redlock_django.idempotency.decorator_options import IdempotentOptions
-from redlock_django.idempotency.drivers import Driver
-from redlock_django.idempotency.placement import permissions_inside, replay_too_early
+from redlock_django.idempotency.execution import Execution
+from redlock_django.idempotency.options import IdempotentOptions
+from redlock_django.idempotency.placement import inner_permission_check, replay_skips_check_error
 from redlock_django.idempotency.settings import choice, methods_of
 from redlock_django.web.call import Call, call_of
 from redlock_django.web.options import no_lock
@@ -68,28 +68,33 @@ def idempotent(
     canonical_json: bool = False,
     ignore: Iterable[str] = (),
 ) -> Any:
-    """Let a request with an `Idempotency-Key` take effect once, however often it is sent.
+    """Return a decorator: a request with an `Idempotency-Key` takes effect once.
 
-    The first one runs the view, in a transaction of ours that its record is part of; every other
-    is given the same response. Below login and permission decorators, above or below
-    `@lock_resource`: the order is dedupe, lock, transaction. What is None is as the settings say:
+    The first request runs the view in a transaction that also contains its record. Every later one
+    gets the same response. Put it below login and permission decorators, and above or below
+    `@lock_resource`: the order is always record, lock, transaction. For an argument that is None,
+    the setting applies:
 
-    `store` "database" or "cache"; `required` refuses requests without a key; `in_flight` is what
-    to do while the first one runs, "conflict", "wait" (at most `wait` seconds), or "auto": wait
-    for a key from a form; `retention`, seconds or a timedelta, is how long the response is
-    replayed, and `on_expired` "reject" or "run" what comes then; `on_5xx` "forget" or "record".
+    - `store` is "database" or "cache".
+    - `required` refuses requests without a key.
+    - `in_flight` is what a retry does while the first request runs: "conflict", "wait" (at most
+      `wait` seconds), or "auto", which waits for a key from a form.
+    - `retention`, seconds or a timedelta, is how long the response is replayed. After that,
+      `on_expired` "reject" refuses the key and "run" runs the view again.
+    - `on_5xx` is "forget" or "record".
 
-    A key belongs to the user who is logged in. These callables get `(request, **kwargs)`:
-    `anonymous_scope` names whom it belongs to otherwise, `tenant` a part of the site beside, and
-    `replay_check` says whether this user may have a replay. With `canonical_json` two bodies are
-    the same if their JSON is, without what the JSON pointers of `ignore` point to.
+    A key belongs to the user who is logged in. Three callables get `(request, **kwargs)`:
+    `anonymous_scope` returns the owner of the key of an anonymous request, `tenant` returns a part
+    of the site that has its own keys, and `replay_check` returns whether the user may get a replay.
+    With `canonical_json`, two bodies are the same if their JSON values are, without the values at
+    the JSON pointers of `ignore`.
 
-    An async view and the cache store have no transaction of ours. There the record is written
-    before the view and completed after it, and what was interrupted in between is answered 409
-    "uncertain" until somebody resolves it; `request.idempotency.complete(response)` closes that
-    gap for an async view with a transaction of its own.
+    For an async view and for the cache store there is no common transaction. The record is then
+    written before the view and completed after it, and a request that was interrupted in between
+    is answered 409 "uncertain" until it is resolved. An async view with a transaction of its own
+    avoids that with `request.idempotency.complete(response)`.
 
-    Raises InvalidRedlock when the module is imported, for what cannot work.
+    Raises InvalidRedlock at import time for invalid arguments.
     """
     if view is not None:
         return idempotent()(view)
@@ -119,19 +124,21 @@ def idempotent(
         target: Any = view
         if inspect.isclass(target) or not callable(target):
             raise InvalidRedlock(
-                f"idempotent() needs a view function, got {view!r}; for a class, use "
+                f"idempotent() needs a view function, got {view!r}. For a class, use "
                 '@method_decorator(idempotent, name="dispatch"), IdempotentMixin, or decorate '
-                "what its as_view() gives"
+                "the result of its as_view()"
             )
         if records_requests(view):
-            raise InvalidRedlock(f"{view_name(view)} has two @idempotent")
-        inside = None if replay_check is not None else permissions_inside(view)
-        if inside is not None:
-            raise replay_too_early(view, inside)
+            raise InvalidRedlock(
+                f"{view_name(view)} is decorated with @idempotent twice; remove one"
+            )
+        check = None if replay_check is not None else inner_permission_check(view)
+        if check is not None:
+            raise replay_skips_check_error(view, check)
         wrap = _async_view if iscoroutinefunction(view) else _sync_view
         wrapped = wrap(view, options)
         wrapped.records_requests = True
-        wrapped.idempotent_options = options  # for the system checks
+        wrapped.idempotent_options = options  # the system checks read it
         return cast("View", wrapped)
 
     return decorate
@@ -141,32 +148,32 @@ def _sync_view(view: Callable[..., Any], options: IdempotentOptions) -> Any:
     marker = transaction_marker(view)
 
     @functools.wraps(view)
-    def deduped(*args: Any, **kwargs: Any) -> Any:
+    def run_once(*args: Any, **kwargs: Any) -> Any:
         call = call_of(view, no_lock(options.using), args, kwargs, marker)
         _check_permissions(call, options)
-        driver = Driver(call, options)
-        return driver.arun() if call.is_async else driver.run()
+        execution = Execution(call, options)
+        return execution.arun() if call.is_async else execution.run()
 
-    deduped._non_atomic_requests = marker  # type: ignore[attr-defined]
-    return deduped
+    run_once._non_atomic_requests = marker  # type: ignore[attr-defined]
+    return run_once
 
 
 def _async_view(view: Callable[..., Any], options: IdempotentOptions) -> Any:
-    # Not marked: Django's own error about ATOMIC_REQUESTS and async views must stay.
+    # No transaction marker: Django must still raise its error about ATOMIC_REQUESTS here.
     @functools.wraps(view)
-    async def deduped(*args: Any, **kwargs: Any) -> Any:
+    async def run_once(*args: Any, **kwargs: Any) -> Any:
         call = call_of(view, no_lock(options.using), args, kwargs, None)
-        return await Driver(call, options).arun()
+        return await Execution(call, options).arun()
 
-    return deduped
+    return run_once
 
 
 def _check_permissions(call: Call, options: IdempotentOptions) -> None:
     if call.owner is None or getattr(call.view, "__name__", "") != "dispatch":
         return
-    inside = None if options.replay_check else permissions_inside(call.view, type(call.owner))
-    if inside is not None:
-        raise replay_too_early(type(call.owner), inside)
+    check = None if options.replay_check else inner_permission_check(call.view, type(call.owner))
+    if check is not None:
+        raise replay_skips_check_error(type(call.owner), check)
 
 
 def _given(

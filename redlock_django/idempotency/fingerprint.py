@@ -1,4 +1,4 @@
-"""What makes two requests the same: method, path, query, media type and body."""
+"""The fingerprint of a request: a hash of its method, path, query, media type and body."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.errors import RequestTooLarge
 
 FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
-"""Media types whose bodies are compared part by part: boundaries differ from try to try."""
+"""Media types whose bodies are compared part by part, because boundaries differ in each retry."""
 
-_CSRF_FIELD = "csrfmiddlewaretoken"  # Django writes the same token differently each time
+_CSRF_FIELD = "csrfmiddlewaretoken"  # its value differs in each request
 
 
-def fingerprint(
+def request_fingerprint(
     request: HttpRequest,
     *,
     key_field: str,
@@ -32,17 +32,17 @@ def fingerprint(
     ignore: Iterable[str] = (),
     largest: int | None = None,
 ) -> bytes:
-    """Give 32 bytes that only the same request has.
+    """Return the SHA-256 hash of a request.
 
-    A form field named `key_field` does not count. With `canonical_json` neither does how JSON is
-    written, and nothing that the JSON pointers of `ignore` point to. `largest` is the most bytes
-    a body may have. Raises RequestTooLarge; InvalidRedlock where the body was read before.
+    The form field `key_field` is left out. With `canonical_json`, the formatting of JSON and the
+    values at the JSON pointers of `ignore` are left out too. `largest` is the maximum size of a
+    body in bytes. Raises RequestTooLarge, and InvalidRedlock if the body was read before.
     """
     if largest is not None and _length(request) > largest:
         raise RequestTooLarge
     digest = hashlib.sha256()
     for part in _parts(request, key_field, canonical_json, tuple(ignore)):
-        # The length in front, so that nothing can move from one part to the next.
+        # Each part is preceded by its length, so that two divisions of the same bytes differ.
         digest.update(len(part).to_bytes(8, "big") + part)
     return digest.digest()
 
@@ -64,9 +64,9 @@ def _parts(
 
 
 def _length(request: HttpRequest) -> int:
-    if said := request.META.get("CONTENT_LENGTH"):
-        return int(said)
-    # A body that comes in chunks; Django reads no form in parts from one.
+    if declared := request.META.get("CONTENT_LENGTH"):
+        return int(declared)
+    # A chunked body has no length. Django does not parse a multipart form from one.
     return 0 if request.content_type == FORMS[1] else len(_body(request))
 
 
@@ -77,8 +77,8 @@ def _body(request: HttpRequest) -> bytes:
         raise RequestTooLarge from None
     except RawPostDataException:
         raise InvalidRedlock(
-            f"{request.path}: something has read the request before @idempotent could; read "
-            "request.body there instead of request.read()"
+            f"{request.path}: the body was read with request.read() before @idempotent could read "
+            "it. Read request.body there instead"
         ) from None
 
 
@@ -103,12 +103,12 @@ def _form(request: HttpRequest, without: set[str]) -> Iterator[bytes]:
 
 def _fields(request: HttpRequest) -> tuple[Any, Any]:
     if request.method == "POST":
-        # Parsed once, for the view too: uploads need not fit into memory.
+        # Parsed once, and used by the view too, so that uploads need not fit into memory.
         try:
             return request.POST, request.FILES
         except RequestDataTooBig:
             raise RequestTooLarge from None
-    # Django parses forms of POST only, and the view shall still find the body.
+    # Django parses only forms of POST, and the view must still be able to read the body.
     body = _body(request)
     if request.content_type == FORMS[0]:
         return QueryDict(body, encoding=request.encoding), MultiValueDict()
@@ -127,20 +127,20 @@ def _canonical(body: bytes, ignore: tuple[str, ...]) -> bytes:
             _remove(value, pointer)
         return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
     except (ValueError, RecursionError):
-        return body  # for the view to refuse
+        return body  # the view refuses it
 
 
 def _remove(value: Any, pointer: str) -> None:
-    *way, last = [
+    *path, last = [
         step.replace("~1", "/").replace("~0", "~") for step in pointer.removeprefix("/").split("/")
     ]
-    for step in way:
-        value = _inside(value, step)
+    for step in path:
+        value = _child(value, step)
     if isinstance(value, dict):
         value.pop(last, None)
 
 
-def _inside(value: Any, step: str) -> Any:
+def _child(value: Any, step: str) -> Any:
     if isinstance(value, Mapping):
         return value.get(step)
     if isinstance(value, list) and step.isdecimal() and int(step) < len(value):

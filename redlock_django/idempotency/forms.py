@@ -1,8 +1,8 @@
-"""Plain HTML forms: a hidden field whose key makes a double click one submission.
+"""HTML forms: a hidden field with a key, so that a double click is one submission.
 
-In any template, for a request that has come through `LockMiddleware` or to an idempotent view:
+In a template, for a request that came through `LockMiddleware` or is sent to an idempotent view:
 `<form method="post">{% csrf_token %}{{ request.idempotency_field }}`. In a form class:
-`class PaymentForm(IdempotentFormMixin, forms.ModelForm)`, and nothing in the template.
+`class PaymentForm(IdempotentFormMixin, forms.ModelForm)`; its template needs nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ else:
 
 
 class HiddenKey:
-    """What `{{ request.idempotency_field }}` is: a hidden input, with a new key for each form."""
+    """The value of `{{ request.idempotency_field }}`: a hidden input, with a new key each time."""
 
     def __init__(self, using: str = "default") -> None:
         self._using = using
@@ -36,17 +36,17 @@ class HiddenKey:
     __html__ = __str__
 
 
-def offer_field(request: HttpRequest, using: str = "default") -> None:
-    """Let templates write `{{ request.idempotency_field }}`."""
+def add_key_field(request: HttpRequest, using: str = "default") -> None:
+    """Set `request.idempotency_field`, for templates."""
     request.idempotency_field = HiddenKey(using)  # type: ignore[attr-defined]
 
 
 class IdempotentFormMixin(_Form):
-    """A form that has a hidden field with an idempotency key; put it before the form class.
+    """A form with a hidden field for an idempotency key; list it before the form class.
 
-    The key is no part of `cleaned_data`. A form that is shown again, because of an error, has a
-    new key: what is sent then is another submission. `idempotency_using` is the alias of REDLOCK
-    that says what the field is called.
+    The key is not in `cleaned_data`. A form that is shown again, because of an error, has a new
+    key: sending it is another submission. `idempotency_using` is the alias of REDLOCK whose
+    settings name the field.
     """
 
     idempotency_using = "default"
@@ -57,11 +57,11 @@ class IdempotentFormMixin(_Form):
         self.fields[self._key_field] = _KeyField()
 
     def add_prefix(self, field_name: str) -> str:
-        """Leave the key's field its name: one request has one key, however many forms."""
+        """Return the field's name, without a prefix for the key: a request has only one key."""
         return field_name if field_name == self._key_field else super().add_prefix(field_name)
 
     def full_clean(self) -> None:
-        """Clean as ever; the key is not for the form's own code."""
+        """Clean the form, and remove the key from `cleaned_data`."""
         super().full_clean()
         if hasattr(self, "cleaned_data"):
             self.cleaned_data.pop(self._key_field, None)
@@ -69,7 +69,7 @@ class IdempotentFormMixin(_Form):
 
 class _NewKey(forms.HiddenInput):
     def format_value(self, value: Any) -> str:
-        return str(uuid4())  # never the one that was sent
+        return str(uuid4())  # never the key that was sent
 
 
 class _KeyField(forms.CharField):
@@ -79,4 +79,4 @@ class _KeyField(forms.CharField):
         super().__init__(required=False)
 
     def has_changed(self, initial: Any, data: Any) -> bool:
-        return False  # a form in which nothing else was written is still an empty one
+        return False  # a form whose other fields are empty still counts as empty

@@ -1,29 +1,31 @@
-"""Where `@idempotent` may stand: outside of the transaction, inside of the permissions."""
+"""The place of `@idempotent`: outside of the transaction, inside of the permission checks."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.settings import IdempotencySettings
-from redlock_django.web.call import Call
 from redlock_django.web.request_state import records_requests
 from redlock_django.web.transactions import open_blocks, view_name
 
+if TYPE_CHECKING:
+    from redlock_django.web.call import Call
 
-def check_place(call: Call, settings: IdempotencySettings, *, is_async: bool) -> None:
-    """Raise InvalidRedlock where a request could not be recorded with its effects."""
+
+def check_placement(call: Call, settings: IdempotencySettings, *, is_async: bool) -> None:
+    """Raise InvalidRedlock if a request cannot be recorded together with its effects."""
     name = view_name(call.view)
     if call.wrapped and not hasattr(call.owner, "finish_under_lock"):
         raise InvalidRedlock(
-            f"{name}: for REST framework, @idempotent needs "
+            f"{name}: with REST framework, @idempotent needs "
             "redlock_django.contrib.drf.LockAPIMixin as the first base class of the view"
         )
     if not call.wrapped and hasattr(call.owner, "initialize_request"):
         raise InvalidRedlock(
-            f"{name}: in REST framework, put @idempotent on a handler method or an action, which "
+            f"{name}: with REST framework, put @idempotent on a handler method or an action, which "
             "run after authentication, and not on dispatch"
         )
     if is_async:
@@ -37,22 +39,22 @@ def check_place(call: Call, settings: IdempotencySettings, *, is_async: bool) ->
     if settings.store == "database" and excluded:
         raise InvalidRedlock(
             f"{name} is marked with @transaction.non_atomic_requests, but @idempotent records it "
-            f"in its own transaction of {settings.database!r}; remove the mark, or use "
-            "store='cache', which knows less of what was committed"
+            f"in its own transaction of {settings.database!r}. Remove the mark, or use "
+            "store='cache', whose records are not committed with the view"
         )
 
 
 OUTSIDE = (
     "Put @idempotent above @transaction.atomic; for a class under ATOMIC_REQUESTS, use "
-    'IdempotentMixin or @method_decorator(idempotent, name="dispatch"); and let decorators above '
-    "it use functools.wraps, so that Django sees that the view opens its own transaction"
+    'IdempotentMixin or @method_decorator(idempotent, name="dispatch"). Write decorators above '
+    "it with functools.wraps, so that Django sees that the view opens its own transaction"
 )
 
 
-def permissions_inside(view: Callable[..., Any], owner: type | None = None) -> str | None:
-    """Name what checks a user's rights only after a replay would have been given, or None.
+def inner_permission_check(view: Callable[..., Any], owner: type | None = None) -> str | None:
+    """Return the name of a permission check that a replay would skip, or None.
 
-    `view` is what is decorated, `owner` the class whose `dispatch` it is, if it is one.
+    `view` is the decorated view; `owner` is the class if the view is its `dispatch`.
     """
     if hasattr(view, "login_url") and hasattr(view, "redirect_field_name"):
         return "a login or permission decorator"
@@ -61,20 +63,22 @@ def permissions_inside(view: Callable[..., Any], owner: type | None = None) -> s
         classes = owner.__mro__
         while classes and not records_requests(vars(classes[0]).get("dispatch")):
             classes = classes[1:]
-    # A class that inherits from it has imported it; by itself it asks for django.contrib.auth.
+    # A class that inherits from AccessMixin has imported it. Importing it here would require
+    # django.contrib.auth.
     mixins: Any = sys.modules.get("django.contrib.auth.mixins")
     for cls in classes if mixins is not None else ():
         own = vars(cls).get("dispatch")
-        if issubclass(cls, mixins.AccessMixin) and own is not None and not records_requests(own):
+        checks = issubclass(cls, mixins.AccessMixin) and own is not None
+        if checks and not records_requests(own):
             return cls.__name__
     return None
 
 
-def replay_too_early(view: Callable[..., Any], inside: str) -> InvalidRedlock:
-    """Give the error for a view with `permissions_inside`."""
+def replay_skips_check_error(view: Callable[..., Any], check: str) -> InvalidRedlock:
+    """Return the error for a view with an `inner_permission_check`."""
     return InvalidRedlock(
-        f"{view_name(view)}: {inside} stands inside of @idempotent, so that a user who has lost "
-        "the right to it would still be given a replay. Put @idempotent below login and "
-        "permission decorators; in a class, put IdempotentMixin behind the mixins that check "
-        "them; or give replay_check="
+        f"{view_name(view)}: {check} is inside of @idempotent, so a replay would be sent to a user "
+        "who no longer has the permission. Put @idempotent below login and permission decorators; "
+        "in a class, list IdempotentMixin after the mixins that check permissions; or pass "
+        "replay_check="
     )

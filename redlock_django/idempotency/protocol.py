@@ -1,7 +1,7 @@
-"""Run, replay or refuse: what to do with a request, and what to record of it. No I/O.
+"""The decisions: run, replay or refuse a request, and what to record of it. No I/O.
 
-`decide` is asked before the view runs, first without the key's lock and, if it says so, once more
-with it. `settle` is asked after the view, or after its failure.
+`decide` is called before the view runs: first without the lock of the key and, if it says so, again
+with the lock. `view_outcome` is called after the view has answered or failed.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from redlock_django.idempotency.errors import (
 
 
 class RecordState(StrEnum):
-    """What became of the first request with a key."""
+    """The recorded state of the first request with a key."""
 
-    RUNNING = "running"  # or was, when its process died
+    RUNNING = "running"  # or interrupted, if its process died
     COMPLETED = "completed"
-    TOMBSTONE = "tombstone"  # completed, but there is no response to replay
-    UNCERTAIN = "uncertain"  # it may have had its effect
+    TOMBSTONE = "tombstone"  # completed, without a response to replay
+    UNCERTAIN = "uncertain"  # it may have taken effect
 
 
 FINISHED = frozenset({RecordState.COMPLETED, RecordState.TOMBSTONE})
-"""The states that end with their retention; the others last until somebody finds out."""
+"""The states that end with their retention; the others last until they are resolved."""
 
 
-class Known(NamedTuple):
-    """What is recorded of a key.
+class RecordStatus(NamedTuple):
+    """The meaning of a record for a request.
 
-    `same` is whether it was the same request, `expired` whether its retention is over.
+    `same` is whether the record is of the same request, `expired` whether its retention is over.
     """
 
     state: RecordState
@@ -45,81 +45,85 @@ class Known(NamedTuple):
 
 
 class KeyLock(Enum):
-    """What is known of the lock that a request holds while it runs."""
+    """The state of the lock that a request holds while it runs."""
 
     NOT_TRIED = "not tried"
-    HELD = "held"  # by us
+    HELD = "held"  # by this request
     BUSY = "busy"  # the same request is running
-    BUSY_OTHERWISE = "busy otherwise"  # another request with the same key is running
-    DOWN = "down"  # it cannot be asked
+    BUSY_OTHERWISE = "busy otherwise"  # a different request with the same key is running
+    NO_QUORUM = "no quorum"  # too few masters answered
 
 
-class Step(Enum):
-    """What to do next, if the request is not refused."""
+class Action(Enum):
+    """The next action, if the request is not refused."""
 
-    LOCK = "take the key's lock, and ask again"
+    LOCK = "acquire the lock of the key, and decide again"
     RUN = "run the view"
-    REPLAY = "answer what the first request was answered"
-    DOUBT = "record that the outcome is uncertain, and refuse"
+    REPLAY = "return the response of the first request"
+    MARK_UNCERTAIN = "record that the outcome is uncertain, and refuse"
 
 
-Decision = Step | type[IdempotencyRefused]
+Decision = Action | type[IdempotencyRefused]
 
-_BUSY: dict[KeyLock, Decision] = {
-    KeyLock.NOT_TRIED: Step.LOCK,
+_WITHOUT_LOCK: dict[KeyLock, Decision] = {
+    KeyLock.NOT_TRIED: Action.LOCK,
     KeyLock.BUSY: KeyInFlight,
-    KeyLock.DOWN: IdempotencyUnavailable,
+    KeyLock.NO_QUORUM: IdempotencyUnavailable,
 }
 
 
-def decide(known: Known | None, lock: KeyLock, *, rerun_expired: bool = False) -> Decision:
-    """Say what to do with a request; a refusal is the exception to answer it with.
+def decide(record: RecordStatus | None, lock: KeyLock, *, rerun_expired: bool = False) -> Decision:
+    """Return what to do with a request; a refusal is the class of the error to raise.
 
-    `rerun_expired` is whether a key past its retention is as good as new.
+    `rerun_expired` is whether a key whose retention is over counts as unused.
     """
-    over = known is not None and known.expired and known.state in FINISHED
-    if known is None or (over and rerun_expired):
-        return {**_BUSY, KeyLock.HELD: Step.RUN, KeyLock.BUSY_OTHERWISE: KeyReused}[lock]
-    if not known.same:
+    is_over = record is not None and record.expired and record.state in FINISHED
+    if record is None or (is_over and rerun_expired):
+        return {**_WITHOUT_LOCK, KeyLock.HELD: Action.RUN, KeyLock.BUSY_OTHERWISE: KeyReused}[lock]
+    if not record.same:
         return KeyReused
-    if over:
+    if is_over:
         return KeyExpired
-    match known.state:
+    match record.state:
         case RecordState.COMPLETED:
-            return Step.REPLAY
+            return Action.REPLAY
         case RecordState.TOMBSTONE:
             return ResultUnavailable
         case RecordState.UNCERTAIN:
             return OutcomeUncertain
-    # It says "running", and we hold the lock that it would hold.
-    return {**_BUSY, KeyLock.HELD: Step.DOUBT, KeyLock.BUSY_OTHERWISE: KeyInFlight}[lock]
+    # The record says "running". If this request holds the lock, the first one was interrupted.
+    interrupted: dict[KeyLock, Decision] = {
+        KeyLock.HELD: Action.MARK_UNCERTAIN,
+        KeyLock.BUSY_OTHERWISE: KeyInFlight,
+    }
+    return {**_WITHOUT_LOCK, **interrupted}[lock]
 
 
-class Fate(Enum):
-    """What is recorded of a view that ran."""
+class ViewOutcome(Enum):
+    """What to record of a view that ran."""
 
-    KEEP = "completed, with its response"
-    TOMBSTONE = "completed, without it"
-    FORGET = "nothing: it had no effect, and may run again"
-    DOUBT = "uncertain"
+    COMPLETED = "completed, with its response"
+    TOMBSTONE = "completed, without its response"
+    NO_EFFECT = "delete the record: the view had no effect, and may run again"
+    UNCERTAIN = "uncertain"
 
 
 BUSY_STATUSES = frozenset({408, 423, 425, 429})
-"""Answers of a view that has done nothing yet, and would do it if asked again."""
+"""The statuses of a view that has done nothing yet, and would do it in a retry."""
 
 
-def settle(
+def view_outcome(
     status: int | None, *, undone: bool, refused: bool, storable: bool, keep_5xx: bool
-) -> Fate:
-    """Say what to record of a view that answered with `status`, None if it raised.
+) -> ViewOutcome:
+    """Return what to record of a view that answered with `status`, or raised (None).
 
-    `undone` is whether not recording it takes its effects back as well, because they are in a
-    transaction. `refused` is whether what it raised is meant for the client (not found, say).
+    `undone` is whether its effects are rolled back with its record, because both are in one
+    transaction. `refused` is whether its exception is an answer to the client, such as Http404.
     """
     if status is None:
-        return Fate.FORGET if undone or refused else Fate.DOUBT
+        return ViewOutcome.NO_EFFECT if undone or refused else ViewOutcome.UNCERTAIN
     if status in BUSY_STATUSES:
-        return Fate.FORGET
+        return ViewOutcome.NO_EFFECT
     if status >= 500 and not keep_5xx:
-        return Fate.FORGET if undone else Fate.DOUBT
-    return Fate.KEEP if storable else Fate.TOMBSTONE
+        return ViewOutcome.NO_EFFECT if undone else ViewOutcome.UNCERTAIN
+    return ViewOutcome.COMPLETED if storable else ViewOutcome.TOMBSTONE

@@ -1,4 +1,4 @@
-"""The two ways to record a view: within its own transaction, or around it."""
+"""The two ways to record a view: in its own transaction, or before and after it."""
 
 from __future__ import annotations
 
@@ -14,63 +14,70 @@ from django.http.multipartparser import MultiPartParserError
 from django.http.response import HttpResponseBase
 
 from redlock_django.exceptions import InvalidRedlock
-from redlock_django.idempotency.database_records import DatabaseStore
 from redlock_django.idempotency.errors import IdempotencyUnavailable
-from redlock_django.idempotency.protocol import Fate
-from redlock_django.idempotency.records import Claim, Record, Store
-from redlock_django.idempotency.replay import Stored
+from redlock_django.idempotency.protocol import ViewOutcome
+from redlock_django.idempotency.replay import StoredResponse
+from redlock_django.idempotency.stores.base import Claim, Record, Store
+from redlock_django.idempotency.stores.database import DatabaseStore
 
 logger = logging.getLogger("redlock_django")
 
-Judge = Callable[..., tuple[Fate, Stored | None]]
-"""`(response or None, undone=, refused=)` to what is recorded of it."""
+OutcomeOf = Callable[..., tuple[ViewOutcome, StoredResponse | None]]
+"""`(response or None, undone=, refused=)`; returns what to record. See `options.outcome_of`."""
 
-# What Django answers with a status below 500.
+# The exceptions that Django answers with a status below 500.
 _REFUSALS = (Http404, PermissionDenied, SuspiciousOperation, BadRequest, MultiPartParserError)
 
 
-class WithinTheTransaction:
-    """The record is part of the view's own transaction: both are committed, or neither is."""
+class TransactionRecorder:
+    """Writes the record in the view's own transaction: both are committed, or neither is."""
 
     def __init__(
-        self, store: DatabaseStore, claim: Claim, judge: Judge, instead_of: Record | None
+        self,
+        store: DatabaseStore,
+        claim: Claim,
+        outcome_of: OutcomeOf,
+        instead_of: Record | None,
     ) -> None:
         self.database: str | None = store.alias
         self.started = False
         self._store = store
         self.claim = claim
-        self._judge = judge
+        self._outcome_of = outcome_of
         self._instead_of = instead_of
         self._aliases: Sequence[str] = ()
 
     def begin(self, aliases: Sequence[str]) -> None:
+        """Insert the record before anything else.
+
+        If the lock failed, another request with the key waits here for this COMMIT.
+        """
         self._aliases = aliases
-        # First of all: whoever has the same key waits here for our COMMIT, if the lock failed.
         self._store.begin(self.claim, instead_of=self._instead_of)
         self.started = True
 
     def finish(self, response: Any) -> None:
         if transaction.get_rollback(using=self._store.alias):
-            return  # the view takes it all back
+            return  # the view rolls back its transaction, and the record with it
         if not isinstance(response, HttpResponseBase):
-            _roll_back(self._aliases)  # Django has yet to complain about it
+            _roll_back(self._aliases)  # Django will raise an error about it
             return
-        fate, stored = self._judge(response, undone=True, refused=False)
-        if fate is Fate.FORGET:
+        outcome, stored = self._outcome_of(response, undone=True, refused=False)
+        if outcome is ViewOutcome.NO_EFFECT:
             _roll_back(self._aliases)
         elif not self._store.complete(self.claim, response.status_code, stored):
-            raise IdempotencyUnavailable("the record of a running request has vanished")
+            raise IdempotencyUnavailable("the record of a running request was deleted")
 
     def committed(self) -> None:
-        """Nothing is left to do."""
+        """Do nothing: the record is committed."""
 
     def answered(self, response: Any) -> None:
-        """Nothing is left to do."""
+        """Do nothing: the transaction has decided."""
 
     def failed(self, error: BaseException) -> None:
-        """Nothing is left to do."""
+        """Do nothing: the transaction has decided."""
 
-    # An async view has no transaction.
+    # An async view has no transaction, so these are never called.
 
     async def abegin(self) -> None:
         raise NotImplementedError
@@ -82,31 +89,34 @@ class WithinTheTransaction:
         raise NotImplementedError
 
 
-class AroundTheView:
-    """The record says "running" before the view, and what became of it after its COMMIT.
+class SeparateRecorder:
+    """Writes "running" before the view, and its outcome after the view's COMMIT.
 
-    Whoever finds it running, and nobody holding its lock, knows that it may have had its effect.
+    If a later request finds "running" and the lock of the key is not held, then the first request
+    was interrupted, and it may have taken effect.
     """
 
-    def __init__(self, store: Store, claim: Claim, judge: Judge, instead_of: Record | None) -> None:
+    def __init__(
+        self, store: Store, claim: Claim, outcome_of: OutcomeOf, instead_of: Record | None
+    ) -> None:
         self.database: str | None = None
         self.started = False
         self._store = store
         self.claim = claim
-        self._judge = judge
+        self._outcome_of = outcome_of
         self._instead_of = instead_of
         self._aliases: Sequence[str] = ()
-        self._finished: tuple[Fate, Stored | None, int] | None = None
+        self._finished: tuple[ViewOutcome, StoredResponse | None, int] | None = None
         self._commits = 0
-        self._by_hand = False
-        self._settled = False
+        self._completed_by_view = False
+        self._is_recorded = False
 
     def begin(self, aliases: Sequence[str]) -> None:
         self._aliases = aliases
         self._store.begin(self.claim, instead_of=self._instead_of)
         self.started = True
         for alias in aliases:
-            # Before all hooks of the view, which may fail when everything is committed.
+            # Before all on_commit hooks of the view: they may fail after everything is committed.
             transaction.on_commit(self._count_commit, using=alias)
 
     def _count_commit(self) -> None:
@@ -117,17 +127,17 @@ class AroundTheView:
 
     def finish(self, response: Any) -> None:
         if not isinstance(response, HttpResponseBase):
-            response = None  # Django has yet to complain about it
-        fate, stored = self._judge(response, undone=bool(self._aliases), refused=False)
+            response = None  # Django will raise an error about it
+        outcome, stored = self._outcome_of(response, undone=bool(self._aliases), refused=False)
         if self._aliases and all(map(transaction.get_rollback, self._aliases)):
-            fate = Fate.FORGET  # the view takes it all back
-        elif fate is Fate.FORGET:
+            outcome = ViewOutcome.NO_EFFECT  # the view rolls back all its transactions
+        elif outcome is ViewOutcome.NO_EFFECT:
             _roll_back(self._aliases)
-        self._finished = fate, stored, getattr(response, "status_code", 0)
+        self._finished = outcome, stored, getattr(response, "status_code", 0)
 
     def committed(self) -> None:
         if self._finished is not None:
-            self._settle(*self._finished)
+            self._record(*self._finished)
 
     async def afinish(self, response: Any) -> None:
         def finish() -> None:
@@ -137,7 +147,7 @@ class AroundTheView:
         await sync_to_async(finish)()
 
     def complete(self, response: Any) -> None:
-        """Record the response in the transaction that the view itself has open."""
+        """Record the response in the transaction that the view itself has opened."""
         alias = getattr(self._store, "alias", None)
         if alias is None or not connections[alias].in_atomic_block:
             raise InvalidRedlock(
@@ -146,64 +156,69 @@ class AroundTheView:
             )
         if callable(render := getattr(response, "render", None)) and not response.is_rendered:
             response = render()
-        _, stored = self._judge(response, undone=False, refused=False)
-        self._by_hand = True
+        _, stored = self._outcome_of(response, undone=False, refused=False)
+        self._completed_by_view = True
         if not self._store.complete(self.claim, response.status_code, stored):
-            raise IdempotencyUnavailable("the record of a running request has vanished")
+            raise IdempotencyUnavailable("the record of a running request was deleted")
 
     def answered(self, response: Any) -> None:
-        """The view was called, but somebody else has answered: there was an error."""
-        if not self.started or self._settled or self._known_from_commits():
+        """Record the outcome if a lock error was answered after the view was called."""
+        if not self.started or self._is_recorded or self._recorded_from_commits():
             return
-        fate, _ = self._judge(response, undone=False, refused=False)
-        undone = self._aliases or fate is Fate.FORGET
-        self._settle(Fate.FORGET if undone else Fate.DOUBT)
+        outcome, _ = self._outcome_of(response, undone=False, refused=False)
+        undone = self._aliases or outcome is ViewOutcome.NO_EFFECT
+        self._record(ViewOutcome.NO_EFFECT if undone else ViewOutcome.UNCERTAIN)
 
     def failed(self, error: BaseException) -> None:
-        """The view has raised, or its COMMIT has."""
-        if not self.started or self._settled or self._known_from_commits():
+        """Record the outcome after the view or its COMMIT has raised."""
+        if not self.started or self._is_recorded or self._recorded_from_commits():
             return
         if self._finished is not None:
-            self._settle(Fate.DOUBT)  # a COMMIT may have arrived although it failed
+            # A COMMIT may have succeeded on the server although it raised here.
+            self._record(ViewOutcome.UNCERTAIN)
             return
-        # What was completed by hand was in a transaction, and is not there if that failed.
-        undone = bool(self._aliases) or self._by_hand
-        fate, _ = self._judge(None, undone=undone, refused=isinstance(error, _REFUSALS))
-        self._settle(fate)
+        # A record that the view completed was in its transaction, which was rolled back.
+        undone = bool(self._aliases) or self._completed_by_view
+        outcome, _ = self._outcome_of(None, undone=undone, refused=isinstance(error, _REFUSALS))
+        self._record(outcome)
 
-    def _known_from_commits(self) -> bool:
+    def _recorded_from_commits(self) -> bool:
+        """Record the outcome if COMMITs were seen; return whether any was."""
         if not (self._commits and self._finished):
             return False
         if self._commits == len(self._aliases):
-            self._settle(*self._finished)
+            self._record(*self._finished)
         else:
-            self._settle(Fate.DOUBT)
+            self._record(ViewOutcome.UNCERTAIN)
         return True
 
-    def _settle(self, fate: Fate, stored: Stored | None = None, status: int = 0) -> None:
-        self._settled = True
+    def _record(
+        self, outcome: ViewOutcome, stored: StoredResponse | None = None, status: int = 0
+    ) -> None:
+        self._is_recorded = True
         try:
-            match fate:
-                case Fate.FORGET:
-                    self._store.forget(self.claim)
-                case Fate.DOUBT:
-                    self._store.doubt(self.claim.key_hash, self.claim.attempt)
+            match outcome:
+                case ViewOutcome.NO_EFFECT:
+                    self._store.delete(self.claim)
+                case ViewOutcome.UNCERTAIN:
+                    self._store.mark_uncertain(self.claim.key_hash, self.claim.attempt)
                 case _:
-                    ours = self._store.complete(self.claim, status, stored)
-                    if not (ours or self._by_hand):
+                    written = self._store.complete(self.claim, status, stored)
+                    if not (written or self._completed_by_view):
                         logger.error(
-                            "idempotency: record %s was taken away while its view was running",
+                            "idempotency: record %s was deleted or replaced while its view ran",
                             self.claim.key_hash[:8],
                         )
         except IdempotencyUnavailable:
-            # The response is right all the same. A record that says "running" will be doubted.
+            # The response is correct. The record still says "running", and a retry that finds it
+            # marks it uncertain.
             logger.error(
                 "idempotency: record %s could not be completed and stays uncertain",
                 self.claim.key_hash[:8],
             )
 
 
-Recording = WithinTheTransaction | AroundTheView
+AnyRecorder = TransactionRecorder | SeparateRecorder
 
 
 def _roll_back(aliases: Sequence[str]) -> None:

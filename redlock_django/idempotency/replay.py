@@ -1,4 +1,4 @@
-"""From a response to what is kept of it, and back."""
+"""The stored form of a response, and its replay."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KEPT_HEADERS = frozenset(
         "location",
     }
 )
-"""The response headers that are kept, in lower case; settings may add to them."""
+"""The response headers that are stored, in lower case; settings may add to them."""
 
 NEVER_KEPT = frozenset(
     {
@@ -39,12 +39,12 @@ NEVER_KEPT = frozenset(
         "www-authenticate",
     }
 )
-"""What is true of one response, or one user's secret: settings cannot add these."""
+"""Headers that belong to one response or are secret; settings cannot add these."""
 
 
 @dataclass(frozen=True)
-class Stored:
-    """What is kept of a response."""
+class StoredResponse:
+    """The stored parts of a response."""
 
     status: int
     headers: tuple[tuple[str, str], ...]
@@ -52,9 +52,9 @@ class Stored:
 
     @classmethod
     def of(cls, response: Any, *, headers: Collection[str], largest: int) -> Self | None:
-        """Keep a finished response with those of its headers; None for one that cannot be kept.
+        """Return the stored form of a finished response, with those of its headers.
 
-        That is a streaming one, or one with a body over `largest` bytes.
+        Return None for a streaming response and for a body over `largest` bytes.
         """
         if response.streaming or len(response.content) > largest:
             return None
@@ -62,7 +62,7 @@ class Stored:
         return cls(response.status_code, kept, bytes(response.content))
 
     def replay(self) -> HttpResponse:
-        """Give the same response again, and say that it is not the first one."""
+        """Return the same response, with `Idempotent-Replayed: true`."""
         response = HttpResponse(self.body, status=self.status)
         if not any(name.lower() == "content-type" for name, _ in self.headers):
             del response["Content-Type"]
@@ -73,13 +73,13 @@ class Stored:
         return response
 
     def dumps(self) -> str:
-        """Write it as JSON."""
+        """Return the response as JSON."""
         body = base64.b64encode(self.body).decode("ascii")
         return json.dumps({"status": self.status, "headers": self.headers, "body": body})
 
     @classmethod
     def loads(cls, text: str) -> Self:
-        """Read what `dumps` wrote."""
-        said = json.loads(text)
-        headers = tuple((str(name), str(value)) for name, value in said["headers"])
-        return cls(said["status"], headers, base64.b64decode(said["body"]))
+        """Return the response that `dumps` wrote."""
+        values = json.loads(text)
+        headers = tuple((str(name), str(value)) for name, value in values["headers"])
+        return cls(values["status"], headers, base64.b64decode(values["body"]))

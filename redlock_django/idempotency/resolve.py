@@ -1,4 +1,4 @@
-"""Saying what became of a request that was interrupted, so that it is known who said it."""
+"""Resolve an interrupted request: record whether it took effect, and who said so."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from enum import Enum
 
 from redlock_django.engine.holders import HoldingState
 from redlock_django.exceptions import QuorumUnreachable, ResourceLocked
-from redlock_django.idempotency.decorator_options import store_of
-from redlock_django.idempotency.key import LockOfKey, lock_name
+from redlock_django.idempotency.in_flight_lock import InFlightLock
+from redlock_django.idempotency.key import lock_name
+from redlock_django.idempotency.options import store_of
 from redlock_django.idempotency.protocol import RecordState
-from redlock_django.idempotency.records import Store, Unsettled
 from redlock_django.idempotency.settings import settings_of
+from redlock_django.idempotency.stores.base import Store, UnresolvedRequest
 from redlock_django.locking.handler import locks
 from redlock_django.locking.names import printable
 from redlock_django.operate.inspection import who_holds
@@ -25,28 +26,28 @@ _HELD = (HoldingState.HELD, HoldingState.EXPIRING)
 
 
 class ResolveOutcome(Enum):
-    """What came of resolving a request."""
+    """The result of resolving a request."""
 
     RESOLVED = "resolved"
-    RUNNING = "running"  # its lock is held: it is being worked on
-    SETTLED = "settled"  # it is known by now, or somebody else has said it
-    NO_QUORUM = "no quorum"  # too few masters answered: it may be running
+    RUNNING = "running"  # its lock is held
+    SETTLED = "settled"  # its outcome is recorded already, or another user resolved it
+    NO_QUORUM = "no quorum"  # too few masters answered, so it may be running
 
 
-def kept_by(using: str, kind: str | None = None) -> tuple[Store, list[str]]:
-    """Give the store of an alias, and every alias that keeps its records there too.
+def store_and_aliases(using: str, kind: str | None = None) -> tuple[Store, list[str]]:
+    """Return the store of an alias, and all aliases that use the same one.
 
-    `kind` is "database" or "cache", if it is not the one of the settings. Raises InvalidRedlock.
+    `kind` is "database" or "cache"; None is the one in the settings. Raises InvalidRedlock.
     """
     settings = settings_of(using)
     kind = kind or settings.store
-    place = getattr(settings, kind)
-    aliases = [alias for alias in locks if getattr(settings_of(alias), kind) == place]
+    name = getattr(settings, kind)
+    aliases = [alias for alias in locks if getattr(settings_of(alias), kind) == name]
     return store_of(replace(settings, store=kind)), aliases
 
 
 def is_running(key_hash: str, aliases: Sequence[str]) -> bool | None:
-    """Say whether the lock of a key is held; None where too few masters answer to tell."""
+    """Return whether the lock of a key is held, or None if too few masters answer."""
     known = True
     for alias in aliases:
         found = who_holds(lock_name(key_hash), using=alias)
@@ -59,24 +60,26 @@ def is_running(key_hash: str, aliases: Sequence[str]) -> bool | None:
 
 
 def resolve(
-    store: Store, record: Unsettled, *, applied: bool, by: str, aliases: Sequence[str]
+    store: Store, record: UnresolvedRequest, *, applied: bool, by: str, aliases: Sequence[str]
 ) -> ResolveOutcome:
-    """Record whether a request took effect that nobody knows it of, and log who said so.
+    """Record whether an unresolved request took effect, and log who said so.
 
-    `applied` leaves a tombstone: the key is never run again. Otherwise it is free, and a retry
-    runs. One that says "running" is resolved only if nobody holds its lock, and under that lock.
-    Raises IdempotencyUnavailable.
+    `applied` leaves a tombstone: the request is never run again. Otherwise the key is unused, and
+    a retry runs. A record that says "running" is resolved only if its lock is not held, and under
+    that lock. Raises IdempotencyUnavailable.
     """
     with ExitStack() as held:
         if record.state is RecordState.RUNNING:
             try:
                 for alias in aliases:
-                    held.enter_context(LockOfKey(lock_name(record.key_hash), using=alias, wait=0))
+                    held.enter_context(
+                        InFlightLock(lock_name(record.key_hash), using=alias, wait=0)
+                    )
             except ResourceLocked:
                 return ResolveOutcome.RUNNING
             except QuorumUnreachable:
                 return ResolveOutcome.NO_QUORUM
-            store.doubt(record.key_hash, record.attempt)
+            store.mark_uncertain(record.key_hash, record.attempt)
         if not store.resolve(record.key_hash, applied=applied, attempt=record.attempt):
             return ResolveOutcome.SETTLED
     logger.warning(

@@ -1,4 +1,4 @@
-"""`REDLOCK[alias]["IDEMPOTENCY"]`, checked whole, as one frozen `IdempotencySettings`."""
+"""`REDLOCK[alias]["IDEMPOTENCY"]`, validated, as one frozen `IdempotencySettings`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django.core.cache import caches
 from django.db import connections
 from django.utils.module_loading import import_string
 
-from redlock_django.conf.values import duration
+from redlock_django.conf.values import duration, flag
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.errors import IdempotencyRefused
 from redlock_django.idempotency.replay import KEPT_HEADERS, NEVER_KEPT
@@ -20,7 +20,7 @@ from redlock_django.wire.address import nearest
 
 DAY = 24 * 3600
 METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})
-"""The HTTP methods that may be idempotent by a key; the others are by themselves."""
+"""The HTTP methods that may need a key; the others are idempotent without one."""
 
 CHOICES: Mapping[str, tuple[str, ...]] = {
     "store": ("database", "cache"),
@@ -28,7 +28,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "on_expired": ("reject", "run"),
     "on_5xx": ("forget", "record"),
 }
-"""What some of the settings may be, and the arguments of the same name."""
+"""The allowed values of some settings, and of the arguments with the same name."""
 
 DEFAULTS: Mapping[str, Any] = {
     "STORE": "database",
@@ -51,12 +51,12 @@ DEFAULTS: Mapping[str, Any] = {
     "TENANT": None,
     "PROBLEM_BASE": IdempotencyRefused.problem_base,
 }
-"""Every key of `IDEMPOTENCY` with what it is when left out."""
+"""Every key of `IDEMPOTENCY` with its default."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class IdempotencySettings:
-    """What one alias says about idempotency; durations in seconds."""
+    """The IDEMPOTENCY settings of one alias; durations are in seconds."""
 
     store: str
     database: str
@@ -83,19 +83,19 @@ _read: dict[str, tuple[Mapping[str, Any], IdempotencySettings]] = {}
 
 
 def settings_of(alias: str) -> IdempotencySettings:
-    """Give the options of an alias as they are now.
+    """Return the current IDEMPOTENCY settings of an alias.
 
-    Raises InvalidRedlock with a text that names the alias and the key, and says what to do.
+    Raises InvalidRedlock with a message that names the alias and the key, and says what to do.
     """
     section = locks[alias].settings.idempotency
-    known = _read.get(alias)
-    if known is None or known[0] is not section:
+    cached = _read.get(alias)
+    if cached is None or cached[0] is not section:
         try:
-            known = _read[alias] = (section, _settings(section))
+            cached = _read[alias] = (section, _settings(section))
         except ValueError as error:
             problem = f"REDLOCK[{alias!r}]: IDEMPOTENCY: {error}"
             raise InvalidRedlock(problem) from None
-    return known[1]
+    return cached[1]
 
 
 def _settings(given: Mapping[str, Any]) -> IdempotencySettings:
@@ -103,12 +103,12 @@ def _settings(given: Mapping[str, Any]) -> IdempotencySettings:
         if key not in DEFAULTS:
             raise ValueError(f"unknown key {key!r}{nearest(str(key), DEFAULTS)}")
     section = {**DEFAULTS, **given}
-    database, cache = _text(section, "DATABASE"), _text(section, "CACHE")
+    database, cache = _string(section, "DATABASE"), _string(section, "CACHE")
     if choice(section["STORE"], "store", "STORE") == "database":
         if database not in connections.settings:
-            raise ValueError(f"DATABASE {database!r} is no alias of DATABASES")
+            raise ValueError(f"DATABASE {database!r} is not an alias of DATABASES")
     elif cache not in caches.settings:
-        raise ValueError(f"CACHE {cache!r} is no alias of CACHES")
+        raise ValueError(f"CACHE {cache!r} is not an alias of CACHES")
     return IdempotencySettings(
         store=section["STORE"],
         database=database,
@@ -117,10 +117,10 @@ def _settings(given: Mapping[str, Any]) -> IdempotencySettings:
         tombstone_retention=duration(
             section["TOMBSTONE_RETENTION"], "TOMBSTONE_RETENTION", least=0
         ),
-        header=_text(section, "HEADER"),
-        field=_text(section, "FIELD"),
+        header=_string(section, "HEADER"),
+        field=_string(section, "FIELD"),
         methods=methods_of(section["METHODS"], "METHODS"),
-        required=_flag(section, "REQUIRED"),
+        required=flag(section, "REQUIRED"),
         in_flight=choice(section["IN_FLIGHT"], "in_flight", "IN_FLIGHT"),
         wait=duration(section["WAIT"], "WAIT", least=0),
         max_response_bytes=_bytes(section, "MAX_RESPONSE_BYTES"),
@@ -132,12 +132,12 @@ def _settings(given: Mapping[str, Any]) -> IdempotencySettings:
         on_expired=choice(section["ON_EXPIRED"], "on_expired", "ON_EXPIRED"),
         on_5xx=choice(section["ON_5XX"], "on_5xx", "ON_5XX"),
         tenant=_tenant(section),
-        problem_base=_text(section, "PROBLEM_BASE"),
+        problem_base=_string(section, "PROBLEM_BASE"),
     )
 
 
 def choice(value: object, which: str, name: str) -> str:
-    """Give `value` if it is one of `CHOICES[which]`; ValueError names it `name`."""
+    """Return `value` if it is in `CHOICES[which]`; else raise ValueError, which names it `name`."""
     allowed = CHOICES[which]
     if isinstance(value, str) and value in allowed:
         return value
@@ -148,28 +148,24 @@ def choice(value: object, which: str, name: str) -> str:
 
 
 def methods_of(value: object, name: str) -> frozenset[str]:
-    """Give HTTP methods in capitals; ValueError for none, or for one that needs no key."""
+    """Return HTTP methods in upper case.
+
+    Raises ValueError if there are none, or if one of them needs no key.
+    """
     if isinstance(value, str) or not isinstance(value, Collection) or not value:
         raise ValueError(f"{name} must be a list such as ['POST']")
     upper = frozenset(str(method).upper() for method in value)
     if unknown := sorted(upper - METHODS):
         raise ValueError(
-            f"{name} may hold {', '.join(map(repr, sorted(METHODS)))}, got {unknown[0]!r}"
+            f"{name} may contain {', '.join(map(repr, sorted(METHODS)))}, got {unknown[0]!r}"
         )
     return upper
 
 
-def _text(section: Mapping[str, Any], key: str) -> str:
+def _string(section: Mapping[str, Any], key: str) -> str:
     value = section[key]
     if not isinstance(value, str) or not value:
-        raise ValueError(f"{key} must be a text that is not empty, got {value!r}")
-    return value
-
-
-def _flag(section: Mapping[str, Any], key: str) -> bool:
-    value = section[key]
-    if not isinstance(value, bool):
-        raise ValueError(f"{key} must be True or False, got {type(value).__name__}")
+        raise ValueError(f"{key} must be a string that is not empty, got {value!r}")
     return value
 
 
@@ -185,7 +181,7 @@ def _pattern(section: Mapping[str, Any]) -> re.Pattern[str] | None:
     try:
         return None if value is None else re.compile(value)
     except (re.error, TypeError) as error:
-        raise ValueError(f"KEY_PATTERN is no regular expression: {error}") from None
+        raise ValueError(f"KEY_PATTERN is not a regular expression: {error}") from None
 
 
 def _headers(section: Mapping[str, Any]) -> frozenset[str]:
@@ -194,7 +190,7 @@ def _headers(section: Mapping[str, Any]) -> frozenset[str]:
         raise ValueError("KEEP_HEADERS must be a list of header names")
     added = frozenset(str(name).lower() for name in value)
     if never := sorted(added & NEVER_KEPT):
-        raise ValueError(f"KEEP_HEADERS must not hold {never[0]!r}, which is not for a replay")
+        raise ValueError(f"KEEP_HEADERS must not contain {never[0]!r}, which must not be replayed")
     return KEPT_HEADERS | added
 
 
@@ -206,5 +202,5 @@ def _tenant(section: Mapping[str, Any]) -> Callable[..., Any] | None:
         except ImportError as error:
             raise ValueError(f"TENANT {value!r} cannot be imported: {error}") from None
     if value is not None and not callable(value):
-        raise ValueError("TENANT must be a callable (request, **kwargs), or the path of one")
+        raise ValueError("TENANT must be a callable (request, **kwargs), or its dotted path")
     return value  # type: ignore[no-any-return]

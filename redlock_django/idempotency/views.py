@@ -20,17 +20,17 @@ else:
 class IdempotentMixin(View):
     """A class-based view whose requests may be sent again, and take effect once.
 
-    `idempotent_options` are the arguments of `idempotent`. Put it behind the mixins that check a
-    user's rights (`LoginRequiredMixin`, say), which then do so before a replay too; before or
-    behind `LockResourceMixin` is the same. Raises InvalidRedlock at the first request where
-    such a mixin stands behind it.
+    `idempotent_options` are the arguments of `idempotent`. List the mixin after the mixins that
+    check permissions, such as `LoginRequiredMixin`, so that they also run before a replay. It may
+    come before or after `LockResourceMixin`. Raises InvalidRedlock at the first request if a mixin
+    that checks permissions comes after it.
     """
 
     idempotent_options: Mapping[str, Any] = {}
 
     @classonlymethod
     def as_view(cls, **initkwargs: Any) -> Any:  # noqa: N805
-        """Give the view function, which leaves the transaction to us."""
+        """Return the view function, for which Django opens no transaction."""
         view: Any = super().as_view(**initkwargs)
         if not iscoroutinefunction(view):
             view._non_atomic_requests = transaction_marker(view)
@@ -38,7 +38,7 @@ class IdempotentMixin(View):
         return view
 
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-        """Answer from the record, or run what comes next."""
+        """Replay the recorded response, or run the next dispatch."""
         return idempotent(**self.idempotent_options)(super().dispatch)(request, *args, **kwargs)
 
     dispatch.records_requests = True  # type: ignore[attr-defined]

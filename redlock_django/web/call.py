@@ -5,14 +5,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, ExitStack
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from asgiref.sync import sync_to_async
 from django.http import HttpRequest, StreamingHttpResponse
 
 from redlock_django.exceptions import InvalidRedlock, RedlockError
-from redlock_django.locking.lock import Lock
-from redlock_django.web.options import LockOptions
 from redlock_django.web.problems import has_problem
 from redlock_django.web.request_state import RequestState, records_requests
 from redlock_django.web.responses import aanswer, answer
@@ -25,6 +23,10 @@ from redlock_django.web.transactions import (
     transactions_of,
     view_name,
 )
+
+if TYPE_CHECKING:
+    from redlock_django.locking.lock import Lock
+    from redlock_django.web.options import LockOptions
 
 
 class Call(NamedTuple):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import async_to_sync
 from django.http import StreamingHttpResponse
 
-from redlock_django.locking.lock import Lock
+if TYPE_CHECKING:
+    from redlock_django.locking.lock import Lock
 
 
 def call_on_close(response: Any, function: Callable[[], object]) -> None:

@@ -14,13 +14,13 @@ from django.http import Http404, HttpRequest, HttpResponse
 
 from redlock_django import idempotent
 from redlock_django.exceptions import ResourceLocked
-from redlock_django.idempotency.cache_records import CacheStore
-from redlock_django.idempotency.decorator_options import store_of
-from redlock_django.idempotency.key import Seal
-from redlock_django.idempotency.protocol import Fate
-from redlock_django.idempotency.recorders import AroundTheView
-from redlock_django.idempotency.records import Claim
+from redlock_django.idempotency.key import RequestHashes
+from redlock_django.idempotency.options import store_of
+from redlock_django.idempotency.protocol import ViewOutcome
+from redlock_django.idempotency.recorders import SeparateRecorder
 from redlock_django.idempotency.settings import settings_of
+from redlock_django.idempotency.stores.base import Claim
+from redlock_django.idempotency.stores.cache import CacheStore
 from redlock_django.models import IdempotencyRecord
 from tests.idempotency.conftest import Aside, Site, make_order, masters_forget, orders
 
@@ -206,10 +206,10 @@ def test_a_hook_that_fails_after_commit_leaves_a_response_to_replay(
 
 
 def test_one_of_two_commits_is_uncertain(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder = AroundTheView(
+    recorder = SeparateRecorder(
         store_of(settings_of("default")),
-        Claim(seals=(Seal("k", "f"),)),
-        lambda response, **_: (Fate.KEEP, None),
+        Claim(hashes=(RequestHashes("k", "f"),)),
+        lambda response, **_: (ViewOutcome.COMPLETED, None),
         None,
     )
     hooks: list[Callable[[], None]] = []

@@ -15,7 +15,7 @@ from django.test import RequestFactory
 from pytest_django import Settings
 
 from redlock_django import idempotent
-from redlock_django.idempotency.database_records import DatabaseStore
+from redlock_django.idempotency.stores.database import DatabaseStore
 from redlock_django.models import IdempotencyRecord
 from testproject.shop.models import Order
 from tests.app.conftest import MEMORY

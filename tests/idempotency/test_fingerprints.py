@@ -17,7 +17,7 @@ from pytest_django import Settings
 
 from redlock_django import idempotent
 from redlock_django.exceptions import InvalidRedlock, RequestTooLarge
-from redlock_django.idempotency.fingerprint import fingerprint
+from redlock_django.idempotency.fingerprint import request_fingerprint
 from tests.idempotency.conftest import KEY, Site, make_order, orders
 
 writes = pytest.mark.django_db(transaction=True)
@@ -26,7 +26,7 @@ factory = RequestFactory()
 
 def of(request: HttpRequest, **options: Any) -> bytes:
     options.setdefault("canonical_json", False)
-    return fingerprint(request, key_field="idempotency_key", **options)
+    return request_fingerprint(request, key_field="idempotency_key", **options)
 
 
 def post(body: Any = b"{}", path: str = "/a/", content_type: str = "application/json") -> Any:

@@ -15,7 +15,7 @@ from pytest_django import Settings
 from redlock_django import idempotent
 from redlock_django.exceptions import InvalidRedlock, KeyInvalid
 from redlock_django.idempotency.current import Idempotency
-from redlock_django.idempotency.key import parse_key, seal
+from redlock_django.idempotency.key import parse_key, request_hashes
 from redlock_django.idempotency.scope import UserId, scope_of, user_of
 from tests.idempotency.conftest import KEY, Aside, Site, make_order, orders, record
 
@@ -254,9 +254,9 @@ def test_a_record_holds_hashes_only(site: Site, settings: Settings) -> None:
     site.serve(idempotent(make_order))
     site.post("k")
     assert len(record().key_hash) == len(record().fingerprint) == 64
-    (first,) = seal("scope", "k", b"x")
+    (first,) = request_hashes("scope", "k", b"x")
     settings.SECRET_KEY = "another"
-    (second,) = seal("scope", "k", b"x")
+    (second,) = request_hashes("scope", "k", b"x")
     assert first.key_hash != second.key_hash
     assert first.fingerprint != second.fingerprint
 

@@ -17,43 +17,43 @@ from redlock_django.exceptions import (
 )
 from redlock_django.idempotency.protocol import (
     BUSY_STATUSES,
-    Fate,
+    Action,
     KeyLock,
-    Known,
     RecordState,
-    Step,
+    RecordStatus,
+    ViewOutcome,
     decide,
-    settle,
+    view_outcome,
 )
 from redlock_django.models import IdempotencyRecord
 
 EVERY = [
     None,
-    *(Known(*known) for known in product(RecordState, (True, False), (True, False))),
+    *(RecordStatus(*known) for known in product(RecordState, (True, False), (True, False))),
 ]
 CASES = list(product(EVERY, KeyLock, (True, False)))
 FINISHED = {RecordState.COMPLETED, RecordState.TOMBSTONE}
 
 
-def is_new(known: Known | None, rerun: bool) -> bool:
+def is_new(known: RecordStatus | None, rerun: bool) -> bool:
     return known is None or (known.expired and rerun and known.state in FINISHED)
 
 
 def test_a_view_runs_only_under_its_lock_and_only_where_nothing_is_known() -> None:
     for known, lock, rerun in CASES:
-        runs = decide(known, lock, rerun_expired=rerun) is Step.RUN
+        runs = decide(known, lock, rerun_expired=rerun) is Action.RUN
         assert runs == (lock is KeyLock.HELD and is_new(known, rerun))
 
 
 def test_only_the_same_request_is_given_a_response_that_is_there() -> None:
     for known, lock, rerun in CASES:
-        replays = decide(known, lock, rerun_expired=rerun) is Step.REPLAY
-        assert replays == (known == Known(RecordState.COMPLETED))
+        replays = decide(known, lock, rerun_expired=rerun) is Action.REPLAY
+        assert replays == (known == RecordStatus(RecordState.COMPLETED))
 
 
 def test_once_the_lock_was_tried_it_is_not_asked_for_again() -> None:
     for known, lock, rerun in CASES:
-        asks = decide(known, lock, rerun_expired=rerun) is Step.LOCK
+        asks = decide(known, lock, rerun_expired=rerun) is Action.LOCK
         running = known is not None and known.same and known.state is RecordState.RUNNING
         unknown = is_new(known, rerun) or running
         assert asks == (lock is KeyLock.NOT_TRIED and unknown)
@@ -67,7 +67,7 @@ def test_another_request_is_told_so_first_of_all() -> None:
 
 def test_a_request_that_runs_without_its_lock_is_doubted() -> None:
     for known, lock, rerun in CASES:
-        doubts = decide(known, lock, rerun_expired=rerun) is Step.DOUBT
+        doubts = decide(known, lock, rerun_expired=rerun) is Action.MARK_UNCERTAIN
         running = known is not None and known.same and known.state is RecordState.RUNNING
         assert doubts == (running and lock is KeyLock.HELD)
 
@@ -77,18 +77,18 @@ def test_a_request_that_runs_without_its_lock_is_doubted() -> None:
     [
         (None, KeyLock.BUSY, KeyInFlight),
         (None, KeyLock.BUSY_OTHERWISE, KeyReused),
-        (None, KeyLock.DOWN, IdempotencyUnavailable),
-        (Known(RecordState.RUNNING), KeyLock.BUSY, KeyInFlight),
-        (Known(RecordState.RUNNING), KeyLock.DOWN, IdempotencyUnavailable),
-        (Known(RecordState.UNCERTAIN), KeyLock.HELD, OutcomeUncertain),
-        (Known(RecordState.UNCERTAIN), KeyLock.NOT_TRIED, OutcomeUncertain),
-        (Known(RecordState.TOMBSTONE), KeyLock.NOT_TRIED, ResultUnavailable),
-        (Known(RecordState.TOMBSTONE, expired=True), KeyLock.NOT_TRIED, KeyExpired),
-        (Known(RecordState.COMPLETED, expired=True), KeyLock.NOT_TRIED, KeyExpired),
-        (Known(RecordState.COMPLETED, expired=True), KeyLock.DOWN, KeyExpired),
+        (None, KeyLock.NO_QUORUM, IdempotencyUnavailable),
+        (RecordStatus(RecordState.RUNNING), KeyLock.BUSY, KeyInFlight),
+        (RecordStatus(RecordState.RUNNING), KeyLock.NO_QUORUM, IdempotencyUnavailable),
+        (RecordStatus(RecordState.UNCERTAIN), KeyLock.HELD, OutcomeUncertain),
+        (RecordStatus(RecordState.UNCERTAIN), KeyLock.NOT_TRIED, OutcomeUncertain),
+        (RecordStatus(RecordState.TOMBSTONE), KeyLock.NOT_TRIED, ResultUnavailable),
+        (RecordStatus(RecordState.TOMBSTONE, expired=True), KeyLock.NOT_TRIED, KeyExpired),
+        (RecordStatus(RecordState.COMPLETED, expired=True), KeyLock.NOT_TRIED, KeyExpired),
+        (RecordStatus(RecordState.COMPLETED, expired=True), KeyLock.NO_QUORUM, KeyExpired),
     ],
 )
-def test_refusals(known: Known | None, lock: KeyLock, refusal: type[Exception]) -> None:
+def test_refusals(known: RecordStatus | None, lock: KeyLock, refusal: type[Exception]) -> None:
     assert decide(known, lock) is refusal
 
 
@@ -102,24 +102,26 @@ VIEWS: list[Any] = list(
 
 def test_what_may_have_had_an_effect_never_runs_again() -> None:
     for status, undone, refused, storable, keep_5xx in VIEWS:
-        fate = settle(status, undone=undone, refused=refused, storable=storable, keep_5xx=keep_5xx)
-        if fate is Fate.FORGET:
+        outcome = view_outcome(
+            status, undone=undone, refused=refused, storable=storable, keep_5xx=keep_5xx
+        )
+        if outcome is ViewOutcome.NO_EFFECT:
             assert undone or (refused and status is None) or status in BUSY_STATUSES
-        if fate in (Fate.KEEP, Fate.TOMBSTONE):
+        if outcome in (ViewOutcome.COMPLETED, ViewOutcome.TOMBSTONE):
             assert status is not None
-            assert (fate is Fate.KEEP) == storable
+            assert (outcome is ViewOutcome.COMPLETED) == storable
             assert status < 500 or keep_5xx
-        if fate is Fate.DOUBT:
+        if outcome is ViewOutcome.UNCERTAIN:
             assert not undone
 
 
 def test_a_final_answer_is_kept_whatever_else_is_true() -> None:
     for status, undone, refused, storable, keep_5xx in VIEWS:
         if status is not None and status < 500 and status not in BUSY_STATUSES:
-            fate = settle(
+            outcome = view_outcome(
                 status, undone=undone, refused=refused, storable=storable, keep_5xx=keep_5xx
             )
-            assert fate in (Fate.KEEP, Fate.TOMBSTONE)
+            assert outcome in (ViewOutcome.COMPLETED, ViewOutcome.TOMBSTONE)
 
 
 def test_the_table_knows_the_same_states() -> None:

@@ -16,9 +16,9 @@ from django.utils import timezone
 from redlock_django import idempotent
 from redlock_django.backends.sharded import ShardedBackend
 from redlock_django.exceptions import IdempotencyUnavailable
-from redlock_django.idempotency.database_records import DatabaseStore
 from redlock_django.idempotency.key import lock_name
 from redlock_django.idempotency.resolve import is_running
+from redlock_django.idempotency.stores.database import DatabaseStore
 from redlock_django.locking.handler import locks
 from redlock_django.models import IdempotencyRecord
 from redlock_django.testing import held_elsewhere
@@ -283,6 +283,6 @@ def test_so_is_one_that_is_away(site: Site, monkeypatch: pytest.MonkeyPatch) -> 
     def away(*args: Any) -> Any:
         raise IdempotencyUnavailable
 
-    monkeypatch.setattr(DatabaseStore, "unsettled", away)
+    monkeypatch.setattr(DatabaseStore, "unresolved", away)
     assert run(RESOLVE).status == 1
     assert run(RESOLVE, "--applied", "12345678", "--noinput").status == 1

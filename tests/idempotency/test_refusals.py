@@ -14,7 +14,7 @@ from pytest_django import Settings
 
 from redlock_django import idempotent, locks
 from redlock_django.backends.memory import MemoryBackend
-from redlock_django.idempotency.database_records import DatabaseStore
+from redlock_django.idempotency.stores.database import DatabaseStore
 from redlock_django.models import IdempotencyRecord
 from tests.app.conftest import MEMORY
 from tests.idempotency.conftest import Aside, Site, make_order, orders, record

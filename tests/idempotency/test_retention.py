@@ -11,9 +11,9 @@ from django.core.cache import caches
 from django.utils import timezone
 
 from redlock_django import idempotent
-from redlock_django.idempotency.database_records import DatabaseStore
-from redlock_django.idempotency.decorator_options import store_of
+from redlock_django.idempotency.options import store_of
 from redlock_django.idempotency.settings import settings_of
+from redlock_django.idempotency.stores.database import DatabaseStore
 from redlock_django.models import IdempotencyRecord
 from tests.idempotency.conftest import Site, make_order, orders, record
 

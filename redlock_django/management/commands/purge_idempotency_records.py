@@ -10,8 +10,8 @@ from typing import Any
 from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError
 
-from redlock_django.idempotency.database_records import DatabaseStore
 from redlock_django.idempotency.settings import settings_of
+from redlock_django.idempotency.stores.database import DatabaseStore
 from redlock_django.locking.names import printable
 from redlock_django.management.operator_command import OperatorCommand, iso
 
@@ -46,7 +46,7 @@ class Command(OperatorCommand):
         problem, status = "", 0
         try:
             if options["dry_run"]:
-                gone, full = store.spent(tombstone_retention=kept)
+                gone, full = store.purgeable(tombstone_retention=kept)
                 counts = {"deleted": gone.count(), "emptied": full.count()}
             else:
                 for what, rows in store.purge(tombstone_retention=kept, batch=options["batch"]):

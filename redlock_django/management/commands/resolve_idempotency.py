@@ -13,8 +13,13 @@ from django.core.management.base import CommandError, CommandParser
 
 from redlock_django.exceptions import IdempotencyUnavailable
 from redlock_django.idempotency.protocol import RecordState
-from redlock_django.idempotency.records import Store, Unsettled
-from redlock_django.idempotency.resolve import ResolveOutcome, is_running, kept_by, resolve
+from redlock_django.idempotency.resolve import (
+    ResolveOutcome,
+    is_running,
+    resolve,
+    store_and_aliases,
+)
+from redlock_django.idempotency.stores.base import Store, UnresolvedRequest
 from redlock_django.locking.names import printable
 from redlock_django.management.operator_command import OperatorCommand, iso, operator_name
 from redlock_django.management.single_run import BAD_ARGUMENTS, NO_QUORUM
@@ -37,7 +42,7 @@ class Result(NamedTuple):
 
     outcome: str
     key: str
-    record: Unsettled | None = None
+    record: UnresolvedRequest | None = None
 
 
 class Command(OperatorCommand):
@@ -94,7 +99,7 @@ class Command(OperatorCommand):
         if verdict and options["interactive"] and not sys.stdin.isatty():
             problem = "Cannot ask for confirmation because stdin is not a terminal. Add --noinput."
             raise CommandError(problem, returncode=BAD_ARGUMENTS)
-        store, aliases = kept_by(options["using"], options["store"])
+        store, aliases = store_and_aliases(options["using"], options["store"])
         try:
             found = self._find(store, keys)
             if verdict:
@@ -112,10 +117,10 @@ class Command(OperatorCommand):
     def _find(self, store: Store, keys: list[str]) -> list[Result]:
         """Return one result for each hash prefix; raise CommandError if a prefix is ambiguous."""
         if not keys:
-            return [Result("", one.key_hash, one) for one in store.unsettled()]
+            return [Result("", one.key_hash, one) for one in store.unresolved()]
         results = []
         for key in keys:
-            every = store.unsettled(key)
+            every = store.unresolved(key)
             if len(every) > 1:
                 problem = f"{len(every)} records begin with {key}. Add more digits."
                 raise CommandError(problem, returncode=BAD_ARGUMENTS)
@@ -145,7 +150,7 @@ class Command(OperatorCommand):
         )
         return one._replace(outcome=outcome.value)
 
-    def _is_confirmed(self, record: Unsettled, applied: bool) -> bool:
+    def _is_confirmed(self, record: UnresolvedRequest, applied: bool) -> bool:
         """Show the request and ask for confirmation on stderr, because stdout is for data."""
         self.warn(f"{record.method} {printable(record.path)}, user {record.user or 'none'}")
         self.warn(f"  {record.key_hash}, since {_iso(record) or '?'}")
@@ -179,7 +184,7 @@ def _described(result: Result) -> dict[str, Any]:
     }
 
 
-def _iso(record: Unsettled) -> str | None:
+def _iso(record: UnresolvedRequest) -> str | None:
     return iso(record.created.timestamp()) if record.created else None
 
 

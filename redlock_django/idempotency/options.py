@@ -1,4 +1,4 @@
-"""What one `idempotent(...)` was told, and what the settings say to the rest."""
+"""The arguments of one `idempotent(...)`, combined with the settings of its alias."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from redlock_django.idempotency.cache_records import CacheStore
-from redlock_django.idempotency.database_records import DatabaseStore
-from redlock_django.idempotency.protocol import Fate, settle
-from redlock_django.idempotency.records import Store
-from redlock_django.idempotency.replay import Stored
+from redlock_django.idempotency.protocol import ViewOutcome, view_outcome
+from redlock_django.idempotency.replay import StoredResponse
 from redlock_django.idempotency.settings import IdempotencySettings, settings_of
+from redlock_django.idempotency.stores.base import Store
+from redlock_django.idempotency.stores.cache import CacheStore
+from redlock_django.idempotency.stores.database import DatabaseStore
 
 
 @dataclass(frozen=True, kw_only=True)
 class IdempotentOptions:
-    """What one `idempotent(...)` was told, checked. `given` stands before the settings."""
+    """The validated arguments of one `idempotent(...)`. `given` takes precedence over settings."""
 
     using: str
     given: dict[str, Any]
@@ -27,33 +27,36 @@ class IdempotentOptions:
     ignore: tuple[str, ...]
 
     def settings(self) -> IdempotencySettings:
-        """Give the settings of the alias as they are now, with what the decorator was told."""
+        """Return the current settings of the alias, with the arguments of the decorator."""
         return replace(settings_of(self.using), **self.given)
 
 
 def store_of(settings: IdempotencySettings) -> Store:
-    """Give the store that the options name."""
+    """Return the store that the settings name."""
     retention = timedelta(seconds=settings.retention)
     if settings.store == "database":
         return DatabaseStore(settings.database, retention=retention)
-    kept = timedelta(seconds=settings.tombstone_retention)
-    return CacheStore(settings.cache, retention=retention, tombstone_retention=kept)
+    tombstone = timedelta(seconds=settings.tombstone_retention)
+    return CacheStore(settings.cache, retention=retention, tombstone_retention=tombstone)
 
 
-def judge(
+def outcome_of(
     settings: IdempotencySettings, response: Any, *, undone: bool, refused: bool
-) -> tuple[Fate, Stored | None]:
-    """Say what is recorded of a response, or of None where the view has raised."""
+) -> tuple[ViewOutcome, StoredResponse | None]:
+    """Return what to record of a response, or of None if the view raised.
+
+    `undone` and `refused` are those of `view_outcome`.
+    """
     stored = None
     if response is not None:
-        stored = Stored.of(
+        stored = StoredResponse.of(
             response, headers=settings.keep_headers, largest=settings.max_response_bytes
         )
-    fate = settle(
+    outcome = view_outcome(
         None if response is None else response.status_code,
         undone=undone,
         refused=refused,
         storable=stored is not None,
         keep_5xx=settings.on_5xx == "record",
     )
-    return fate, stored
+    return outcome, stored

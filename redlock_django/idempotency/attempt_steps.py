@@ -1,0 +1,44 @@
+"""The steps that an `Attempt` yields; `execution` performs them for sync and async views."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any, NamedTuple
+
+from redlock_django.idempotency.recorders import AnyRecorder
+
+
+class InThread(NamedTuple):
+    """Call a function that may block on the database, the cache or a file."""
+
+    function: Callable[[], Any]
+
+
+class CallHook(NamedTuple):
+    """Call a hook of the site; for an async view it may be a coroutine function."""
+
+    hook: Callable[..., Any]
+
+
+class GetUser(NamedTuple):
+    """Return the user of the request, or None."""
+
+
+class HoldLock(NamedTuple):
+    """Acquire the in-flight lock on these resources, and hold it until the request is answered.
+
+    `wait` is in seconds. Raises what `Lock` raises.
+    """
+
+    resources: tuple[str, ...]
+    wait: float
+
+
+class RunView(NamedTuple):
+    """Run the view, with a recorder if there is one."""
+
+    recorder: AnyRecorder | None
+
+
+Step = InThread | CallHook | GetUser | HoldLock | RunView
+Steps = Generator[Step, Any, Any]

@@ -1,0 +1,1 @@
+"""The stores of idempotency records: a database table and a Django cache."""

@@ -1,0 +1,142 @@
+"""The contract of a store of idempotency records."""
+
+from __future__ import annotations
+
+import secrets
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Self
+
+from django.http import HttpResponse
+from django.utils import timezone
+
+from redlock_django.idempotency.errors import ResultUnavailable
+from redlock_django.idempotency.key import RequestHashes
+from redlock_django.idempotency.protocol import RecordState, RecordStatus
+from redlock_django.idempotency.replay import StoredResponse
+
+if TYPE_CHECKING:
+    from redlock_django.models import IdempotencyRecord
+
+
+class AlreadyRecorded(Exception):
+    """Another request has recorded the same key in the meantime."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """The description of a request before its view runs.
+
+    It is recorded under the first of `hashes`; the others are those of older secrets. `attempt`
+    distinguishes this attempt from every other one with the same key.
+    """
+
+    hashes: tuple[RequestHashes, ...]
+    user: str = ""
+    method: str = ""
+    path: str = ""
+    retention: timedelta = timedelta(days=1)
+    attempt: str = field(default_factory=lambda: secrets.token_hex(16))
+
+    @property
+    def key_hash(self) -> str:
+        """The hash by which the record is found."""
+        return self.hashes[0].key_hash
+
+    def status_of(
+        self, key_hash: str, fingerprint: str, state: str, expires: datetime | None
+    ) -> RecordStatus:
+        """Return the meaning of a record for this request."""
+        return RecordStatus(
+            RecordState(state),
+            same=RequestHashes(key_hash, fingerprint) in self.hashes,
+            expired=expires is not None and expires <= timezone.now(),
+        )
+
+
+@dataclass(frozen=True)
+class Record:
+    """A record that was found, with its meaning for the request."""
+
+    key_hash: str
+    attempt: str
+    status: RecordStatus
+    response: StoredResponse | None = None
+
+    def replay(self) -> HttpResponse:
+        """Return the recorded response again."""
+        if self.response is None:
+            raise ResultUnavailable
+        return self.response.replay()
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnresolvedRequest:
+    """A request without a recorded outcome: it is running, interrupted or uncertain.
+
+    `created` is the time at which it began, or None where the store does not keep it.
+    """
+
+    key_hash: str
+    attempt: str
+    state: RecordState
+    user: str
+    method: str
+    path: str
+    created: datetime | None = None
+
+    @classmethod
+    def of(cls, row: IdempotencyRecord) -> Self:
+        """Return the request of a database row."""
+        same = ("key_hash", "attempt", "user", "method", "path")
+        values = {name: getattr(row, name) for name in same}
+        return cls(state=RecordState(row.state), created=row.created_at, **values)
+
+
+class Store(ABC):
+    """Records by the hash of their keys. Call it from threads, not from a running loop.
+
+    Every method raises IdempotencyUnavailable if the database or the cache fails.
+    """
+
+    @abstractmethod
+    def find(self, claim: Claim) -> Record | None:
+        """Return the record of the claim's key, or None."""
+
+    @abstractmethod
+    def begin(self, claim: Claim, *, instead_of: Record | None = None) -> None:
+        """Record that the view runs; raise AlreadyRecorded if the key has a record.
+
+        `instead_of` is an expired record that this one replaces.
+        """
+
+    @abstractmethod
+    def complete(self, claim: Claim, status: int, response: StoredResponse | None) -> bool:
+        """Record that the view completed, with its response or without (None).
+
+        Return False if the record belongs to another attempt, or is gone.
+        """
+
+    @abstractmethod
+    def delete(self, claim: Claim) -> None:
+        """Delete the record of this attempt, unless it is completed."""
+
+    @abstractmethod
+    def mark_uncertain(self, key_hash: str, attempt: str) -> None:
+        """Record that the outcome is uncertain, if the record still says "running"."""
+
+    @abstractmethod
+    def resolve(self, key_hash: str, *, applied: bool, attempt: str | None = None) -> bool:
+        """Record whether an uncertain request took effect; return False if it is not uncertain.
+
+        `applied` leaves a tombstone, so that the request is never run again; otherwise the key
+        becomes unused. With `attempt`, only that attempt is resolved.
+        """
+
+    @abstractmethod
+    def unresolved(self, prefix: str = "") -> list[UnresolvedRequest]:
+        """Return the unresolved requests whose key hash has this prefix, oldest first.
+
+        A cache finds a request only by its whole key hash.
+        """

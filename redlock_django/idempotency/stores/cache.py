@@ -1,0 +1,165 @@
+"""A Django cache as a store of idempotency records."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.core.cache import caches
+from django.utils import timezone
+
+from redlock_django.idempotency.errors import IdempotencyUnavailable
+from redlock_django.idempotency.protocol import RecordState
+from redlock_django.idempotency.replay import StoredResponse
+from redlock_django.idempotency.stores.base import (
+    AlreadyRecorded,
+    Claim,
+    Record,
+    Store,
+    UnresolvedRequest,
+)
+
+logger = logging.getLogger("redlock_django")
+
+_UNRESOLVED = (RecordState.RUNNING, RecordState.UNCERTAIN)
+
+
+class CacheStore(Store):
+    """Two cache entries for each key: a small one for the state, and one for the response.
+
+    The small entry outlives the response, which may expire or be evicted.
+    """
+
+    def __init__(self, alias: str, *, retention: timedelta, tombstone_retention: timedelta) -> None:
+        self._cache = caches[alias]
+        self._retention = retention
+        self._tombstone_retention = tombstone_retention
+
+    def find(self, claim: Claim) -> Record | None:
+        hashes = [each.key_hash for each in claim.hashes]
+        keys = [key for key_hash in hashes for key in _cache_keys(key_hash)]
+        entries = self._call("get_many", keys)
+        for key_hash in hashes:
+            if (text := entries.get(_state_key(key_hash))) is None:
+                continue
+            entry = json.loads(text)
+            state = entry["state"]
+            stored = entries.get(_response_key(key_hash))
+            response = None
+            if state == RecordState.COMPLETED:
+                response = StoredResponse.loads(stored) if stored else None
+                state = state if response is not None else RecordState.TOMBSTONE
+            expires = entry.get("expires")
+            at = None if expires is None else datetime.fromisoformat(expires)
+            status = claim.status_of(key_hash, entry["fingerprint"], state, at)
+            return Record(key_hash, entry["attempt"], status, response)
+        return None
+
+    def begin(self, claim: Claim, *, instead_of: Record | None = None) -> None:
+        if instead_of is not None:
+            self._call("delete_many", _cache_keys(instead_of.key_hash))
+        entry = _new_entry(claim)
+        key = _state_key(claim.key_hash)
+        if self._call("add", key, json.dumps(entry), self._lifetime(claim)):
+            return
+        if self._entry(claim.key_hash) is not None:
+            raise AlreadyRecorded
+        # A cache may be configured to ignore its errors.
+        raise IdempotencyUnavailable("the cache did not store the record")
+
+    def complete(self, claim: Claim, status: int, response: StoredResponse | None) -> bool:
+        entry = self._entry(claim.key_hash)
+        # A cache may have evicted the entry of this attempt; then `add` fails if there is another.
+        write = "set" if entry is not None else "add"
+        entry = entry or _new_entry(claim)
+        if entry["attempt"] != claim.attempt or entry["state"] not in _UNRESOLVED:
+            return False
+        if response is not None:
+            seconds = claim.retention.total_seconds()
+            self._call("set", _response_key(claim.key_hash), response.dumps(), seconds)
+        entry["state"] = RecordState.TOMBSTONE if response is None else RecordState.COMPLETED
+        entry["expires"] = (timezone.now() + claim.retention).isoformat()
+        self._call(write, _state_key(claim.key_hash), json.dumps(entry), self._lifetime(claim))
+        return True
+
+    def delete(self, claim: Claim) -> None:
+        if self._entry_of_attempt(claim.key_hash, claim.attempt, *_UNRESOLVED) is not None:
+            self._call("delete_many", _cache_keys(claim.key_hash))
+
+    def mark_uncertain(self, key_hash: str, attempt: str) -> None:
+        entry = self._entry_of_attempt(key_hash, attempt, RecordState.RUNNING)
+        if entry is not None:
+            entry["state"] = RecordState.UNCERTAIN
+            # Without a timeout: it lasts until it is resolved.
+            self._call("set", _state_key(key_hash), json.dumps(entry), None)
+
+    def unresolved(self, prefix: str = "") -> list[UnresolvedRequest]:
+        entry = self._entry(prefix)
+        if entry is None or entry["state"] not in _UNRESOLVED:
+            return []
+        values = {name: entry[name] for name in ("attempt", "user", "method", "path")}
+        return [UnresolvedRequest(key_hash=prefix, state=RecordState(entry["state"]), **values)]
+
+    def resolve(self, key_hash: str, *, applied: bool, attempt: str | None = None) -> bool:
+        entry = self._entry(key_hash)
+        if entry is None or entry["state"] != RecordState.UNCERTAIN:
+            return False
+        if attempt not in (None, entry["attempt"]):
+            return False
+        if applied:
+            expires = timezone.now() + self._retention
+            entry.update(state=RecordState.TOMBSTONE, expires=expires.isoformat())
+            lifetime = (self._retention + self._tombstone_retention).total_seconds()
+            self._call("set", _state_key(key_hash), json.dumps(entry), lifetime)
+        else:
+            self._call("delete_many", _cache_keys(key_hash))
+        return True
+
+    def _lifetime(self, claim: Claim) -> float:
+        return (claim.retention + self._tombstone_retention).total_seconds()
+
+    def _entry(self, key_hash: str) -> dict[str, Any] | None:
+        text = self._call("get", _state_key(key_hash))
+        return None if text is None else json.loads(text)
+
+    def _entry_of_attempt(
+        self, key_hash: str, attempt: str, *states: RecordState
+    ) -> dict[str, Any] | None:
+        entry = self._entry(key_hash)
+        if entry is None or entry["attempt"] != attempt or entry["state"] not in states:
+            return None
+        return entry
+
+    def _call(self, method: str, *args: Any) -> Any:
+        """Call a method of the cache; raise IdempotencyUnavailable if it fails."""
+        try:
+            return getattr(self._cache, method)(*args)
+        except Exception as error:
+            logger.error("idempotency: the cache failed: %s", type(error).__name__)
+            raise IdempotencyUnavailable from error
+
+
+def _new_entry(claim: Claim) -> dict[str, Any]:
+    return {
+        "state": RecordState.RUNNING,
+        "fingerprint": claim.hashes[0].fingerprint,
+        "attempt": claim.attempt,
+        "user": claim.user,
+        "method": claim.method,
+        "path": claim.path,
+    }
+
+
+def _state_key(key_hash: str) -> str:
+    return f"redlock-idempotency:{key_hash}:state"
+
+
+def _response_key(key_hash: str) -> str:
+    return f"redlock-idempotency:{key_hash}:response"
+
+
+def _cache_keys(key_hash: str) -> Sequence[str]:
+    return [_state_key(key_hash), _response_key(key_hash)]

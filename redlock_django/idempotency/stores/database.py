@@ -1,0 +1,171 @@
+"""A database table as a store of idempotency records."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from django.db import IntegrityError, InterfaceError, OperationalError
+from django.utils import timezone
+
+from redlock_django.idempotency.errors import IdempotencyUnavailable
+from redlock_django.idempotency.protocol import RecordState
+from redlock_django.idempotency.replay import StoredResponse
+from redlock_django.idempotency.stores.base import (
+    AlreadyRecorded,
+    Claim,
+    Record,
+    Store,
+    UnresolvedRequest,
+)
+
+if TYPE_CHECKING:
+    from redlock_django.models import IdempotencyRecordQuerySet
+
+logger = logging.getLogger("redlock_django")
+
+DATABASE_ERRORS = (OperationalError, InterfaceError)
+"""The errors that Django raises if a database is down, or busy for too long."""
+
+_UNRESOLVED = (RecordState.RUNNING, RecordState.UNCERTAIN)
+
+
+class DatabaseStore(Store):
+    """Rows of `IdempotencyRecord` in one database."""
+
+    def __init__(self, alias: str, *, retention: timedelta) -> None:
+        self.alias = alias
+        self._retention = retention
+
+    def rows(self) -> IdempotencyRecordQuerySet:
+        """Return all rows of this database."""
+        # This module may be imported before the apps are ready, and a model may not.
+        from redlock_django.models import IdempotencyRecord
+
+        return IdempotencyRecord.objects.using(self.alias)
+
+    def _rows_of(self, key_hash: str, *states: RecordState) -> IdempotencyRecordQuerySet:
+        rows = self.rows().filter(key_hash=key_hash)
+        return rows.filter(state__in=states) if states else rows
+
+    def find(self, claim: Claim) -> Record | None:
+        hashes = [each.key_hash for each in claim.hashes]
+        with _database_errors():
+            row = self.rows().filter(key_hash__in=hashes).first()
+        if row is None:
+            return None
+        response = None
+        if row.state == RecordState.COMPLETED:
+            headers = tuple((name, value) for name, value in row.headers)
+            response = StoredResponse(row.status or 200, headers, bytes(row.body))
+        status = claim.status_of(row.key_hash, row.fingerprint, row.state, row.expires_at)
+        return Record(row.key_hash, row.attempt, status, response)
+
+    def begin(self, claim: Claim, *, instead_of: Record | None = None) -> None:
+        with _database_errors():
+            if instead_of is not None:
+                self._rows_of(instead_of.key_hash).filter(attempt=instead_of.attempt).delete()
+            try:
+                self.rows().create(
+                    key_hash=claim.key_hash,
+                    fingerprint=claim.hashes[0].fingerprint,
+                    attempt=claim.attempt,
+                    user=claim.user[:255],
+                    method=claim.method,
+                    path=claim.path[:255],
+                )
+            except IntegrityError:
+                raise AlreadyRecorded from None
+
+    def complete(self, claim: Claim, status: int, response: StoredResponse | None) -> bool:
+        now = timezone.now()
+        with _database_errors():
+            changed: int = (
+                self._rows_of(claim.key_hash, *_UNRESOLVED)
+                .filter(attempt=claim.attempt)
+                .update(
+                    state=RecordState.TOMBSTONE if response is None else RecordState.COMPLETED,
+                    status=status,
+                    headers=[] if response is None else [list(pair) for pair in response.headers],
+                    body=b"" if response is None else response.body,
+                    completed_at=now,
+                    expires_at=now + claim.retention,
+                )
+            )
+        return changed == 1
+
+    def delete(self, claim: Claim) -> None:
+        with _database_errors():
+            rows = self._rows_of(claim.key_hash, *_UNRESOLVED)
+            rows.filter(attempt=claim.attempt).delete()
+
+    def mark_uncertain(self, key_hash: str, attempt: str) -> None:
+        with _database_errors():
+            rows = self._rows_of(key_hash, RecordState.RUNNING)
+            rows.filter(attempt=attempt).update(state=RecordState.UNCERTAIN)
+
+    def resolve(self, key_hash: str, *, applied: bool, attempt: str | None = None) -> bool:
+        uncertain = self._rows_of(key_hash, RecordState.UNCERTAIN)
+        if attempt is not None:
+            uncertain = uncertain.filter(attempt=attempt)
+        now = timezone.now()
+        expires = now + self._retention
+        with _database_errors():
+            if not applied:
+                return bool(uncertain.delete()[0])
+            changes = {"state": RecordState.TOMBSTONE, "completed_at": now, "expires_at": expires}
+            return bool(uncertain.update(**changes))
+
+    def unresolved(self, prefix: str = "") -> list[UnresolvedRequest]:
+        # An unresolved record has no expires_at, and that column has an index.
+        rows = self.rows().filter(expires_at__isnull=True, state__in=_UNRESOLVED)
+        with _database_errors():
+            rows = rows.filter(key_hash__startswith=prefix).order_by("created_at", "pk")
+            return [UnresolvedRequest.of(row) for row in rows]
+
+    def purgeable(
+        self, *, tombstone_retention: timedelta
+    ) -> tuple[IdempotencyRecordQuerySet, IdempotencyRecordQuerySet]:
+        """Return the records to delete, and the completed records to empty.
+
+        A record is deleted `tombstone_retention` after its retention is over; until then it is
+        only emptied.
+        """
+        now = timezone.now()
+        rows = self.rows().filter(expires_at__lte=now)
+        to_delete = rows.filter(expires_at__lte=now - tombstone_retention)
+        to_empty = rows.filter(
+            expires_at__gt=now - tombstone_retention, state=RecordState.COMPLETED
+        )
+        return to_delete, to_empty
+
+    def purge(
+        self, *, tombstone_retention: timedelta, batch: int = 1000
+    ) -> Iterator[tuple[str, int]]:
+        """Delete and empty the records that `purgeable` returns.
+
+        Yields "deleted" or "emptied" and the number of rows that a statement changed, at most
+        `batch`. Running and uncertain records are kept. Each statement is a transaction of its
+        own, unless there is an open one.
+        """
+        to_delete, to_empty = self.purgeable(tombstone_retention=tombstone_retention)
+        rows = self.rows()
+        while pks := list(to_delete.values_list("pk", flat=True)[:batch]):
+            yield "deleted", rows.filter(pk__in=pks).delete()[0]
+        while pks := list(to_empty.values_list("pk", flat=True)[:batch]):
+            emptied = {"state": RecordState.TOMBSTONE, "headers": [], "body": b""}
+            yield "emptied", rows.filter(pk__in=pks).update(**emptied)
+
+
+@contextmanager
+def _database_errors() -> Iterator[None]:
+    """Raise IdempotencyUnavailable for an error of the database."""
+    try:
+        yield
+    except DATABASE_ERRORS as error:
+        # The message of the error may contain values of a row, so it is not logged.
+        logger.error("idempotency: the database failed: %s", type(error).__name__)
+        raise IdempotencyUnavailable from error
