@@ -80,7 +80,7 @@ def test_twins_other_numbers_and_no_delay(site: list[LocalMaster], settings: Set
     settings.REDLOCK = {"default": {"MASTERS": urls, **generous_timeouts()}}
     said = asked()
     assert {"E034", "E036", "W042", "E043"} == set(said)
-    assert "a restart forgets its locks" in said["W042"]
+    assert "a restart loses its locks" in said["W042"]
 
 
 def test_an_acl_that_forbids_too_much(site: list[LocalMaster], settings: Settings) -> None:
