@@ -156,8 +156,8 @@ class MemoryMaster(QueueScripts, InspectionScripts):
         waiter: bytes,
         now: int,
     ) -> None:
-        for behind, ((key, _), queue) in enumerate(zip(pairs, queues, strict=True), 1):
-            if behind != index and waiter in self.queue(queue):
+        for another, ((key, _), queue) in enumerate(zip(pairs, queues, strict=True), 1):
+            if another != index and waiter in self.queue(queue):
                 self._leave(queue, waiter)
                 if self.get(key) is None:
                     self._call_first(queue, now)
@@ -251,21 +251,21 @@ class MemoryMaster(QueueScripts, InspectionScripts):
         return [ABSENT, now, fault]
 
     def _join(self, now: int, keys: list[str], argv: list[bytes]) -> Reply:
-        run, fingerprint, delay, how = argv[1], argv[2], int(argv[3]), argv[4]
+        run, fingerprint, delay, mode = argv[1], argv[2], int(argv[3]), argv[4]
         seen = self.get(keys[0]) or b""
         match = _MARKER.fullmatch(seen)
         why = b""
         if match is None:
             why = b"fresh"
-        elif match[3] != fingerprint and how != b"reconfigure":
+        elif match[3] != fingerprint and mode != b"reconfigure":
             return [MISMATCH, now, int(match[2]), seen, match[3]]
         elif match[1] != run:
             why = b"restarted"
-        elif how == b"distrust":
+        elif mode == b"distrust":
             why = b"stepped"
-        elif how == b"join" and int(match[2]) <= now + delay:
+        elif mode == b"join" and int(match[2]) <= now + delay:
             return [KNOWN, now, int(match[2]), seen, b""]
-        ready = now if how == b"trust" else now + delay
+        ready = now if mode == b"trust" else now + delay
         marker = b"%s %d %s" % (run, ready, fingerprint)
         self.set(keys[0], marker)
         return [MARKED, now, ready, marker, why]

@@ -52,11 +52,11 @@ class RedisBackend(RedlockBackend):
 
     def extend(self, lease: Lease, ttl: float) -> tuple[LeaseState, Lease]:
         protocol = rounds.extend(self.deployment, lease, ttl, now=self.clock())
-        return self._home_sync(lease).run(protocol, patient=False)
+        return self._home_sync(lease).run(protocol, wait_for_links=False)
 
     async def aextend(self, lease: Lease, ttl: float) -> tuple[LeaseState, Lease]:
         protocol = rounds.extend(self.deployment, lease, ttl, now=self.clock())
-        return await self.loop_links().run(protocol, patient=False)
+        return await self.loop_links().run(protocol, wait_for_links=False)
 
     # A release is sent after its acquire, on the same links. A caller that cannot use those
     # links, such as another loop, posts it to them.
@@ -64,14 +64,14 @@ class RedisBackend(RedlockBackend):
     def release(self, lease: Lease) -> bool | None:
         home = lease.home
         if isinstance(home, SyncLinks) and not (home.closed.is_set() or home.inside()):
-            return home.run(rounds.release(self.deployment, lease), patient=False)
+            return home.run(rounds.release(self.deployment, lease), wait_for_links=False)
         self.post_release(lease)
         return None
 
     async def arelease(self, lease: Lease) -> bool | None:
         if lease.home is self._loops.get(asyncio.get_running_loop()):
             return await self.loop_links().run(
-                rounds.release(self.deployment, lease), patient=False
+                rounds.release(self.deployment, lease), wait_for_links=False
             )
         self.post_release(lease)
         return None

@@ -31,7 +31,7 @@ def _honest(vote: Vote, skew: int | None) -> bool:
     return skew is None or vote.time is None or vote.fences[0] < vote.time + 2 * skew
 
 
-def settled(tally: Tally, fences: tuple[int, ...]) -> bool:
+def stored_by_majority(tally: Tally, fences: tuple[int, ...]) -> bool:
     """Return whether a majority that has the lock has stored each of `fences` already."""
     votes = tally.counted()
     return all(

@@ -34,7 +34,7 @@ class JoinReply(NamedTuple):
 class Join(Query[JoinReply]):
     """Ask whether a master may be trusted, and write its marker where it has none.
 
-    `how` is "join", "distrust" (its clock stepped), "trust" (at once) or "reconfigure" (replace
+    `mode` is "join", "distrust" (its clock stepped), "trust" (at once) or "reconfigure" (replace
     the marker of another deployment). `fingerprint` is what the marker is to say of the
     deployment, and `delay` (µs) is when the master is trusted; None for those of `deployment`.
     """
@@ -42,7 +42,7 @@ class Join(Query[JoinReply]):
     name: ClassVar[str] = "join"
 
     run_id: str
-    how: str
+    mode: str
     fingerprint: str | None = None
     delay: int | None = None
 
@@ -55,7 +55,7 @@ class Join(Query[JoinReply]):
             fingerprint = self.deployment.fingerprint
         if delay is None:
             delay = round(self.deployment.restart_delay * 1_000_000)
-        return [self.run_id, fingerprint, delay, self.how]
+        return [self.run_id, fingerprint, delay, self.mode]
 
     def read(self, reply: Sequence[Any]) -> JoinReply:
         return JoinReply.of(reply)

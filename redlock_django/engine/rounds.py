@@ -23,11 +23,11 @@ from redlock_django.engine.commands import (
     Heal,
     Release,
 )
-from redlock_django.engine.fencing import highest, settled
+from redlock_django.engine.fencing import highest, stored_by_majority
 from redlock_django.engine.quorum import Ballot, Tally, Verdict
 from redlock_django.engine.refusal import refusal
 from redlock_django.engine.validity import Lease, LeaseState, valid_until
-from redlock_django.engine.waiting import behind, retry_delay
+from redlock_django.engine.waiting import clock_lag, retry_delay
 
 SPLIT_ROUNDS = 8  # split votes after which a client that does not wait gives up
 
@@ -115,7 +115,7 @@ def acquire(
                 queued |= _asked(tally)
             if tally.verdict is Verdict.WON:
                 fences = highest(tally, len(resources))
-                agreed = settled(tally, fences)
+                agreed = stored_by_majority(tally, fences)
                 if not agreed:
                     confirm = Confirm(
                         deployment=deployment, resources=resources, value=value, fences=fences
@@ -147,9 +147,9 @@ def acquire(
             again = now < give_up or (split and splits < SPLIT_ROUNDS)
             now = yield _undo(ask, tally, frozenset() if again else queued, leave=not again)
             if again:
-                if off := behind(tally, proposal, now - started):
-                    wrong += off
-                    ticket = proposal + off - round((started - asked) * 1_000_000)
+                if lag := clock_lag(tally, proposal, now - started):
+                    wrong += lag
+                    ticket = proposal + lag - round((started - asked) * 1_000_000)
                 delay = next(delays)
                 if not split:
                     queueing = bool(waiter) and not (late or last.unreachable)

@@ -12,7 +12,7 @@ from redlock_django.engine.quorum import Ballot, Tally
 FALLBACK, FOR_EACH, LONGEST = 0.1, 0.005, 2.0
 
 
-def behind(tally: Tally, shown: int, took: float) -> int:
+def clock_lag(tally: Tally, shown: int, took: float) -> int:
     """Return by how many µs, at least, this client's clock is behind a majority's; 0 if near.
 
     The client's clock showed `shown` when the round began; the round took `took` seconds. Each

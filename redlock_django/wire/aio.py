@@ -17,9 +17,9 @@ from typing import Any
 from redlock_django.engine.rounds import Pause, Protocol, Result, Round, Step, ended
 from redlock_django.wire.clock import clock
 from redlock_django.wire.join import Joined, Unfit
-from redlock_django.wire.link import nobody
+from redlock_django.wire.link import wake_none
 from redlock_django.wire.links import Links
-from redlock_django.wire.master import Master, unwanted
+from redlock_django.wire.master import Master, discard
 from redlock_django.wire.waiters import Waiter
 
 
@@ -36,16 +36,20 @@ class LoopLinks(Links):
         self._ticking = False
         self._ticked = 0.0
         self._arriving: list[Joined | Unfit] = []
-        self._hopes: set[asyncio.Future[None]] = set()
+        self._link_waits: set[asyncio.Future[None]] = set()
         self._end: AsyncGenerator[None, None] | None = None
 
     async def run(
-        self, protocol: Protocol[Result], *, patient: bool = True, waiter: Waiter | None = None
+        self,
+        protocol: Protocol[Result],
+        *,
+        wait_for_links: bool = True,
+        waiter: Waiter | None = None,
     ) -> Result:
         """Run a protocol to its end and return its result.
 
-        With `patient`, a round without a quorum of links waits for connections under way. The
-        pauses of a `waiter` end when it is called.
+        With `wait_for_links`, a round without a quorum of links waits for connections under
+        way. The pauses of a `waiter` end when it is called.
         """
         if self._end is None:
             await self._start()
@@ -56,7 +60,7 @@ class LoopLinks(Links):
             return early
         while True:
             try:
-                await self._take(step, patient, waiter)
+                await self._take(step, wait_for_links, waiter)
                 step = protocol.send(clock())
             except StopIteration as done:
                 result: Result = done.value
@@ -84,12 +88,12 @@ class LoopLinks(Links):
     def _post(self, protocol: Protocol[Any]) -> None:
         step = next(protocol)
         if isinstance(step, Round):
-            self.begin(self.exchange(step, nobody))
+            self.begin(self.exchange(step, wake_none))
             self._flush()
 
     # One step.
 
-    async def _take(self, step: Step, patient: bool, waiter: Waiter | None) -> None:
+    async def _take(self, step: Step, wait_for_links: bool, waiter: Waiter | None) -> None:
         if isinstance(step, Pause):
             if waiter is None:
                 await asyncio.sleep(step.seconds)
@@ -97,11 +101,15 @@ class LoopLinks(Links):
                 await self._sleep(waiter, step.seconds)
             return
         if not step.awaited:
-            self.begin(self.exchange(step, nobody))
+            self.begin(self.exchange(step, wake_none))
             self._flush()  # immediately: the loop may be about to end
             return
-        if patient and self.hoping() and any(c is not None and c.trusted for c in step.commands):
-            await self._hope()
+        if (
+            wait_for_links
+            and self.may_reach_quorum()
+            and any(c is not None and c.trusted for c in step.commands)
+        ):
+            await self._wait_for_links()
         if waiter is not None:
             waiter.ask()
         loop = asyncio.get_running_loop()
@@ -128,18 +136,18 @@ class LoopLinks(Links):
                 await called
         finally:
             over.cancel()
-            waiter.wake = nobody
+            waiter.wake = wake_none
 
-    async def _hope(self) -> None:
+    async def _wait_for_links(self) -> None:
         loop = asyncio.get_running_loop()
         deadline = clock() + self.connect_timeout
-        while self.hoping() and (left := deadline - clock()) > 0:
+        while self.may_reach_quorum() and (left := deadline - clock()) > 0:
             change: asyncio.Future[None] = loop.create_future()
-            self._hopes.add(change)
+            self._link_waits.add(change)
             try:
                 await asyncio.wait((change,), timeout=left)
             finally:
-                self._hopes.discard(change)
+                self._link_waits.discard(change)
 
     def _flush(self) -> None:
         self._flushing = False
@@ -179,7 +187,7 @@ class LoopLinks(Links):
         self._flush()
 
     def _changed(self) -> None:
-        for change in self._hopes:
+        for change in self._link_waits:
             _complete(change)
 
     def deliver(self, index: int, result: Joined | Unfit) -> bool:
@@ -190,13 +198,13 @@ class LoopLinks(Links):
                 loop.call_soon_threadsafe(self._delivered, index, result)
                 return isinstance(result, Unfit)
         self.closed.set()
-        unwanted(result)
+        discard(result)
         return False
 
     def _delivered(self, index: int, result: Joined | Unfit) -> None:
         self._arriving.remove(result)
         if self.closed.is_set():
-            unwanted(result)
+            discard(result)
             return
         self.arrived(index, result)
         self._flush()
@@ -244,7 +252,7 @@ class LoopLinks(Links):
         super().shut()
         # A loop that ends drops the callbacks that are still scheduled.
         for result in self._arriving:
-            unwanted(result)
+            discard(result)
 
     async def aclose(self) -> None:
         """Close every link. The object cannot be used afterwards."""

@@ -63,7 +63,7 @@ def declare(
     standing: Standing,
     deployment: Deployment,
     timeout: float,
-    how: Literal["trust", "reconfigure"],
+    mode: Literal["trust", "reconfigure"],
     after: Sequence[Standing] = (),
 ) -> float:
     """Write a master's marker; return the seconds until the master is trusted. Raises Unfit.
@@ -73,7 +73,7 @@ def declare(
     delays of this master and of all masters that it comes `after`.
     """
     delay, _ = drained([s.fingerprint for s in (standing, *after)], deployment.fingerprint)
-    return _mark(standing, deployment, deployment.fingerprint, delay, timeout, how)
+    return _mark(standing, deployment, deployment.fingerprint, delay, timeout, mode)
 
 
 def close(standing: Standing, deployment: Deployment, timeout: float) -> None:
@@ -106,12 +106,12 @@ def _mark(
     fingerprint: str,
     delay: int,
     timeout: float,
-    how: Literal["trust", "reconfigure"],
+    mode: Literal["trust", "reconfigure"],
 ) -> float:
     query = Join(
         deployment=deployment,
         run_id=standing.run_id,
-        how=how,
+        mode=mode,
         fingerprint=fingerprint,
         delay=delay * 1000,
     )

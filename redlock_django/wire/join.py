@@ -131,10 +131,10 @@ def speaks_resp3(connected: socket.socket) -> bool:
 
 
 def join_arguments(
-    deployment: Deployment, run_id: str, how: str, number: int, *, text: bool = False
+    deployment: Deployment, run_id: str, mode: str, number: int, *, text: bool = False
 ) -> tuple[str | int | bytes, ...]:
     """Return the arguments of EVALSHA (or of EVAL, with `text`) that run join.lua."""
-    query = Join(deployment=deployment, run_id=run_id, how=how)
+    query = Join(deployment=deployment, run_id=run_id, mode=mode)
     keys = query.keys()
     return (script(query.name)[0 if text else 1], len(keys), *keys, number, *query.arguments())
 

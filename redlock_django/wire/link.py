@@ -52,17 +52,17 @@ class Exchange:
 
     def abandon(self) -> None:
         """Mark that no caller waits any more: from here on no retry of this round may be sent."""
-        self.decided, self.wake = True, nobody
+        self.decided, self.wake = True, wake_none
 
 
 class Owed:
     """A reply that a master owes.
 
     `command` is None for a check of the master's trust, for a script that is only loaded (`loads`),
-    and for a SUBSCRIBE (`hears`), whose answer is a push.
+    and for a SUBSCRIBE (`subscribes`), whose answer is a push.
     """
 
-    __slots__ = ("command", "exchange", "hears", "loads", "sent")
+    __slots__ = ("command", "exchange", "loads", "sent", "subscribes")
 
     def __init__(
         self,
@@ -71,13 +71,13 @@ class Owed:
         sent: float,
         *,
         loads: bool = False,
-        hears: bool = False,
+        subscribes: bool = False,
     ) -> None:
         self.exchange = exchange
         self.command = command
         self.sent = sent
         self.loads = loads
-        self.hears = hears
+        self.subscribes = subscribes
 
 
 class Link:
@@ -209,16 +209,16 @@ def _forget_errors() -> None:
         begun.do_handshake()
 
 
-def nobody() -> None:
+def wake_none() -> None:
     """Wake no caller: for a round that is sent without waiting for its answers."""
 
 
-def spell(*parts: str | bytes | int) -> bytes:
+def pack(*parts: str | bytes | int) -> bytes:
     """Return a whole command as RESP."""
-    return b"*%d\r\n%s" % (len(parts), bulks(*parts))
+    return b"*%d\r\n%s" % (len(parts), pack_parts(*parts))
 
 
-def bulks(*parts: str | bytes | int) -> bytes:
+def pack_parts(*parts: str | bytes | int) -> bytes:
     """Return parts of a command as RESP."""
     # Not hiredis.pack_command: a signal that interrupts it crashes the process.
     packed = []
@@ -228,12 +228,12 @@ def bulks(*parts: str | bytes | int) -> bytes:
     return b"".join(packed)
 
 
-def spell_command(command: Command, number: int, *, text: bool = False) -> bytes:
+def pack_command(command: Command, number: int, *, text: bool = False) -> bytes:
     """Return a command of the engine as RESP, without the marker that a trusted command ends with.
 
     With `text` the script itself is sent (EVAL), else its hash (EVALSHA).
     """
-    how, code = ("EVAL" if text else "EVALSHA"), script(command.name)[0 if text else 1]
+    verb, code = ("EVAL" if text else "EVALSHA"), script(command.name)[0 if text else 1]
     keys = command.keys()
-    parts: tuple[str | int, ...] = (how, code, len(keys), *keys, number, *command.arguments())
-    return b"*%d\r\n%s" % (len(parts) + (2 if command.trusted else 0), bulks(*parts))
+    parts: tuple[str | int, ...] = (verb, code, len(keys), *keys, number, *command.arguments())
+    return b"*%d\r\n%s" % (len(parts) + (2 if command.trusted else 0), pack_parts(*parts))

@@ -39,11 +39,11 @@ from redlock_django.wire.link import (
     Link,
     Owed,
     ProtocolDesync,
-    bulks,
-    spell,
-    spell_command,
+    pack,
+    pack_command,
+    pack_parts,
 )
-from redlock_django.wire.master import Master, Notice, dial, ignore, unwanted
+from redlock_django.wire.master import Master, Notice, dial, discard, ignore
 from redlock_django.wire.steps import StepWatch
 from redlock_django.wire.waiters import Waiter, Waiters
 
@@ -106,11 +106,11 @@ class Links:
 
     def _dial(self, master: Master, reason: str, delay: float) -> None:
         master.reason = reason
-        master.hopeful = delay == 0.0
-        home = _Home(self, master)
+        master.connecting = delay == 0.0
+        receiver = _DialReceiver(self, master)
         threading.Thread(
             target=dial,
-            args=(master, self.closed, home.deliver, home.notice, self.deployment, delay),
+            args=(master, self.closed, receiver.deliver, receiver.notice, self.deployment, delay),
             kwargs={
                 "lost": reason if delay else "",
                 "tolerate": self.tolerate,
@@ -124,14 +124,14 @@ class Links:
         """Handle the end of an attempt to connect; return whether another attempt must follow."""
         master = self.masters[index]
         if isinstance(result, Unfit):
-            if master.hopeful or master.reason != str(result):
+            if master.connecting or master.reason != str(result):
                 logger.warning(
                     "redlock master %s is not counted: %s",
                     master.address.name,
                     result,
                     extra={"master": master.address.name},
                 )
-            master.hopeful = False
+            master.connecting = False
             master.reason = str(result)
             master.failures += 1
             self._changed()
@@ -143,17 +143,17 @@ class Links:
         master.run_id = result.run_id
         result.socket.setblocking(False)
         master.link = Link(result.socket, pushes=result.pushes)
-        master.hopeful = False
+        master.connecting = False
         master.reason = ""
         self._find_twins()
         self._watch(master)
         self._trusted(master, result.trust)
-        for release in master.kept.values():
-            self._write(master, Owed(None, release, clock()), spell_command(release, 0))
-            master.loose.pop(release.token, None)
-        master.kept.clear()
-        if master.how != "join":
-            self._check(master, master.how)
+        for release in master.pending_releases.values():
+            self._write(master, Owed(None, release, clock()), pack_command(release, 0))
+            master.unanswered.pop(release.token, None)
+        master.pending_releases.clear()
+        if master.check_mode != "join":
+            self._check(master, master.check_mode)
         if self._listening:
             self._listen(master)
         self._changed()
@@ -188,7 +188,7 @@ class Links:
             )
         master.trust = trust
         if master.link is not None:
-            master.link.tail = bulks(trust.marker, trust.ready_at)
+            master.link.tail = pack_parts(trust.marker, trust.ready_at)
         self.steps.note(master, *trust.offset)
 
     def usable(self) -> int:
@@ -196,13 +196,13 @@ class Links:
         now = clock()
         return sum(1 for master in self.masters if not master.fault(now))
 
-    def hoping(self) -> bool:
+    def may_reach_quorum(self) -> bool:
         """Return whether connections under way may still make up for a missing quorum."""
-        hopeful = sum(1 for m in self.masters if m.hopeful)
-        if not hopeful:
+        connecting = sum(1 for m in self.masters if m.connecting)
+        if not connecting:
             return False
         usable, need = self.usable(), quorum(self.deployment.masters)
-        return usable < need <= usable + hopeful
+        return usable < need <= usable + connecting
 
     # Waiting.
 
@@ -219,21 +219,21 @@ class Links:
         if link is None:
             return
         if not link.pushes:
-            self._deaf(master, "does not support RESP3")
+            self._log_polling(master, "does not support RESP3")
             return
-        data = spell("SUBSCRIBE", self.waiters.channel)
-        self._write(master, Owed(None, None, clock(), hears=True), data)
+        data = pack("SUBSCRIBE", self.waiters.channel)
+        self._write(master, Owed(None, None, clock(), subscribes=True), data)
 
-    def _deaf(self, master: Master, why: str) -> None:
+    def _log_polling(self, master: Master, why: str) -> None:
         """Log that a master cannot call waiters, so that they poll it."""
-        if not master.deaf:
+        if not master.polling_logged:
             logger.warning(
                 "redlock master %s %s: it cannot call waiters, which poll it instead",
                 master.address.name,
                 why,
                 extra={"master": master.address.name},
             )
-        master.deaf = True
+        master.polling_logged = True
 
     # Sending.
 
@@ -248,7 +248,7 @@ class Links:
             fault = master.fault(now) if command.trusted or master.link is None else ""
             if fault:
                 if isinstance(command, Release):
-                    master.keep(command)
+                    master.keep_release(command)
                 exchange.cast(master.index, failed(fault, sent=False))
             else:
                 asked.append((master, command))
@@ -259,12 +259,12 @@ class Links:
             if hopeless and not isinstance(command, Release):
                 exchange.cast(master.index, NOT_ASKED)
                 continue
-            if isinstance(command, Release) and command.token in master.loose:
-                del master.loose[command.token]
+            if isinstance(command, Release) and command.token in master.unanswered:
+                del master.unanswered[command.token]
                 command = replace(command, bury=True)
             data = packed.get(id(command))
             if data is None:
-                data = packed[id(command)] = spell_command(command, exchange.number)
+                data = packed[id(command)] = pack_command(command, exchange.number)
             self._write(master, Owed(exchange, command, now), data)
 
     def exchange(self, asked: Round, wake: Callable[[], object]) -> Exchange:
@@ -284,15 +284,15 @@ class Links:
         link.out += data
         self._dirty.add(master.index)
 
-    def _check(self, master: Master, how: str) -> None:
+    def _check(self, master: Master, mode: str) -> None:
         """Ask again, on the live link, whether the master is trusted."""
-        if how == "join" and master.how != "join":
+        if mode == "join" and master.check_mode != "join":
             return  # it is being marked untrusted: on this link, or first on the next
-        master.how = how
-        if master.link is None or (master.checking and how == "join"):
+        master.check_mode = mode
+        if master.link is None or (master.checking and mode == "join"):
             return
         master.checking = True
-        data = spell("EVALSHA", *join_arguments(self.deployment, master.run_id, how, 0))
+        data = pack("EVALSHA", *join_arguments(self.deployment, master.run_id, mode, 0))
         self._write(master, Owed(None, None, clock()), data)
 
     def flush(self) -> None:
@@ -342,22 +342,22 @@ class Links:
     def _answer(self, master: Master, link: Link, reply: Any) -> None:
         plain = type(reply) is list  # as nearly every reply is
         if not plain and isinstance(reply, hiredis.PushNotification):
-            self._pushed(master, link, reply)
+            self._handle_push(master, link, reply)
             return
         if not link.owed:
-            raise ProtocolDesync("a reply that nobody asked for")
+            raise ProtocolDesync("a reply without a command")
         # Removed only once its reply has proved to be valid: otherwise the waiting caller would not
         # be notified that the link is lost.
         owed = link.owed[0]
         exchange, command = owed.exchange, owed.command
         if not plain and isinstance(reply, hiredis.ReplyError):
-            self._paid(link)
-            self._refused(master, owed, first_word(reply))
+            self._pop_owed(link)
+            self._handle_error(master, owed, first_word(reply))
             return
-        if owed.loads or owed.hears:
-            if owed.hears or not isinstance(reply, bytes):
+        if owed.loads or owed.subscribes:
+            if owed.subscribes or not isinstance(reply, bytes):
                 raise ProtocolDesync("a reply of another round")
-            self._paid(link)
+            self._pop_owed(link)
             return
         number = exchange.number if exchange is not None else 0
         if not plain or len(reply) < 3 or reply[0] != number:
@@ -372,7 +372,7 @@ class Links:
             return
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise ProtocolDesync("a reply of another shape") from error
-        read = self._paid(link)
+        read = self._pop_owed(link)
         master.failures = 0
         if command is None:
             self._checked(master, trust)
@@ -380,35 +380,35 @@ class Links:
         time = reply[2] / 1_000_000
         steady = self.steps.note(master, time - read, time - owed.sent)
         if reply[1] == NOT_READY:
-            self._check(master, master.how)
+            self._check(master, master.check_mode)
         if exchange is not None:
             # After the reply that revealed a clock step come replies of rounds that were sent
             # before.
             doubted = not steady or (command.trusted and master.doubt(read))
             exchange.cast(master.index, failed(master.doubt(read)) if doubted else vote)
 
-    def _pushed(self, master: Master, link: Link, push: list[Any]) -> None:
+    def _handle_push(self, master: Master, link: Link, push: list[Any]) -> None:
         """Handle a push: the answer to SUBSCRIBE, a call for a waiter, or another to ignore."""
         kind = push[0] if push else None
         if kind == b"subscribe":
-            if not link.owed or not link.owed[0].hears:
-                raise ProtocolDesync("a subscription that nobody asked for")
-            self._paid(link)
+            if not link.owed or not link.owed[0].subscribes:
+                raise ProtocolDesync("a subscription without a SUBSCRIBE")
+            self._pop_owed(link)
         elif kind == b"message" and len(push) == 3:
             self.waiters.call(push[2], master.index)
 
-    def _paid(self, link: Link) -> float:
+    def _pop_owed(self, link: Link) -> float:
         """Remove the oldest owed reply, which has come; return the current time."""
         link.owed.popleft()
         link.waited, link.since = 0.0, (now := clock())
         return now
 
-    def _refused(self, master: Master, owed: Owed, word: str) -> None:
+    def _handle_error(self, master: Master, owed: Owed, word: str) -> None:
         """Handle an error reply."""
         if owed.loads:
             return
-        if owed.hears:
-            self._deaf(master, f"answered {word} to SUBSCRIBE")
+        if owed.subscribes:
+            self._log_polling(master, f"answered {word} to SUBSCRIBE")
             return
         if word == "NOSCRIPT" and self._retry(master, owed.exchange, owed.command):
             return
@@ -417,20 +417,20 @@ class Links:
         # A check that failed must be made again, or the master would be suspected for ever.
         if owed.command is None or word in ("READONLY", "NOAUTH", "LOADING", "MASTERDOWN", "BUSY"):
             if isinstance(owed.command, Release):
-                master.keep(owed.command)
+                master.keep_release(owed.command)
             self.lose(master, f"answered {word}")  # the next join finds the reason
 
     def _retry(self, master: Master, exchange: Exchange | None, command: Command | None) -> bool:
         """Answer NOSCRIPT by EVAL, unless the round is over: then its undo is already sent."""
         if command is None:
-            asked = join_arguments(self.deployment, master.run_id, master.how, 0, text=True)
-            data = spell("EVAL", *asked)
+            asked = join_arguments(self.deployment, master.run_id, master.check_mode, 0, text=True)
+            data = pack("EVAL", *asked)
         elif isinstance(command, Release) or (exchange is not None and not exchange.decided):
             number = exchange.number if exchange is not None else 0
-            data = spell_command(command, number, text=True)
+            data = pack_command(command, number, text=True)
         else:
             # Otherwise a master that is always the last to answer would never learn the script.
-            data = spell("SCRIPT", "LOAD", script(command.name)[0])
+            data = pack("SCRIPT", "LOAD", script(command.name)[0])
             self._write(master, Owed(None, None, clock(), loads=True), data)
             return False
         self._write(master, Owed(exchange, command, clock()), data)
@@ -438,7 +438,7 @@ class Links:
 
     def _checked(self, master: Master, trust: Trust) -> None:
         master.checking = False
-        master.how = "join"
+        master.check_mode = "join"
         self._trusted(master, trust)
         self.steps.checked(master)
         self._changed()
@@ -492,9 +492,9 @@ class Links:
         for owed in link.owed:
             command = owed.command
             if isinstance(command, Release):
-                master.keep(command)
+                master.keep_release(command)
             elif command is not None and command.sets:
-                master.loosen(command.token)
+                master.remember_unanswered(command.token)
             if owed.exchange is not None:
                 owed.exchange.cast(master.index, failed(reason))
         # A connection that ended without a fault (an idle time-out, a restart) may come back at
@@ -547,7 +547,7 @@ class Links:
                 master.reason = "closed"
 
 
-class _Home:
+class _DialReceiver:
     """The receiver of a connecting thread's results, for links that may be gone by then."""
 
     def __init__(self, links: Links, master: Master) -> None:
@@ -557,7 +557,7 @@ class _Home:
     def deliver(self, result: Joined | Unfit) -> bool:
         links = self.links()
         if links is None:
-            unwanted(result)
+            discard(result)
             return False
         return links.deliver(self.index, result)
 

@@ -23,7 +23,7 @@ The reason is why it failed, or why the votes of a master that came are not coun
 are). Called in a connecting thread.
 """
 
-KEPT = 10_000  # releases and unanswered tokens kept for a master that is away, at most
+MAX_REMEMBERED = 10_000  # releases and unanswered tokens kept for a master that is away, at most
 
 
 class Master:
@@ -36,17 +36,17 @@ class Master:
         self.run_id = ""
         self.trust: Trust | None = None
         self.reason = "not connected yet"
-        self.hopeful = False  # a first attempt to connect is under way
+        self.connecting = False  # a first attempt to connect is under way
         self.failures = 0
         self.suspect = ""  # a clock step that is being examined
         self.twin = ""  # the name of another master that is the same server
         self.distrusted_until = 0.0
-        self.how = "join"
+        self.check_mode = "join"
         self.checking = False
-        self.deaf = False  # it is logged already that the master cannot call waiters
+        self.polling_logged = False  # its waiters poll, which is logged once
         self.offset: tuple[float, float, float] | None = None
-        self.kept: OrderedDict[str, Release] = OrderedDict()
-        self.loose: OrderedDict[str, None] = OrderedDict()
+        self.pending_releases: OrderedDict[str, Release] = OrderedDict()
+        self.unanswered: OrderedDict[str, None] = OrderedDict()
 
     def fault(self, now: float) -> str:
         """Return why this master's vote must not be counted now; "" if it may."""
@@ -74,17 +74,17 @@ class Master:
             return f"our own clock stepped: trusted in {self.distrusted_until - now:.0f} s"
         return ""
 
-    def keep(self, release: Release) -> None:
+    def keep_release(self, release: Release) -> None:
         """Keep a release: it is sent, with a tombstone, as soon as the master is back."""
-        self.kept[release.token] = replace(release, bury=True)
-        if len(self.kept) > KEPT:
-            self.kept.popitem(last=False)
+        self.pending_releases[release.token] = replace(release, bury=True)
+        if len(self.pending_releases) > MAX_REMEMBERED:
+            self.pending_releases.popitem(last=False)
 
-    def loosen(self, token: str) -> None:
+    def remember_unanswered(self, token: str) -> None:
         """Remember that an acquire with this token may still arrive on a link that is gone."""
-        self.loose[token] = None
-        if len(self.loose) > KEPT:
-            self.loose.popitem(last=False)
+        self.unanswered[token] = None
+        if len(self.unanswered) > MAX_REMEMBERED:
+            self.unanswered.popitem(last=False)
 
     def backoff(self) -> float:
         """Return the seconds until the next attempt: 0.1 to 1, with jitter."""
@@ -132,7 +132,7 @@ def ignore(master: str, up: bool, reason: str) -> None:
     """Ignore a notice."""
 
 
-def unwanted(result: Joined | Unfit) -> None:
+def discard(result: Joined | Unfit) -> None:
     """Close a connection that is not needed any more."""
     if isinstance(result, Joined):
         result.socket.close()

@@ -17,7 +17,7 @@ logger = logging.getLogger("redlock_django")
 class StepWatch:
     """Bound each master's clock relative to ours by every reply, and find which clock has stepped.
 
-    `check(master, how)` asks a master on its live link whether it is trusted ("join"), or marks it
+    `check(master, mode)` asks a master on its live link whether it is trusted ("join"), or marks it
     as not trusted ("distrust"). `clock` is ours.
     """
 

@@ -27,9 +27,9 @@ from typing import Any
 from redlock_django.engine.rounds import Pause, Protocol, Result, Round, Step, ended
 from redlock_django.wire.clock import clock
 from redlock_django.wire.join import Joined, Unfit
-from redlock_django.wire.link import Exchange, nobody
+from redlock_django.wire.link import Exchange, wake_none
 from redlock_django.wire.links import Links
-from redlock_django.wire.master import Master, unwanted
+from redlock_django.wire.master import Master, discard
 from redlock_django.wire.waiters import Waiter
 from redlock_django.wire.wakeup import Wakeup
 
@@ -44,7 +44,7 @@ class SyncLinks(Links):
         # Only ever acquired by `with`: an interrupt cannot strike between acquiring it and being
         # certain to release it. Reentrant for finalizers alone, see `inside`.
         self._mutex = threading.RLock()
-        self._hopes: dict[Wakeup, None] = {}
+        self._link_waits: dict[Wakeup, None] = {}
         self._queue: deque[Exchange] = deque()
         self._waiting: dict[Exchange, None] = {}
         self._sleeping: dict[Waiter, None] = {}
@@ -61,12 +61,16 @@ class SyncLinks(Links):
         self._tender: threading.Thread | None = None
 
     def run(
-        self, protocol: Protocol[Result], *, patient: bool = True, waiter: Waiter | None = None
+        self,
+        protocol: Protocol[Result],
+        *,
+        wait_for_links: bool = True,
+        waiter: Waiter | None = None,
     ) -> Result:
         """Run a protocol to its end and return its result.
 
-        With `patient`, a round without a quorum of links waits for connections under way. The
-        pauses of a `waiter` end when it is called.
+        With `wait_for_links`, a round without a quorum of links waits for connections under
+        way. The pauses of a `waiter` end when it is called.
         """
         if self._tender is None:
             self._start()
@@ -78,7 +82,7 @@ class SyncLinks(Links):
         while True:
             try:
                 while True:  # inside the try: an interrupt may strike where a loop repeats
-                    self._take(step, patient, waiter)
+                    self._take(step, wait_for_links, waiter)
                     step = protocol.send(clock())
             except StopIteration as done:
                 result: Result = done.value
@@ -99,7 +103,7 @@ class SyncLinks(Links):
             self._start()
         step = next(protocol)
         if isinstance(step, Round):
-            self._send(self.exchange(step, nobody))
+            self._send(self.exchange(step, wake_none))
             self._tender_wakeup.wake()
 
     def close(self) -> None:
@@ -117,7 +121,7 @@ class SyncLinks(Links):
 
     # One step.
 
-    def _take(self, step: Step, patient: bool, waiter: Waiter | None) -> None:
+    def _take(self, step: Step, wait_for_links: bool, waiter: Waiter | None) -> None:
         if isinstance(step, Pause):
             if waiter is None:
                 time.sleep(step.seconds)
@@ -125,17 +129,21 @@ class SyncLinks(Links):
                 self._sleep(waiter, step.seconds)
             return
         if not step.awaited:
-            self._send(self.exchange(step, nobody))
+            self._send(self.exchange(step, wake_none))
             self._tender_wakeup.wake()
             return
         if clock() - self._last_poll > IDLE:
             self._read_idle()
-        if patient and self.hoping() and any(c is not None and c.trusted for c in step.commands):
-            self._hope()
+        if (
+            wait_for_links
+            and self.may_reach_quorum()
+            and any(c is not None and c.trusted for c in step.commands)
+        ):
+            self._wait_for_links()
         if waiter is not None:
             waiter.ask()
         wakeups: SimpleQueue[None] = SimpleQueue()
-        exchange = self.exchange(step, nobody)
+        exchange = self.exchange(step, wake_none)
         exchange.wake = partial(self._wake, exchange, wakeups, threading.get_ident())
         try:
             self._waiting[exchange] = None
@@ -165,7 +173,7 @@ class SyncLinks(Links):
                 self._wait(waiter, wakeups, left, until)
         finally:
             self._sleeping.pop(waiter, None)
-            waiter.wake = nobody
+            waiter.wake = wake_none
 
     def _wake(self, sleeper: Exchange | Waiter, wakeups: SimpleQueue[None], thread: int) -> None:
         """Wake a waiting thread, which sleeps on its queue, or in the poll if it is the reader."""
@@ -173,19 +181,19 @@ class SyncLinks(Links):
         if self._reader is sleeper and threading.get_ident() != thread:
             self._wake_poll()
 
-    def _hope(self) -> None:
+    def _wait_for_links(self) -> None:
         """Wait until the connections under way have made a quorum, or cannot any more."""
         wakeup = Wakeup()
         deadline = clock() + self.connect_timeout
-        self._hopes[wakeup] = None
+        self._link_waits[wakeup] = None
         try:
             while True:
                 left = deadline - clock()
-                if left <= 0 or not self.hoping():
+                if left <= 0 or not self.may_reach_quorum():
                     break
                 wakeup.wait(left)
         finally:
-            del self._hopes[wakeup]
+            del self._link_waits[wakeup]
 
     def _read_idle(self) -> None:
         """Read what came while no thread was polling: a master may have closed an idle link."""
@@ -299,13 +307,13 @@ class SyncLinks(Links):
             self._wake_receiver.recv(4096)
 
     def _changed(self) -> None:
-        for wakeup in list(self._hopes):
+        for wakeup in list(self._link_waits):
             wakeup.wake()
 
     def deliver(self, index: int, result: Joined | Unfit) -> bool:
         with self._mutex:
             if self.closed.is_set():
-                unwanted(result)
+                discard(result)
                 return False
             again = self.arrived(index, result)
             self.flush()

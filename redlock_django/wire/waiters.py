@@ -9,7 +9,7 @@ from itertools import count
 
 from redlock_django.engine.commands import Deployment
 from redlock_django.engine.quorum import quorum
-from redlock_django.wire.link import nobody
+from redlock_django.wire.link import wake_none
 
 
 class Waiter:
@@ -23,7 +23,7 @@ class Waiter:
 
     def __init__(self, name: str, masters: int) -> None:
         self.name = name
-        self.wake: Callable[[], object] = nobody
+        self.wake: Callable[[], object] = wake_none
         self._callers: set[int] = set()
         self._need = quorum(masters)
 

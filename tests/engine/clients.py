@@ -14,7 +14,7 @@ from redlock_django.engine.errors import NotAcquired, QuorumUnreachable, Resourc
 from redlock_django.engine.quorum import Ballot, Tally, Verdict
 from redlock_django.engine.rounds import Pause, Round, Step
 from redlock_django.engine.validity import Lease, LeaseState
-from redlock_django.wire.link import nobody
+from redlock_django.wire.link import wake_none
 from redlock_django.wire.waiters import Waiter
 from tests.engine.checker import Checker, Holding
 from tests.engine.network import Exchange, Line, Wire
@@ -228,7 +228,7 @@ class Client:
     def _send_round(self, asked: Round) -> None:
         if not asked.awaited:
             self._exchange = None
-            self.wire.begin(self.wire.exchange(asked, nobody))
+            self.wire.begin(self.wire.exchange(asked, wake_none))
             return
         if self.waiter is not None:
             self.waiter.ask()

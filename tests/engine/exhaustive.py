@@ -27,7 +27,7 @@ from typing import NamedTuple, TypeVar
 
 from redlock_django.backends.memory_master import MemoryMaster
 from redlock_django.engine.commands import Acquire, Command, Confirm, Deployment
-from redlock_django.engine.fencing import highest, settled
+from redlock_django.engine.fencing import highest, stored_by_majority
 from redlock_django.engine.quorum import Tally, Verdict, Vote, failed, granted
 
 NOW = 1000  # every master's clock, in µs
@@ -75,7 +75,7 @@ class Move(NamedTuple):
 class Rule(NamedTuple):
     """The fencing rule: when a client needs no confirm round, and where a master confirms."""
 
-    settled: Callable[[Tally, tuple[int, ...]], bool] = settled
+    stored_by_majority: Callable[[Tally, tuple[int, ...]], bool] = stored_by_majority
     confirm_anywhere: bool = False
 
 
@@ -249,7 +249,7 @@ class Search:
         if client.phase == CONFIRMING:
             return client._replace(phase=HOLDING)
         fences = highest(tally, 1)
-        agreed = self.rule.settled(tally, fences)
+        agreed = self.rule.stored_by_majority(tally, fences)
         return Client(HOLDING if agreed else CONFIRMING, fences[0])
 
     def _worked(

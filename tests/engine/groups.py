@@ -14,7 +14,7 @@ from redlock_django.engine import rounds
 from redlock_django.engine.commands import Deployment
 from redlock_django.engine.errors import NotAcquired
 from redlock_django.engine.validity import Lease, LeaseState
-from redlock_django.wire.link import nobody
+from redlock_django.wire.link import wake_none
 from redlock_django.wire.waiters import Waiter
 from tests.engine.network import Wire
 from tests.engine.world import Violation
@@ -86,7 +86,7 @@ class SimulatedGroup(BaseBackend):
             self.client.world.seen["handed over"] += 1
             asked = next(rounds.release(self.deployment, lease, awaited=False))
             assert isinstance(asked, rounds.Round)
-            self.wire.begin(self.wire.exchange(asked, nobody))
+            self.wire.begin(self.wire.exchange(asked, wake_none))
 
     def voided(self, lease: Lease) -> bool:
         return self.wire.steps.void(lease)

@@ -297,11 +297,12 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "no confirm round", "fence: a confirm round unless a majority has it", rounds.acquire,
-        instead("settled(...)", "True"),
+        instead("stored_by_majority(...)", "True"),
         schedules.a_fence_of_a_crashed_writer_is_written_to_a_majority,
     ),
     Mutant(
-        "one master confirms for all", "fence: a majority has stored it", fencing.settled,
+        "one master confirms for all", "fence: a majority has stored it",
+        fencing.stored_by_majority,
         instead("tally.majority(...)", "any(vote.fences[index] >= fence for vote in votes)"),
         schedules.a_fence_of_a_crashed_writer_is_written_to_a_majority,
     ),
@@ -422,19 +423,19 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the ticket is by the client's own clock", "queue: every master has the same order",
-        waiting.behind,
+        waiting.clock_lag,
         instead("least if ... else 0", "0"),
         test_queue.test_a_place_that_a_wrong_clock_gains_within_the_skew_is_lost_in_the_next_round,
     ),
     Mutant(
         "a stopped waiter has a wrong clock", "queue: the ticket is the first proposal",
-        waiting.behind,
+        waiting.clock_lag,
         instead("most - round(...)", "most"),
         test_queue.test_a_waiter_that_was_stopped_in_a_round_does_not_have_a_wrong_clock,
     ),
     Mutant(
         "a minority decides that a clock is wrong", "queue: a majority tells the time",
-        waiting.behind,
+        waiting.clock_lag,
         never("not tally.majority(...)"),
         test_queue.test_a_minority_does_not_decide_that_a_clock_is_wrong,
     ),
@@ -455,7 +456,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a turn that cannot be used is kept", "queue: a turn that cannot be used is passed on",
         MemoryMaster._pass_on,
-        never("behind != index"),
+        never("another != index"),
         test_queue.test_a_waiter_that_cannot_take_everything_passes_its_turn_on,
     ),
     Mutant(
@@ -478,7 +479,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "an unexpected reply is ignored", "link: replies are counted", Links._answer,
-        instead("raise ProtocolDesync('a reply that nobody asked for')", "return"),
+        instead("raise ProtocolDesync('a reply without a command')", "return"),
         quiet.a_reply_too_many_drops_the_link,
     ),
     Mutant(
@@ -493,26 +494,30 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a release with no link is lost", "link: a release without a link is kept", Links.begin,
-        without(Master.keep), quiet.a_release_for_a_lost_link_is_the_first_thing_said_and_buries,
+        without(Master.keep_release),
+        quiet.a_release_for_a_lost_link_is_the_first_thing_said_and_buries,
     ),
     Mutant(
         "an unanswered release is lost", "link: an unanswered release is kept", Links.lose,
-        without(Master.keep), quiet.a_release_that_was_not_answered_is_said_again,
+        without(Master.keep_release), quiet.a_release_that_was_not_answered_is_said_again,
     ),
     Mutant(
-        "a kept release does not bury", "link: a kept release leaves a tombstone", Master.keep,
+        "a kept release does not bury", "link: a kept release leaves a tombstone",
+        Master.keep_release,
         instead("replace(release, bury=True)", "release"),
         quiet.a_release_for_a_lost_link_is_the_first_thing_said_and_buries,
     ),
     Mutant(
         "a token on a lost link is forgotten", "link: an acquire may arrive after its link is lost",
         Links.lose,
-        without(Master.loosen), quiet.a_release_after_an_acquire_that_may_still_arrive_buries,
+        without(Master.remember_unanswered),
+        quiet.a_release_after_an_acquire_that_may_still_arrive_buries,
     ),
     Mutant(
         "every release buries", "link: a tombstone only where an acquire may be late", Links.begin,
         together(
-            always("command.token in master.loose"), without("del master.loose[command.token]"),
+            always("command.token in master.unanswered"),
+            without("del master.unanswered[command.token]"),
         ),
         quiet.an_ordinary_release_leaves_no_tombstone,
     ),
@@ -522,7 +527,7 @@ MUTANTS: tuple[Mutant, ...] = (
         quiet.a_decided_round_is_not_sent_again,
     ),
     Mutant(
-        "NOSCRIPT is a failure", "link: NOSCRIPT is answered by EVAL", Links._refused,
+        "NOSCRIPT is a failure", "link: NOSCRIPT is answered by EVAL", Links._handle_error,
         never("word == 'NOSCRIPT'"), quiet.a_script_that_was_flushed_is_sent_at_once,
     ),
     Mutant(
@@ -604,7 +609,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a mark is forgotten", "clock step: marked as soon as there is a link", Links._check,
-        never("how == 'join' and ..."),
+        never("mode == 'join' and ..."),
         quiet.a_step_is_marked_although_another_is_seen_and_the_link_breaks,
     ),
     Mutant(
@@ -614,7 +619,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a check that failed is not made again", "clock step: a failed mark is made again",
-        Links._refused,
+        Links._handle_error,
         never("owed.command is None"),
         quiet.a_step_is_marked_although_the_master_cannot_take_the_mark_now,
     ),

@@ -76,7 +76,7 @@ class Exchange:
 
 @dataclass(slots=True)
 class Message:
-    """A command on its way, or a join if `packed` is None; `how` is the join's argument."""
+    """A command on its way, or a join if `packed` is None; `mode` is the join's argument."""
 
     packed: Packed | None
     sent: float  # by the client's clock
@@ -86,7 +86,7 @@ class Message:
     answered: float = 0.0  # how far the master's clock was off when it answered
     marker: bytes = b""
     ready_at: int = 0
-    how: str = ""
+    mode: str = ""
     run_id: str = ""
 
 
@@ -183,7 +183,7 @@ class Wire:
                 exchange.cast(line.index, NOT_ASKED)
             elif line.link is None:
                 if isinstance(command, Release):
-                    line.keep(command)
+                    line.keep_release(command)
                 exchange.cast(line.index, _not_sent(line.reason))
             elif command.trusted and (now < line.ready or line.doubt(now)):
                 self.world.seen["untrusted"] += 1
@@ -194,8 +194,8 @@ class Wire:
         packed, off = None, self.owner.clock.off
         for line, command in asked:
             if isinstance(command, Release):
-                if line.loose and command.token in line.loose:
-                    del line.loose[command.token]
+                if line.unanswered and command.token in line.unanswered:
+                    del line.unanswered[command.token]
                     command = replace(command, bury=True)
             elif hopeless:
                 exchange.cast(line.index, NOT_ASKED)
@@ -204,9 +204,9 @@ class Wire:
                 packed = Packed(command)  # most rounds send the same command to all masters
             self._write(line, Message(packed, now, off, exchange.number, exchange))
 
-    def _message(self, packed: Packed | None, *, how: str = "", run_id: str = "") -> Message:
+    def _message(self, packed: Packed | None, *, mode: str = "", run_id: str = "") -> Message:
         clock = self.owner.clock
-        return Message(packed, clock.read(), clock.off, how=how, run_id=run_id)
+        return Message(packed, clock.read(), clock.off, mode=mode, run_id=run_id)
 
     # Connecting.
 
@@ -219,7 +219,7 @@ class Wire:
         if not line.master.up:
             self._again(line)
             return
-        link = Link(line.master.life, self._message(None, how="join"))
+        link = Link(line.master.life, self._message(None, mode="join"))
         self._post(line, link, link.hello)
         self.world.after(self.connect_timeout, self.owner.hear, self._check_dial, line, link)
 
@@ -244,13 +244,13 @@ class Wire:
         line.failures = 0
         self._trust(line, link.hello, reply)
         self.world.seen["joined"] += 1
-        for release in line.kept.values():
+        for release in line.pending_releases.values():
             self.world.seen["kept release"] += 1
             self._write(line, self._message(Packed(release)))
-            line.loose.pop(release.token, None)
-        line.kept.clear()
-        if line.how != "join":
-            self._check(line, line.how)
+            line.unanswered.pop(release.token, None)
+        line.pending_releases.clear()
+        if line.check_mode != "join":
+            self._check(line, line.check_mode)
 
     def _trust(self, line: Line, message: Message, reply: Reply) -> None:
         _, _, time, ready_at, marker, _ = reply
@@ -263,16 +263,16 @@ class Wire:
 
     # Clocks that step.
 
-    def _check(self, master: Master, how: str) -> None:
+    def _check(self, master: Master, mode: str) -> None:
         """Ask again, on the live link, whether the master may be trusted."""
         line = self.lines[master.index]
-        if how == "join" and line.how != "join":
+        if mode == "join" and line.check_mode != "join":
             return
-        line.how = how
-        if line.link is None or (line.checking and how == "join"):
+        line.check_mode = mode
+        if line.link is None or (line.checking and mode == "join"):
             return
         line.checking = True
-        self._write(line, self._message(None, how=how, run_id=line.run_id))
+        self._write(line, self._message(None, mode=mode, run_id=line.run_id))
 
     def _steady(self, line: Line, message: Message, reply: Reply) -> bool:
         """Return whether this reply shows that neither clock stepped against the other."""
@@ -319,7 +319,7 @@ class Wire:
 
     def _post(self, line: Line, link: Link, message: Message) -> None:
         if self.world.transcript is not None:
-            what = message.how if message.packed is None else _described(message.packed.command)
+            what = message.mode if message.packed is None else _described(message.packed.command)
             self.world.note(self.owner.name, "->", line.master.name, what)
         link.flying.append(message)
         if not line.cut_out:
@@ -341,7 +341,7 @@ class Wire:
                 self.world.after(self._delay(line), self.owner.hear, self._ended, line, link)
             return
         if packed is None:
-            reply = master.join(message.run_id or master.memory.run_id, message.how)
+            reply = master.join(message.run_id or master.memory.run_id, message.mode)
             message.answered = master.clock.off
             if link.alive and not link.joined:
                 # A real link subscribes a little later, but before any command that queues it.
@@ -414,13 +414,13 @@ class Wire:
         assert reply[0] == message.number, "a reply was matched to another round"
         if message.packed is None:
             line.checking = False
-            line.how = "join"
+            line.check_mode = "join"
             self._trust(line, message, reply)
             self._settle_steps(partial(self.steps.checked, line))
             return
         steady = self._steady(line, message, reply)
         if reply[1] == NOT_READY:
-            self._check(line, line.how)
+            self._check(line, line.check_mode)
         exchange = message.exchange
         if exchange is not None and exchange.awaited:
             command = message.packed.command
@@ -481,9 +481,9 @@ class Wire:
         for message in owed:
             command = None if message.packed is None else message.packed.command
             if isinstance(command, Release):
-                line.keep(command)
+                line.keep_release(command)
             elif command is not None and command.sets:
-                line.loosen(command.token)
+                line.remember_unanswered(command.token)
             if message.exchange is not None:
                 message.exchange.cast(line.index, failed(reason))
         self._again(line)

@@ -289,7 +289,8 @@ class Simulation:
 
     def _settled(self, client: Client) -> bool:
         return client.idle and all(
-            not line.master.up or (line.link is not None and not line.kept) for line in client.lines
+            not line.master.up or (line.link is not None and not line.pending_releases)
+            for line in client.lines
         )
 
     def _check_live(self) -> None:

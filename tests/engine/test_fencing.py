@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from redlock_django.engine.commands import Confirm
-from redlock_django.engine.fencing import highest, settled
+from redlock_django.engine.fencing import highest, stored_by_majority
 from redlock_django.engine.quorum import Ballot, Tally, Vote, failed, granted
 from redlock_django.engine.rounds import Round
 from tests.engine.masters import Masters
@@ -55,9 +55,9 @@ def test_a_refusal_far_ahead_of_its_own_clock_has_no_say() -> None:
 
 def test_settled_needs_a_majority_of_all_masters_for_each_resource() -> None:
     tally = _tally(granted(NOW, (5, 5)), granted(NOW, (5, 4)), failed("hung"))
-    assert settled(tally, (5, 4))
-    assert not settled(tally, (5, 5))
-    assert not settled(_tally(granted(NOW, (5,)), failed("hung"), failed("hung")), (5,))
+    assert stored_by_majority(tally, (5, 4))
+    assert not stored_by_majority(tally, (5, 5))
+    assert not stored_by_majority(_tally(granted(NOW, (5,)), failed("hung"), failed("hung")), (5,))
 
 
 def _ask(masters: Masters) -> tuple[list[str], tuple[int, ...]]:

@@ -31,7 +31,7 @@ FIND = FindHeld(deployment=DEPLOYMENT, part="a*b")
 SCAN = ScanKeys(deployment=DEPLOYMENT, part="")
 READ = ReadLocks(deployment=DEPLOYMENT, resources=("r", "s"))
 FACTS = ReadFacts(deployment=DEPLOYMENT)
-JOIN = Join(deployment=DEPLOYMENT, run_id="1f", how="join")
+JOIN = Join(deployment=DEPLOYMENT, run_id="1f", mode="join")
 
 
 def force(value: bytes) -> ForceRelease:
@@ -64,7 +64,7 @@ def test_arguments() -> None:
     assert named.arguments() == ["7", r"P:lock:*\[x\]*", 5]
     assert READ.arguments() == FACTS.arguments() == []
     assert JOIN.arguments() == ["1f", DEPLOYMENT.fingerprint, 2_000_000, "join"]
-    other = Join(deployment=DEPLOYMENT, run_id="1f", how="trust", fingerprint="n=9", delay=0)
+    other = Join(deployment=DEPLOYMENT, run_id="1f", mode="trust", fingerprint="n=9", delay=0)
     assert other.arguments() == ["1f", "n=9", 0, "trust"]
 
 

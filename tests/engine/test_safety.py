@@ -127,7 +127,7 @@ def _no_quarantine(patch: Patch) -> None:
 
 
 def _no_confirm(patch: Patch) -> None:
-    patch.setattr(rounds, "settled", lambda tally, fences: True)
+    patch.setattr(rounds, "stored_by_majority", lambda tally, fences: True)
 
 
 def _no_bound_on_proposals(patch: Patch) -> None:
@@ -317,7 +317,7 @@ def test_every_trace_from_many_starts(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 BROKEN = {
-    "no write-back": Rule(settled=lambda tally, fences: True),
+    "no write-back": Rule(stored_by_majority=lambda tally, fences: True),
     "write-back to any majority": Rule(confirm_anywhere=True),
 }
 

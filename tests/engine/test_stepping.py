@@ -103,9 +103,9 @@ def test_a_mark_that_is_forgotten_is_detected(monkeypatch: pytest.MonkeyPatch) -
     )  # fmt: skip
     check = Wire._check
 
-    def forgets(self: Wire, master: Master, how: str) -> None:
-        master.how = how
-        check(self, master, how)
+    def forgets(self: Wire, master: Master, mode: str) -> None:
+        master.check_mode = mode
+        check(self, master, mode)
 
     Simulation(3014, setup).run()
     monkeypatch.setattr(Wire, "_check", forgets)

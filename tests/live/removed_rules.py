@@ -44,7 +44,7 @@ def _script_mutated(name: str, target: str, replacement: str) -> Iterator[None]:
 _FUNCTIONS: dict[str, tuple[Callable[..., object], Mutation]] = {
     "all must agree": (quorum.quorum, returns("masters")),
     "connecting masters are always waited for": (
-        Links.hoping, always("usable < need <= usable + hopeful"),
+        Links.may_reach_quorum, always("usable < need <= usable + connecting"),
     ),
     "a lost link is not reported": (Links.lose, without("owed.exchange.cast(...)")),
     "a lost link stays lost": (Links.lose, without(Links._dial)),
@@ -56,7 +56,9 @@ _FUNCTIONS: dict[str, tuple[Callable[..., object], Mutation]] = {
         Tally.cast,
         instead("... is not None", "self.votes[master] or self.verdict is not Verdict.PENDING"),
     ),
-    "a release that a busy master refused is forgotten": (Links._refused, without(Master.keep)),
+    "a release that a busy master refused is forgotten": (
+        Links._handle_error, without(Master.keep_release),
+    ),
     "a loading master is counted": (join.faults, never("info.get('loading', ...) != ...")),
     "a loop releases on its own links": (
         RedisBackend.arelease, always("lease.home is self._loops.get(...)"),

@@ -67,7 +67,7 @@ MUTANTS: list[tuple[str, str, str, str]] = [
     ("plain DEL", "release", "if lock == ARGV[2]", "if lock"),
     ("a restart goes unnoticed", "join", "was ~= run", "false"),
     ("no quarantine", "join", "local ready = now + delay", "local ready = now"),
-    ("any deployment may write", "join", "other ~= print and how ~= 'reconfigure'", "false"),
+    ("any deployment may write", "join", "other ~= print and mode ~= 'reconfigure'", "false"),
     ("ready-at has no limit", "join", " and tonumber(at) <= now + delay", ""),
     ("a turn never ends", "acquire", "score < 0 and now < -score", "score < 0"),
 ]  # fmt: skip

@@ -375,9 +375,9 @@ def test_kept_releases_are_the_first_thing_said_and_bury_the_token(name: str) ->
 
 @both
 def test_so_many_releases_are_kept_and_no_more(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert master_module.KEPT == 10_000
+    assert master_module.MAX_REMEMBERED == 10_000
     most = 2_500  # still more than a socket takes at once
-    monkeypatch.setattr(master_module, "KEPT", most)
+    monkeypatch.setattr(master_module, "MAX_REMEMBERED", most)
     players = [ScriptedMaster() for _ in range(3)]
     with scripted(name, *players, master_timeout=1.0) as variant:
         players[2].hang_up()
@@ -385,25 +385,25 @@ def test_so_many_releases_are_kept_and_no_more(name: str, monkeypatch: pytest.Mo
         variant.wait_gone(2)
         master: Master = variant.links.masters[2]
         deployment = variant.backend.deployment
-        master.kept.clear()
+        master.pending_releases.clear()
 
         def keep() -> None:
             for number in range(most + 7):
-                master.keep(
+                master.keep_release(
                     Release(deployment=deployment, resources=("r",), value=f"{number:032x} {{}}")
                 )
-                master.loosen(f"{number:032x}")
+                master.remember_unanswered(f"{number:032x}")
 
         variant.inside(keep)
-        assert len(master.kept) == len(master.loose) == most
-        assert f"{6:032x}" not in master.kept
-        assert f"{7:032x}" in master.kept
+        assert len(master.pending_releases) == len(master.unanswered) == most
+        assert f"{6:032x}" not in master.pending_releases
+        assert f"{7:032x}" in master.pending_releases
         again = ScriptedMaster()
         variant.links.deliver(2, again.joined(run_id="2"))
         until(lambda: len(again.heard) == most, "all that was kept is said")
         variant.settle()
-        assert not master.kept
-        assert not master.loose
+        assert not master.pending_releases
+        assert not master.unanswered
         assert master.link is not None
     again.close()
 

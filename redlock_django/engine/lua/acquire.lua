@@ -54,11 +54,11 @@ for index = 1, count do
   end
   if other then
     local ahead = stand(KEYS[queues + index], waiter, ticket, left < 0 and max_ttl or left)
-    for behind = 1, waiter ~= '' and count or 0 do
+    for another = 1, waiter ~= '' and count or 0 do
       -- A client that cannot set every lock waits in one queue only, so that the next waiter of the
       -- others gets its turn.
-      local key = KEYS[queues + behind]
-      if behind ~= index and redis.pcall('ZREM', key, waiter) == 1 and not seen[2 + 2 * behind] then
+      local key = KEYS[queues + another]
+      if another ~= index and redis.pcall('ZREM', key, waiter) == 1 and not seen[2 + 2 * another] then
         call_first(key, now, '')
       end
     end

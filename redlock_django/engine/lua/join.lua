@@ -2,11 +2,11 @@
 -- A master with another run_id than its marker has restarted and may have forgotten locks:
 -- its votes count again only after every lock that it may have forgotten has expired.
 -- KEYS: marker
--- ARGV: round, run_id, fingerprint, delay us, how ('join', 'distrust', 'trust', 'reconfigure')
+-- ARGV: round, run_id, fingerprint, delay us, mode ('join', 'distrust', 'trust', 'reconfigure')
 -- -> round, status (KNOWN, MARKED, MISMATCH), TIME us, ready-at us,
 --    marker, the reason ('', 'fresh', 'restarted', 'stepped', or the other fingerprint)
 local round, run, print, delay = tonumber(ARGV[1]), ARGV[2], ARGV[3], tonumber(ARGV[4])
-local how = ARGV[5]
+local mode = ARGV[5]
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 local seen = redis.call('GET', KEYS[1])
@@ -14,18 +14,18 @@ local was, at, other = (seen or ''):match('^(%x+) (%d+) (%S+)$')
 local why = ''
 if not was then
   why = 'fresh'
-elseif other ~= print and how ~= 'reconfigure' then
+elseif other ~= print and mode ~= 'reconfigure' then
   return { round, MISMATCH, now, tonumber(at), seen, other }
 elseif was ~= run then
   why = 'restarted'
-elseif how == 'distrust' then
+elseif mode == 'distrust' then
   why = 'stepped'
-elseif how == 'join' and tonumber(at) <= now + delay then
+elseif mode == 'join' and tonumber(at) <= now + delay then
   -- A ready-at further away than the delay was written by a clock that has gone back since.
   return { round, KNOWN, now, tonumber(at), seen, '' }
 end
 local ready = now + delay
-if how == 'trust' then
+if mode == 'trust' then
   ready = now
 end
 local marker = run .. ' ' .. string.format('%.0f', ready) .. ' ' .. print
