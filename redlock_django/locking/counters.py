@@ -109,7 +109,8 @@ class Counters:
         self._reset()
 
     def _reset(self) -> None:
-        # Reentrant: a finalizer that runs in the middle of a count may release a lock.
+        # Reentrant: a finalizer that runs in the middle of a count may release a lock. See
+        # docs/explanation/interrupts.md.
         self._mutex = threading.RLock()
         self._numbers: defaultdict[str, defaultdict[str, float]] = defaultdict(_zeros)
         self._masters: dict[str, dict[str, MasterCounts]] = {}

@@ -1,7 +1,7 @@
 """`lock()` and `Lock`: locks for `with`, `async with`, and explicit calls, sync and async.
 
-Several lines here are ordered so that a signal between any two of them leaves no lock behind;
-docs/explanation/interrupts.md explains how.
+The order of many lines ensures that a signal between any two of them leaves no lock on the
+masters; see docs/explanation/interrupts.md.
 """
 
 from __future__ import annotations

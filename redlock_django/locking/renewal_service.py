@@ -2,7 +2,8 @@
 
 One thread serves the locks that threads hold; timers of the event loop serve the locks that
 tasks hold. The engine decides when an extension is due (`engine.renewal`). An expired lease is
-noticed by the local clock, and so even if no master can be reached.
+noticed by the local clock, and so even if no master can be reached. A forked child starts with an
+empty service: see docs/explanation/interrupts.md.
 """
 
 from __future__ import annotations

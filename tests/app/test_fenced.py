@@ -129,7 +129,7 @@ def test_a_late_holder_without_a_successor_may_still_write(account: Account, lat
 
 def test_of_two_holders_with_one_fence_the_first_writer_stays(account: Account) -> None:
     with lock("account:1") as held:
-        rows(account).update(fence=held.fence, fence_owner="somebody")
+        rows(account).update(fence=held.fence, fence_owner="another client")
         with pytest.raises(LockLost):
             rows(account).fenced(held).update(balance=0)
         rows(account).update(fence_owner=held.fingerprint)

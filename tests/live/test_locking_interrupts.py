@@ -159,7 +159,7 @@ async def split(masters: list[LocalMaster], cut: Callable[..., Any]) -> None:
     """Another client has two of five masters, so fences differ or rounds are repeated."""
     for master in masters[:2]:
         with master.client() as client:
-            client.set(f"redlock:lock:{R}", "somebody", px=60_000)
+            client.set(f"redlock:lock:{R}", "another client", px=60_000)
             client.set(f"redlock:fence:{R}", str(int(time.time() * 1e6) + 200_000))
     try:
         await cut(lock(R, wait=0.5).aacquire())

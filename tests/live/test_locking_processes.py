@@ -184,7 +184,7 @@ def test_interrupted_at_any_moment_before_it_exits(masters: list[LocalMaster]) -
     """A process that Ctrl-C ends cannot retry: it must have sent its undo before it exits."""
     for master in masters[:3]:
         with master.client() as client:
-            client.set(KEY, "somebody", px=60_000)
+            client.set(KEY, "another client", px=60_000)
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt

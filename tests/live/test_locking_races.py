@@ -537,10 +537,10 @@ def test_renewal_survives_a_short_outage(masters: list[LocalMaster], variant: st
 
 
 def test_a_long_outage_is_reported(masters: list[LocalMaster]) -> None:
-    told: list[float] = []
+    reports: list[float] = []
 
     def receive(**said: Any) -> None:
-        told.append(time.monotonic())
+        reports.append(time.monotonic())
 
     lock_lost.connect(receive)
     try:
@@ -548,14 +548,14 @@ def test_a_long_outage_is_reported(masters: list[LocalMaster]) -> None:
             began = time.monotonic()
             for master in masters:
                 master.kill()
-            until(lambda: told, "the signal", seconds=3)
-            assert told[0] - began < 0.7
+            until(lambda: reports, "the signal", seconds=3)
+            assert reports[0] - began < 0.7
             assert not held.locked
     finally:
         lock_lost.disconnect(receive)
         for master in masters:
             master.start()
-    assert len(told) == 1
+    assert len(reports) == 1
 
     def taken() -> bool:
         try:
@@ -573,14 +573,14 @@ def test_a_long_outage_is_reported(masters: list[LocalMaster]) -> None:
 def test_a_foreign_lock_refuses_us(masters: list[LocalMaster]) -> None:
     for master in masters[1:4]:
         with master.client() as client:
-            assert client.set(KEY, "somebody", nx=True, px=30_000)
+            assert client.set(KEY, "another client", nx=True, px=30_000)
     with pytest.raises(ResourceLocked) as caught:
         lock(R).acquire()
     assert caught.value.retry_after == pytest.approx(30, abs=1)
     with pytest.raises(ResourceLocked) as again:
         asyncio.run(lock(R).aacquire())
     assert again.value.retry_after == pytest.approx(30, abs=1)
-    assert values(masters) == [b"somebody"] * 3
+    assert values(masters) == [b"another client"] * 3
     assert locked(masters) == {KEY: 3}
 
 
@@ -589,10 +589,10 @@ def test_ours_refuses_a_foreign_lock(masters: list[LocalMaster]) -> None:
         everywhere(masters)
         for master in masters:
             with master.client() as client:
-                assert client.set(KEY, "somebody", nx=True, px=30_000) is None
+                assert client.set(KEY, "another client", nx=True, px=30_000) is None
     for master in masters:
         with master.client() as client:
-            assert client.set(KEY, "somebody", nx=True, px=30_000)
+            assert client.set(KEY, "another client", nx=True, px=30_000)
 
 
 def test_release_never_deletes_a_foreign_lock(masters: list[LocalMaster]) -> None:
@@ -600,9 +600,9 @@ def test_release_never_deletes_a_foreign_lock(masters: list[LocalMaster]) -> Non
     everywhere(masters)
     for master in masters[:3]:
         with master.client() as client:
-            client.set(KEY, "somebody", px=30_000)
+            client.set(KEY, "another client", px=30_000)
     assert held.release() is False
-    assert values(masters) == [b"somebody"] * 3
+    assert values(masters) == [b"another client"] * 3
 
 
 def test_the_masters_store_the_holder(masters: list[LocalMaster]) -> None:
