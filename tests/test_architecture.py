@@ -43,7 +43,6 @@ VAGUE = {"helper", "helpers", "util", "utils", "common", "manager", "misc", "cor
 ROOMY = {
     # file: why it may be longer than the rest
     "wire/links.py": "the one place where order, owed replies and the breaker are decided",
-    "engine/commands.py": "one table of all that can be said to a master",
     "wire/sync.py": "who sends, who reads, who sleeps and who is woken: one story",
 }  # fmt: skip
 

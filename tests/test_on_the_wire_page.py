@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from redlock_django.engine import commands
+from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.statuses import STATUSES
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -28,7 +29,7 @@ def test_every_script_is_described() -> None:
 
 
 def test_every_key_is_described() -> None:
-    deployment = commands.Deployment(names=("a",), prefix="P")
+    deployment = Deployment(names=("a",), prefix="P")
     names = {
         deployment.lock("R"), deployment.fence("R"), deployment.queue("R"), deployment.held,
         deployment.marker, deployment.tomb("TOKEN"), deployment.wake("PROCESS"),

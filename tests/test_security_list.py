@@ -12,7 +12,7 @@ import pytest
 
 from redlock_django.backends import redlock
 from redlock_django.conf.settings import DEFAULTS
-from redlock_django.engine.commands import Deployment
+from redlock_django.engine.deployment import Deployment
 from redlock_django.exceptions import BadResource
 from redlock_django.locking.names import check_resource
 from tests.engine import mutants

@@ -17,7 +17,7 @@ from redlock_django.backends.memory_survey import MemorySurvey, reason
 from redlock_django.backends.redis_inspection import MasterInspection
 from redlock_django.backends.redlock import RedlockBackend, RedlockSettings
 from redlock_django.engine import rounds
-from redlock_django.engine.commands import Deployment
+from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.marker import Join
 from redlock_django.engine.quorum import NOT_ASKED, failed
 from redlock_django.engine.rounds import Protocol, Result, Round, ended

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from redlock_django.backends.inspection import ServerHealth
 from redlock_django.conf.masters import caches_on
-from redlock_django.engine.commands import Deployment
+from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.health import Health
 from redlock_django.wire.acl import LOCKS, WAITING
 from redlock_django.wire.address import Address

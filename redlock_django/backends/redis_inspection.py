@@ -14,7 +14,7 @@ from redlock_django.backends.inspection import (
     ServerHealth,
 )
 from redlock_django.backends.redis_health import health_of
-from redlock_django.engine.commands import Deployment
+from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.holders import Holding, Sighting, merge
 from redlock_django.engine.queries import (
     FindHeld,

@@ -15,7 +15,7 @@ from redlock_django.backends.sharded import ShardableBackend
 from redlock_django.conf.masters import read_masters
 from redlock_django.conf.values import SHORTEST_TTL, mapping, seconds, several
 from redlock_django.engine import rounds
-from redlock_django.engine.commands import Deployment
+from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.rendezvous import identity
 from redlock_django.engine.validity import Lease
 from redlock_django.wire.address import Address, nearest

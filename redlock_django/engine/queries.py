@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
-from redlock_django.engine.commands import Deployment, Release
+from redlock_django.engine.commands import Release
+from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.holders import is_ours
 from redlock_django.engine.quorum import Vote
 

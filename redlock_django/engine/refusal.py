@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from redlock_django.engine.commands import Deployment
+from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.errors import NotAcquired, QuorumUnreachable, ResourceLocked
 from redlock_django.engine.quorum import NOT_ASKED, Ballot, Tally
 from redlock_django.engine.waiting import free_in

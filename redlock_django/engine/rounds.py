@@ -14,15 +14,8 @@ from collections.abc import Generator, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
-from redlock_django.engine.commands import (
-    Acquire,
-    Command,
-    Confirm,
-    Deployment,
-    Extend,
-    Heal,
-    Release,
-)
+from redlock_django.engine.commands import Acquire, Command, Confirm, Extend, Heal, Release
+from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.fencing import highest, stored_by_majority
 from redlock_django.engine.quorum import Ballot, Tally, Verdict
 from redlock_django.engine.refusal import refusal

@@ -14,7 +14,8 @@ from typing import Any, Literal
 
 from redis.exceptions import RedisError
 
-from redlock_django.engine.commands import Deployment, script
+from redlock_django.engine.commands import script
+from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.marker import Join
 from redlock_django.engine.statuses import MISMATCH
 from redlock_django.wire.address import Address

@@ -18,7 +18,8 @@ from redis.exceptions import AuthenticationError, RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.retry import Retry
 
-from redlock_django.engine.commands import COMMANDS, Deployment, script
+from redlock_django.engine.commands import COMMANDS, script
+from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.marker import Join, JoinReply
 from redlock_django.engine.printable import printable
 from redlock_django.engine.statuses import MISMATCH

@@ -27,7 +27,8 @@ from typing import Any
 
 import hiredis
 
-from redlock_django.engine.commands import Command, Deployment, Release, script
+from redlock_django.engine.commands import Command, Release, script
+from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.quorum import NOT_ASKED, failed, quorum
 from redlock_django.engine.rounds import Round
 from redlock_django.engine.statuses import NOT_READY

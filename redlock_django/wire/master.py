@@ -9,7 +9,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 
-from redlock_django.engine.commands import Deployment, Release
+from redlock_django.engine.commands import Release
+from redlock_django.engine.deployment import Deployment
 from redlock_django.wire.address import Address
 from redlock_django.wire.join import Joined, Trust, Unfit, join
 from redlock_django.wire.link import Link

@@ -15,7 +15,8 @@ from typing import Any, Self, TypeVar
 
 from redis.exceptions import RedisError
 
-from redlock_django.engine.commands import Deployment, script
+from redlock_django.engine.commands import script
+from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.health import Health
 from redlock_django.engine.queries import Answer as QueryAnswer
 from redlock_django.engine.queries import Query, ReadFacts, SendQuery

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable
 from itertools import count
 
-from redlock_django.engine.commands import Deployment
+from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.quorum import quorum
 from redlock_django.wire.link import wake_none
 

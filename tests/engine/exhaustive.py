@@ -26,7 +26,8 @@ from struct import Struct
 from typing import NamedTuple, TypeVar
 
 from redlock_django.backends.memory_master import MemoryMaster
-from redlock_django.engine.commands import Acquire, Command, Confirm, Deployment
+from redlock_django.engine.commands import Acquire, Command, Confirm
+from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.fencing import highest, stored_by_majority
 from redlock_django.engine.quorum import Tally, Verdict, Vote, failed, granted
 

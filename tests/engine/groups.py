@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from redlock_django.backends.base import BaseBackend, StoreSettings
 from redlock_django.backends.sharded import Asking, Part, ShardedBackend
 from redlock_django.engine import rounds
-from redlock_django.engine.commands import Deployment
+from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.errors import NotAcquired
 from redlock_django.engine.validity import Lease, LeaseState
 from redlock_django.wire.link import wake_none

@@ -9,7 +9,7 @@ from typing import Any
 
 from redlock_django.backends.memory_master import MemoryMaster
 from redlock_django.engine import rounds
-from redlock_django.engine.commands import Deployment
+from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.quorum import failed
 from redlock_django.engine.rounds import Pause, Protocol, Result, Round, Step
 from redlock_django.engine.validity import Lease

@@ -22,7 +22,8 @@ import pytest
 
 from redlock_django.backends.memory_master import MemoryMaster
 from redlock_django.engine import fencing, quorum, renewal, rounds, validity, waiting
-from redlock_django.engine.commands import Deployment, Heal, Release
+from redlock_django.engine.commands import Heal, Release
+from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.errors import RedlockError
 from redlock_django.engine.quorum import Tally
 from redlock_django.engine.validity import valid_until

@@ -20,7 +20,7 @@ from itertools import count
 from random import Random
 from statistics import median
 
-from redlock_django.engine.commands import Deployment
+from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.quorum import quorum
 from redlock_django.engine.rendezvous import chosen, identity
 from tests.engine.checker import Checker
@@ -219,7 +219,7 @@ class Simulation:
         return client
 
     def _settings(self, name: str) -> list[tuple[int, str]]:
-        """Return the shards, by index, in the order of a client's settings, with their labels there."""
+        """Return the shards, by index, in the order of a client's settings, and their labels."""
         many = len(self.groups)
         order = self.world.rng(f"settings {name}").sample(range(many), many)
         if many == 1:

@@ -12,13 +12,12 @@ from redlock_django.engine.commands import (
     Acquire,
     Command,
     Confirm,
-    Deployment,
     Extend,
     Heal,
     Release,
-    ms,
     script,
 )
+from redlock_django.engine.deployment import Deployment, ms
 from redlock_django.engine.quorum import Ballot
 from redlock_django.engine.statuses import (
     ABSENT,

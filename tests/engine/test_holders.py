@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from redlock_django.engine.commands import Deployment, Release
+from redlock_django.engine.commands import Release
+from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.holders import Holding, HoldingState, Sighting, holder_of, merge
 from redlock_django.engine.quorum import Ballot, Tally, Vote
 

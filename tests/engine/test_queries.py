@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from redlock_django.engine.commands import Deployment, Release, script
+from redlock_django.engine.commands import Release, script
+from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.marker import Join
 from redlock_django.engine.queries import (
     QUERIES,

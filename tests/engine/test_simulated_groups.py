@@ -132,7 +132,8 @@ SEEDED: dict[str, tuple[Any, Mutation, int, str]] = {
         11, "acquire what all wait for",
     ),
     "it asks after its wait is over": (
-        ShardedBackend._acquire, never("self.clock() >= asked + wait"), 11, "longer than it asked for",
+        ShardedBackend._acquire, never("self.clock() >= asked + wait"),
+        11, "longer than it asked for",
     ),
     "a late lease is held": (
         ShardedBackend._acquire, never("self.clock() >= whole.until"), 53, "a lease that is over",

@@ -12,7 +12,8 @@ from typing import Any
 
 from redlock_django.backends.memory_keyspace import Reply
 from redlock_django.backends.memory_master import MemoryMaster, encoded
-from redlock_django.engine.commands import Command, Deployment, Release
+from redlock_django.engine.commands import Command, Release
+from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.statuses import GRANTED, MARKED
 
 Memory = tuple[dict[str, tuple[bytes, float]], dict[str, dict[bytes, float]], dict[str, float]]

@@ -21,12 +21,12 @@ from redlock_django.engine.commands import (
     Acquire,
     Command,
     Confirm,
-    Deployment,
     Extend,
     Heal,
     Release,
     script,
 )
+from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.statuses import REFUSED, RESERVED
 from redlock_django.testing.masters import local_masters
 

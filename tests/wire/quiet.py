@@ -15,7 +15,8 @@ from unittest.mock import patch
 
 import hiredis
 
-from redlock_django.engine.commands import Acquire, Command, Deployment, Release, script
+from redlock_django.engine.commands import Acquire, Command, Release, script
+from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.quorum import Ballot, Tally, Verdict
 from redlock_django.engine.rounds import Round
 from redlock_django.engine.statuses import MISMATCH

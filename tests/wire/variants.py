@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from redlock_django.backends.redis import RedisBackend
 from redlock_django.backends.redlock import RedlockSettings
-from redlock_django.engine.commands import Deployment, script
+from redlock_django.engine.commands import script
+from redlock_django.engine.deployment import Deployment
 from redlock_django.wire.address import Address
 from redlock_django.wire.join import join_arguments
 from tests.waiting import until

@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from redlock_django.backends.redlock import redlock_settings
 from redlock_django.conf.settings import load
-from redlock_django.engine.commands import Deployment, ms
+from redlock_django.engine.deployment import Deployment, ms
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.wire.declare import Standing, close, declare, drained, read_standing
 from redlock_django.wire.join import Unfit

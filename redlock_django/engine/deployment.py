@@ -1,0 +1,77 @@
+"""What all clients of the same masters share: the masters, their numbers, the names of keys."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """The names of the masters, and the numbers that every client of them must share.
+
+    `max_ttl`, `max_clock_skew`, `restart_delay` and `fence_ttl` are in seconds. If a lock service
+    has several sets of masters, `label` names this one in messages ("group 2"), and `suffix` is
+    appended to the fingerprint, so that clients with other sets notice.
+    """
+
+    names: tuple[str, ...]
+    prefix: str = "redlock"
+    max_ttl: float = 60.0
+    max_clock_skew: float = 0.5
+    restart_delay: float = 63.75
+    fence_ttl: float = 600.0
+    label: str = ""
+    suffix: str = ""
+
+    @property
+    def masters(self) -> int:
+        """N: the number of configured masters, up or down."""
+        return len(self.names)
+
+    @property
+    def skew(self) -> int:
+        """`max_clock_skew` in µs."""
+        return round(self.max_clock_skew * 1_000_000)
+
+    @property
+    def fingerprint(self) -> str:
+        """The numbers as one string, stored in every marker so that a mismatch is noticed."""
+        return (
+            f"n={self.masters},ttl={ms(self.max_ttl)},skew={ms(self.max_clock_skew)},"
+            f"delay={ms(self.restart_delay)}{self.suffix}"
+        )
+
+    @property
+    def marker(self) -> str:
+        """The key of the marker, which holds the time from which a master is trusted."""
+        return f"{self.prefix}:master"
+
+    @property
+    def held(self) -> str:
+        """The key of the index: a sorted set of the resources held on a master, by expiry in ms."""
+        return f"{self.prefix}:held"
+
+    def lock(self, resource: str) -> str:
+        """Return the key of a lock."""
+        return f"{self.prefix}:lock:{resource}"
+
+    def fence(self, resource: str) -> str:
+        """Return the key of a resource's fence counter."""
+        return f"{self.prefix}:fence:{resource}"
+
+    def queue(self, resource: str) -> str:
+        """Return the key of a resource's queue: a sorted set of its waiters, by ticket."""
+        return f"{self.prefix}:queue:{resource}"
+
+    def wake(self, process: str) -> str:
+        """Return the channel on which masters call the waiters of a process."""
+        return f"{self.prefix}:wake:{process}"
+
+    def tomb(self, token: str) -> str:
+        """Return the key of a tombstone, which keeps a released token from being set again."""
+        return f"{self.prefix}:tomb:{token}"
+
+
+def ms(seconds: float) -> int:
+    """Return seconds as whole milliseconds."""
+    return round(seconds * 1000)
