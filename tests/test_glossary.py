@@ -1,0 +1,64 @@
+"""docs/explanation/glossary.md: its terms are in alphabetical order, and its symbols exist."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from redlock_django.backends.redlock import RedlockSettings
+from redlock_django.conf.settings import DEFAULTS
+from tests.test_documents import ROOT
+
+TERMS, REPLACEMENTS = (
+    (ROOT / "docs/explanation/glossary.md").read_text().split("## Not this word, but that")
+)
+NAMES = sorted(set(re.findall(r"`([A-Za-z_]+(?:\.[A-Za-z_]+)?)`", TERMS)))
+OTHERS = {"REDLOCK", "default", "engine", "held", "holder", "redlock_django", "settings.REDLOCK",
+          "using", "wait"}  # fmt: skip
+SETTINGS = {*DEFAULTS, *RedlockSettings.DEFAULTS}
+
+
+def _names(tree: ast.AST, prefix: str) -> Iterator[str]:
+    """Yield the names that a module or class defines, each alone and as `prefix.name`."""
+    for node in ast.iter_child_nodes(tree):
+        defined: list[str] = []
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            defined = [node.name]
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            defined = [target.id for target in targets if isinstance(target, ast.Name)]
+        for name in defined:
+            yield name
+            yield f"{prefix}.{name}"
+        if isinstance(node, ast.ClassDef):
+            yield from _names(node, node.name)
+
+
+PACKAGE = {
+    name
+    for path in (ROOT / "redlock_django").rglob("*.py")
+    for name in _names(ast.parse(path.read_text()), path.stem)
+} | {path.name for path in (ROOT / "redlock_django/engine/lua").glob("*.lua")}
+# The methods that `Lock` inherits.
+INHERITED = {"Lock.fence": "LockState.fence", "Lock.fences": "LockState.fences",
+             "Lock.remaining": "LockState.remaining",
+             "Lock.fingerprint": "LockState.fingerprint"}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_symbol_exists(name: str) -> None:
+    assert name in OTHERS | SETTINGS or INHERITED.get(name, name) in PACKAGE
+
+
+def test_terms_are_in_alphabetical_order() -> None:
+    terms = [term.lower() for term in re.findall(r"^\*\*([^*,.]+)", TERMS, re.MULTILINE)]
+    assert len(terms) > 60
+    assert terms == sorted(terms)
+
+
+def test_no_replacement_is_named_twice() -> None:
+    words = re.findall(r"^\| ([^|]+) \| [^|]+ \|", REPLACEMENTS, re.MULTILINE)
+    assert len(words) == len(set(words))
