@@ -1,1 +1,1 @@
-"""redlock_django beside its peers and beside the bare wire; see README.md."""
+"""Benchmarks of redlock_django, other lock libraries and bare sockets; see README.md."""

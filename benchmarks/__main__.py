@@ -1,4 +1,4 @@
-"""`uv run python -m benchmarks`: the project beside its peers, in one run."""
+"""`uv run python -m benchmarks`: measure the project and its peers in one run."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from redlock_django.testing.processes import ProcessGroup
 
 
 def main() -> int:
-    """Run what was asked for and write the report; 1 if a lock did not exclude or a job failed."""
+    """Run the chosen workloads and write the report; return 1 if a lock or a job failed."""
     asked = arguments().parse_args()
     if asked.report:
         write(Results.load(asked.report), asked.out)
         return 0
     if asked.quick:
         asked.rounds, asked.seconds = 1, 0.1
-        # It only shows that all of it runs, also where others keep the masters waiting.
+        # A quick run only shows that everything works, also on a busy machine.
         os.environ[PATIENCE] = "1.0"
     results = Results(machine.describe())
     results.about["rounds"], results.about["seconds for each job"] = asked.rounds, asked.seconds
     began = time.monotonic()
     round_trip = asked.rtt_ms / 1000 if "rtt" in (asked.settings or ["rtt"]) else 0.0
-    # Everything else works on the first five.
+    # All other workloads use the first five masters.
     most = {"growth": max(growth.NUMBERS), "groups": groups.SIZE * max(groups.COUNTS)}
     needed = max(most.get(name, 5) for name in asked.workloads)
     with (
@@ -66,7 +66,7 @@ def main() -> int:
 
 
 def peer_versions(names: set[str]) -> dict[str, str]:
-    """The versions of the libraries that took part."""
+    """Return the versions of the libraries that were measured."""
     used = {CONTENDERS[name].environment for name in names & {*CONTENDERS}} - {"project"}
     found: dict[str, str] = {}
     for environment in sorted(used):
@@ -75,55 +75,58 @@ def peer_versions(names: set[str]) -> dict[str, str]:
 
 
 def arguments() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     others = [name for name, contender in CONTENDERS.items() if not contender.ours]
     parser = argparse.ArgumentParser(
         "python -m benchmarks",
-        description="Measure redlock_django beside its peers and beside the bare wire.",
-        epilog="Without --pin, --rtt or --free every workload runs in the settings that its "
-        "targets are judged in. See benchmarks/README.md.",
+        description="Measure redlock_django, its peers and bare sockets.",
+        epilog="Without --pin, --rtt or --free, every workload runs in the settings of its "
+        "targets. See benchmarks/README.md.",
     )
     parser.add_argument(
         "--workloads",
         type=_some_of({*WORKLOADS}),
         default=list(WORKLOADS),
         metavar="A,B",
-        help=f"which of: {', '.join(WORKLOADS)} (default: all)",
+        help=f"a selection of: {', '.join(WORKLOADS)} (default: all)",
     )
     parser.add_argument(
         "--peers",
         type=lambda text: frozenset(_some_of({*others})(text)),
         metavar="A,B",
-        help=f"beside whom, of: {', '.join(others)} (default: all)",
+        help=f"a selection of: {', '.join(others)} (default: all)",
     )
-    parser.add_argument("--rounds", type=int, default=5, help="how often (default: 5)")
-    parser.add_argument(
-        "--seconds", type=float, default=1.0, help="how long each job is measured (default: 1)"
-    )
+    parser.add_argument("--rounds", type=int, default=5, help="number of rounds (default: 5)")
+    parser.add_argument("--seconds", type=float, default=1.0, help="seconds per job (default: 1)")
     settings = parser.add_argument_group("settings")
     for setting, text in (
-        ("pin", "masters on one processor, the client on another one"),
-        ("rtt", "through a proxy that holds every reply"),
-        ("free", "as it comes"),
+        ("pin", "masters on one processor, the client on another"),
+        ("rtt", "through a proxy that delays every reply"),
+        ("free", "scheduled by the kernel"),
     ):
         settings.add_argument(
             f"--{setting}", dest="settings", action="append_const", const=setting, help=text
         )
     settings.add_argument(
-        "--rtt-ms", type=float, default=1.0, help="for how many ms it holds it (default: 1)"
+        "--rtt-ms", type=float, default=1.0, help="delay of the proxy in ms (default: 1)"
     )
     parser.add_argument(
-        "--quick", action="store_true", help="one round of a tenth of a second: does it run?"
+        "--quick",
+        action="store_true",
+        help="one round of 0.1 s, to see whether everything runs",
     )
     parser.add_argument(
         "--out",
         type=Path,
         default=Path(__file__).parent / ".results",
         metavar="FOLDER",
-        help="where benchmarks.json, .md and .svg go (default: benchmarks/.results)",
+        help="folder of benchmarks.json, .md and .svg (default: benchmarks/.results)",
     )
     parser.add_argument(
-        "--report", type=Path, metavar="JSON", help="measure nothing, only report on this file"
+        "--report",
+        type=Path,
+        metavar="JSON",
+        help="only write the report of this file",
     )
     return parser
 
@@ -133,7 +136,7 @@ def _some_of(known: set[str]) -> Callable[[str], list[str]]:
         asked = [part.strip() for part in text.split(",") if part.strip()]
         if unknown := set(asked) - known:
             raise argparse.ArgumentTypeError(
-                f"{', '.join(sorted(unknown))}: not among {', '.join(sorted(known))}"
+                f"{', '.join(sorted(unknown))}: not one of {', '.join(sorted(known))}"
             )
         return asked
 

@@ -1,4 +1,4 @@
-"""Starts workers and lets them do their jobs, one contender after the other, round by round."""
+"""Start workers and give them jobs, one contender after the other, round by round."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from benchmarks.results import Results, Row
 from redlock_django.testing.processes import ProcessGroup
 
 PATIENCE = 30.0
-"""Seconds beyond what a job should take after which a worker is given up."""
+"""Seconds beyond the length of a job after which a worker counts as failed."""
 
 ROOT = Path(__file__).resolve().parent.parent
 
 
 class WorkerFailed(Exception):
-    """A worker gave an error, or no answer."""
+    """A worker returned an error or did not answer."""
 
 
 class Worker:
-    """A contender in a process of its own."""
+    """A contender in a separate process."""
 
     def __init__(self, process: subprocess.Popen[bytes], name: str, log: Path) -> None:
         self._process, self._name, self._log = process, name, log
 
     def ask(self, **job: Any) -> None:
-        """Send a job and do not wait for it."""
+        """Send a job without waiting for its result."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(job).encode() + b"\n")
         self._process.stdin.flush()
 
     def answer(self, within: float) -> dict[str, Any]:
-        """The answer to the oldest job, which must come `within` seconds; else WorkerFailed."""
+        """Return the result of the oldest job; raise WorkerFailed if it is late."""
         out = self._process.stdout
         assert out is not None
         ready, _, _ = select.select([out], [], [], within + PATIENCE)
@@ -49,7 +49,7 @@ class Worker:
         if not line:
             self._process.kill()
             last = self._log.read_text(errors="replace").strip().splitlines()[-3:]
-            word = " / ".join(last) or "without a word"
+            word = " / ".join(last) or "no output"
             raise WorkerFailed(f"{self._name} {'ended' if ready else 'never answered'}: {word}")
         said: dict[str, Any] = json.loads(line)
         if "error" in said:
@@ -57,14 +57,14 @@ class Worker:
         return said
 
     def do(self, *, seconds: float, **job: Any) -> dict[str, Any]:
-        """Have a job done that takes `seconds`."""
+        """Run a job of `seconds` and return its result."""
         self.ask(seconds=seconds, **job)
         return self.answer(seconds)
 
 
 @dataclass
 class Plan:
-    """What was asked for on the command line, and where the results go."""
+    """The options of the command line, and the results."""
 
     masters: Masters
     results: Results
@@ -78,7 +78,7 @@ class Plan:
     _numbers: Iterator[int] = field(default_factory=count)
 
     def contenders(self, names: Sequence[str]) -> list[str]:
-        """Those of `names` that are wanted and can run here."""
+        """Return the contenders of `names` that are selected and can run on this machine."""
         able = []
         for name in names:
             if name in self.left_out:
@@ -96,14 +96,14 @@ class Plan:
         return able
 
     def in_settings(self, *usual: str) -> Sequence[str]:
-        """The settings that were asked for, else those in which the work is judged."""
+        """Return the settings of the command line, else the usual ones of the workload."""
         return self.settings or usual
 
     @contextlib.contextmanager
     def worker(
         self, name: str, setting: str, *, n: int = 5, first: bool = True, **options: Any
     ) -> Iterator[Worker]:
-        """A contender ready for jobs on the first n masters; the first one finds them empty."""
+        """Yield a worker of a contender on the first n masters, which `first` empties."""
         contender = CONTENDERS[name]
         log = self.processes.directory / f"worker-{next(self._numbers)}.log"
         if first:
@@ -119,9 +119,7 @@ class Plan:
         worker = Worker(process, name, log)
         try:
             places = self.masters.places(setting, n)
-            worker.ask(
-                home=contender.home, colour=contender.colour, masters=places, options=options
-            )
+            worker.ask(home=contender.home, api=contender.api, masters=places, options=options)
             worker.answer(PATIENCE)
             yield worker
         finally:
@@ -142,9 +140,9 @@ class Plan:
     ) -> None:
         """Measure groups of (setting, case, contenders) round by round.
 
-        The contenders of a group follow each other, and another one begins in each round: so
-        a ratio within a round compares neighbours, and nobody is always the first. With
-        `parts`, one measurement gives the figures of several cases or contenders, by name.
+        The contenders of a group run one after the other, and each round begins with another
+        contender, so that a ratio within a round compares neighbours. With `parts`, one
+        measurement returns the figures of several cases or contenders, by name.
         """
         for number in range(self.rounds):
             for setting, case, names in groups:

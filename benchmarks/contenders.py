@@ -1,4 +1,4 @@
-"""Who takes part: the project, the floors, the peers; and where each of them lives."""
+"""The contenders: the project, the floors and the peers, with the environment of each."""
 
 from __future__ import annotations
 
@@ -8,27 +8,26 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Contender:
-    """One of those that are measured.
+    """One library or program that is measured.
 
-    `home` is where its five words are (`worker/contender.py`); `environment` the one of
-    `environments.py` that holds its library; `patience` whether it can be told to wait for
-    at most so long for a master.
+    `home` is the class with its methods (`worker/contender.py`), `environment` the one of
+    `environments.py` with its library, `patience` whether its timeout for a master can be set.
     """
 
     name: str
     about: str
     home: str
     environment: Literal["project", "python", "python39", "node"] = "python"
-    colour: Literal["sync", "async"] = "sync"
+    api: Literal["sync", "async"] = "sync"
     patience: bool = False
 
     @property
     def ours(self) -> bool:
-        """Whether it is the project itself, which is in every ratio."""
+        """Whether it is the project itself, which is part of every ratio."""
         return self.home.startswith(("benchmarks.peers.ours", "benchmarks.site"))
 
 
-_EVERYBODY = (
+_ALL = (
     Contender("ours", "redlock_django", "benchmarks.peers.ours:Threads", "project"),
     Contender(
         "ours async",
@@ -45,7 +44,7 @@ _EVERYBODY = (
     ),
     Contender(
         "floor SET",
-        "the same with SET NX PX and compare-and-delete: no fence, index, holder or trust",
+        "like floor, with SET NX PX and compare-and-delete: no fence, index, holder or trust",
         "benchmarks.floors.blocking:PlainSet",
         "project",
     ),
@@ -72,7 +71,7 @@ _EVERYBODY = (
         "pottery async",
         "Redlock on redis-py's asyncio",
         "benchmarks.peers.pottery:Tasks",
-        colour="async",
+        api="async",
         patience=True,
     ),
     Contender(
@@ -95,7 +94,7 @@ _EVERYBODY = (
         "redis-py async",
         "its asyncio Lock, on ONE master",
         "benchmarks.peers.redis_py:Tasks",
-        colour="async",
+        api="async",
     ),
     Contender(
         "python-redis-lock",
@@ -112,4 +111,4 @@ _EVERYBODY = (
     ),
 )
 
-CONTENDERS = {contender.name: contender for contender in _EVERYBODY}
+CONTENDERS = {contender.name: contender for contender in _ALL}

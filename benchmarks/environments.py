@@ -1,6 +1,6 @@
-"""Where the peers live: environments of their own in `.peers/`, made when first needed.
+"""The environments of the peers in `.peers/`, created at first use.
 
-Never in the project's environment, so that nothing of theirs can be what the project uses.
+Peers are never installed into the project's environment, so that the project cannot use them.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ NODE = ["redlock@5.0.0-beta.2", "ioredis@5"]
 
 
 class Missing(Exception):
-    """An environment cannot be made here; the text says why."""
+    """An environment cannot be created on this machine; the message says why."""
 
 
 @cache
 def program(environment: str) -> list[str]:
-    """The words that start a worker in an environment. Raises `Missing`."""
+    """Return the command that starts a worker in an environment. Raises `Missing`."""
     if environment == "project":
         return [sys.executable, "-m", "benchmarks.worker"]
     if environment == "python":
@@ -38,7 +38,7 @@ def program(environment: str) -> list[str]:
 
 @cache
 def versions(environment: str) -> dict[str, str]:
-    """The versions of what was asked for in an environment that was made."""
+    """Return the versions of the requested packages in an existing environment."""
     if environment == "node":
         folder = HOME / "node" / "node_modules"
         names = ["redlock", "ioredis"]
@@ -61,11 +61,11 @@ def _python(name: str, interpreter: str, packages: list[str]) -> str:
 
 
 def _old_python() -> str:
-    """An interpreter that aioredis 1 runs on: it needs asyncio as it was before 3.10."""
+    """Return an interpreter for aioredis 1, which needs the asyncio of Python 3.9."""
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv")) / "versions"
     for found in sorted(pyenv.glob("3.9.*/bin/python")):
         return str(found)
-    return "3.9"  # uv looks for one, or fetches one
+    return "3.9"  # uv finds or downloads it
 
 
 def _node() -> Path:
@@ -76,7 +76,7 @@ def _node() -> Path:
         (folder / "package.json").write_text('{"private": true}\n')
         _run([_tool("npm", "npm"), "install", "--silent", "--prefix", str(folder), *NODE])
         (folder / "made").write_text("\n".join(NODE) + "\n")
-    # Beside its modules, where Node looks for them.
+    # Node looks for modules next to the program.
     shutil.copy(Path(__file__).parent / "peers" / "node_redlock.mjs", folder)
     return folder
 
@@ -94,6 +94,6 @@ def _tool(name: str, title: str) -> str:
 def _run(words: list[str]) -> str:
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
-        last = (done.stderr.strip() or done.stdout.strip() or "no word").splitlines()[-1]
+        last = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
         raise Missing(f"{' '.join(words[:3])} failed: {last.strip()}")
     return done.stdout

@@ -1,4 +1,4 @@
-"""What machine it was: a figure without its machine says nothing."""
+"""A description of the machine, without which figures mean nothing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import redis
 
 
 def describe() -> dict[str, Any]:
-    """Cores, kernel, versions, date and load, in plain words."""
+    """Return cores, kernel, versions, date and load."""
     return {
         "date": time.strftime("%Y-%m-%d %H:%M %Z"),
         "processor": _processor(),
@@ -30,7 +30,7 @@ def describe() -> dict[str, Any]:
 
 
 def load() -> str:
-    """The load averages of 1, 5 and 15 minutes."""
+    """Return the load averages of 1, 5 and 15 minutes."""
     return " ".join(f"{each:.2f}" for each in os.getloadavg())
 
 

@@ -1,4 +1,4 @@
-"""The masters of a benchmark: real servers, pinned or not, near or a round trip away."""
+"""The masters of a benchmark: real servers, pinned or not, with or without a round trip."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from redlock_django.testing import LocalMaster, local_masters
 
 CPUS = sorted(os.sched_getaffinity(0))
 CLIENT_CPU, SERVERS_CPU = CPUS[0], CPUS[-1]
-"""Where clients and masters run when pinned."""
+"""The processors of clients and masters when pinned."""
 
 
 class Masters:
-    """N servers, and how a worker reaches them in each setting; made by `started`."""
+    """N servers with their addresses in each setting; created by `started`."""
 
     def __init__(self, masters: list[LocalMaster], far: list[int], proxy: str) -> None:
         self.every = masters
@@ -25,12 +25,12 @@ class Masters:
         self._far = far
 
     def places(self, setting: str, n: int) -> list[tuple[str, int]]:
-        """Where the first n of them are, in a setting ("free", "pin" or "rtt")."""
+        """Return the addresses of the first n masters in a setting ("free", "pin" or "rtt")."""
         ports = self._far if setting == "rtt" else [master.port for master in self.every]
         return [("127.0.0.1", port) for port in ports[:n]]
 
     def empty(self, setting: str) -> None:
-        """Forget everything, and run where the setting wants it."""
+        """Empty all masters and pin them as the setting requires."""
         cpus = {SERVERS_CPU} if setting == "pin" else set(CPUS)
         for master in self.every:
             for thread in Path(f"/proc/{master.process.pid}/task").iterdir():
@@ -39,7 +39,7 @@ class Masters:
                 client.flushall()
 
     def info(self, section: str, word: str) -> float:
-        """A number of INFO, of all masters together."""
+        """Return the sum of a number in INFO over all masters."""
         total = 0.0
         for master in self.every:
             with master.client() as client:
@@ -49,7 +49,7 @@ class Masters:
 
     @property
     def version(self) -> str:
-        """What the servers are."""
+        """The name and version of the servers."""
         with self.every[0].client() as client:
             said: Any = client.info("server")
         name = "Valkey" if "valkey_version" in said else "Redis"
@@ -58,7 +58,7 @@ class Masters:
 
 @contextlib.contextmanager
 def started(n: int, rtt: float) -> Iterator[Masters]:
-    """Start n masters, and a proxy that holds their replies for `rtt` seconds; 0: no proxy."""
+    """Start n masters, and a proxy that delays replies by `rtt` seconds (0: no proxy)."""
     with local_masters(n) as masters, contextlib.ExitStack() as stack:
         far: list[int] = []
         proxy = ""
@@ -70,7 +70,7 @@ def started(n: int, rtt: float) -> Iterator[Masters]:
 
 @contextlib.contextmanager
 def client_cpu(setting: str) -> Iterator[None]:
-    """What is started meanwhile runs where the setting wants clients."""
+    """Pin processes that are started in this block as the setting requires for clients."""
     if setting == "pin":
         os.sched_setaffinity(0, {CLIENT_CPU})
     try:

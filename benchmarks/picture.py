@@ -1,4 +1,4 @@
-"""The figures that matter most, as one SVG of a few small charts."""
+"""The main figures as one SVG with small charts."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from benchmarks.contenders import CONTENDERS
 from benchmarks.results import Results, Where
 
 WIDTH, HEIGHT, EDGE = 440, 280, 16
-COLOURS = ("#0b6e4f", "#8a8f98", "#c5832b", "#3a6ea5", "#9a4c95", "#b5483d", "#5b8c85", "#6d5b4b")
+COLORS = ("#0b6e4f", "#8a8f98", "#c5832b", "#3a6ea5", "#9a4c95", "#b5483d", "#5b8c85", "#6d5b4b")
 OURS = ("ours", "ours async")
 
 Line = tuple[str, list[tuple[float, float]]]
 
 
 def draw(results: Results) -> str:
-    """The whole picture; charts of which nothing is known are left out."""
+    """Return the SVG; charts without data are left out."""
     charts = [
         chart
         for chart in (
@@ -59,7 +59,7 @@ def _series(results: Results, workload: str, setting: str, figure: str) -> list[
 
 
 def _bars(results: Results, setting: str) -> str:
-    """p50 of a pair by the floor's, one bar for each contender."""
+    """Return the chart of p50 of a pair divided by the floor's, one bar per contender."""
     bars = []
     for name in results.names("contender", workload="pairs", setting=setting):
         where = Where("pairs", setting, "one", name)
@@ -70,24 +70,24 @@ def _bars(results: Results, setting: str) -> str:
         return ""
     bars.sort()
     left, step = 120, (HEIGHT - 40) / len(bars)
-    # Beyond that a bar only says "far": the number beside it says how far.
+    # Longer bars are cut; the number next to the bar is exact.
     room, most = WIDTH - left - 50, min(bars[-1][0], 6.0)
     one = left + room / most
     drawn = [f'<path d="M{one:.1f} 26V{HEIGHT - 8}" stroke="#222" stroke-dasharray="3 3"/>']
     for place, (value, name) in enumerate(bars):
         top, length = 30 + place * step, min(value, most) / most * room
-        colour = COLOURS[0] if name in OURS else COLOURS[1]
+        color = COLORS[0] if name in OURS else COLORS[1]
         drawn.append(
             f'<text x="{left - 6}" y="{top + step * 0.6:.1f}" text-anchor="end">{escape(name)}'
             f'</text><rect x="{left}" y="{top + 2:.1f}" width="{length:.1f}" '
-            f'height="{step - 5:.1f}" fill="{colour}"/>'
+            f'height="{step - 5:.1f}" fill="{color}"/>'
             f'<text x="{left + length + 5:.1f}" y="{top + step * 0.6:.1f}">{value:.2f} ×</text>'
         )
-    return _title(f"A pair, p50 by the bare wire's ({setting})") + "".join(drawn)
+    return _title(f"p50 of a pair, divided by that of bare sockets ({setting})") + "".join(drawn)
 
 
 def _lines(title: str, lines: Sequence[Line], *, log: bool = True) -> str:
-    """A line for each contender; both axes logarithmic, or neither."""
+    """Return a chart with a line per contender; both axes are logarithmic, or none."""
     if not lines:
         return ""
     scale = math.log10 if log else float
@@ -119,28 +119,28 @@ def _lines(title: str, lines: Sequence[Line], *, log: bool = True) -> str:
     labels = _apart(ends, bottom)
     for name, points in lines:
         ours = name in OURS
-        colour = _colour(name)
+        color = _color(name)
         spots = [at(x, y) for x, y in points]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in spots)
         drawn.append(
-            f'<polyline points="{path}" fill="none" stroke="{colour}" '
+            f'<polyline points="{path}" fill="none" stroke="{color}" '
             f'stroke-width="{2.5 if ours else 1.3}"/>'
         )
-        drawn += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.2" fill="{colour}"/>' for x, y in spots]
+        drawn += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.2" fill="{color}"/>' for x, y in spots]
         drawn.append(
-            f'<text x="{right + 8}" y="{labels[name]:.1f}" fill="{colour}">{escape(name)}</text>'
+            f'<text x="{right + 8}" y="{labels[name]:.1f}" fill="{color}">{escape(name)}</text>'
         )
     return _title(title) + "".join(drawn)
 
 
-def _colour(name: str) -> str:
-    """One colour for a contender in all charts, and the same one for both of ours."""
+def _color(name: str) -> str:
+    """Return the color of a contender, the same in all charts and for both APIs of the project."""
     others = [other for other in CONTENDERS if other not in OURS]
-    return COLOURS[0] if name in OURS else COLOURS[1 + others.index(name) % (len(COLOURS) - 1)]
+    return COLORS[0] if name in OURS else COLORS[1 + others.index(name) % (len(COLORS) - 1)]
 
 
 def _apart(heights: dict[str, float], bottom: float) -> dict[str, float]:
-    """The labels' heights, moved until none covers another one, upwards from the bottom."""
+    """Return the heights of the labels, moved up until none overlaps another."""
     placed: dict[str, float] = {}
     lowest = bottom + 13.0
     for name in sorted(heights, key=lambda each: -heights[each]):

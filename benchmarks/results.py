@@ -1,4 +1,4 @@
-"""What was measured: one row for each contender, case and round, and ratios within a round."""
+"""The results: a row per contender, case and round, and ratios within a round."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any, Self
 
 @dataclass(frozen=True)
 class Row:
-    """The figures of one job. `case` is what the workload varies: a number of threads, say."""
+    """The figures of one job. `case` is what the workload varies, such as the number of threads."""
 
     workload: str
     setting: str
@@ -24,7 +24,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Where:
-    """Whose figure in which case."""
+    """A contender in a case."""
 
     workload: str
     setting: str
@@ -34,14 +34,14 @@ class Where:
 
 @dataclass
 class Results:
-    """All rows of a run, what machine it was, and what went wrong."""
+    """All rows of a run, the machine, and the problems that occurred."""
 
     about: dict[str, Any] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
     troubles: list[str] = field(default_factory=list)
 
     def add(self, row: Row) -> None:
-        """Take a row; a lock that let two in is a trouble, and so are pairs that failed."""
+        """Add a row; overlapping holders and failed pairs are recorded as problems."""
         self.rows.append(row)
         if failed := row.figures.get("failed"):
             self.troubles.append(
@@ -55,13 +55,13 @@ class Results:
             )
 
     def find(self, **wanted: str) -> Iterator[Row]:
-        """The rows with these values."""
+        """Yield the rows with these values."""
         for row in self.rows:
             if all(getattr(row, name) == value for name, value in wanted.items()):
                 yield row
 
     def values(self, where: Where, figure: str) -> dict[int, float]:
-        """A figure by round."""
+        """Return a figure by round."""
         found = self.find(
             workload=where.workload,
             setting=where.setting,
@@ -71,27 +71,27 @@ class Results:
         return {row.round: row.figures[figure] for row in found if figure in row.figures}
 
     def median(self, where: Where, figure: str) -> float | None:
-        """The median over the rounds; None where it was not measured."""
+        """Return the median over the rounds; None if it was not measured."""
         values = self.values(where, figure)
         return median(values.values()) if values else None
 
     def ratios(self, ours: Where, theirs: Where, figure: str) -> list[float]:
-        """Ours by theirs, within each round that measured both."""
+        """Return the quotient of two contenders within each round that measured both."""
         mine, other = self.values(ours, figure), self.values(theirs, figure)
         return [mine[number] / other[number] for number in mine if other.get(number)]
 
     def names(self, attribute: str, **wanted: str) -> list[str]:
-        """The different values of a column, in the order of their first row."""
+        """Return the distinct values of a column, in the order of their first row."""
         return list(dict.fromkeys(getattr(row, attribute) for row in self.find(**wanted)))
 
     def save(self, path: Path) -> None:
-        """Write all of it as JSON."""
+        """Write everything as JSON."""
         rows = ",\n".join(json.dumps(asdict(row)) for row in self.rows)
         head = json.dumps({"about": self.about, "troubles": self.troubles}, indent=1)[:-2]
         path.write_text(f'{head},\n "rows": [\n{rows}\n]}}\n')
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read what `save` wrote."""
+        """Read a file that `save` has written."""
         said = json.loads(path.read_text())
         return cls(said["about"], [Row(**row) for row in said["rows"]], said["troubles"])

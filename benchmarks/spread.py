@@ -1,4 +1,4 @@
-"""`uv run python -m benchmarks.spread`: how evenly groups of masters share a million resources.
+"""`uv run python -m benchmarks.spread`: how evenly a million resources are distributed.
 
 Nothing is asked but the hash, so the figures are the same on every machine; only the time of
 one choice is not.
@@ -16,13 +16,13 @@ RESOURCES = 1_000_000
 
 
 def main() -> None:
-    """Print the table, for as many resources as the first argument says."""
+    """Print the table; the first argument is the number of resources."""
     many = int(sys.argv[1]) if len(sys.argv) > 1 else RESOURCES
     print("\n".join(table(many)))
 
 
 def table(many: int) -> Iterator[str]:
-    """The shares of 2, 4 and 8 groups, and what moves when one more comes."""
+    """Yield the shares of 2, 4 and 8 groups, and the part that moves when one is added."""
     yield "| Groups | smallest share | largest share | moved by one more | ideally | µs a choice |"
     yield "|---|---|---|---|---|---|"
     for count in (2, 4, 8):

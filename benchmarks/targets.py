@@ -1,4 +1,4 @@
-"""What is to be reached, and whether it was: every line a figure of one run."""
+"""The targets, and whether a run has met them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ Values = Callable[[Results], list[float]]
 
 @dataclass(frozen=True)
 class Target:
-    """One bar: `bound` in `unit`, to stay below (`most`) or to reach.
+    """One target: an upper (`most`) or lower limit `bound` in `unit`.
 
-    `values` gives the figure of every round; their median counts. `profile` names the case of
-    the workload `profiles`, if there is one, that says where the time goes if the bar is missed,
-    and what is said of it in `WOULD`.
+    `values` returns the figure of every round; their median counts. `profile` is the case of the
+    workload `profiles` that shows where the time goes if the target is missed, and its key in
+    `WOULD`.
     """
 
     work: str
@@ -29,31 +29,31 @@ class Target:
     profile: str = ""
 
     def measured(self, results: Results) -> float | None:
-        """The median over the rounds; None where it was not measured."""
+        """Return the median over the rounds; None if it was not measured."""
         values = self.values(results)
         return median(values) if values else None
 
     def met(self, value: float) -> bool:
-        """Whether a value is good enough."""
+        """Return whether a value meets the target."""
         return value <= self.bound if self.most else value >= self.bound
 
 
 def ratio(ours: Where, theirs: Where, figure: str) -> Values:
-    """Ours by theirs within each round."""
+    """Return the quotient of two contenders within each round."""
     return lambda results: results.ratios(ours, theirs, figure)
 
 
 def beside(
     workload: str, setting: str, case: str, mine: str, other: str, figure: str = "p50_us"
 ) -> Values:
-    """One contender by another one at the same work."""
+    """Return the quotient of two contenders in the same case."""
     return ratio(
         Where(workload, setting, case, mine), Where(workload, setting, case, other), figure
     )
 
 
 def own(workload: str, setting: str, case: str, mine: str, figure: str) -> Values:
-    """A figure as it is."""
+    """Return a figure itself."""
     where = Where(workload, setting, case, mine)
     return lambda results: list(results.values(where, figure).values())
 
@@ -88,7 +88,7 @@ WOULD = {
 
 
 def slope(mine: str, other: str) -> Values:
-    """µs for each further master, 1 to 9, by the other's."""
+    """Return the cost of a further master (1 to 9), divided by that of another contender."""
 
     def rise(results: Results, name: str) -> dict[int, float]:
         one = results.values(Where("growth", "pin", "1", name), "p50_us")
@@ -103,7 +103,7 @@ def slope(mine: str, other: str) -> Values:
 
 
 def worst(parts: Sequence[Values], *, most: bool = True) -> Values:
-    """The worst of several medians: all of them have to be good."""
+    """Return the worst of several medians, because all of them must meet the target."""
 
     def values(results: Results) -> list[float]:
         medians = [median(each) for part in parts if (each := part(results))]

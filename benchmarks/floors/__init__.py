@@ -1,1 +1,1 @@
-"""The floors: what the wire itself costs, without a lock library."""
+"""The floors: the cost of sockets alone, without a lock library."""

@@ -1,6 +1,6 @@
-"""Raw blocking sockets, bytes packed beforehand: N sends, then N reads, and nothing else.
+"""Raw blocking sockets with prepared bytes: N sends, then N reads, and nothing else.
 
-No timeout, no error handling, no early return at a majority. A connection set for each thread.
+No timeout, no error handling, no early return at a majority. Each thread has its own connections.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FREE = b"if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS
 
 
 def connect(masters: list[Any]) -> list[socket.socket]:
-    """A connection to each master."""
+    """The connections to all masters."""
     made = [socket.create_connection(place) for place in masters]
     for connected in made:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -26,7 +26,7 @@ def connect(masters: list[Any]) -> list[socket.socket]:
 
 
 class SameBytes:
-    """Sends what redlock_django sends (see `tape`), five times, and reads five answers."""
+    """Sends the bytes of redlock_django (see `tape`) to every master and reads the answers."""
 
     masters_used = None
 

@@ -46,7 +46,7 @@ class _Round:
 
 
 class SameBytes:
-    """For coroutines."""
+    """The async API."""
 
     masters_used = None
 

@@ -1,4 +1,4 @@
-"""What redlock_django sends to each master, recorded on the wire, to be played back bare.
+"""Recordings of the bytes that redlock_django sends to each master, for playback.
 
 `python -m benchmarks.floors.tape HOST:PORT...` takes and gives back a lock through taps that
 stand before the masters, and prints what went by. So the floor sends the very bytes that the
@@ -20,13 +20,13 @@ from typing import Any
 import hiredis
 
 RESOURCE = b"bench:-tape:0000"
-"""What was locked on the tape; as long as every name that a job makes."""
+"""The recorded resource; its name is as long as all names in the jobs."""
 
 _TOKEN = re.compile(rb"\b([0-9a-f]{32}) \{")
 
 
 class Tape:
-    """For each master the bytes of an acquire and of its release."""
+    """The bytes of acquiring and releasing a lock, for each master."""
 
     def __init__(self, acquire: list[bytes], release: list[bytes]) -> None:
         self._acquire, self._release = acquire, release
@@ -36,7 +36,7 @@ class Tape:
         self._token = found[1]
 
     def play(self, resource: str, token: bytes) -> tuple[list[bytes], list[bytes]]:
-        """The acquire and the release of another resource, by another holder."""
+        """Return the bytes for another resource and another holder."""
         name = resource.encode()
         assert len(name) == len(RESOURCE)
         assert len(token) == len(self._token)
@@ -48,7 +48,7 @@ class Tape:
 
 
 def commands(data: bytes) -> int:
-    """How many commands there are in what was heard."""
+    """Return the number of commands in recorded bytes."""
     reader, found = hiredis.Reader(), 0
     reader.feed(data)
     while reader.gets() is not False:
@@ -57,7 +57,7 @@ def commands(data: bytes) -> int:
 
 
 def record(masters: list[Any]) -> Tape:
-    """Have a process of its own record a tape; the masters know and trust it afterwards."""
+    """Record a tape in a separate process; the masters are trusted afterwards."""
     places = [f"{host}:{port}" for host, port in masters]
     # Through a file: the output of the process may hold more than lines of ours.
     done = subprocess.run(
@@ -71,7 +71,7 @@ def record(masters: list[Any]) -> Tape:
 
 
 class Tap:
-    """Stands before one master and notes what a client says to it."""
+    """A proxy for one master that records what a client sends."""
 
     def __init__(self, place: tuple[str, int]) -> None:
         self._place = place
@@ -96,7 +96,7 @@ def _pass_on(source: socket, to: socket, heard: bytearray | None) -> None:
 
 
 def main(places: list[str]) -> None:
-    """Record, and print the tape as JSON."""
+    """Record a tape and print it as JSON."""
     from benchmarks.peers.ours import Threads
 
     taps = [Tap((place.rsplit(":", 1)[0], int(place.rsplit(":", 1)[1]))) for place in places]
@@ -122,7 +122,7 @@ def main(places: list[str]) -> None:
 
 
 def heard(taps: list[Tap]) -> list[bytes]:
-    """What each master was told since we asked last."""
+    """Return the bytes sent to each master since the last call."""
     time.sleep(0.15)
     said = [bytes(tap.heard) for tap in taps]
     for tap in taps:

@@ -1,1 +1,1 @@
-"""The contenders, one file for each library: the same five words (`worker/contender.py`)."""
+"""The contenders, one file per library, with the same methods (`worker/contender.py`)."""

@@ -1,4 +1,4 @@
-"""aioredlock, which fences, indexes and checks nothing."""
+"""aioredlock, which has no fences, index or checks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ logging.disable()
 
 
 class Tasks:
-    """For coroutines. It knows no timeout for a command."""
+    """The async API. It has no timeout for a command."""
 
     masters_used = None
 

@@ -1,5 +1,5 @@
-// node-redlock 5 on ioredis: the jobs of worker/jobs_async.py, in the language of its own.
-// Lines of JSON in, lines of JSON out, as worker/__main__.py tells.
+// node-redlock 5 on ioredis: the jobs of worker/jobs_async.py in JavaScript.
+// It reads and writes lines of JSON, as described in worker/__main__.py.
 
 import { Redis } from "ioredis";
 import redlock from "redlock";
@@ -29,7 +29,7 @@ function latencies(seconds) {
 
 class Contender {
   constructor(masters, options) {
-    // Its retries off, as Redlock needs its clients; offline commands fail instead of waiting.
+    // Redlock needs clients without retries; commands fail while disconnected.
     const more = options.timeout
       ? { commandTimeout: options.timeout * 1000, maxRetriesPerRequest: 0, enableOfflineQueue: false }
       : {};
@@ -68,7 +68,7 @@ class Contender {
   }
 }
 
-// Another Redlock client that tries to take what is held (worker/witness.py).
+// Another Redlock client that tries to acquire held locks (worker/witness.py).
 class Intruder {
   constructor(masters) {
     this.looks = 0;

@@ -1,4 +1,4 @@
-"""redlock_django, as `with lock(...)` uses it: fence, index, holder, marker, renewal, all on."""
+"""redlock_django as used by `with lock(...)`, with fence, index, holder, marker and renewal."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from django.conf import settings
 from benchmarks.worker.contender import TTL
 
 PATIENCE = "BENCHMARKS_MASTER_TIMEOUT"
-"""Seconds a master has to answer in, if not the default: an environment variable."""
+"""The environment variable with another MASTER_TIMEOUT than the default, in seconds."""
 
 
 def redlock(masters: list[Any], ttl: float = TTL, groups: int = 1) -> dict[str, dict[str, Any]]:
-    """The setting REDLOCK; masters trusted from the start."""
+    """Return the setting REDLOCK; the masters are trusted from the start."""
     urls = [f"redis://{host}:{port}/0" for host, port in masters]
     size = len(urls) // groups
     shared = [urls[start : start + size] for start in range(0, len(urls), size)]
@@ -26,13 +26,13 @@ def redlock(masters: list[Any], ttl: float = TTL, groups: int = 1) -> dict[str, 
 
 
 def configure(masters: list[Any], ttl: float = TTL, groups: int = 1) -> None:
-    """Django's settings for a process that only locks."""
+    """Configure Django for a process that only uses locks."""
     settings.configure(INSTALLED_APPS=["redlock_django"], REDLOCK=redlock(masters, ttl, groups))
     django.setup()
 
 
 class Threads:
-    """For callers that block."""
+    """The sync API."""
 
     masters_used = None
 
@@ -47,7 +47,7 @@ class Threads:
         return f"redlock:lock:{resource}"
 
     def masters_of(self, resource: str) -> range:
-        """Which of the masters its lock stands on."""
+        """Return the indexes of the masters of a resource."""
         backend: Any = self._locks["default"].backend
         shards = getattr(backend, "shards", (backend,))
         shard = backend.shard_of(resource) if len(shards) > 1 else 0
@@ -69,7 +69,7 @@ class Threads:
 
 
 class Tasks:
-    """For coroutines. `renew`: whether held locks are renewed, as they are in a `with` block."""
+    """The async API. `renew` is whether held locks are renewed, as in a `with` block."""
 
     masters_used = None
 

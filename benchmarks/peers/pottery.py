@@ -18,7 +18,7 @@ logging.disable()  # it logs a traceback for every master that fails
 
 
 class Threads:
-    """For callers that block."""
+    """The sync API."""
 
     masters_used = None
 
@@ -44,7 +44,7 @@ class Threads:
 
 
 class Tasks:
-    """For coroutines."""
+    """The async API."""
 
     masters_used = None
 

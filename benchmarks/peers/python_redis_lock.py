@@ -1,4 +1,4 @@
-"""python-redis-lock, on one master: waits by BLPOP, the best hand-off among the peers."""
+"""python-redis-lock on one master: it waits with BLPOP, the fastest hand-off of the peers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ logging.disable()  # it warns of every refusal
 
 
 class Threads:
-    """For callers that block."""
+    """The sync API."""
 
     masters_used = 1
 

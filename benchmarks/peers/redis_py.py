@@ -1,4 +1,4 @@
-"""redis-py's own Lock, on one master: the cheap alternative."""
+"""redis-py's own Lock on one master."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from benchmarks.worker.contender import TTL
 
 
 class Threads:
-    """For callers that block."""
+    """The sync API."""
 
     masters_used = 1
 
@@ -36,7 +36,7 @@ class Threads:
 
 
 class Tasks:
-    """For coroutines."""
+    """The async API."""
 
     masters_used = 1
 

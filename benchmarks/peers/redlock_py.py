@@ -1,4 +1,4 @@
-"""redlock-py: asks one master after the other."""
+"""redlock-py, which sends to one master after the other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.worker.contender import TTL
 
 
 class Threads:
-    """One Redlock for all threads: redis-py's clients may be shared."""
+    """One Redlock for all threads, because redis-py's clients are thread-safe."""
 
     masters_used = None
 

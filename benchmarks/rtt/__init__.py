@@ -1,4 +1,4 @@
-"""Round trips of a network's length: a proxy that holds every reply back."""
+"""A proxy that delays every reply, to simulate the round trip of a network."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ SOURCE = Path(__file__).parent / "hold.c"
 
 @contextlib.contextmanager
 def holding_replies(ports: Sequence[int], seconds: float) -> Iterator[tuple[list[int], str]]:
-    """Stand before masters on `ports`; yield the ports to use instead, and what stands there.
+    """Start a proxy for masters on `ports`; yield its ports and its description.
 
-    A C program where there is a compiler, else the proxy of the tests, in Python, whose hold
-    is longer than asked by the time Python takes.
+    The proxy is a C program if there is a compiler, else the proxy of the tests, which is written
+    in Python and adds the time that Python takes to the delay.
     """
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     if compiler is None:

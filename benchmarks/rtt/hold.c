@@ -1,9 +1,9 @@
-/* A TCP proxy that holds every reply back for a while, as a network would.
+/* A TCP proxy that delays every reply, as a network does.
 
-   hold MICROSECONDS TARGET_PORT...   prints the ports it listens on, one line, same order.
+   hold MICROSECONDS TARGET_PORT...   prints the ports it listens on in one line, in that order.
 
-   One thread, epoll. Requests pass at once. All replies are held for the same time, so one
-   queue for all connections is in order of what is due. Ends when its standard input does. */
+   It uses one thread and epoll. Requests are forwarded at once. All replies have the same delay,
+   so one queue for all connections is ordered by time. It ends with its standard input. */
 
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -27,9 +27,9 @@ enum kind { LISTENER, CLIENT, MASTER, TIMER, INPUT };
 struct end {
     enum kind kind;
     int fd;
-    int port;         /* LISTENER: where its master is */
+    int port;         /* LISTENER: the port of its master */
     struct end *peer; /* the other end of the connection */
-    char *out;        /* what the socket did not take yet */
+    char *out;        /* bytes that could not be sent yet */
     size_t length, capacity;
     int closed;
 };
@@ -87,8 +87,8 @@ static struct end *new_end(enum kind kind, int fd)
     return end;
 }
 
-/* Held replies may still point to an end, so it is marked and never freed: it is a few bytes,
-   and the proxy lives for one benchmark. */
+/* Delayed replies may still point to an end, so it is marked and never freed. It takes a few
+   bytes, and the proxy runs for one benchmark only. */
 static void close_end(struct end *end)
 {
     if (end->closed)

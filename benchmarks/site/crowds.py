@@ -1,4 +1,4 @@
-"""Who asks the site for pages: one caller in its own process, or a crowd over HTTP."""
+"""Clients of the site: one caller in the same process, or several over HTTP."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from redlock_django.testing.processes import ProcessGroup
 from tests.ports import free_port
 
 CROWD = 8
-"""Connections that ask at once, and threads that answer them."""
+"""The number of concurrent connections and of server threads."""
 
 
 class Called:
@@ -37,7 +37,7 @@ class Called:
         return self._witness.key(resource)
 
     def ask(self, place: int, path: str) -> None:
-        """One request. Raises RuntimeError for any answer but 200."""
+        """Send one request. Raises RuntimeError for any status but 200."""
         said: list[str] = []
         environ = {
             "REQUEST_METHOD": "GET",
@@ -57,12 +57,12 @@ class Called:
             raise RuntimeError(f"{path} was answered {said}")
 
     def seen(self) -> dict[str, int]:
-        """What the witness in the views saw."""
+        """Return the counts of the intruder in the views."""
         return {"looks": self._witness.looks, "overlaps": self._witness.overlaps}
 
 
 class Served:
-    """Asks gunicorn: one process with eight threads, over eight connections kept open."""
+    """Requests to gunicorn (one process, eight threads) over eight persistent connections."""
 
     masters_used = None
     crowd = CROWD
@@ -95,7 +95,7 @@ class Served:
         return f"redlock:lock:{resource}"
 
     def ask(self, place: int, path: str) -> bytes:
-        """One request over one of the connections. Raises RuntimeError unless it says 200."""
+        """Send one request over a connection. Raises RuntimeError for any status but 200."""
         connection = self._connections[place]
         connection.send(b"GET %s HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" % path.encode())
         said = connection.recv(65536)
@@ -109,7 +109,7 @@ class Served:
         return said
 
     def seen(self) -> dict[str, int]:
-        """What the witness in the views saw."""
+        """Return the counts of the intruder in the views."""
         seen: dict[str, int] = json.loads(self.ask(0, "/with/seen/").partition(b"\r\n\r\n")[2])
         return seen
 
@@ -117,7 +117,7 @@ class Served:
 def requests(
     site: Any, intruder: object, *, seconds: float, slices: int = 5, warm_up: float = 0.2
 ) -> dict[str, Any]:
-    """Ask for every view in turn, in slices, so that all have the same weather.
+    """Request every view in turn, in slices, so that all run under the same conditions.
 
     Gives for each view its requests per second, over the slices together.
     """

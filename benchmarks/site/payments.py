@@ -1,4 +1,4 @@
-"""Payments that may be sent again: what the first one costs, and what a replay saves."""
+"""Idempotent payments: the cost of the first request, and what a replay saves."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.peers.ours import redlock
 from benchmarks.site.views import Witness
 
 SLOW = 0.005
-"""Seconds that the view takes whose answer is replayed."""
+"""Seconds that the view takes whose response is replayed."""
 
 
 class Payments:
@@ -88,7 +88,7 @@ class Payments:
         }
 
     def turn(self, number: int) -> dict[str, float]:
-        """Every view once, and the last one again; gives the seconds each took."""
+        """Call every view once and the last one again; return the seconds of each."""
         took = {
             name: self._ask(name, number, f"{number}-{place}")
             for place, name in enumerate(self._views)
@@ -116,7 +116,7 @@ class Payments:
 def payments(
     site: Payments, intruder: object, *, seconds: float, warm_up: int = 10
 ) -> dict[str, Any]:
-    """Ask for every view in turn; gives for each the p50 in µs."""
+    """Call every view in turn; return the p50 of each in µs."""
     numbers = count(1)
     for _ in range(warm_up):
         site.turn(next(numbers))

@@ -1,4 +1,4 @@
-"""What gunicorn serves: the site, on the masters that the environment names."""
+"""The WSGI application for gunicorn, on the masters in the environment variables."""
 
 from __future__ import annotations
 

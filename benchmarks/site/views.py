@@ -1,4 +1,4 @@
-"""The views. Each does the same, which is next to nothing, so that what is seen is the lock."""
+"""The views. All do the same minimal work, so that the differences are those of the lock."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ VIEWS = {
     "locked": "/with/locked/",
     "cache.lock": "/with/cached/",
 }
-"""`/with/` is the site with LockMiddleware, `/without/` the same one without."""
+"""`/with/` is the site with LockMiddleware, `/without/` without it."""
 
 
 def configure(masters: list[tuple[str, int]]) -> None:
-    """Django's settings for this site."""
+    """Configure Django for this site."""
     host, port = masters[0]
     settings.configure(
         SECRET_KEY="insecure: for a benchmark only",
@@ -59,7 +59,7 @@ def configure(masters: list[tuple[str, int]]) -> None:
 
 
 class Witness:
-    """Lets an intruder look at every so many-th order that is being paid."""
+    """Makes an intruder look at every n-th order while it is paid."""
 
     def __init__(self) -> None:
         self._turns = count()
@@ -67,11 +67,11 @@ class Witness:
         self._masters: list[tuple[str, int]] = json.loads(os.environ.get("BENCH_MASTERS", "[]"))
 
     def masters(self, masters: list[tuple[str, int]]) -> None:
-        """Where the locks are."""
+        """Set the masters."""
         self._masters = masters
 
     def see(self, resource: str) -> None:
-        """Somebody holds this resource now."""
+        """Look at a resource that is held now."""
         if next(self._turns) % LOOK_EVERY:
             return
         with Intruder(self._masters, self) as intruder:
@@ -82,7 +82,7 @@ class Witness:
     masters_used = None
 
     def key(self, resource: str) -> str:
-        """The key that holds it on a master."""
+        """Return the key of its lock on a master."""
         return f"redlock:lock:{resource}"
 
 
@@ -96,19 +96,19 @@ def bare(request: HttpRequest, pk: int) -> HttpResponse:
 
 @lock_resource("order:<int:pk>")
 def locked(request: HttpRequest, pk: int) -> HttpResponse:
-    """Pay under a lock on all masters."""
+    """Pay while holding a lock on all masters."""
     witness.see(f"order:{pk}")
     return JsonResponse({"paid": pk})
 
 
 def cached(request: HttpRequest, pk: int) -> HttpResponse:
-    """Pay under django-redis's lock on one master."""
+    """Pay while holding django-redis's lock on one master."""
     with cache.lock(f"order:{pk}", timeout=TTL):  # type: ignore[attr-defined]
         return JsonResponse({"paid": pk})
 
 
 def seen(request: HttpRequest) -> HttpResponse:
-    """What the witness saw."""
+    """Return the counts of the intruder."""
     return JsonResponse({"looks": witness.looks, "overlaps": witness.overlaps})
 
 
@@ -129,7 +129,7 @@ class Sites:
             self._without = WSGIHandler()
 
     def __call__(self, environ, start_response):  # type: ignore[no-untyped-def]
-        """Answer, from the one site or from the other."""
+        """Respond with one of the two sites."""
         _, first, rest = environ["PATH_INFO"].split("/", 2)
         environ["SCRIPT_NAME"], environ["PATH_INFO"] = f"/{first}", f"/{rest}"
         return (self._with if first == "with" else self._without)(environ, start_response)

@@ -1,4 +1,4 @@
-"""One contender in a process of its own, doing the jobs that every contender does.
+"""One contender in a separate process, running the jobs of all contenders.
 
-Runs in a peer's environment too: nothing here but the standard library, from Python 3.9 on.
+It also runs in the environments of peers, so it uses only the standard library of Python 3.9.
 """

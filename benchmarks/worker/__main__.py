@@ -1,8 +1,8 @@
-"""`python -m benchmarks.worker`: jobs come in and results go out, one line of JSON each.
+"""`python -m benchmarks.worker`: read jobs and write results, one line of JSON each.
 
-The first line says who we are: {"home": "module:Class", "colour": "sync", "masters":
-[["127.0.0.1", 20001], ...], "options": {...}}. The answer is {"ready": true}. Every later line
-is a job, {"job": "pairs", ...}; its answer is its figures, or {"error": "..."}.
+The first line is the contender: {"home": "module:Class", "api": "sync", "masters":
+[["127.0.0.1", 20001], ...], "options": {...}}. The response is {"ready": true}. Every later line
+is a job, {"job": "pairs", ...}; its result is its figures, or {"error": "..."}.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from benchmarks.worker.witness import Intruder
 
 
 class Conductor:
-    """The other end of our standard input and output."""
+    """The conductor at the other end of standard input and output."""
 
     def __init__(self) -> None:
-        # A library that prints must not print between the lines.
+        # Output of a library must not mix with the results.
         self._out = os.fdopen(os.dup(1), "w")
         os.dup2(2, 1)
 
     def hear(self) -> dict[str, Any] | None:
-        """The next line; None when there is none."""
+        """Return the next line, or None at the end."""
         line = sys.stdin.readline()
         return json.loads(line) if line else None
 
     def say(self, answer: dict[str, Any]) -> None:
-        """Send an answer."""
+        """Send a result."""
         self._out.write(json.dumps(answer) + "\n")
         self._out.flush()
 
 
 def serve(conductor: Conductor, make: Any, masters: list[Any], options: dict[str, Any]) -> None:
-    """Do jobs with a contender that blocks."""
+    """Run jobs with the sync API of a contender."""
     contender = make(masters, **options)
     conductor.say({"ready": True})
     while (asked := conductor.hear()) is not None:
@@ -47,30 +47,30 @@ def serve(conductor: Conductor, make: Any, masters: list[Any], options: dict[str
             work = getattr(jobs, asked.pop("job"))
             with Intruder(masters, contender) as intruder:
                 conductor.say(work(contender, intruder, **asked))
-        except Exception:  # noqa: BLE001 - the conductor tells of it
+        except Exception:  # noqa: BLE001 - reported by the conductor
             conductor.say({"error": traceback.format_exc()})
 
 
 async def aserve(
     conductor: Conductor, make: Any, masters: list[Any], options: dict[str, Any]
 ) -> None:
-    """Do jobs with a contender of coroutines."""
+    """Run jobs with the async API of a contender."""
     contender = make(masters, **options)
     await contender.connect()
     conductor.say({"ready": True})
     loop = asyncio.get_running_loop()
-    # Heard on a thread: what the contender does in the background goes on.
+    # Read in a thread, so that background tasks of the contender continue.
     while (asked := await loop.run_in_executor(None, conductor.hear)) is not None:
         try:
             work = getattr(jobs_async, asked.pop("job"))
             with Intruder(masters, contender) as intruder:
                 conductor.say(await work(contender, intruder, **asked))
-        except Exception:  # noqa: BLE001 - the conductor tells of it
+        except Exception:  # noqa: BLE001 - reported by the conductor
             conductor.say({"error": traceback.format_exc()})
 
 
 def main() -> None:
-    """Serve until the conductor hangs up."""
+    """Serve until the conductor closes standard input."""
     conductor = Conductor()
     who = conductor.hear()
     if who is None:
@@ -78,13 +78,13 @@ def main() -> None:
     module, _, name = who["home"].partition(":")
     try:
         make = getattr(import_module(module), name)
-        if who["colour"] == "async":
+        if who["api"] == "async":
             asyncio.run(aserve(conductor, make, who["masters"], who["options"]))
         else:
             serve(conductor, make, who["masters"], who["options"])
-    except Exception:  # noqa: BLE001 - the conductor tells of it
+    except Exception:  # noqa: BLE001 - reported by the conductor
         conductor.say({"error": traceback.format_exc()})
-    # Some contenders' threads would keep us for their timeouts.
+    # Threads of some contenders would delay the exit until their timeouts.
     os._exit(0)
 
 

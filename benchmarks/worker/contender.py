@@ -1,50 +1,50 @@
-"""What a job asks of a contender, in both colours."""
+"""The methods of a contender, sync and async."""
 
 from __future__ import annotations
 
 from typing import Any, Protocol
 
 TTL = 30
-"""Seconds every contender's locks live: no job takes that long, so no lock runs out in one."""
+"""The TTL of all locks in seconds. No job takes that long, so no lock expires in a job."""
 
 
 class Contender(Protocol):
-    """A lock library behind five words. Made with its masters, [(host, port), ...].
+    """A lock library behind one interface. It is created with its masters, [(host, port), ...].
 
-    `masters_used` is how many of the masters it asks: None all, 1 where it knows one only.
+    `masters_used` is how many of the masters it uses: None for all, 1 for a single one.
     """
 
     masters_used: int | None
 
     def key(self, resource: str) -> str:
-        """The key on a master that holds the lock of `resource`."""
+        """Return the key of the lock of `resource` on a master."""
 
     def acquire(self, resource: str) -> Any:
-        """Try once. What `release` takes, or None if somebody else holds it."""
+        """Try once; return the argument for `release`, or None if another client holds the lock."""
 
     def wait(self, resource: str) -> Any:
-        """Take it, however long that takes."""
+        """Acquire the lock, however long that takes."""
 
     def release(self, held: Any) -> None:
-        """Give it back."""
+        """Release the lock."""
 
 
 class AsyncContender(Protocol):
-    """The same with coroutines."""
+    """The same interface with coroutines."""
 
     masters_used: int | None
 
     async def connect(self) -> None:
-        """Whatever has to be awaited once, on the loop."""
+        """Set up what has to be awaited once on the loop."""
 
     def key(self, resource: str) -> str:
-        """The key on a master that holds the lock of `resource`."""
+        """Return the key of the lock of `resource` on a master."""
 
     async def acquire(self, resource: str) -> Any:
-        """Try once. What `release` takes, or None if somebody else holds it."""
+        """Try once; return the argument for `release`, or None if another client holds the lock."""
 
     async def wait(self, resource: str) -> Any:
-        """Take it, however long that takes."""
+        """Acquire the lock, however long that takes."""
 
     async def release(self, held: Any) -> None:
-        """Give it back."""
+        """Release the lock."""

@@ -1,4 +1,4 @@
-"""What a job measures of itself: latencies, rates, processor time."""
+"""The figures of a job: latencies, rates and processor time."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ clock = time.monotonic  # one clock for all processes of a machine
 
 
 def quantile(values: list[float], share: float) -> float:
-    """The value below which `share` of them lie; 0.0 of none."""
+    """Return the value below which the share `share` of the values is; 0.0 without values."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
 
 def latencies(seconds: list[float]) -> dict[str, float]:
-    """p50, p99 and the longest, in µs."""
+    """Return p50, p99 and the maximum in µs."""
     return {
         "p50_us": quantile(seconds, 0.5) * 1e6,
         "p99_us": quantile(seconds, 0.99) * 1e6,
@@ -31,7 +31,7 @@ def latencies(seconds: list[float]) -> dict[str, float]:
 
 
 class Done:
-    """The pairs of a job: the seconds of each, how many failed, and the last word of one."""
+    """The pairs of a job: the seconds of each, the number of failures, and the last error."""
 
     def __init__(self) -> None:
         self.seconds: list[float] = []
@@ -39,7 +39,7 @@ class Done:
         self.why = ""
 
     def fail(self, why: object) -> None:
-        """One pair failed."""
+        """Count a failed pair."""
         self.failed += 1
         self.why = f"{type(why).__name__}: {why}" if isinstance(why, Exception) else str(why)
 
@@ -51,14 +51,14 @@ class Done:
 
 
 class Span:
-    """Wall and processor time from here on, of the whole process."""
+    """Wall and processor time of the whole process since it was created."""
 
     def __init__(self) -> None:
         self._wall = time.perf_counter()
         self._cpu = time.process_time()
 
     def figures(self, done: Done, intruder: Intruder, profile: Profile) -> dict[str, Any]:
-        """The figures of a job that did these pairs meanwhile."""
+        """Return the figures of a job with these pairs."""
         wall = time.perf_counter() - self._wall
         cpu = time.process_time() - self._cpu
         pairs = len(done.seconds)
@@ -76,7 +76,7 @@ class Span:
 
 
 class Profile:
-    """cProfile around a part of a job; where its time went, in words."""
+    """cProfile around a part of a job, and the shares of its functions."""
 
     def __init__(self, wanted: bool) -> None:
         self._profiler = cProfile.Profile() if wanted else None
@@ -86,7 +86,7 @@ class Profile:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Profile this thread meanwhile."""
+        """Profile this thread during the block."""
         if self._profiler is None:
             yield
             return
@@ -97,7 +97,7 @@ class Profile:
             self._profiler.disable()
 
     def lines(self) -> list[list[Any]]:
-        """[share of all time, function], own time only, down to 0.2 %."""
+        """Return [share of the total time, function] by own time, down to 0.2 %."""
         assert self._profiler is not None
         stats: dict[Any, Any] = pstats.Stats(self._profiler).stats  # type: ignore[attr-defined]
         total = sum(entry[2] for entry in stats.values()) or 1.0

@@ -1,4 +1,4 @@
-"""The jobs, for contenders that block. Times in seconds, figures as `figures` names them."""
+"""The jobs for the sync API. Times are in seconds; `figures` defines the figures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def pairs(
     warm_up: float = 0.2,
     profile: bool = False,
 ) -> dict[str, Any]:
-    """Acquire and release, one after the other."""
+    """Acquire and release repeatedly."""
     names = [name("pair", place) for place in range(KEYS)]
     some_pairs(contender, intruder, names, clock() + warm_up)
     watch, span = Profile(profile), Span()
@@ -34,7 +34,7 @@ def pairs(
 
 
 def some_pairs(contender: Contender, intruder: Intruder, names: list[str], until: float) -> Done:
-    """Pairs, on each of the names in turn, until a time of `clock`."""
+    """Run pairs on each of the names in turn until a time of `clock`."""
     done, timer = Done(), time.perf_counter
     while clock() < until:
         resource, look = names[done.begun % len(names)], done.begun % LOOK_EVERY == 0
@@ -43,7 +43,7 @@ def some_pairs(contender: Contender, intruder: Intruder, names: list[str], until
         try:
             held = contender.acquire(resource)
             if held is None:
-                done.fail("refused, though nobody else held it")
+                done.fail("refused, but no other client held the lock")
                 continue
             taken = timer()
             if look:
@@ -51,7 +51,7 @@ def some_pairs(contender: Contender, intruder: Intruder, names: list[str], until
             leaving = timer()
             contender.release(held)
             done.seconds.append(timer() - leaving + taken - began)
-        except Exception as error:  # noqa: BLE001 - a pair that failed, in whatever words
+        except Exception as error:  # noqa: BLE001 - any error is a failed pair
             done.fail(error)
     return done
 
@@ -64,7 +64,7 @@ def refusals(
     warm_up: float = 0.2,
     profile: bool = False,
 ) -> dict[str, Any]:
-    """Ask for what another thread holds; whoever gets it counts as an overlap."""
+    """Try to acquire a lock that another thread holds; success counts as an overlap."""
     resource = name("held", 0)
     with holding(contender, resource):
         intruder.look(resource)
@@ -90,7 +90,7 @@ def _refusals(contender: Contender, intruder: Intruder, resource: str, until: fl
 
 @contextmanager
 def holding(contender: Contender, resource: str) -> Iterator[threading.Event]:
-    """Another thread holds a resource until the event is set, or the block is left."""
+    """Hold a resource in another thread until the event is set or the block ends."""
     taken, enough = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -102,7 +102,7 @@ def holding(contender: Contender, resource: str) -> Iterator[threading.Event]:
     holder = threading.Thread(target=hold, daemon=True)
     holder.start()
     if not taken.wait(30):
-        raise RuntimeError(f"nobody got {resource} within 30 s")
+        raise RuntimeError(f"{resource} was not acquired within 30 s")
     try:
         yield enough
     finally:
@@ -119,7 +119,7 @@ def threads(
     warm_up: float = 0.2,
     profile: bool = False,
 ) -> dict[str, Any]:
-    """Pairs in many threads at once, each on keys of its own."""
+    """Run pairs in many threads, each with its own keys."""
     start = threading.Barrier(count + 1)
     watch = Profile(profile)
     done = Done()
@@ -153,7 +153,7 @@ def threads(
 def drain(
     contender: Contender, intruder: Intruder, *, folder: str, seconds: float, waiters: int = 8
 ) -> dict[str, Any]:
-    """Waiters queue up behind a holder and take one turn of 1 ms each, over and over."""
+    """Repeatedly let waiters queue behind a holder and take one turn of 1 ms each."""
     gate, gaps = Turnstile(f"{folder}/turn"), []
     began, drains = clock(), 0
     while clock() < began + seconds or drains < 2:
@@ -172,7 +172,7 @@ def drain(
         with holding(contender, resource) as enough:
             for waiter in queue:
                 waiter.start()
-            time.sleep(0.05)  # so that all of them wait
+            time.sleep(0.05)  # until all of them wait
             left = clock()
             enough.set()
         for waiter in queue:
@@ -199,11 +199,11 @@ def turns(
 ) -> dict[str, Any]:
     """Take turns of 1 ms with other processes; `start` is a time of the machine's clock.
 
-    Gives each turn as [asked, taken, leaving].
+    Returns each turn as [asked, taken, leaving].
     """
     gate, resource = Turnstile(f"{folder}/turn"), name("turns", 0)
     ours: list[list[float]] = []
-    # Connecting is not what is measured here: everybody has taken a lock of its own before.
+    # Connect before measuring, by acquiring another lock.
     contender.release(contender.wait(name("turns", os.getpid())))
     time.sleep(max(0.0, start - clock()))
     while (asked := clock()) < start + seconds:
@@ -222,7 +222,7 @@ def turns(
 def under_faults(
     contender: Contender, intruder: Intruder, *, seconds: float, down: int = 0
 ) -> dict[str, Any]:
-    """Pairs while masters fail, the first `down` of them; gives each as [began, took, done]."""
+    """Run pairs while the first `down` masters fail; return each as [began, took, done]."""
     events: list[list[Any]] = []
     until, place = clock() + seconds, 0
     while (began := clock()) < until:
@@ -248,25 +248,25 @@ def _one(
             intruder.look(resource, down)
             leaving = time.perf_counter()
         contender.release(held)
-    except Exception:  # noqa: BLE001 - a pair that failed, in whatever words
+    except Exception:  # noqa: BLE001 - any error is a failed pair
         return time.perf_counter() - began, False
     return time.perf_counter() - leaving + taken - began, True
 
 
 def name(kind: str, place: int) -> str:
-    """A resource; all names are of one length, so that all contenders send as much."""
+    """Return a resource; all names have the same length, so that all contenders send as much."""
     return f"bench:{kind:>5}:{place:04}".replace(" ", "-")
 
 
 def requests(contender: Any, intruder: Intruder, **how: Any) -> dict[str, Any]:
-    """Requests to a site; only in the project's own environment."""
+    """Run requests to a site; only in the project's environment."""
     from benchmarks.site import crowds
 
     return crowds.requests(contender, intruder, **how)
 
 
 def payments(contender: Any, intruder: Intruder, **how: Any) -> dict[str, Any]:
-    """Payments that may be sent again; only in the project's own environment."""
+    """Run idempotent payments; only in the project's environment."""
     from benchmarks.site import payments as site
 
     return site.payments(contender, intruder, **how)

@@ -1,4 +1,4 @@
-"""The jobs, for contenders of coroutines; what each does is told in `jobs`."""
+"""The jobs for the async API; `jobs` describes each of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from benchmarks.worker.memory import resident, traced, tracing
 from benchmarks.worker.witness import LOOK_EVERY, Intruder, Turnstile
 
 CUT = 5.0
-"""Seconds after which a pair under faults is given up: some contenders would wait for ever."""
+"""Seconds after which a pair under faults counts as failed: some contenders never return."""
 
 
 async def pairs(
@@ -27,7 +27,7 @@ async def pairs(
     warm_up: float = 0.2,
     profile: bool = False,
 ) -> dict[str, Any]:
-    """Acquire and release, one after the other."""
+    """Acquire and release repeatedly."""
     names = [name("pair", place) for place in range(KEYS)]
     await some_pairs(contender, intruder, names, clock() + warm_up, Done())
     done = Done()
@@ -40,7 +40,7 @@ async def pairs(
 async def some_pairs(
     contender: AsyncContender, intruder: Intruder, names: list[str], until: float, done: Done
 ) -> None:
-    """Pairs, on each of the names in turn, until a time of `clock`; tasks may share `done`."""
+    """Run pairs on each of the names in turn until a time of `clock`; tasks may share `done`."""
     timer = time.perf_counter
     while clock() < until:
         resource, look = names[done.begun % len(names)], done.begun % LOOK_EVERY == 0
@@ -49,7 +49,7 @@ async def some_pairs(
         try:
             held = await contender.acquire(resource)
             if held is None:
-                done.fail("refused, though nobody else held it")
+                done.fail("refused, but no other client held the lock")
                 continue
             taken = timer()
             if look:
@@ -57,7 +57,7 @@ async def some_pairs(
             leaving = timer()
             await contender.release(held)
             done.seconds.append(timer() - leaving + taken - began)
-        except Exception as error:  # noqa: BLE001 - a pair that failed, in whatever words
+        except Exception as error:  # noqa: BLE001 - any error is a failed pair
             done.fail(error)
 
 
@@ -69,7 +69,7 @@ async def refusals(
     warm_up: float = 0.2,
     profile: bool = False,
 ) -> dict[str, Any]:
-    """Ask for what another task holds; whoever gets it counts as an overlap."""
+    """Try to acquire a lock that another task holds; success counts as an overlap."""
     resource = name("held", 0)
     async with holding(contender, resource):
         intruder.look(resource)
@@ -97,7 +97,7 @@ async def _refusals(
 
 @asynccontextmanager
 async def holding(contender: AsyncContender, resource: str) -> AsyncIterator[asyncio.Event]:
-    """Another task holds a resource until the event is set, or the block is left."""
+    """Hold a resource in another task until the event is set or the block ends."""
     taken, enough = asyncio.Event(), asyncio.Event()
 
     async def hold() -> None:
@@ -124,7 +124,7 @@ async def tasks(
     warm_up: float = 0.2,
     profile: bool = False,
 ) -> dict[str, Any]:
-    """Pairs in many tasks at once, each on a key of its own."""
+    """Run pairs in many tasks, each with its own key."""
     names = [name(f"k{place // 1000}", place % 1000) for place in range(count)]
 
     def all_of_them(until: float, done: Done) -> Awaitable[Any]:
@@ -149,7 +149,7 @@ async def drain(
     waiters: int = 8,
     profile: bool = False,
 ) -> dict[str, Any]:
-    """Waiters queue up behind a holder and take one turn of 1 ms each, over and over."""
+    """Repeatedly let waiters queue behind a holder and take one turn of 1 ms each."""
     gate, gaps = Turnstile(f"{folder}/turn"), []
     watch = Profile(profile)
     began, drains = clock(), 0
@@ -244,7 +244,7 @@ async def _one(
             intruder.look(resource, down)
             leaving = time.perf_counter()
         await contender.release(held)
-    except Exception:  # noqa: BLE001 - a pair that failed, in whatever words
+    except Exception:  # noqa: BLE001 - any error is a failed pair
         return time.perf_counter() - began, False
     return time.perf_counter() - leaving + taken - began, True
 
@@ -257,7 +257,7 @@ async def hold_many(
     seconds: float,
     trace: bool = False,
 ) -> dict[str, Any]:
-    """HeldLease `count` locks and go on with pairs beside them; they are held when this returns.
+    """Hold `count` locks and run pairs at the same time; the locks are still held on return.
 
     Memory of this process for each of them, in bytes: resident, and with `trace` as
     tracemalloc counts it.
@@ -270,12 +270,12 @@ async def hold_many(
         queue = iter(range(count))
 
         async def take() -> None:
-            for place in queue:  # one queue for all
+            for place in queue:  # shared by all tasks
                 resource, taken = name(f"h{place // 1000}", place % 1000), None
                 while taken is None:
                     try:
                         taken = await contender.acquire(resource)
-                    except Exception as error:  # noqa: BLE001 - in whatever words
+                    except Exception as error:  # noqa: BLE001 - any error is a failed pair
                         done.fail(error)
                 held.append(taken)
 

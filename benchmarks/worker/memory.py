@@ -1,4 +1,4 @@
-"""How much memory this process uses."""
+"""The memory use of this process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 
 def resident() -> int:
-    """Bytes of memory this process has now."""
+    """Return the resident memory in bytes."""
     gc.collect()
     with open("/proc/self/statm") as said:
         return int(said.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -18,7 +18,7 @@ def resident() -> int:
 
 @contextmanager
 def tracing(wanted: bool) -> Iterator[None]:
-    """Let tracemalloc count meanwhile; it slows everything down."""
+    """Run tracemalloc during the block; it slows everything down."""
     if wanted:
         tracemalloc.start()
     try:
@@ -28,5 +28,5 @@ def tracing(wanted: bool) -> Iterator[None]:
 
 
 def traced() -> int:
-    """Bytes allocated since `tracing` began, and not freed; 0 where it did not."""
+    """Return the bytes allocated since `tracing` began and not freed; 0 without tracing."""
     return tracemalloc.get_traced_memory()[0] if tracemalloc.is_tracing() else 0

@@ -1,7 +1,7 @@
-"""Who sees to it that a lock that is measured does exclude.
+"""Checks that the measured locks exclude.
 
-A benchmark of a lock that lets two in would be worth nothing, so every job looks while it
-measures: an `Intruder` tries to take what is held, a `Turnstile` counts who is inside.
+A benchmark of a lock with two holders at once would be worthless, so every job checks while it
+measures: an `Intruder` tries to acquire held locks, a `Turnstile` detects two holders.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from contextlib import suppress
 from typing import Any
 
 LOOK_EVERY = 256
-"""Pairs between two looks: seldom enough to cost less than a hundredth."""
+"""The number of pairs between two checks, so that checks cost less than 1 %."""
 
 
 class Intruder:
-    """Another Redlock client, in plain words: SET NX PX on every master, then a count.
+    """A minimal Redlock client: SET NX PX on every master, then a count.
 
-    It asks for the very key that the contender holds. `overlaps` counts how often a majority
-    said yes to it, `looks` how often it tried.
+    It uses the key that the contender holds. `looks` is how often it tried, `overlaps` how often
+    a majority granted the lock.
     """
 
     def __init__(self, masters: list[Any], contender: Any) -> None:
@@ -30,10 +30,10 @@ class Intruder:
         self.overlaps = 0
 
     def another(self) -> Intruder:
-        """One more, with connections of its own, for one more thread."""
+        """Return another intruder with separate connections, for another thread."""
         return Intruder(self._masters, self._contender)
 
-    def __enter__(self) -> Intruder:  # noqa: PYI034 - Self is of Python 3.11
+    def __enter__(self) -> Intruder:  # noqa: PYI034 - Self needs Python 3.11
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -41,8 +41,8 @@ class Intruder:
             connected.close()
 
     def look(self, resource: str, down: int = 0) -> None:
-        """Try to take a resource that is held now; the first `down` masters are left alone."""
-        # Of several groups of masters, one decides.
+        """Try to acquire a held resource, without using the first `down` masters."""
+        # With several groups of masters, only one group counts.
         masters_of = getattr(self._contender, "masters_of", None)
         span = masters_of(resource) if masters_of else range(len(self._places))
         key = self._contender.key(resource).encode()
@@ -73,7 +73,7 @@ class Intruder:
 
 
 class Turnstile:
-    """Counts who is inside, over threads and processes: a file only one can create."""
+    """Detects two holders, across threads and processes, with a file that only one can create."""
 
     def __init__(self, path: str) -> None:
         self._path = path

@@ -1,4 +1,4 @@
-"""What is measured, one file for each kind of work; `WORKLOADS` is the order of a whole run."""
+"""The workloads, one file each; `WORKLOADS` is the order of a complete run."""
 
 from __future__ import annotations
 

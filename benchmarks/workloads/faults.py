@@ -1,4 +1,4 @@
-"""Pairs while masters hang, die and come back, with 50 ms for each master to answer."""
+"""Pairs while masters hang, end and return, with a timeout of 50 ms for each master."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ ASKED = ("ours", "ours async", "redlock-py", "pottery", "pottery async", "aiored
          "node-redlock")  # fmt: skip
 MASTER_TIMEOUT = 0.05
 STRIKE = 0.25
-"""Seconds of a phase before the fault strikes: while pairs run, not between two."""
+"""Seconds from the start of a phase to its fault, so that it occurs during pairs."""
 
 PHASES: tuple[tuple[str, str, tuple[int, ...]], ...] = (
-    # what it is called, what happens, to which masters; each goes on from the one before
+    # (name, action, masters); each phase continues from the one before
     ("healthy", "", ()),
     ("1 hung", "pause", (0,)),
     ("2 hung", "pause", (1,)),
@@ -29,7 +29,7 @@ PHASES: tuple[tuple[str, str, tuple[int, ...]], ...] = (
 
 
 def run(plan: Plan) -> None:
-    """Every contender goes through all phases in one process; a row for each phase."""
+    """Run all phases in one process per contender; add a row for each phase."""
 
     def measure(setting: str, case: str, name: str) -> dict[str, Any]:
         options: dict[str, Any] = {"timeout": MASTER_TIMEOUT} if CONTENDERS[name].patience else {}
@@ -49,7 +49,7 @@ def _phases(plan: Plan, worker: Worker) -> dict[str, Any]:
     phases: dict[str, Any] = {}
     seconds = plan.seconds
     for phase, strike, places in PHASES:
-        down = max(2, len(places))  # the intruder leaves those alone that may be down
+        down = max(2, len(places))  # The intruder does not use masters that may be down.
         worker.ask(job="under_faults", seconds=STRIKE + seconds, down=down)
         time.sleep(STRIKE)
         for place in places:
@@ -69,7 +69,7 @@ def _phases(plan: Plan, worker: Worker) -> dict[str, Any]:
 
 
 def _figures(events: list[list[Any]], struck: float, *, refused: bool) -> dict[str, float]:
-    """Of the pairs that ended after the fault struck, also those that were under way then."""
+    """Return the figures of all pairs that ended after the fault, also if they began before."""
     after = [(took, done) for began, took, done in events if began + took >= struck]
     took = [each for each, done in after if done is not refused]
     figures = {

@@ -1,4 +1,4 @@
-"""Pairs of 16 threads over one, two and four groups of three masters: what groups bring."""
+"""Pairs of 16 threads over one, two and four groups of three masters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ THREADS = 16
 
 
 def run(plan: Plan) -> None:
-    """Free: more masters are meant to have more processors."""
+    """Use the setting free, so that more masters can use more processors."""
 
     def measure(setting: str, case: str, name: str) -> dict[str, Any]:
         with plan.worker(name, setting, n=SIZE * int(case), groups=int(case)) as worker:

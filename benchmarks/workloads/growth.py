@@ -1,4 +1,4 @@
-"""Pairs over 1 to 9 masters: what each further master costs."""
+"""Pairs over 1 to 9 masters: the cost of each further master."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ASKED = ("ours", "floor", "floor SET", "ours async", "aioredlock", "redlock-py")
 
 
 def run(plan: Plan) -> None:
-    """Pinned: else one processor more or less hides the slope."""
+    """Use the setting pin: otherwise the number of processors hides the slope."""
 
     def measure(setting: str, case: str, name: str) -> dict[str, Any]:
         with plan.worker(name, setting, n=int(case)) as worker:

@@ -1,7 +1,7 @@
-"""From one holder to the next who waits: how fast, and how fair.
+"""The speed and fairness of the hand-off from a holder to a waiter.
 
 - drain: eight threads (or tasks) of one process queue up behind a holder, each takes one turn;
-- think: eight processes take turns, with 5 ms of something else after each;
+- think: eight processes take turns, with a pause of 5 ms after each;
 - greedy: the same without a pause.
 
 A turn is held for 1 ms.
@@ -34,7 +34,7 @@ PAUSES = {"think": 0.005, "greedy": 0.0}
 
 
 def run(plan: Plan) -> None:
-    """Five masters, free."""
+    """Use five masters and the setting free."""
 
     def measure(setting: str, case: str, name: str) -> dict[str, Any]:
         folder = mkdtemp(dir=plan.processes.directory)
@@ -47,7 +47,7 @@ def run(plan: Plan) -> None:
                 stack.enter_context(plan.worker(name, setting, first=place == 0))
                 for place in range(PROCESSES)
             ]
-            start = time.monotonic() + 1.0  # everybody is connected by then
+            start = time.monotonic() + 1.0  # until all workers are connected
             for worker in workers:
                 worker.ask(
                     job="turns", folder=folder, start=start, seconds=seconds, pause=PAUSES[case]
@@ -68,9 +68,9 @@ def run(plan: Plan) -> None:
 
 
 def together(turns: list[list[list[float]]], end: float) -> dict[str, float]:
-    """The figures of all processes' turns, each [asked, taken, leaving].
+    """Return the figures of the turns of all processes, each [asked, taken, leaving].
 
-    A hand-off is measured where the next holder was waiting when the last one left.
+    A hand-off counts if the next holder was already waiting at the release.
     """
     counts = [sum(taken < end for _, taken, _ in ours) for ours in turns]
     waits = [taken - asked for ours in turns for asked, taken, _ in ours]
@@ -80,7 +80,7 @@ def together(turns: list[list[list[float]]], end: float) -> dict[str, float]:
     return {
         **latencies(gaps),
         "per_s": len(in_order) / (last[2] - first[0]),
-        # Who never got a turn counts as half a turn.
+        # A process without a turn counts as half a turn.
         "share": max(counts) / (min(counts) or 0.5),
         "longest_wait_ms": max(waits) * 1e3,
         "turns": len(in_order),

@@ -1,4 +1,4 @@
-"""Pairs beside 1 to 100 000 locks that are held, and what a held lock weighs."""
+"""Pairs while 1 to 100 000 other locks are held, and the memory of a held lock."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from benchmarks.conductor import Plan
 
 COUNTS = (1, 100, 1_000, 10_000, 100_000)
 TRACED = "1 000 traced"
-"""tracemalloc counts to the byte and makes everything slow: a case of its own."""
+"""A separate case, because tracemalloc is exact but slows everything down."""
 
 
 def run(plan: Plan) -> None:
-    """Five masters, free; the locks are not renewed meanwhile."""
+    """Use five masters and the setting free; the locks are not renewed."""
 
     def measure(setting: str, case: str, name: str) -> dict[str, Any]:
         trace = case == TRACED

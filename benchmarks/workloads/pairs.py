@@ -1,4 +1,4 @@
-"""Acquire and release, one after the other: the price of a lock that nobody contends for."""
+"""Acquire and release repeatedly: the cost of an uncontended lock."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ASKED = (
 
 
 def run(plan: Plan) -> None:
-    """Five masters, each setting by itself."""
+    """Use five masters, in each setting."""
 
     def measure(setting: str, case: str, name: str) -> dict[str, Any]:
         with plan.worker(name, setting) as worker:

@@ -1,7 +1,7 @@
-"""Where the project's own time goes: the jobs that targets are about, under cProfile.
+"""Profiles of the project: the jobs of the targets under cProfile.
 
-cProfile makes Python's calls dearer than they are, and the kernel's not: read the shares of
-our functions as upper bounds.
+cProfile slows down calls of Python functions, but not system calls: the shares of the project's
+functions are upper bounds.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ JOBS: dict[str, tuple[str, str, dict[str, Any]]] = {
     "refusals": ("pin", "ours", {"job": "refusals"}),
     "threads": ("free", "ours", {"job": "threads", "count": 16}),
     "tasks": ("free", "ours async", {"job": "tasks", "count": 100}),
-    # Of tasks: a profile sees one thread.
+    # With tasks, because a profile covers one thread.
     "handoff": ("free", "ours async", {"job": "drain"}),
 }
 
 
 def run(plan: Plan) -> None:
-    """Each in the setting that its targets are judged in."""
+    """Use the setting of the targets of each job."""
 
     def measure(setting: str, case: str, name: str) -> dict[str, Any]:
         asked = dict(JOBS[case][2])

@@ -1,4 +1,4 @@
-"""Ask for what somebody else holds: the way to a 423."""
+"""Try to acquire a lock that another client holds: the cost of a 423 response."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ASKED = (
 
 
 def run(plan: Plan) -> None:
-    """Five masters, each setting by itself."""
+    """Use five masters, in each setting."""
 
     def measure(setting: str, case: str, name: str) -> dict[str, Any]:
         with plan.worker(name, setting) as worker:

@@ -1,4 +1,4 @@
-"""Pairs in 1 to 10 000 tasks of one loop, each on a key of its own."""
+"""Pairs in 1 to 10 000 tasks of one loop, each with its own key."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PEERS = ("aioredlock", "pottery async", "node-redlock", "redis-py async")
 
 
 def run(plan: Plan) -> None:
-    """Free; the peers with 100 tasks only."""
+    """Use the setting free, and the peers with 100 tasks only."""
 
     def measure(setting: str, case: str, name: str) -> dict[str, Any]:
         before = plan.masters.info("clients", "connected_clients")

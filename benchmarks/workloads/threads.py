@@ -1,4 +1,4 @@
-"""Pairs in 1 to 64 threads of one process, each on keys of its own."""
+"""Pairs in 1 to 64 threads of one process, each with its own keys."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from benchmarks.conductor import Plan
 
 COUNTS = (1, 2, 4, 8, 16, 32, 64)
 ALWAYS = ("ours", "floor", "redis-py")
-PEERS = {1, 4, 16, 32}  # theirs take long, and tell nothing new in between
+PEERS = {1, 4, 16, 32}  # Peers take long, and values in between add nothing.
 
 
 def run(plan: Plan) -> None:
-    """Free: threads are not meant to share one processor."""
+    """Use the setting free, because threads should not share one processor."""
 
     def measure(setting: str, case: str, name: str) -> dict[str, Any]:
         before = plan.masters.info("clients", "connected_clients")

@@ -1,7 +1,7 @@
-"""Requests per second: a bare view, a locked one, one under django-redis's cache.lock.
+"""Requests per second of a bare view, a locked view, and one with django-redis's cache.lock.
 
-All in one server process, in turns: called as WSGI in a loop (Django alone, nothing else to
-hide behind), and served by gunicorn (one process, eight threads) to eight connections.
+All run in turns in one server process: called as WSGI in a loop (only Django), and served by
+gunicorn (one process, eight threads) to eight connections.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from benchmarks.conductor import Plan
 
 
 def by_view(plan: Plan, job: str) -> Callable[[str, str, str], dict[str, Any]]:
-    """A measurement whose worker does a job with several views in turns."""
+    """Return a measurement in which the worker runs a job with several views in turns."""
 
     def measure(setting: str, case: str, name: str) -> dict[str, Any]:
         with plan.worker(name, setting) as worker:
@@ -27,7 +27,7 @@ def by_view(plan: Plan, job: str) -> Callable[[str, str, str], dict[str, Any]]:
 
 
 def run(plan: Plan) -> None:
-    """Five masters for the locked view, the first of them for cache.lock; free."""
+    """Use five masters for the locked view and the first for cache.lock; setting free."""
     groups = [
         (setting, case, (f"site {case}",))
         for setting in plan.in_settings("free")

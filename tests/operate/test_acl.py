@@ -1,4 +1,4 @@
-"""The least rights that work, on every kind of server there is here, and not one less."""
+"""The minimal ACL permissions, on every installed server: they suffice, and all are needed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.live, pytest.mark.django_db]
 
 DOCS = Path(__file__).parents[2] / "docs/reference/acl.md"
-BY_HAND = {"eval", "evalsha", "script|load", "info", "subscribe"}  # what no script says
+BY_HAND = {"eval", "evalsha", "script|load", "info", "subscribe"}  # in no script
 SERVERS = {
     Path(found).name: found
     for found in (find_server(), shutil.which("valkey-server"), shutil.which("redis-server"))
@@ -41,7 +41,7 @@ SERVERS = {
 
 @pytest.fixture(scope="module", params=list(SERVERS.values()), ids=list(SERVERS))
 def three(request: pytest.FixtureRequest) -> Iterator[list[LocalMaster]]:
-    """Three masters with a user for locks and one for people."""
+    """Three masters with an ACL user for locks and one for operators."""
     with local_masters(3, binary=request.param) as masters:
         for master in masters:
             with master.client() as client:
@@ -53,7 +53,7 @@ def three(request: pytest.FixtureRequest) -> Iterator[list[LocalMaster]]:
 
 @pytest.fixture
 def site(three: list[LocalMaster], settings: Settings) -> list[LocalMaster]:
-    """The masters empty, with one alias for each user."""
+    """The empty masters, with an alias for each user."""
     for master in three:
         with master.client() as client:
             client.flushall()
@@ -72,14 +72,14 @@ def site(three: list[LocalMaster], settings: Settings) -> list[LocalMaster]:
 
 
 def scripts(*names: str) -> set[str]:
-    """The commands that these scripts say."""
+    """Return the commands that these scripts call."""
     folder = files("redlock_django.engine").joinpath("lua")
     text = "".join(folder.joinpath(f"{name}.lua").read_text() for name in names)
     said = re.findall(r"redis\.p?call\('(\w+)'", text)
     return {command.lower() for command in said}
 
 
-def test_every_right_is_one_that_a_script_needs() -> None:
+def test_every_permission_is_needed_by_a_script() -> None:
     every = {
         path.name.removesuffix(".lua")
         for path in files("redlock_django.engine").joinpath("lua").iterdir()
@@ -90,15 +90,15 @@ def test_every_right_is_one_that_a_script_needs() -> None:
     assert len({*LOCKS, *WAITING, *LOOKING}) == len(LOCKS + WAITING + LOOKING)
 
 
-def test_the_documentation_says_the_same() -> None:
+def test_the_documentation_lists_the_same_permissions() -> None:
     text = DOCS.read_text()
     assert least_acl("redlock") + "\n" in text
     assert least_acl("redlock", looking=True) + "\n" in text
 
 
-def test_a_whole_life_with_the_rights_of_locks(site: list[LocalMaster]) -> None:
+def test_lock_life_cycle_with_the_permissions_for_locks(site: list[LocalMaster]) -> None:
     with lock("order:1", "user:7", ttl=5) as held:
-        with pytest.raises(ResourceLocked):  # somebody else's, by the masters
+        with pytest.raises(ResourceLocked):  # held by another client, as the masters know
             locks["default"].backend.acquire(("order:1",), 5, 0, "{}")
         until(lambda: on(site, "order:1") == 3, what="on all masters")
         with site[2].client() as client:
@@ -115,18 +115,18 @@ def test_a_whole_life_with_the_rights_of_locks(site: list[LocalMaster]) -> None:
     for master in site:
         with master.client() as client:
             assert client.zcard("redlock:held") == 0
-            # Nothing was refused meanwhile, not even what is only tried.
+            # No command was refused, not even an optional one.
             assert denials(client) == []
 
 
-async def test_a_whole_life_in_a_loop(site: list[LocalMaster]) -> None:
+async def test_lock_life_cycle_in_a_loop(site: list[LocalMaster]) -> None:
     async with lock("order:1", wait=2) as held:
         assert await held.aextend() > 0
     await locks.aclose()
     nothing_left(site)
 
 
-def test_looking_and_freeing_with_the_rights_of_people(site: list[LocalMaster]) -> None:
+def test_operator_commands_with_their_permissions(site: list[LocalMaster]) -> None:
     operator = ("--using", "operator", "--format=json")
     with lock("order:1") as held:
         until(lambda: on(site, "order:1") == 3, what="on all masters")
@@ -143,13 +143,13 @@ def test_looking_and_freeing_with_the_rights_of_people(site: list[LocalMaster]) 
             assert denials(client) == []
 
 
-def test_the_user_of_locks_may_not_look_and_is_told_so(site: list[LocalMaster]) -> None:
+def test_inspection_without_permission_is_reported(site: list[LocalMaster]) -> None:
     page = held_locks()
     assert all("its ACL forbids" in reason for reason in page.silent.values())
     assert all("docs/reference/acl.md" in reason for reason in page.silent.values())
     ran = run("list_locks")
     assert ran.status == 3
-    # How its masters are it may know.
+    # It may query the health of its masters.
     status = run("redlock_status", "--format=json")
     assert (status.status, status.said) == (0, "")
     assert status.json["masters"][0]["held"] is None
@@ -157,7 +157,7 @@ def test_the_user_of_locks_may_not_look_and_is_told_so(site: list[LocalMaster]) 
 
 
 @pytest.mark.parametrize("missing", [*LOCKS, "keys"])
-def test_a_right_that_is_missing_is_named(site: list[LocalMaster], missing: str) -> None:
+def test_a_missing_permission_is_named(site: list[LocalMaster], missing: str) -> None:
     rights = ["resetkeys", "~other:*"] if missing == "keys" else [f"-{missing}"]
     with site[0].client() as client:
         client.execute_command("ACL", "SETUSER", "shop", *rights)
@@ -173,7 +173,9 @@ def test_a_right_that_is_missing_is_named(site: list[LocalMaster], missing: str)
 
 
 @pytest.mark.parametrize("missing", [c for c in WAITING if c not in ("publish", "subscribe")])
-def test_a_right_that_only_waiters_need_is_told_of(site: list[LocalMaster], missing: str) -> None:
+def test_a_missing_permission_for_waiters_is_reported(
+    site: list[LocalMaster], missing: str
+) -> None:
     with site[0].client() as client:
         client.execute_command("ACL", "SETUSER", "shop", f"-{missing}")
         try:
@@ -205,7 +207,7 @@ def test_nothing_else_is_allowed(site: list[LocalMaster]) -> None:
         operator.close()
 
 
-def test_a_lock_without_a_right_says_no_quorum(site: list[LocalMaster]) -> None:
+def test_a_lock_without_permission_has_no_quorum(site: list[LocalMaster]) -> None:
     for master in site:
         with master.client() as client:
             client.execute_command("ACL", "SETUSER", "shop", "-info")
@@ -219,7 +221,7 @@ def test_a_lock_without_a_right_says_no_quorum(site: list[LocalMaster]) -> None:
 
 
 def on(masters: list[LocalMaster], resource: str) -> int:
-    """On how many masters a resource is locked."""
+    """Return on how many masters a resource is locked."""
     found = 0
     for master in masters:
         with master.client() as client:
@@ -228,7 +230,7 @@ def on(masters: list[LocalMaster], resource: str) -> int:
 
 
 def denials(client: Any) -> list[bytes]:
-    """What the server had to refuse to our users in this test, but what may be refused."""
+    """Return the commands that the servers refused in this test, without optional commands."""
     found = []
     for entry in client.execute_command("ACL", "LOG"):
         said = entry if isinstance(entry, dict) else dict(zip(entry[::2], entry[1::2], strict=True))

@@ -1,4 +1,4 @@
-"""A canary password and the token of a held lock: in nothing that anybody is shown."""
+"""A canary password and the token of a held lock do not appear in any output."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ R = "order:1"
 
 @pytest.fixture
 def site(masters: list[LocalMaster], settings: Settings) -> Iterator[list[LocalMaster]]:
-    """Three masters with a password that is given in a URL, in OPTIONS, and by a cache."""
+    """Three masters with a password from a URL, from OPTIONS, and from a cache."""
     three = masters[:3]
     for master in three:
         with master.client() as client:
@@ -90,11 +90,11 @@ def site(masters: list[LocalMaster], settings: Settings) -> Iterator[list[LocalM
 
 @pytest.fixture
 def held(site: list[LocalMaster]) -> Iterator[Lock]:
-    """A lock that is held, and seen on every master."""
+    """A lock that is held and stored on every master."""
     taken = lock(R, holder={"path": "/pay/"})
 
     def everywhere() -> bool:
-        # A master that is still being connected to would be given the lock by a later renewal.
+        # A master without a connection would get the lock only with a later renewal.
         taken.acquire()
         if locked(site) == {f"redlock:lock:{R}": 3}:
             return True
@@ -108,7 +108,7 @@ def held(site: list[LocalMaster]) -> Iterator[Lock]:
 
 @pytest.fixture
 def logged(caplog: pytest.LogCaptureFixture) -> Callable[[], str]:
-    """Everything that was logged, with all fields of every record."""
+    """Return a function that returns the log with all fields of every record."""
     caplog.set_level(logging.DEBUG)
     return lambda: caplog.text + "".join(repr(vars(record)) for record in caplog.records)
 
@@ -120,7 +120,7 @@ def token_of(held: Lock) -> str:
 
 def is_clean(told: str, *expected: str, token: str = "no token") -> None:
     for word in expected:
-        assert word in told  # it has been looked at the right thing
+        assert word in told  # The output is the expected one.
     assert "canary" not in told
     assert token not in told
 
@@ -223,7 +223,7 @@ def test_every_page_of_the_admin(held: Lock, logged: Callable[[], str]) -> None:
 
 
 def everything_about(error: BaseException) -> str:
-    """What a log, an error mail or the debug page would show of an exception, and its reprs."""
+    """Return what a log, an error email or the debug page shows of an exception, and its reprs."""
     told = [repr(error), str(error), *traceback.format_exception(error), repr(vars(error))]
     seen: BaseException | None = error
     while seen is not None:
@@ -233,7 +233,7 @@ def everything_about(error: BaseException) -> str:
 
 
 def debug_page(error: BaseException) -> str:
-    """Django's own, with the local variables of every frame."""
+    """Return the text of Django's debug page, with the local variables of every frame."""
     reporter = ExceptionReporter(None, type(error), error, error.__traceback__)
     return str(reporter.get_traceback_html())
 
@@ -270,7 +270,7 @@ def test_exceptions_and_answers(
 
 
 def in_options(settings: Settings, urls: list[str], **keys: Any) -> None:
-    """Put the password where the documentation says it belongs."""
+    """Move the password to OPTIONS, as the documentation recommends."""
     settings.CACHES = {}
     login = {"username": "shop", "password": CANARY}
     settings.REDLOCK = {
@@ -283,7 +283,7 @@ def test_the_debug_page(settings: Settings, held: Lock, site: list[LocalMaster])
     in_options(settings, [master.url for master in site])
     pages = ""
 
-    class Kept:  # whose repr does not tell
+    class Kept:  # without the canary in its repr
         token = ""
 
     @lock_resource("order:2")
