@@ -56,7 +56,7 @@ from tests.engine.mutation import (
     without,
 )
 from tests.engine.schedules import HOUR
-from tests.wire import quiet, test_link
+from tests.wire import link_schedules, test_link
 
 Schedule = Callable[[], object]
 
@@ -476,43 +476,43 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a reply of any round counts", "link: every reply has its round's number", Links._answer,
-        never("reply[0] != number"), quiet.a_reply_of_another_round_is_no_vote,
+        never("reply[0] != number"), link_schedules.a_reply_of_another_round_is_not_a_vote,
     ),
     Mutant(
         "an unexpected reply is ignored", "link: replies are counted", Links._answer,
         instead("raise ProtocolDesync('a reply without a command')", "return"),
-        quiet.a_reply_too_many_drops_the_link,
+        link_schedules.an_unexpected_reply_drops_the_link,
     ),
     Mutant(
         "half a command is sent on", "link: closed after an interrupted send", Link.send,
         instead("raise ProtocolDesync(...)", "return"),
-        test_link.test_after_an_interrupted_send_the_link_is_worthless,
+        test_link.test_an_interrupted_send_drops_the_link,
     ),
     Mutant(
         "a release overtakes", "link: a release travels after its acquire", Links._write,
         instead("link.out += data", "link.out[:0] = data"),
-        quiet.a_release_leaves_behind_its_acquire,
+        link_schedules.a_release_is_sent_after_its_acquire,
     ),
     Mutant(
         "a release with no link is lost", "link: a release without a link is kept", Links.begin,
         without(Master.keep_release),
-        quiet.a_release_for_a_lost_link_is_the_first_thing_said_and_buries,
+        link_schedules.a_release_for_a_lost_link_is_sent_first_and_buries,
     ),
     Mutant(
         "an unanswered release is lost", "link: an unanswered release is kept", Links.lose,
-        without(Master.keep_release), quiet.a_release_that_was_not_answered_is_said_again,
+        without(Master.keep_release), link_schedules.a_release_that_was_not_answered_is_sent_again,
     ),
     Mutant(
         "a kept release does not bury", "link: a kept release leaves a tombstone",
         Master.keep_release,
         instead("replace(release, bury=True)", "release"),
-        quiet.a_release_for_a_lost_link_is_the_first_thing_said_and_buries,
+        link_schedules.a_release_for_a_lost_link_is_sent_first_and_buries,
     ),
     Mutant(
         "a token on a lost link is forgotten", "link: an acquire may arrive after its link is lost",
         Links.lose,
         without(Master.remember_unanswered),
-        quiet.a_release_after_an_acquire_that_may_still_arrive_buries,
+        link_schedules.a_release_after_an_acquire_that_may_still_arrive_buries,
     ),
     Mutant(
         "every release buries", "link: a tombstone only where an acquire may be late", Links.begin,
@@ -520,35 +520,35 @@ MUTANTS: tuple[Mutant, ...] = (
             always("command.token in master.unanswered"),
             without("del master.unanswered[command.token]"),
         ),
-        quiet.an_ordinary_release_leaves_no_tombstone,
+        link_schedules.an_ordinary_release_leaves_no_tombstone,
     ),
     Mutant(
         "a decided round is sent again", "link: a decided round is not sent by EVAL", Links._retry,
         always("exchange is not None and not exchange.decided"),
-        quiet.a_decided_round_is_not_sent_again,
+        link_schedules.a_decided_round_is_not_sent_again,
     ),
     Mutant(
         "NOSCRIPT is a failure", "link: NOSCRIPT is answered by EVAL", Links._handle_error,
-        never("word == 'NOSCRIPT'"), quiet.a_script_that_was_flushed_is_sent_at_once,
+        never("word == 'NOSCRIPT'"), link_schedules.a_script_that_was_flushed_is_sent_at_once,
     ),
     Mutant(
         "lateness is never judged", "link: closed when it owes replies for too long", Links.waited,
         never("link.waited >= self.master_timeout", nth=1),
-        quiet.a_master_that_never_answers_loses_its_link,
+        link_schedules.a_master_that_never_answers_loses_its_link,
     ),
     Mutant(
         "a link is closed without a last read", "link: the socket is read before it is closed",
         Links.waited,
-        without(Links.read), quiet.what_lies_there_already_is_read_before_a_master_is_judged,
+        without(Links.read), link_schedules.received_replies_are_read_before_a_link_is_closed,
     ),
     Mutant(
         "our stall makes masters late", "link: a stall of our own does not count", Links.waited,
         instead("min(asked, took) if ... else ...", "took"),
-        quiet.a_stall_of_our_own_makes_no_master_late,
+        link_schedules.a_stall_of_our_own_makes_no_master_late,
     ),
     Mutant(
         "asked without a majority", "link: refused at once if no majority is open", Links.begin,
-        never("exchange.decided and ..."), quiet.with_a_majority_down_nobody_is_asked,
+        never("exchange.decided and ..."), link_schedules.with_a_majority_down_no_master_is_asked,
     ),
     Mutant(
         "ready before its time", "trust: no vote before ready-at", MemoryMaster._ready,
@@ -581,72 +581,75 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "one server, two votes", "trust: two masters never have one run_id", Links._find_twins,
-        never("other is not master"), quiet.one_server_under_two_names_has_no_vote,
+        never("other is not master"), link_schedules.one_server_under_two_names_has_no_vote,
     ),
     Mutant(
         "asked before it is trusted", "trust: no vote before ready-at", Master.fault,
-        never("now < self.trust.ready"), quiet.a_master_has_no_vote_before_it_is_trusted,
+        never("now < self.trust.ready"), link_schedules.a_master_has_no_vote_before_it_is_trusted,
     ),
     Mutant(
         "NOT_READY is ignored", "trust: FLUSHALL is noticed", Links._answer,
-        never("reply[1] == NOT_READY"), quiet.a_master_that_is_not_ready_is_asked_why,
+        never("reply[1] == NOT_READY"), link_schedules.a_master_that_is_not_ready_is_asked_why,
     ),
     Mutant(
         "a mismatch is ignored", "trust: ConfigMismatch", join.read_trust,
-        never("status == MISMATCH"), quiet.another_deployments_master_is_given_up,
+        never("status == MISMATCH"), link_schedules.a_master_of_another_deployment_is_given_up,
     ),
     Mutant(
         "clocks may step", "clock step: two intervals prove it", StepWatch.note,
         never("apart > self.deployment.max_clock_skew"),
-        quiet.a_clock_that_steps_is_marked_on_its_master,
+        link_schedules.a_clock_that_steps_is_marked_on_its_master,
     ),
     Mutant(
         "a stepped master still votes", "clock step: the vote is not counted", Links._answer,
-        never("doubted"), quiet.a_clock_that_steps_is_marked_on_its_master,
+        never("doubted"), link_schedules.a_clock_that_steps_is_marked_on_its_master,
     ),
     Mutant(
         "votes after a step count", "clock step: no vote from the step on", Links._answer,
-        never("command.trusted and ..."), quiet.what_was_asked_before_a_step_was_seen_has_no_vote,
+        never("command.trusted and ..."),
+        link_schedules.a_command_sent_before_a_step_was_noticed_has_no_vote,
     ),
     Mutant(
         "a mark is forgotten", "clock step: marked as soon as there is a link", Links._check,
         never("mode == 'join' and ..."),
-        quiet.a_step_is_marked_although_another_is_seen_and_the_link_breaks,
+        link_schedules.a_step_is_marked_although_another_master_steps_and_the_link_breaks,
     ),
     Mutant(
         "a clock that goes back within a round is not noticed",
         "clock step: our own, within a round", StepWatch.note,
-        never("high < low"), quiet.a_clock_that_goes_back_under_a_round_voids_what_comes_of_it,
+        never("high < low"), link_schedules.a_clock_that_goes_back_within_a_round_voids_its_lease,
     ),
     Mutant(
         "a check that failed is not made again", "clock step: a failed mark is made again",
         Links._handle_error,
         never("owed.command is None"),
-        quiet.a_step_is_marked_although_the_master_cannot_take_the_mark_now,
+        link_schedules.a_step_is_marked_although_the_master_refuses_the_mark_at_first,
     ),
     Mutant(
         "voided by the clock that went back", "clock step: our own, leases are lost",
         StepWatch._blame_ourselves,
         instead("max(now, self._latest)", "now"),
-        quiet.a_clock_that_goes_back_voids_what_was_begun_before,
+        link_schedules.a_clock_that_goes_back_voids_earlier_leases,
     ),
     Mutant(
         "the step is not marked", "clock step: marked on the master", StepWatch.decide,
-        without("self.check(...)"), quiet.a_clock_that_steps_is_marked_on_its_master,
+        without("self.check(...)"), link_schedules.a_clock_that_steps_is_marked_on_its_master,
     ),
     Mutant(
         "our own step is the masters'", "clock step: our own if a majority stepped",
         StepWatch.decide,
-        never("len(stepped) >= quorum(...)"), quiet.the_clocks_of_a_majority_do_not_step_at_once,
+        never("len(stepped) >= quorum(...)"),
+        link_schedules.a_majority_that_steps_at_once_is_our_own_clock,
     ),
     Mutant(
         "drift is a step", "clock step: 1 % of the time between is allowed", StepWatch.note,
-        instead("0.01 * abs(...)", "0.0"), quiet.a_clock_that_runs_a_little_fast_has_not_stepped,
+        instead("0.01 * abs(...)", "0.0"),
+        link_schedules.a_clock_that_runs_a_little_fast_has_not_stepped,
     ),
     Mutant(
         "a child sends for its parent", "fork: no byte on inherited sockets", Links.abandon,
         instead("self.closed.set()", "self.flush()"),
-        quiet.a_child_says_nothing_of_what_its_parent_had_to_say,
+        link_schedules.a_child_sends_nothing_that_its_parent_had_queued,
     ),
     Mutant(
         "a child holds its parent's lock", "fork: the child does not hold inherited locks",
@@ -655,16 +658,16 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "replicas vote", "safe servers: no replica", join.faults,
-        never("info.get('role') != ..."), quiet.a_server_that_is_no_safe_master_is_not_counted,
+        never("info.get('role') != ..."), link_schedules.an_unsafe_server_is_not_counted,
     ),
     Mutant(
         "evicting servers vote", "safe servers: no eviction", join.faults,
-        never("policy != 'noeviction'"), quiet.a_server_that_is_no_safe_master_is_not_counted,
+        never("policy != 'noeviction'"), link_schedules.an_unsafe_server_is_not_counted,
     ),
     Mutant(
         "cluster nodes vote", "safe servers: no cluster node", join.faults,
         never("info.get('cluster_enabled', ...) == ..."),
-        quiet.a_server_that_is_no_safe_master_is_not_counted,
+        link_schedules.an_unsafe_server_is_not_counted,
     ),
 )  # fmt: skip
 

@@ -1,10 +1,10 @@
-"""A real server and the model that the simulator trusts, side by side: the same answers?
+"""Compare a real server with the model that the simulator uses: do they reply the same?
 
-What a user runs is the Lua; the simulator and the memory backend trust the model. Random
-commands go to both, and between them the keys are set to what nobody would expect there.
+Users run the Lua scripts; the simulator and the memory backend run the model. Random commands
+go to both, and between them keys are set to unexpected values.
 
 `uv run python -m tests.live.differential --commands 100000 [--server redis-server] [--seed 1]`
-goes on for so many commands, and prints the story of the first that is answered otherwise.
+sends that many commands, and prints the trace up to the first reply that differs.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ OTHERS = ("plain", "", "a" * 32, f"{'d' * 32} {{}}", f"{'d' * 31} {{}}", f"{'g' 
 FENCES = ("abc", "", "0x10", " 12 ", "nan", "-5", "1e3", "0", "7", "9" * 16, "9" * 17, "12\n")
 WAITERS = ("redlock:wake:here 1", "redlock:wake:here 2", "redlock:wake:gone 3", "odd")
 RUN_IDS = ("1" * 40, "2" * 40)
-ASKED = ("held", "find", "look", "scan")  # what people ask
+ASKED = ("held", "find", "look", "scan")  # what inspection asks
 NAMES = (b"order:1", b"order:12", b"Order:1", b"user:7", b"a*b", b"[x]", b"a?b", b"a\\b", b"\xff\n")
 GLOBS = ("*", "*order*", "*:1", "*\\**", "*\\[x\\]*", "*\\?*", "*\\\\*", "o????:1", "nobody*")
-# What two readings of one remaining time may differ by: Redis 7 reads its clock when a script
-# begins and again for TIME, and may be stopped in between.
+# How much two readings of one remaining time may differ: Redis 7 reads its clock when a script
+# begins and again for TIME, and may be descheduled in between.
 MILLISECONDS = 50
 
 
@@ -50,39 +50,39 @@ def _pairs(flat: list[Any]) -> dict[bytes, int]:
 
 
 class Pair:
-    """One real server and one model, which is given the time that the real one answered."""
+    """One real server, and a model that runs at the time of the server's replies."""
 
-    def __init__(self, client: Any, luck: Random) -> None:
+    def __init__(self, client: Any, rng: Random) -> None:
         self.client = client
-        self.luck = luck
+        self.rng = rng
         self.now = 0
         self.model = MemoryMaster(lambda: self.now)
         self.model.publish = lambda channel, name: int(channel == "redlock:wake:here")
         self.ear = client.pubsub()
         self.ear.subscribe("redlock:wake:here")
         assert self.ear.get_message(timeout=5)["type"] == "subscribe"
-        self.story: list[str] = []
+        self.trace: list[str] = []
         for name in (*(command.name for command in COMMANDS), "join", *ASKED):
             client.script_load(script(name)[0])
 
     def clear(self) -> None:
-        """Both empty, and trusted."""
+        """Make both empty, and trusted."""
         self.client.flushall()
         self.model.strings.clear()
         self.model.sets.clear()
         self.model.ends.clear()
-        self.story.clear()
+        self.trace.clear()
         self.put(DEPLOYMENT.marker, "marker", None)
 
     def tick(self) -> int:
-        """The server's clock, in ms."""
+        """Read the server's clock, in ms."""
         seconds, micros = self.client.time()
         self.now = seconds * 1_000_000 + micros
         return self.now // 1000
 
     def put(self, key: str, value: str, left: int | None) -> None:
-        """A string, for so many ms or for ever, whatever was there."""
-        self.story.append(f"SET {key} {value!r} {left}")
+        """Set a key to a string, for some ms or for ever, whatever it was before."""
+        self.trace.append(f"SET {key} {value!r} {left}")
         until = self.tick() + left if left is not None else None
         self.client.delete(key)
         self.client.set(key, value, pxat=until)
@@ -91,8 +91,8 @@ class Pair:
         self.model.strings[key] = (value.encode(), float("inf") if until is None else until)
 
     def put_set(self, key: str) -> None:
-        """A key of another type."""
-        self.story.append(f"ZADD {key}")
+        """Set a key to a sorted set, which is not the type of any lock or fence."""
+        self.trace.append(f"ZADD {key}")
         self.client.delete(key)
         self.client.zadd(key, {"x": 9e15})
         self.model.strings.pop(key, None)
@@ -100,8 +100,8 @@ class Pair:
         self.model.sets[key] = {b"x": 9e15}
 
     def put_queue(self, key: str, queue: dict[str, float], left: int) -> None:
-        """Waiters, for so many ms."""
-        self.story.append(f"ZADD {key} {queue} {left}")
+        """Set a queue's waiters, for some ms."""
+        self.trace.append(f"ZADD {key} {queue} {left}")
         until = self.tick() + left
         self.client.delete(key)
         self.client.zadd(key, queue)
@@ -111,8 +111,8 @@ class Pair:
         self.model.ends[key] = until
 
     def drop(self, key: str) -> None:
-        """No such key."""
-        self.story.append(f"DEL {key}")
+        """Delete a key."""
+        self.trace.append(f"DEL {key}")
         self.client.delete(key)
         self.model.strings.pop(key, None)
         self.model.sets.pop(key, None)
@@ -123,85 +123,85 @@ class Pair:
         real = self.client.evalsha(script(name)[1], len(keys), *keys, *argv)
         self.now = real[2]
         model = self.model.eval(name, keys, argv)
-        self.story.append(f"{name} {keys} {argv}\n  real  {real}\n  model {model}")
-        assert len(real) == len(model), self.told()
+        self.trace.append(f"{name} {keys} {argv}\n  real  {real}\n  model {model}")
+        assert len(real) == len(model), self.transcript()
         for index, (truth, said) in enumerate(zip(real, model, strict=True)):
             left = name != "join" and real[1] in (REFUSED, RESERVED) and index == 4
             near = left and abs(truth - said) <= MILLISECONDS
-            assert truth == said or near, self.told()
+            assert truth == said or near, self.transcript()
 
     def index(self, member: bytes, score: float) -> None:
-        """An entry of the index, to expire at that moment of the server's clock, in ms."""
-        self.story.append(f"ZADD {member!r} {score}")
+        """Add an entry to the index that expires at a moment of the server's clock, in ms."""
+        self.trace.append(f"ZADD {member!r} {score}")
         self.client.zadd(DEPLOYMENT.held, {member: score})
         self.model.sets.setdefault(DEPLOYMENT.held, {})[member] = score
 
     def ask(self, name: str, keys: list[str], argv: list[Any]) -> list[Any]:
-        """What both say to what people ask; it must begin the same, and be as long."""
+        """Return both replies to an inspection command, after checking how they begin."""
         real = self.client.evalsha(script(name)[1], len(keys), *keys, 7, *argv)
         self.now = real[2]
         model = self.model.eval(name, keys, [7, *argv])
-        self.story.append(f"{name} {keys} {argv}\n  real  {real}\n  model {model}")
-        assert real[:3] == model[:3] == [7, 1, self.now], self.told()
+        self.trace.append(f"{name} {keys} {argv}\n  real  {real}\n  model {model}")
+        assert real[:3] == model[:3] == [7, 1, self.now], self.transcript()
         return [real[3:], model[3:]]
 
     def walk(self, name: str, keys: list[str], pattern: str, step: int) -> None:
-        """Both find the same, in however many steps; the model takes one."""
+        """Check that both find the same, in any number of steps; the model needs one."""
         every, cursor = set(), b"0"
         while True:
             (real, model) = self.ask(name, keys, [cursor.decode(), pattern, step])
             cursor, *found = real
             end, *known = model
             if name == "find":
-                assert _pairs(found).items() <= _pairs(known).items(), self.told()
+                assert _pairs(found).items() <= _pairs(known).items(), self.transcript()
                 found, known = found[::2], known[::2]
             every |= {*found}
             assert end == b"0"
             if cursor == b"0":
-                assert every == {*known}, self.told()
+                assert every == {*known}, self.transcript()
                 return
 
     def compare(self) -> None:
-        """What stands on both afterwards is the same too."""
+        """Check that both have the same keys."""
         self.tick()
         found = {key.decode() for key in self.client.scan_iter()}
         kept = {key for key in list(self.model.strings) if self.model.get(key) is not None}
         sets = {key for key in list(self.model.sets) if self.model.queue(key)}
-        assert found == kept | sets, self.told()
+        assert found == kept | sets, self.transcript()
         for key in kept:
-            assert self.client.get(key) == self.model.get(key), self.told()
+            assert self.client.get(key) == self.model.get(key), self.transcript()
             until = self.client.execute_command("PEXPIRETIME", key)
             expected = self.model.strings[key][1]
             never = until == -1 and expected == float("inf")
             near = abs(until - expected) <= MILLISECONDS
-            assert never or near, f"{self.told()}\n{key} until {until}, model {expected}"
+            assert never or near, f"{self.transcript()}\n{key} until {until}, model {expected}"
         for key in sets:
             real = dict(self.client.zrange(key, 0, -1, withscores=True))
             model = self.model.sets[key]
-            assert real.keys() == model.keys(), self.told()
+            assert real.keys() == model.keys(), self.transcript()
             until = self.client.execute_command("PEXPIRETIME", key)
             expected = self.model.ends.get(key, -1)
             near = abs(until - expected) <= MILLISECONDS
-            assert near, f"{self.told()}\n{key} until {until}, model {expected}"
+            assert near, f"{self.transcript()}\n{key} until {until}, model {expected}"
             for member, score in real.items():
                 same = score == model[member] or abs(score - model[member]) <= MILLISECONDS
-                assert same, self.told()
+                assert same, self.transcript()
 
-    def told(self) -> str:
-        """Everything that was done, for a failure's message."""
-        return "\n".join(self.story)
+    def transcript(self) -> str:
+        """Return everything that was done, for a failure's message."""
+        return "\n".join(self.trace)
 
 
-def _said(luck: Random, now: int) -> Command:
-    resources = tuple(luck.sample(RESOURCES, luck.choice((1, 1, 2, 3))))
-    value = f"{luck.choice(TOKENS)} {{}}"
+def _random_command(rng: Random, now: int) -> Command:
+    resources = tuple(rng.sample(RESOURCES, rng.choice((1, 1, 2, 3))))
+    value = f"{rng.choice(TOKENS)} {{}}"
     common: dict[str, Any] = {"deployment": DEPLOYMENT, "resources": resources, "value": value}
-    ttl = luck.choice((5.0, 20.0, 30.0))
-    fences = tuple(now + luck.choice((-3_000_000, 0, 400_000, 2_000_000)) for _ in resources)
-    kind = luck.choice((Acquire, Acquire, Confirm, Extend, Heal, Release))
-    waiter = luck.choice(("", *WAITERS))
+    ttl = rng.choice((5.0, 20.0, 30.0))
+    fences = tuple(now + rng.choice((-3_000_000, 0, 400_000, 2_000_000)) for _ in resources)
+    kind = rng.choice((Acquire, Acquire, Confirm, Extend, Heal, Release))
+    waiter = rng.choice(("", *WAITERS))
     if kind is Acquire:
-        ticket = max(fences) - luck.choice((0, 1000, 5_000_000))
+        ticket = max(fences) - rng.choice((0, 1000, 5_000_000))
         return Acquire(**common, ttl=ttl, proposal=max(fences), waiter=waiter, ticket=ticket)
     if kind is Confirm:
         return Confirm(**common, fences=fences)
@@ -209,104 +209,104 @@ def _said(luck: Random, now: int) -> Command:
         return Extend(**common, ttl=ttl)
     if kind is Heal:
         return Heal(**common, ttl=ttl, fences=fences)
-    bury, calls = luck.random() < 0.2, luck.random() < 0.8
+    bury, calls = rng.random() < 0.2, rng.random() < 0.8
     return Release(**common, bury=bury, waiter=waiter, calls=calls)
 
 
 def _disturb(pair: Pair) -> None:
-    luck = pair.luck
-    lock, fence = DEPLOYMENT.lock(luck.choice(RESOURCES)), DEPLOYMENT.fence(luck.choice(RESOURCES))
-    queue = DEPLOYMENT.queue(luck.choice(RESOURCES))
-    what = luck.randrange(15)
+    rng = pair.rng
+    lock, fence = DEPLOYMENT.lock(rng.choice(RESOURCES)), DEPLOYMENT.fence(rng.choice(RESOURCES))
+    queue = DEPLOYMENT.queue(rng.choice(RESOURCES))
+    what = rng.randrange(15)
     if what == 0:
-        pair.put(lock, luck.choice(OTHERS), luck.choice((4000, 400_000, None)))
+        pair.put(lock, rng.choice(OTHERS), rng.choice((4000, 400_000, None)))
     elif what == 1:
-        pair.put(lock, f"{luck.choice(TOKENS)} {{}}", luck.choice((1, 4000, 400_000, None)))
+        pair.put(lock, f"{rng.choice(TOKENS)} {{}}", rng.choice((1, 4000, 400_000, None)))
         time.sleep(0.003)
     elif what == 2:
-        pair.put(fence, luck.choice(FENCES), None)
+        pair.put(fence, rng.choice(FENCES), None)
     elif what == 3:
-        ahead = luck.choice((900_000, 5_000_000))
+        ahead = rng.choice((900_000, 5_000_000))
         pair.put(fence, str(pair.tick() * 1000 + ahead), 50_000)
     elif what == 4:
-        pair.put_set(luck.choice((lock, fence)))
+        pair.put_set(rng.choice((lock, fence)))
     elif what == 5:
         pair.put(DEPLOYMENT.held, "not a set", None)
     elif what == 6:
-        pair.put(DEPLOYMENT.tomb(luck.choice(TOKENS)), "1", luck.choice((1, 5000)))
+        pair.put(DEPLOYMENT.tomb(rng.choice(TOKENS)), "1", rng.choice((1, 5000)))
         time.sleep(0.003)
     elif what == 7:
-        pair.put(DEPLOYMENT.marker, luck.choice(("marker", "marker", "another")), None)
+        pair.put(DEPLOYMENT.marker, rng.choice(("marker", "marker", "another")), None)
     elif what == 8:
-        pair.put(queue, "not a set", luck.choice((None, 5000)))
+        pair.put(queue, "not a set", rng.choice((None, 5000)))
     elif what in (9, 10, 11):
         now = pair.tick() * 1000
         scores = (now, now - 1000, now - 3_000_000, -now + 50_000, -now - 50_000, -now - 5_000_000)
-        names = luck.sample(WAITERS, luck.randint(1, len(WAITERS)))
-        pair.put_queue(queue, {name: luck.choice(scores) for name in names}, luck.choice((1, 4000)))
+        names = rng.sample(WAITERS, rng.randint(1, len(WAITERS)))
+        pair.put_queue(queue, {name: rng.choice(scores) for name in names}, rng.choice((1, 4000)))
         time.sleep(0.003)
     else:
-        pair.drop(luck.choice((lock, fence, lock, fence, DEPLOYMENT.held, queue)))
+        pair.drop(rng.choice((lock, fence, lock, fence, DEPLOYMENT.held, queue)))
 
 
 def some_commands(pair: Pair, many: int = 24) -> None:
-    """From nothing, so many commands to both, and what stands there in the end."""
-    luck = pair.luck
+    """Send that many random commands to both, from empty, and compare the keys at the end."""
+    rng = pair.rng
     pair.clear()
     for number in range(many):
-        if luck.random() < 0.3:
+        if rng.random() < 0.3:
             _disturb(pair)
-        command = _said(luck, pair.now // 1000 * 1000)  # as tickets in queues are
+        command = _random_command(rng, pair.now // 1000 * 1000)  # as tickets in queues are
         argv: list[Any] = [number, *command.arguments()]
         if command.trusted:
-            late = luck.choice((0, 0, 0, 0, 0, 60_000_000))
+            late = rng.choice((0, 0, 0, 0, 0, 60_000_000))
             argv += ["marker", pair.now + late if late else 0]
         pair.eval(command.name, list(command.keys()), argv)
     pair.compare()
 
 
 def some_joins(pair: Pair, many: int = 12) -> None:
-    """The same for joins, and markers of every kind."""
-    luck = pair.luck
+    """Send random joins to both, with markers of every kind."""
+    rng = pair.rng
     pair.clear()
     for number in range(many):
-        if luck.random() < 0.4:
+        if rng.random() < 0.4:
             now = pair.tick() * 1000
             odd = ("", "marker", f"{RUN_IDS[0]} 12 {DEPLOYMENT.fingerprint} x", f"zz {now} p")
-            ready = now + luck.choice((-5, 1_000_000, 10_000_000_000))
-            known = f"{luck.choice(RUN_IDS)} {ready} {luck.choice((DEPLOYMENT.fingerprint, 'p'))}"
-            pair.put(DEPLOYMENT.marker, luck.choice((*odd, known, known, known)), None)
-        if luck.random() < 0.1:
+            ready = now + rng.choice((-5, 1_000_000, 10_000_000_000))
+            known = f"{rng.choice(RUN_IDS)} {ready} {rng.choice((DEPLOYMENT.fingerprint, 'p'))}"
+            pair.put(DEPLOYMENT.marker, rng.choice((*odd, known, known, known)), None)
+        if rng.random() < 0.1:
             pair.drop(DEPLOYMENT.marker)
-        how = luck.choice(("join", "join", "distrust", "trust", "reconfigure"))
+        how = rng.choice(("join", "join", "distrust", "trust", "reconfigure"))
         delay = round(DEPLOYMENT.restart_delay * 1_000_000)
-        argv = [number, luck.choice(RUN_IDS), DEPLOYMENT.fingerprint, delay, how]
+        argv = [number, rng.choice(RUN_IDS), DEPLOYMENT.fingerprint, delay, how]
         pair.eval("join", [DEPLOYMENT.marker], argv)
     pair.compare()
 
 
 def crowd(pair: Pair, many: int) -> None:
-    """An index and locks as they may stand after a while, with what nobody would expect."""
-    luck = pair.luck
+    """Set up an index and locks as they may be after a while, with unexpected values."""
+    rng = pair.rng
     now = pair.tick()
     others = [b"n:%d" % number for number in range(many)]
-    for member in luck.sample([*NAMES, *others], luck.randrange(len(NAMES) + many + 1)):
-        left = luck.choice((-100_000, -1, 30_000, 30_000, 60_000 + luck.randrange(1000)))
-        pair.index(member, float("inf") if luck.random() < 0.1 else float(now + left))
-    for resource in luck.sample(RESOURCES, 2):
-        value = luck.choice((*OTHERS, f"{TOKENS[0]} {{}}"))
-        pair.put(DEPLOYMENT.lock(resource), value, luck.choice((1, 20_000, None)))
+    for member in rng.sample([*NAMES, *others], rng.randrange(len(NAMES) + many + 1)):
+        left = rng.choice((-100_000, -1, 30_000, 30_000, 60_000 + rng.randrange(1000)))
+        pair.index(member, float("inf") if rng.random() < 0.1 else float(now + left))
+    for resource in rng.sample(RESOURCES, 2):
+        value = rng.choice((*OTHERS, f"{TOKENS[0]} {{}}"))
+        pair.put(DEPLOYMENT.lock(resource), value, rng.choice((1, 20_000, None)))
     time.sleep(0.003)
-    if luck.random() < 0.3:
-        pair.put_set(DEPLOYMENT.lock(luck.choice(RESOURCES)))
+    if rng.random() < 0.3:
+        pair.put_set(DEPLOYMENT.lock(rng.choice(RESOURCES)))
 
 
 def main(argv: list[str]) -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.live.differential")
-    parser.add_argument("--commands", type=int, default=100_000, help="so many (100 000)")
-    parser.add_argument("--seed", type=int, default=1, help="of the luck (1)")
-    parser.add_argument("--server", help="its program (default: that of the test kit)")
+    parser.add_argument("--commands", type=int, default=100_000, help="commands to send (100,000)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the commands (1)")
+    parser.add_argument("--server", help="path of its program")
     options = parser.parse_args(argv)
     with local_masters(1, binary=options.server) as (master,), master.client() as client:
         pair, done = Pair(client, Random(options.seed)), 0
@@ -317,8 +317,8 @@ def main(argv: list[str]) -> int:
             try:
                 some_commands(pair)
                 some_joins(pair)
-            except AssertionError as story:
-                sys.stdout.write(f"{story}\n\nanswered otherwise after {done:,} commands\n")
+            except AssertionError as trace:
+                sys.stdout.write(f"{trace}\n\nthe replies differ after {done:,} commands\n")
                 return 1
             done += 36
             sys.stderr.write(f"\r{done:,} of {options.commands:,}")
@@ -327,7 +327,7 @@ def main(argv: list[str]) -> int:
     sys.stderr.write("\n")
     sys.stdout.write(
         f"{done:,} commands to {server} {version} and to the model, in {took:.0f} s, "
-        f"seed {options.seed}: the same answers\n"
+        f"seed {options.seed}: identical replies\n"
     )
     return 0
 

@@ -1,4 +1,4 @@
-"""The Lua scripts and their model, on a real server and in memory: the same answers?"""
+"""The Lua scripts and their model, on a real server and in memory, give the same replies."""
 
 from __future__ import annotations
 
@@ -47,24 +47,24 @@ def test_the_model_joins_as_the_script_does(masters: list[LocalMaster]) -> None:
 @pytest.mark.parametrize("many", [3, 400])
 def test_the_model_shows_what_the_scripts_show(masters: list[LocalMaster], many: int) -> None:
     """Also where the index has grown out of the form in which a server gives it in one step."""
-    luck = Random(many)
+    rng = Random(many)
     with masters[0].client() as client:
-        pair = Pair(client, luck)
+        pair = Pair(client, rng)
         for _ in range(1200 // many // 3 + 10):
             pair.clear()
             crowd(pair, many)
             for _ in range(6):
-                most, last_first = luck.choice((0, 1, 2, 5, 1000)), luck.choice((0, 1))
+                most, last_first = rng.choice((0, 1, 2, 5, 1000)), rng.choice((0, 1))
                 real, model = pair.ask("held", [DEPLOYMENT.held], [most, last_first])
-                assert real == model, pair.told()
-                pattern, step = luck.choice(GLOBS), luck.choice((1, 10, 1000))
+                assert real == model, pair.transcript()
+                pattern, step = rng.choice(GLOBS), rng.choice((1, 10, 1000))
                 pair.walk("find", [DEPLOYMENT.held], pattern, step)
-                pair.walk("scan", [], luck.choice(("*lock:*", "*:s", "*")), step)
-                keys = [DEPLOYMENT.lock(luck.choice(RESOURCES)) for _ in range(luck.choice((1, 3)))]
+                pair.walk("scan", [], rng.choice(("*lock:*", "*:s", "*")), step)
+                keys = [DEPLOYMENT.lock(rng.choice(RESOURCES)) for _ in range(rng.choice((1, 3)))]
                 real, model = pair.ask("look", keys, [])
-                assert real[::2] == model[::2], pair.told()
+                assert real[::2] == model[::2], pair.transcript()
                 for truth, said in zip(real[1::2], model[1::2], strict=True):
-                    assert abs(truth - said) <= MILLISECONDS, pair.told()
+                    assert abs(truth - said) <= MILLISECONDS, pair.transcript()
             pair.compare()
 
 
@@ -74,17 +74,17 @@ def test_the_command_goes_on_for_so_many(capsys: pytest.CaptureFixture[str]) -> 
     assert re.search(r"72 commands to (valkey|redis) \S+ and to the model", said)
 
 
-def test_the_command_tells_the_story_of_an_answer_that_differs(
+def test_the_command_prints_the_trace_of_a_reply_that_differs(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     honest = MemoryMaster.eval
 
-    def bent(self: MemoryMaster, *asked: Any) -> Reply:
+    def mutated(self: MemoryMaster, *asked: Any) -> Reply:
         reply = honest(self, *asked)
         return [*reply[:1], 7, *reply[2:]] if reply[1] == REFUSED else reply
 
-    monkeypatch.setattr(MemoryMaster, "eval", bent)
+    monkeypatch.setattr(MemoryMaster, "eval", mutated)
     assert differential.main(["--commands", "400"]) == 1
     out = capsys.readouterr().out
     assert "  real  [" in out
-    assert "answered otherwise after" in out
+    assert "the replies differ after" in out

@@ -1,10 +1,10 @@
-"""Very many commands over links whose replies are held, cut and sliced: is each read as its own?
+"""Send very many commands over links whose replies are held, cut and sliced, and check each reply.
 
 `uv run python -m tests.wire.desync --commands 1000000 [--variant threads] [--seed 1]` goes on
-until the masters have been asked so often. Three of five masters stand behind proxies that hold
-replies past MASTER_TIMEOUT and let them go, hand them on byte by byte, late, or reset the
-connection. A reply that is taken for another's has another number, another shape, or a fence that
-does not grow; the status is 1 if there was one, or if anything is left on a master in the end.
+until the masters have run that many scripts. Three of five masters are behind proxies that hold
+replies past MASTER_TIMEOUT, deliver them byte by byte or late, or reset the connection. A reply
+matched to the wrong round has another number, another shape, or a fence that does not grow. The
+exit status is 1 if there is one, or if anything is left on a master at the end.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WORKERS = 8
 
 
 class Seen(logging.Handler):
-    """What happened, counted; `wrong` tells what must not have."""
+    """Counters of what happened; `wrong` lists what must not happen."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -40,22 +40,22 @@ class Seen(logging.Handler):
         self.wrong: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        """A reply that fits no round is logged as an error; so is nothing else here."""
+        """Record errors: here only a reply that fits no round is logged as one."""
         if "cannot" not in (text := record.getMessage()):
             self.wrong.append(text)
 
 
 def commands(masters: list[LocalMaster]) -> int:
-    """How often the masters were asked to run a script."""
+    """Return how many scripts the masters were asked to run."""
     stats = [looking_at(master).info("commandstats") for master in masters]
     return sum(stat.get("cmdstat_evalsha", {"calls": 0})["calls"] for stat in stats)
 
 
 def worker(variant: Variant, number: int, seed: int, over: threading.Event, seen: Seen) -> None:
-    """Take, extend and free, one to three resources at a time; each fence must grow."""
-    luck, last = Random(f"{seed}/{number}"), dict[str, int]()
+    """Acquire, extend and release one to three resources at a time; each fence must grow."""
+    rng, last = Random(f"{seed}/{number}"), dict[str, int]()
     while not over.is_set():
-        many = luck.randint(1, 3)
+        many = rng.randint(1, 3)
         resources = tuple(f"order:{number}:{index}" for index in range(many))
         try:
             lease = variant.acquire(*resources, ttl=8.0)
@@ -70,7 +70,7 @@ def worker(variant: Variant, number: int, seed: int, over: threading.Event, seen
             if fence <= last.get(resource, 0):
                 seen.wrong.append(f"{resource}: fence {fence} after {last[resource]}")
             last[resource] = fence
-        if luck.random() < 0.3:
+        if rng.random() < 0.3:
             state, lease = variant.extend(lease)
             seen.times[f"extension: {state.value}"] += 1
             if state is LeaseState.LOST:
@@ -81,28 +81,28 @@ def worker(variant: Variant, number: int, seed: int, over: threading.Event, seen
 
 @contextmanager
 def faults(proxies: list[FaultProxy], seed: int, seen: Seen) -> Iterator[None]:
-    """Hurt the proxies, one after the other, as long as the block lasts."""
-    luck, over = Random(f"{seed}/faults"), threading.Event()
+    """Disturb the proxies, one after the other, while the block runs."""
+    rng, over = Random(f"{seed}/faults"), threading.Event()
 
-    def hurt() -> None:
-        while not over.wait(luck.uniform(0, 0.05)):
+    def disturb() -> None:
+        while not over.wait(rng.uniform(0, 0.05)):
             proxy, kind = (
-                luck.choice(proxies),
-                luck.choice(("hold", "hold", "slice", "late", "cut")),
+                rng.choice(proxies),
+                rng.choice(("hold", "hold", "slice", "late", "cut")),
             )
             seen.times[kind] += 1
             if kind == "cut":
                 proxy.cut()
             elif kind == "hold":
                 proxy.hold()
-                over.wait(luck.uniform(0, 2 * TIMEOUT))
+                over.wait(rng.uniform(0, 2 * TIMEOUT))
                 proxy.let_go()
             elif kind == "slice":
                 proxy.slices = not proxy.slices
             else:
-                proxy.delay_down = luck.choice((0.0, 0.0, luck.uniform(0, TIMEOUT)))
+                proxy.delay_down = rng.choice((0.0, 0.0, rng.uniform(0, TIMEOUT)))
 
-    thread = threading.Thread(target=hurt)
+    thread = threading.Thread(target=disturb)
     thread.start()
     yield
     over.set()
@@ -113,7 +113,7 @@ def faults(proxies: list[FaultProxy], seed: int, seen: Seen) -> Iterator[None]:
 
 
 def run(name: str, wanted: int, seed: int) -> tuple[int, Seen]:
-    """Until so many commands were carried out; returns how many, and what was seen."""
+    """Run until that many commands were executed; return how many, and what happened."""
     seen = Seen()
     logging.getLogger("redlock_django").addHandler(seen)
     with ExitStack() as stack:
@@ -148,11 +148,15 @@ def run(name: str, wanted: int, seed: int) -> tuple[int, Seen]:
 
 
 def main(argv: list[str]) -> int:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m tests.wire.desync")
-    parser.add_argument("--commands", type=int, default=1_000_000, help="so many (1 000 000)")
-    parser.add_argument("--variant", choices=VARIANTS, default=VARIANTS[0], help="which driver")
-    parser.add_argument("--seed", type=int, default=1, help="of the faults (1)")
+    parser.add_argument(
+        "--commands", type=int, default=1_000_000, help="commands to run (1,000,000)"
+    )
+    parser.add_argument(
+        "--variant", choices=VARIANTS, default=VARIANTS[0], help="which driver (threads)"
+    )
+    parser.add_argument("--seed", type=int, default=1, help="seed of the faults (1)")
     options = parser.parse_args(argv)
     began = time.perf_counter()
     done, seen = run(options.variant, options.commands, options.seed)
@@ -162,7 +166,7 @@ def main(argv: list[str]) -> int:
         sys.stdout.write(f"{times:12,} {what}\n")
     for wrong in seen.wrong[:20]:
         sys.stdout.write(f"{wrong}\n")
-    end = f"{len(seen.wrong)} wrong" if seen.wrong else "each read as its own"
+    end = f"{len(seen.wrong)} wrong" if seen.wrong else "each reply reached its own round"
     sys.stdout.write(f"{done:,} commands in {took:.0f} s, {options.variant}: {end}\n")
     return 1 if seen.wrong else 0
 

@@ -1,6 +1,6 @@
-"""A TCP proxy that does to a connection what networks do, with or without TLS.
+"""A TCP proxy that delays, holds, slices and cuts connections as networks do, with or without TLS.
 
-It never repeats and never reorders: a TCP stream cannot.
+It never repeats or reorders data, as a TCP stream cannot.
 """
 
 from __future__ import annotations
@@ -23,12 +23,11 @@ _AT_ONCE = struct.pack("ii", 1, 0)
 
 
 class FaultProxy:
-    """Stands before 127.0.0.1:`target`; use as a context manager.
+    """A proxy in front of 127.0.0.1:`target`; use it as a context manager.
 
-    `delay_up` and `delay_down` are seconds, to the master and back. `slices` hands replies
-    on in pieces of one byte. `lose_replies` lets requests through and cuts the connection
-    instead of handing the first reply on. Set them at any time; they hold for what arrives
-    from then on.
+    `delay_up` and `delay_down` are seconds, to the master and back. `slices` forwards replies
+    in pieces of one byte. `lose_replies` forwards requests and cuts the connection instead of
+    forwarding the first reply. Set them at any time; they apply to what arrives from then on.
     """
 
     port: int
@@ -69,15 +68,15 @@ class FaultProxy:
 
     @property
     def url(self) -> str:
-        """Where a client connects to; without TLS options."""
+        """Return the URL that a client connects to, without TLS options."""
         return f"{'rediss' if self._tls else 'redis'}://127.0.0.1:{self.port}/0"
 
     def hold(self) -> None:
-        """Keep all replies back until `let_go`; by then they have grown into one piece."""
+        """Hold all replies until `let_go`, which sends them in one piece."""
         self._loop.call_soon_threadsafe(self._open.clear)
 
     def let_go(self) -> None:
-        """Hand on what was held, where the connection still stands."""
+        """Forward what was held, where the connection is still open."""
         self._loop.call_soon_threadsafe(self._open.set)
 
     def cut(self) -> None:
@@ -85,7 +84,7 @@ class FaultProxy:
         self._do(self._cut())
 
     def lead_to(self, target: int) -> None:
-        """Stand before another server from now on, as an address does after a failover."""
+        """Forward to another server from now on, as an address does after a failover."""
         self._target = target
         self.cut()
 
@@ -94,7 +93,7 @@ class FaultProxy:
         self._do(self._refuse())
 
     def accept(self) -> None:
-        """Take connections (again), on the same port as before."""
+        """Accept connections (again), on the same port as before."""
         self._do(self._accept())
 
     def _do(self, work: Coroutine[object, object, None]) -> None:
@@ -112,7 +111,7 @@ class FaultProxy:
 
     async def _refuse(self) -> None:
         if self._server is not None:
-            # What is being taken needs a server to belong to, or nobody ever closes it.
+            # A connection being accepted needs its server, or it is never closed.
             for listener in self._server.sockets:
                 self._loop.remove_reader(listener.fileno())
             for _ in range(5):
@@ -129,10 +128,10 @@ class FaultProxy:
         for pump in self._pumps:
             pump.cancel()
         await asyncio.gather(*self._pumps, return_exceptions=True)
-        for _ in range(5):  # what was accepted last has its handler begin, and is reset
+        for _ in range(5):  # the handler of the last accepted one starts, and is reset
             await asyncio.sleep(0)
             await self._cut()
-        # One that is in the middle of a TLS handshake has no handler yet.
+        # A connection in its TLS handshake has no handler yet.
         shaking = asyncio.all_tasks() - {asyncio.current_task()}
         for task in shaking:
             task.cancel()
@@ -152,7 +151,7 @@ class FaultProxy:
     ) -> None:
         self._writers.add(to_client)
         opening = asyncio.create_task(asyncio.open_connection("127.0.0.1", self._target))
-        self._pumps.add(opening)  # the end may come while it is under way
+        self._pumps.add(opening)  # so that `_end` can cancel it
         try:
             from_master, to_master = await opening
         except (OSError, asyncio.CancelledError):
@@ -165,7 +164,7 @@ class FaultProxy:
         down = asyncio.create_task(self._down(from_master, to_client))
         self._pumps |= {up, down}
         with suppress(asyncio.CancelledError):
-            # Whoever ends first ends both.
+            # The direction that ends first ends both.
             await asyncio.wait({up, down}, return_when=asyncio.FIRST_COMPLETED)
         self._pumps -= {up, down}
         for pump in (up, down):
@@ -189,7 +188,7 @@ class FaultProxy:
                 if not self._open.is_set():
                     await self._open.wait()
                     with suppress(TimeoutError):
-                        # All that came meanwhile goes in the same segment.
+                        # Everything that came meanwhile goes in the same segment.
                         while more := await asyncio.wait_for(reader.read(65536), 0.02):
                             data += more
                 if self.delay_down:
@@ -202,6 +201,6 @@ class FaultProxy:
 
 @contextmanager
 def behind(masters: Sequence[LocalMaster]) -> Iterator[list[FaultProxy]]:
-    """A proxy before each of these masters."""
+    """Yield a proxy in front of each of these masters."""
     with ExitStack() as stack:
         yield [stack.enter_context(FaultProxy(master.port)) for master in masters]

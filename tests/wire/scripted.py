@@ -1,4 +1,4 @@
-"""A master played by the test: it hears every command, and answers what the test wants."""
+"""A scripted master: it records every command, and replies as the test says."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ MARKER = b"0123 456 scripted"
 
 
 @dataclass(frozen=True)
-class Said:
-    """One EVALSHA as the master hears it; `arguments` without the round's number.
+class Received:
+    """One EVALSHA as the master receives it; `arguments` without the round's number.
 
-    A SUBSCRIBE has its channel for a key.
+    The key of a SUBSCRIBE is its channel.
     """
 
     name: str
@@ -38,14 +38,14 @@ class Said:
 
     @property
     def resources(self) -> int:
-        """How many resources the command is about."""
+        """Return how many resources the command is about."""
         return {"acquire": (len(self.keys) - 3) // 3, "heal": (len(self.keys) - 3) // 2}.get(
             self.name, 0
         )
 
 
 def resp(value: object) -> bytes:
-    """A value as a master would send it."""
+    """Encode a value as a master would send it."""
     if isinstance(value, int):
         return b":%d\r\n" % value
     if isinstance(value, bytes):
@@ -55,12 +55,12 @@ def resp(value: object) -> bytes:
 
 
 def push(*parts: bytes | int) -> bytes:
-    """What a master says without being asked."""
+    """Encode a push message."""
     return b">" + resp(list(parts))[1:]
 
 
-def honest(said: Said) -> bytes:
-    """What a master answers that grants everything; each fence is the round's number."""
+def honest(said: Received) -> bytes:
+    """Return the reply of a master that grants everything; each fence is the round's number."""
     if said.name == "subscribe":
         return push(b"subscribe", said.keys[0], 1)
     now = time.time_ns() // 1000
@@ -70,17 +70,17 @@ def honest(said: Said) -> bytes:
 
 
 class ScriptedMaster:
-    """The far end of a link. `answer` gives the bytes to send back, or None for silence.
+    """The master's end of a link. `answer` returns the bytes to send back, or None for no reply.
 
     It runs in a thread until the link is closed, which sets `ended`.
     """
 
     def __init__(
-        self, answer: Callable[[Said], bytes | None] = honest, *, pushes: bool = True
+        self, answer: Callable[[Received], bytes | None] = honest, *, pushes: bool = True
     ) -> None:
         self.answer = answer
         self.pushes = pushes
-        self.heard: list[Said] = []
+        self.heard: list[Received] = []
         self.ended = threading.Event()
         self.slices = False
         self.ours, self._theirs = socket.socketpair()
@@ -88,19 +88,19 @@ class ScriptedMaster:
         self._thread.start()
 
     def joined(self, run_id: str = "0123") -> Joined:
-        """What a dial thread would bring for this master."""
+        """Return what a dial thread would deliver for this master."""
         offset = time.time() - clock()
         trust = Trust(MARKER, 0, clock(), "waits to be trusted", (offset - 0.1, offset + 0.1))
         return Joined(self._theirs, run_id, trust, (), self.pushes)
 
     def send(self, data: bytes) -> None:
-        """Send at once, asked or not."""
+        """Send at once, as a reply or unasked."""
         with suppress(OSError):
             for piece in [data[i : i + 1] for i in range(len(data))] if self.slices else [data]:
                 self.ours.sendall(piece)
 
     def hang_up(self) -> None:
-        """Close our end; the link still has its own."""
+        """Close the master's end; the link's end stays open."""
         with suppress(OSError):
             self.ours.shutdown(socket.SHUT_RDWR)
         self._thread.join()
@@ -126,10 +126,10 @@ class ScriptedMaster:
         self.ended.set()
 
 
-def _read(command: list[bytes]) -> Said:
+def _read(command: list[bytes]) -> Received:
     if command[0] == b"SUBSCRIBE":
-        return Said("subscribe", 0, command[1:], [])
+        return Received("subscribe", 0, command[1:], [])
     verb, sha, keys = command[0], command[1], int(command[2])
     assert verb == b"EVALSHA"
     number = int(command[3 + keys])
-    return Said(NAMES[sha], number, command[3 : 3 + keys], command[4 + keys :])
+    return Received(NAMES[sha], number, command[3 : 3 + keys], command[4 + keys :])

@@ -1,4 +1,4 @@
-"""URLs of masters: what is understood, what is refused, and that no password ever shows."""
+"""URLs of masters: which are accepted, which are refused, and that no password is ever shown."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CANARY = "c4n4ry"
 
 
 def refused(url: Any, options: dict[str, Any] | None = None) -> ValueError | None:
-    """Give the error that an address is refused with."""
+    """Return the error with which an address is refused."""
     try:
         Address.from_url(url, options)
     except ValueError as error:
@@ -87,7 +87,7 @@ def test_a_url_is_understood(
         ("unix:///x?socket_keepalive=1", "unknown connection option 'socket_keepalive'"),
     ],
 )
-def test_a_bad_url_is_refused_with_a_clear_word(url: Any, says: str) -> None:
+def test_a_bad_url_is_refused_with_a_clear_message(url: Any, says: str) -> None:
     assert says in str(refused(url))
 
 
@@ -132,11 +132,11 @@ def test_bad_options_are_refused(options: dict[str, Any], says: str) -> None:
         ("unix:///x", "unix:///x?db=1"),
     ],
 )
-def test_one_server_has_one_place(one: str, other: str) -> None:
+def test_one_server_has_one_endpoint(one: str, other: str) -> None:
     assert Address.from_url(one).endpoint == Address.from_url(other).endpoint
 
 
-def test_different_servers_have_different_places() -> None:
+def test_different_servers_have_different_endpoints() -> None:
     urls = ["redis://h:1", "redis://h:2", "redis://i:1", "unix:///h", "unix:///i"]
     assert len({Address.from_url(url).endpoint for url in urls}) == len(urls)
 

@@ -1,4 +1,4 @@
-"""Commands over links that are hurt: each reply is read as its own, and it would be told."""
+"""Commands over disturbed links: each reply reaches its own round, and an error is detected."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ pytestmark = pytest.mark.live
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_each_reply_is_read_as_its_own(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_reply_reaches_its_own_round(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert desync.main(["--commands", "2000", "--variant", name]) == 0
-    assert f"{name}: each read as its own" in capsys.readouterr().out
+    assert f"{name}: each reply reached its own round" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_a_reply_that_is_read_as_anothers_is_told(
+def test_a_reply_read_for_another_round_is_detected(
     name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     honest, replies = Links._pop_owed, iter(range(1, 10**9))

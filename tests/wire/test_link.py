@@ -25,7 +25,7 @@ from redlock_django.wire.link import Link, ProtocolDesync
 from redlock_django.wire.master import Master
 from tests.waiting import until
 from tests.wire.proxy import FaultProxy
-from tests.wire.scripted import Said, ScriptedMaster, honest, resp
+from tests.wire.scripted import Received, ScriptedMaster, honest, resp
 from tests.wire.variants import VARIANTS, Variant, joined, make_backend, open_variant
 
 if TYPE_CHECKING:
@@ -42,14 +42,14 @@ both = pytest.mark.parametrize("name", VARIANTS)
 
 @contextmanager
 def scripted(name: str, *players: ScriptedMaster, **settings: Any) -> Iterator[Variant]:
-    """A variant whose masters are these players. Nobody can be dialled: what is lost stays lost."""
+    """Yield a variant with scripted masters. They cannot be dialled, so a lost link stays lost."""
     urls = [f"unix:///nowhere/{index}.sock" for index in range(len(players))]
     with ExitStack() as stack:
         for player in players:
             stack.callback(player.close)
         variant = stack.enter_context(open_variant(name, make_backend(urls, **settings)))
         for index, player in enumerate(players):
-            variant.links.masters[index].reason = "scripted"  # so that nobody dials it
+            variant.links.masters[index].reason = "scripted"  # so that it is not dialled
             variant.links.deliver(index, player.joined(run_id=str(index)))
         variant.wait_usable(len(players))
         yield variant
@@ -63,35 +63,35 @@ def present(master: LocalMaster, key: str) -> bool:
 # Replies.
 
 
-def a_string(said: Said) -> bytes:
+def a_string(said: Received) -> bytes:
     return resp(b"OK")
 
 
-def an_older_round(said: Said) -> bytes:
+def an_older_round(said: Received) -> bytes:
     return resp([said.number - 1, 1, time.time_ns() // 1000, 5])
 
 
-def no_number(said: Said) -> bytes:
+def no_number(said: Received) -> bytes:
     return resp([b"x", 1, time.time_ns() // 1000, 5])
 
 
-def too_short(said: Said) -> bytes:
+def too_short(said: Received) -> bytes:
     return resp([said.number])
 
 
-def no_time(said: Said) -> bytes:
+def no_time(said: Received) -> bytes:
     return resp([said.number, 1, b"now", 5])
 
 
-def unknown_status(said: Said) -> bytes:
+def unknown_status(said: Received) -> bytes:
     return resp([said.number, 77, time.time_ns() // 1000])
 
 
-def half_a_refusal(said: Said) -> bytes:
+def half_a_refusal(said: Received) -> bytes:
     return resp([said.number, 0, time.time_ns() // 1000, 1])
 
 
-def not_resp(said: Said) -> bytes:
+def not_resp(said: Received) -> bytes:
     return b"HTTP/1.1 400 Bad Request\r\n\r\n"
 
 
@@ -110,7 +110,7 @@ def not_resp(said: Said) -> bytes:
     ],
 )
 def test_a_reply_that_cannot_be_right_drops_the_link(
-    name: str, answer: Callable[[Said], bytes], caplog: pytest.LogCaptureFixture
+    name: str, answer: Callable[[Received], bytes], caplog: pytest.LogCaptureFixture
 ) -> None:
     player = ScriptedMaster(answer)
     with scripted(name, player) as variant:
@@ -124,8 +124,8 @@ def test_a_reply_that_cannot_be_right_drops_the_link(
 
 
 @both
-def test_a_reply_too_many_is_never_the_answer_to_the_next_command(name: str) -> None:
-    def twice(said: Said) -> bytes:
+def test_an_extra_reply_is_never_read_for_the_next_command(name: str) -> None:
+    def twice(said: Received) -> bytes:
         return honest(said) + resp([said.number + 1, 1, time.time_ns() // 1000, 99])
 
     player = ScriptedMaster(twice)
@@ -137,10 +137,10 @@ def test_a_reply_too_many_is_never_the_answer_to_the_next_command(name: str) -> 
 
 
 @both
-def test_everybody_who_waits_hears_that_the_link_is_worthless(name: str) -> None:
+def test_every_round_in_flight_fails_with_its_link(name: str) -> None:
     asked = threading.Barrier(5)
 
-    def when_all_have_asked(said: Said) -> bytes | None:
+    def when_all_have_asked(said: Received) -> bytes | None:
         return resp(b"rubbish") if len(player.heard) == 4 else None
 
     player = ScriptedMaster(when_all_have_asked)
@@ -176,7 +176,7 @@ def test_replies_in_pieces_of_one_byte(name: str) -> None:
 def test_several_replies_in_one_segment_go_each_to_its_own_round(name: str) -> None:
     waiting: list[bytes] = []
 
-    def all_at_once(said: Said) -> bytes | None:
+    def all_at_once(said: Received) -> bytes | None:
         waiting.append(honest(said))
         return b"".join(waiting) if len(waiting) == 4 else None
 
@@ -202,7 +202,7 @@ def test_a_command_larger_than_the_socket_takes_is_sent_to_the_end(name: str) ->
     assert [len(said.arguments[0]) for said in player.heard] == [len(large) + 33] * 2
 
 
-def test_after_an_interrupted_send_the_link_is_worthless() -> None:
+def test_an_interrupted_send_drops_the_link() -> None:
     player = ScriptedMaster()
     link = Link(player.joined().socket)
     link.out += b"PING\r\n"
@@ -214,7 +214,7 @@ def test_after_an_interrupted_send_the_link_is_worthless() -> None:
 
 
 @both
-def test_late_replies_are_counted_where_they_belong(name: str, masters: list[LocalMaster]) -> None:
+def test_late_replies_count_in_their_own_round(name: str, masters: list[LocalMaster]) -> None:
     with FaultProxy(masters[2].port) as proxy:
         urls = [masters[0].url, masters[1].url, proxy.url]
         with joined(name, masters[:3], urls=urls, master_timeout=8.0) as variant:
@@ -233,7 +233,7 @@ def test_late_replies_are_counted_where_they_belong(name: str, masters: list[Loc
                 with masters[2].client() as client:
                     assert vote.fences == (int(client.get(f"redlock:fence:order:{turn}") or 0),)
             assert variant.links.masters[2].link is link
-            # The third is decisive now, and understood.
+            # The third master's vote decides now, and it is counted.
             masters[0].kill()
             lease = variant.acquire("order:9", wait=2.0)
             vote = lease.tally.votes[2]
@@ -288,7 +288,7 @@ def test_a_script_that_a_late_master_lacks_is_loaded_for_the_next_time(
 
 
 @both
-def test_a_release_travels_behind_its_acquire(name: str, masters: list[LocalMaster]) -> None:
+def test_a_release_travels_after_its_acquire(name: str, masters: list[LocalMaster]) -> None:
     with joined(name, masters[:3], master_timeout=8.0) as variant:
         link = variant.links.masters[2].link
         masters[2].pause()
@@ -303,7 +303,7 @@ def test_a_release_travels_behind_its_acquire(name: str, masters: list[LocalMast
 
 @both
 @pytest.mark.parametrize("back_first", [True, False])
-def test_a_release_whose_link_is_gone_is_said_after_the_next_join(
+def test_a_release_whose_link_is_gone_is_sent_after_the_next_join(
     name: str, masters: list[LocalMaster], back_first: bool
 ) -> None:
     with joined(name, masters[:3], master_timeout=0.5) as variant:
@@ -321,23 +321,23 @@ def test_a_release_whose_link_is_gone_is_said_after_the_next_join(
             variant.wait_usable(3)
         variant.settle()
         assert not any(present(master, "lock:order:1") for master in masters[:3])
-        # Whatever of the first link is still on its way finds the tombstone.
+        # A command of the first link that still arrives finds the tombstone.
         assert present(masters[2], f"tomb:{lease.token}")
         assert not present(masters[0], f"tomb:{lease.token}")
 
 
 @both
-def test_a_master_that_still_answers_hears_the_last_release(name: str) -> None:
-    """A server whose answer is refused drops its client, and what it had not read of it yet."""
+def test_a_master_that_still_answers_receives_the_last_release(name: str) -> None:
+    """A server that cannot send its reply drops the client, with commands it has not read yet."""
     left_alone = threading.Event()
 
-    def slowly(said: Said) -> bytes | None:
+    def slowly(said: Received) -> bytes | None:
         if said.name == "acquire":
             left_alone.set()
             leaving = select.poll()
             leaving.register(last.ours, select.POLLRDHUP)
             assert leaving.poll(10_000)
-            last.ours.sendall(honest(said))  # raises where nobody reads any more
+            last.ours.sendall(honest(said))  # raises if the client has closed
             return None
         return honest(said)
 
@@ -351,7 +351,7 @@ def test_a_master_that_still_answers_hears_the_last_release(name: str) -> None:
 
 
 @both
-def test_kept_releases_are_the_first_thing_said_and_bury_the_token(name: str) -> None:
+def test_kept_releases_are_sent_first_and_bury_the_token(name: str) -> None:
     players = [ScriptedMaster() for _ in range(3)]
     with scripted(name, *players, master_timeout=1.0) as variant:
         players[2].answer = lambda said: None
@@ -374,7 +374,7 @@ def test_kept_releases_are_the_first_thing_said_and_bury_the_token(name: str) ->
 
 
 @both
-def test_so_many_releases_are_kept_and_no_more(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_kept_releases_is_limited(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert master_module.MAX_REMEMBERED == 10_000
     most = 2_500  # still more than a socket takes at once
     monkeypatch.setattr(master_module, "MAX_REMEMBERED", most)
@@ -436,7 +436,7 @@ def test_a_hung_master_costs_later_rounds_nothing(name: str, masters: list[Local
 
 
 @both
-def test_a_majority_known_to_be_down_refuses_at_once_and_asks_nobody(
+def test_a_majority_known_to_be_down_refuses_at_once_and_asks_no_master(
     name: str, masters: list[LocalMaster]
 ) -> None:
     def asked() -> int:
@@ -455,7 +455,7 @@ def test_a_majority_known_to_be_down_refuses_at_once_and_asks_nobody(
         for _ in range(10):
             with pytest.raises(QuorumUnreachable, match="2 of 3 masters") as caught:
                 variant.acquire("order:1")
-        # Not ten times the timeout, and nowhere near the time for connecting.
+        # Much less than ten timeouts, and than the time for connecting.
         assert time.monotonic() - began < 10 * 0.5
         assert asked() == before
         tally = list(caught.value.tally.values())
@@ -468,7 +468,7 @@ def test_a_majority_known_to_be_down_refuses_at_once_and_asks_nobody(
 
 
 @both
-def test_links_that_were_closed_while_idle_are_made_anew_before_they_are_needed(
+def test_links_closed_while_idle_reconnect_before_they_are_needed(
     name: str, masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sync, "IDLE", 0.0)
@@ -479,7 +479,7 @@ def test_links_that_were_closed_while_idle_are_made_anew_before_they_are_needed(
                 client.client_kill_filter(_type="normal", skipme=True)
                 client.client_kill_filter(_type="pubsub", skipme=True)
         if name == "loop":
-            # A loop that runs sees it by itself; it is only given the time.
+            # A running loop notices it by itself, given some time.
             until(lambda: not any(m.link in links for m in variant.links.masters), "links go")
         lease = variant.acquire("order:1")
         assert variant.release(lease) is True
@@ -498,7 +498,7 @@ def test_masters_killed_and_restarted_over_and_over_are_joined_again(
             variant.wait_usable(3)
 
 
-# Lateness: a stall of our own is not the master's fault.
+# Lateness: a stall of this process loses no link.
 
 
 def hold_the_gil(seconds: float) -> None:
@@ -514,7 +514,7 @@ def hold_the_gil(seconds: float) -> None:
 
 @contextmanager
 def traffic(variant: Variant, threads: int = 3) -> Iterator[list[int]]:
-    """Threads that take and free locks all the time; yields how often each has."""
+    """Run threads that acquire and release locks in a loop; yield how often each did."""
     done = [0] * threads
     stop = threading.Event()
 
@@ -560,10 +560,10 @@ def test_a_held_gil_loses_no_link_and_marks_no_master(
 
 
 @both
-def test_a_stall_that_the_masters_shared_is_not_held_against_them(name: str) -> None:
+def test_a_stall_that_the_masters_shared_loses_no_link(name: str) -> None:
     asked, go = threading.Event(), threading.Event()
 
-    def after_the_stall(said: Said) -> bytes:
+    def after_the_stall(said: Received) -> bytes:
         asked.set()
         go.wait(5)
         return honest(said)
@@ -576,7 +576,7 @@ def test_a_stall_that_the_masters_shared_is_not_held_against_them(name: str) -> 
         taker = pool.submit(variant.acquire, "order:1")
         assert asked.wait(5)
         hold_the_gil(0.7)
-        time.sleep(0.05)  # in which the driver judges who is late
+        time.sleep(0.05)  # the driver checks for late masters meanwhile
         go.set()
         assert variant.release(taker.result(5)) is True
 
@@ -591,7 +591,7 @@ def test_a_blocked_loop_loses_no_link_and_marks_no_master(
 
         def block() -> None:
             if not busy:
-                # What the masters answer now, they answer to a loop that does not look.
+                # The masters reply now to a loop that does not read.
                 variant.links.begin(probe)
                 variant.links.flush()
             time.sleep(1.0)
@@ -692,16 +692,16 @@ def test_a_stopped_process_loses_no_link_and_marks_no_master(masters: list[Local
     assert markers(masters[:3]) == before
 
 
-def test_a_reader_is_roused_when_another_thread_decides_its_round(
+def test_a_reader_wakes_when_another_thread_decides_its_round(
     masters: list[LocalMaster],
 ) -> None:
-    # Long enough that a poll which slept to its end would be told apart.
+    # Long enough to notice a poll that sleeps to its end.
     backend = make_backend([master.url for master in masters[:3]], master_timeout=5.0)
     links = backend.sync_links()
     polls: list[bool] = []
 
     class Robbed:
-        """A poller that begins only when another thread has read what it waits for."""
+        """A poller that starts only after another thread has read all replies."""
 
         def __init__(self, real: Any) -> None:
             self.real = real

@@ -1,4 +1,4 @@
-"""Both drivers live through the same scenario: the same outcomes, the same left on the masters."""
+"""Both drivers run the same scenarios, with the same outcomes and the same keys on the masters."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ pytestmark = [pytest.mark.live, pytest.mark.parametrize("name", VARIANTS)]
 PREFIX = "redlock:lock:"
 
 
-class Play:
-    """Says each step to a variant and writes down what came of it."""
+class Scenario:
+    """Runs each step with a variant and records its outcome."""
 
     def __init__(self, variant: Variant, masters: Sequence[LocalMaster]) -> None:
         self.variant = variant
@@ -50,7 +50,7 @@ class Play:
 
     def extend(self, who: str, *, votes: bool = True) -> None:
         state, self.leases[who] = self.variant.extend(self.leases[who])
-        self.variant.settle()  # votes that come after the verdict are wanted, too
+        self.variant.settle()  # the outcome includes votes after the verdict
         said = reasons(self.leases[who].tally) if votes else ""
         self.lines.append(f"{who} extends: {state.value} {said}".strip())
 
@@ -59,21 +59,21 @@ class Play:
         self.lines.append(f"{who} releases: {freed}")
 
     def look(self) -> None:
-        """Write down what stands where, once every answer under way has come in."""
+        """Record the locks on the masters, once every reply has come in."""
         self.variant.settle()
-        self.lines.append(standing(self.masters))
+        self.lines.append(locks_on(self.masters))
 
     def wait_clean(self) -> None:
-        """Everybody is back: nothing is left anywhere."""
+        """Wait until every master is usable and has no lock."""
         self.variant.wait_usable(len(self.masters))
-        until(lambda: standing(self.masters) == "nothing", f"{standing(self.masters)} goes away")
+        until(lambda: locks_on(self.masters) == "nothing", f"{locks_on(self.masters)} goes away")
 
 
 def kinds(tally: Mapping[str, str], *, whole: bool) -> str:
-    """Who is said to hold it; with `whole`, what was wrong with the other masters."""
+    """Return the reasons of holding masters; with `whole`, those of the other masters."""
     said = {re.sub(r"\d[\d.]*", "#", reason) for reason in tally.values()}
     said = {reason for reason in said if reason.startswith("held") is not whole}
-    # Who is late to a verdict that stands already is luck.
+    # Which masters answer after the verdict is random.
     return ", ".join(sorted(said - {"granted", "no answer yet", "not asked", "connecting"}))
 
 
@@ -82,8 +82,8 @@ def reasons(tally: Tally) -> str:
     return ", ".join(sorted(said - {"granted"}))
 
 
-def standing(masters: Sequence[LocalMaster]) -> str:
-    """What is locked on the masters that answer, by the keys and by the index alike."""
+def locks_on(masters: Sequence[LocalMaster]) -> str:
+    """Return the locks on the masters that answer; check that keys and index agree."""
     found: dict[str, list[str]] = {}
     for index, master in enumerate(masters, 1):
         if not master.alive or master.paused:
@@ -100,35 +100,35 @@ def standing(masters: Sequence[LocalMaster]) -> str:
 
 
 @contextmanager
-def playing(name: str, masters: Sequence[LocalMaster], **settings: Any) -> Iterator[Play]:
-    """A play over these masters, all joined."""
+def scenario_over(name: str, masters: Sequence[LocalMaster], **settings: Any) -> Iterator[Scenario]:
+    """Yield a scenario over these masters, all joined."""
     urls = settings.pop("urls", None) or [master.url for master in masters]
     with open_variant(name, make_backend(urls, **settings)) as variant:
         variant.start()
         variant.wait_usable(len(masters))
         variant.settle()
-        yield Play(variant, masters)
+        yield Scenario(variant, masters)
 
 
 @pytest.mark.parametrize("n", [1, 3, 5])
-def test_a_lock_from_first_to_last(name: str, masters: list[LocalMaster], n: int) -> None:
+def test_the_life_of_a_lock(name: str, masters: list[LocalMaster], n: int) -> None:
     everywhere = " ".join(str(index) for index in range(1, n + 1))
-    with playing(name, masters[:n]) as play:
-        play.acquire("A", "order:1")
-        play.look()
-        play.acquire("B", "order:1")
-        play.acquire("B", "order:2")
-        play.look()
-        play.extend("A")
-        play.release("A")
-        play.look()
-        play.release("A")
-        play.extend("A")
-        play.acquire("C", "order:1")
-        play.release("C")
-        play.release("B")
-        play.look()
-    assert play.lines == [
+    with scenario_over(name, masters[:n]) as scenario:
+        scenario.acquire("A", "order:1")
+        scenario.look()
+        scenario.acquire("B", "order:1")
+        scenario.acquire("B", "order:2")
+        scenario.look()
+        scenario.extend("A")
+        scenario.release("A")
+        scenario.look()
+        scenario.release("A")
+        scenario.extend("A")
+        scenario.acquire("C", "order:1")
+        scenario.release("C")
+        scenario.release("B")
+        scenario.look()
+    assert scenario.lines == [
         "A takes order:1: held",
         f"order:1 on {everywhere}",
         "B takes order:1: ResourceLocked held by another client for # s",
@@ -147,21 +147,21 @@ def test_a_lock_from_first_to_last(name: str, masters: list[LocalMaster], n: int
 
 
 def test_several_resources_are_all_or_nothing(name: str, masters: list[LocalMaster]) -> None:
-    with playing(name, masters[:3]) as play:
-        play.acquire("A", "order:1", "user:7")
-        play.look()
-        play.acquire("B", "stock:3", "user:7")
-        play.look()
-        play.extend("A")
-        play.release("A")
-        play.look()
-        play.acquire("B", "stock:3", "user:7")
-        play.look()
-        play.release("B")
-        play.look()
-        assert len(play.leases["B"].fences) == 2
-        assert play.leases["B"].fences[1] > play.leases["A"].fences[1]
-    assert play.lines == [
+    with scenario_over(name, masters[:3]) as scenario:
+        scenario.acquire("A", "order:1", "user:7")
+        scenario.look()
+        scenario.acquire("B", "stock:3", "user:7")
+        scenario.look()
+        scenario.extend("A")
+        scenario.release("A")
+        scenario.look()
+        scenario.acquire("B", "stock:3", "user:7")
+        scenario.look()
+        scenario.release("B")
+        scenario.look()
+        assert len(scenario.leases["B"].fences) == 2
+        assert scenario.leases["B"].fences[1] > scenario.leases["A"].fences[1]
+    assert scenario.lines == [
         "A takes order:1+user:7: held",
         "order:1 on 1 2 3; user:7 on 1 2 3",
         "B takes stock:3+user:7: ResourceLocked held by another client for # s",
@@ -177,7 +177,7 @@ def test_several_resources_are_all_or_nothing(name: str, masters: list[LocalMast
 
 
 def test_an_extension_that_begins_too_late_is_a_loss(name: str, masters: list[LocalMaster]) -> None:
-    """The deadline may pass between the caller's look at the clock and the engine's."""
+    """The deadline may pass after the caller reads the clock and before the engine does."""
     with joined(name, masters[:1]) as variant:
         lease = variant.acquire("order:1")
         state, _ = variant.extend(replace(lease, until=lease.started))
@@ -191,27 +191,27 @@ MINORITIES = [(1, 3), (2, 5)]
 @pytest.mark.parametrize(("down", "n"), MINORITIES)
 def test_a_minority_refuses(name: str, masters: list[LocalMaster], down: int, n: int) -> None:
     up = " ".join(str(index) for index in range(down + 1, n + 1))
-    with playing(name, masters[:n]) as play:
+    with scenario_over(name, masters[:n]) as scenario:
         for master in masters[:down]:
             master.kill()
-        whole_life(play)
+        run_life(scenario)
         for master in masters[:down]:
             master.start()
-        play.wait_clean()
-    assert play.lines == life_on(up)
+        scenario.wait_clean()
+    assert scenario.lines == life_lines(up)
 
 
 @pytest.mark.parametrize(("down", "n"), MINORITIES)
 def test_a_minority_hangs(name: str, masters: list[LocalMaster], down: int, n: int) -> None:
     up = " ".join(str(index) for index in range(down + 1, n + 1))
-    with playing(name, masters[:n], master_timeout=0.3) as play:
+    with scenario_over(name, masters[:n], master_timeout=0.3) as scenario:
         for master in masters[:down]:
             master.pause()
-        whole_life(play)
+        run_life(scenario)
         for master in masters[:down]:
             master.resume()
-        play.wait_clean()
-    assert play.lines == life_on(up)
+        scenario.wait_clean()
+    assert scenario.lines == life_lines(up)
 
 
 @pytest.mark.parametrize(("down", "n"), MINORITIES)
@@ -219,20 +219,20 @@ def test_a_minority_is_slow(name: str, masters: list[LocalMaster], down: int, n:
     with ExitStack() as stack:
         proxies = [stack.enter_context(FaultProxy(m.port)) for m in masters[:down]]
         urls = [proxy.url for proxy in proxies] + [m.url for m in masters[down:n]]
-        with playing(name, masters[:n], urls=urls, master_timeout=0.4) as play:
+        with scenario_over(name, masters[:n], urls=urls, master_timeout=0.4) as scenario:
             for proxy in proxies:
                 proxy.delay_down = 0.8
-            play.acquire("A", "order:1")
-            play.acquire("B", "order:1")
-            play.extend("A")
-            play.release("A")
-            play.acquire("B", "order:1")
-            play.release("B")
-            play.variant.wait_gone(*range(down))
+            scenario.acquire("A", "order:1")
+            scenario.acquire("B", "order:1")
+            scenario.extend("A")
+            scenario.release("A")
+            scenario.acquire("B", "order:1")
+            scenario.release("B")
+            scenario.variant.wait_gone(*range(down))
             for proxy in proxies:
                 proxy.delay_down = 0.0
-            play.wait_clean()
-    assert play.lines == [
+            scenario.wait_clean()
+    assert scenario.lines == [
         "A takes order:1: held",
         "B takes order:1: ResourceLocked held by another client for # s",
         "A extends: renewed",
@@ -243,30 +243,30 @@ def test_a_minority_is_slow(name: str, masters: list[LocalMaster], down: int, n:
 
 
 @pytest.mark.parametrize(("down", "n"), MINORITIES)
-def test_a_minority_is_cut_once_it_has_obeyed(
+def test_a_minority_is_cut_off_after_it_executed(
     name: str, masters: list[LocalMaster], down: int, n: int
 ) -> None:
     everywhere = " ".join(str(index) for index in range(1, n + 1))
     with ExitStack() as stack:
         proxies = [stack.enter_context(FaultProxy(m.port)) for m in masters[:down]]
         urls = [proxy.url for proxy in proxies] + [m.url for m in masters[down:n]]
-        with playing(name, masters[:n], urls=urls) as play:
+        with scenario_over(name, masters[:n], urls=urls) as scenario:
             for proxy in proxies:
                 proxy.lose_replies = True
-            play.acquire("A", "order:1")
+            scenario.acquire("A", "order:1")
             for proxy in proxies:
                 assert proxy.lost.wait(5)
-            play.variant.wait_gone(*range(down))
-            play.look()
-            play.release("A")
+            scenario.variant.wait_gone(*range(down))
+            scenario.look()
+            scenario.release("A")
             for proxy in proxies:
                 proxy.lose_replies = False
-            play.wait_clean()
-            play.acquire("B", "order:1")
-            play.look()
-            play.release("B")
-            play.look()
-    assert play.lines == [
+            scenario.wait_clean()
+            scenario.acquire("B", "order:1")
+            scenario.look()
+            scenario.release("B")
+            scenario.look()
+    assert scenario.lines == [
         "A takes order:1: held",
         f"order:1 on {everywhere}",
         "A releases: True",
@@ -279,31 +279,33 @@ def test_a_minority_is_cut_once_it_has_obeyed(
 
 @pytest.mark.parametrize(("down", "n"), [(2, 3), (3, 5), (2, 4)])
 def test_a_majority_is_down(name: str, masters: list[LocalMaster], down: int, n: int) -> None:
-    with playing(name, masters[:n]) as play:
-        play.acquire("A", "order:1")
-        play.look()
+    with scenario_over(name, masters[:n]) as scenario:
+        scenario.acquire("A", "order:1")
+        scenario.look()
         for master in masters[:down]:
             master.kill()
         refused = "refused the connection"
         with suppress(NotAcquired):
-            play.variant.acquire("warm-up")  # threads notice only when they have something to say
+            scenario.variant.acquire(
+                "warm-up"
+            )  # threads notice only when they have something to say
         until(
-            lambda: all(m.reason == refused for m in play.variant.links.masters[:down]),
-            "the dead are known to be dead",
+            lambda: all(m.reason == refused for m in scenario.variant.links.masters[:down]),
+            "the dead masters are known to be dead",
         )
-        play.acquire("B", "order:2")
-        play.extend("A")
-        play.look()
-        play.release("A")
-        play.look()
+        scenario.acquire("B", "order:2")
+        scenario.extend("A")
+        scenario.look()
+        scenario.release("A")
+        scenario.look()
         for master in masters[:down]:
             master.start()
-        play.wait_clean()
-        play.acquire("B", "order:2")
-        play.release("B")
+        scenario.wait_clean()
+        scenario.acquire("B", "order:2")
+        scenario.release("B")
     everywhere = " ".join(str(index) for index in range(1, n + 1))
     up = " ".join(str(index) for index in range(down + 1, n + 1))
-    assert play.lines == [
+    assert scenario.lines == [
         "A takes order:1: held",
         f"order:1 on {everywhere}",
         "B takes order:2: QuorumUnreachable refused the connection",
@@ -317,18 +319,18 @@ def test_a_majority_is_down(name: str, masters: list[LocalMaster], down: int, n:
 
 
 @pytest.mark.parametrize(("down", "n"), [(2, 3), (3, 5)])
-def test_a_majority_hangs_unknown_to_us(
+def test_a_majority_hangs_unnoticed(
     name: str, masters: list[LocalMaster], down: int, n: int
 ) -> None:
-    with playing(name, masters[:n], master_timeout=0.3) as play:
+    with scenario_over(name, masters[:n], master_timeout=0.3) as scenario:
         for master in masters[:down]:
             master.pause()
-        play.acquire("A", "order:1")
-        play.look()
+        scenario.acquire("A", "order:1")
+        scenario.look()
         for master in masters[:down]:
             master.resume()
-        play.wait_clean()
-    assert play.lines == [
+        scenario.wait_clean()
+    assert scenario.lines == [
         "A takes order:1: QuorumUnreachable did not answer within # s",
         "nothing",
     ]
@@ -340,18 +342,18 @@ def test_the_scripts_are_gone_each_time(name: str, masters: list[LocalMaster]) -
             with master.client() as client:
                 client.script_flush()
 
-    with playing(name, masters[:3]) as play:
+    with scenario_over(name, masters[:3]) as scenario:
         flush_scripts()
-        play.acquire("A", "order:1")
+        scenario.acquire("A", "order:1")
         flush_scripts()
-        # A master heard after the verdict may have been told to load a script, no more.
-        play.extend("A", votes=False)
+        # A master that answers after the verdict may only have been asked to load a script.
+        scenario.extend("A", votes=False)
         flush_scripts()
-        play.acquire("B", "order:1")
+        scenario.acquire("B", "order:1")
         flush_scripts()
-        play.release("A")
-        play.look()
-    assert play.lines == [
+        scenario.release("A")
+        scenario.look()
+    assert scenario.lines == [
         "A takes order:1: held",
         "A extends: renewed",
         "B takes order:1: ResourceLocked held by another client for # s",
@@ -360,21 +362,21 @@ def test_the_scripts_are_gone_each_time(name: str, masters: list[LocalMaster]) -
     ]
 
 
-def test_a_restarted_master_is_given_the_lock_again(name: str, masters: list[LocalMaster]) -> None:
-    with playing(name, masters[:3]) as play:
-        play.acquire("A", "order:1")
-        play.look()
+def test_a_restarted_master_gets_the_lock_again(name: str, masters: list[LocalMaster]) -> None:
+    with scenario_over(name, masters[:3]) as scenario:
+        scenario.acquire("A", "order:1")
+        scenario.look()
         masters[2].restart()
-        play.variant.start()  # threads notice only when they have something to say
-        play.variant.wait_usable(3)
-        play.look()
-        play.extend("A")
-        play.look()
-        play.extend("A")
-        play.look()
-        play.release("A")
-        play.look()
-    assert play.lines == [
+        scenario.variant.start()  # threads notice only when they have something to say
+        scenario.variant.wait_usable(3)
+        scenario.look()
+        scenario.extend("A")
+        scenario.look()
+        scenario.extend("A")
+        scenario.look()
+        scenario.release("A")
+        scenario.look()
+    assert scenario.lines == [
         "A takes order:1: held",
         "order:1 on 1 2 3",
         "order:1 on 1 2",
@@ -388,20 +390,20 @@ def test_a_restarted_master_is_given_the_lock_again(name: str, masters: list[Loc
 
 
 def test_flushed_masters_lose_the_lock(name: str, masters: list[LocalMaster]) -> None:
-    with playing(name, masters[:3]) as play:
-        play.acquire("A", "order:1")
-        play.variant.settle()
+    with scenario_over(name, masters[:3]) as scenario:
+        scenario.acquire("A", "order:1")
+        scenario.variant.settle()
         for master in masters[:2]:
             with master.client() as client:
                 client.flushall()
-        play.acquire("B", "order:1")
-        play.variant.settle()
-        play.variant.wait_usable(3)
-        play.extend("A")
-        play.look()
-        play.release("A")
-        play.look()
-    assert play.lines == [
+        scenario.acquire("B", "order:1")
+        scenario.variant.settle()
+        scenario.variant.wait_usable(3)
+        scenario.extend("A")
+        scenario.look()
+        scenario.release("A")
+        scenario.look()
+    assert scenario.lines == [
         "A takes order:1: held",
         "B takes order:1: QuorumUnreachable not trusted yet",
         "A extends: lost forgot the lock",
@@ -418,30 +420,30 @@ def test_masters_that_are_not_ready(
     with open_variant(
         name, make_backend([m.url for m in masters[:n]], restart_delay=30)
     ) as variant:
-        play = Play(variant, masters[:n])
+        scenario = Scenario(variant, masters[:n])
         with pytest.raises(QuorumUnreachable):
             variant.acquire("order:1")
-        play.acquire("A", "order:1")
-        play.look()
+        scenario.acquire("A", "order:1")
+        scenario.look()
     fresh_and_what_to_do = (
         "fresh or flushed: trusted in # s ('manage.py redlock_init' trusts fresh masters at once)"
     )
-    assert play.lines == [
+    assert scenario.lines == [
         f"A takes order:1: QuorumUnreachable {fresh_and_what_to_do}",
         "nothing",
     ]
 
 
-def whole_life(play: Play) -> None:
-    play.acquire("A", "order:1")
-    play.look()
-    play.acquire("B", "order:1")
-    play.extend("A")
-    play.release("A")
-    play.look()
+def run_life(scenario: Scenario) -> None:
+    scenario.acquire("A", "order:1")
+    scenario.look()
+    scenario.acquire("B", "order:1")
+    scenario.extend("A")
+    scenario.release("A")
+    scenario.look()
 
 
-def life_on(indexes: str) -> list[str]:
+def life_lines(indexes: str) -> list[str]:
     return [
         "A takes order:1: held",
         f"order:1 on {indexes}",

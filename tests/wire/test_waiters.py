@@ -1,7 +1,6 @@
-"""Waiting over real masters and scripted ones: who is called, who listens, what is left.
+"""Waiting over real and scripted masters: which waiter is called, who subscribes, what is left.
 
-Where a test says that somebody is called, the fallback is out of reach: without the call the
-test would not end in time.
+Tests of calls put the fallback out of reach: without the call they would not end in time.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from redlock_django.engine.errors import QuorumUnreachable, ResourceLocked
 from redlock_django.wire.join import speaks_resp3
 from redlock_django.wire.waiters import Waiters
 from tests.waiting import until
-from tests.wire.scripted import Said, ScriptedMaster, honest, push, resp
+from tests.wire.scripted import Received, ScriptedMaster, honest, push, resp
 from tests.wire.test_link import scripted
 from tests.wire.variants import VARIANTS, Loop, Threads, Variant, joined
 
@@ -43,13 +42,13 @@ NEVER = 30.0
 
 @pytest.fixture
 def no_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody asks again who was not called."""
+    """Make waiters ask again only after a call."""
     monkeypatch.setattr(waiting, "FALLBACK", NEVER)
     monkeypatch.setattr(waiting, "LONGEST", NEVER)
 
 
 def queued(masters: Sequence[LocalMaster], resource: str) -> list[int]:
-    """How many wait on each master."""
+    """Return how many waiters each master has."""
     found = []
     for master in masters:
         with master.client() as client:
@@ -66,7 +65,7 @@ def wait_queued(masters: Sequence[LocalMaster], resource: str, waiters: int) -> 
 
 @contextmanager
 def waiters(variant: Variant, masters: Sequence[LocalMaster], *names: str) -> Iterator[Queue]:
-    """These wait for "order:1", in this order, each with a thread of its own."""
+    """Make these waiters wait for "order:1", in this order, each in a thread of its own."""
     with ThreadPoolExecutor(len(names)) as pool:
         queue = Queue(variant, pool)
         for index, name in enumerate(names, 1):
@@ -76,7 +75,7 @@ def waiters(variant: Variant, masters: Sequence[LocalMaster], *names: str) -> It
 
 
 class Queue:
-    """Who waits, and in which order they got it."""
+    """Waiters, and the order in which they acquired the lock."""
 
     def __init__(self, variant: Variant, pool: ThreadPoolExecutor) -> None:
         self.variant = variant
@@ -124,7 +123,7 @@ def test_one_process_calls_another(holder: str, waiter: str, masters: list[Local
 
 @both
 @pytest.mark.usefixtures("no_fallback")
-def test_an_extended_lock_is_waited_for_all_the_same(name: str, masters: list[LocalMaster]) -> None:
+def test_an_extended_lock_is_still_waited_for(name: str, masters: list[LocalMaster]) -> None:
     with joined(name, masters[:3]) as variant:
         lease = variant.acquire("order:1", ttl=0.5)
         with waiters(variant, masters[:3], "A") as queue:
@@ -143,7 +142,7 @@ def test_a_lock_that_expires_is_taken_by_the_first(name: str, masters: list[Loca
 
 
 @both
-def test_a_lost_call_is_made_good_by_asking(
+def test_after_a_lost_call_the_waiter_asks_again(
     name: str, masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Waiters, "call", lambda self, name, master: False)
@@ -175,7 +174,7 @@ def test_with_masters_hung_the_others_call(
 
 @both
 @pytest.mark.usefixtures("no_fallback")
-def test_masters_that_come_back_are_listened_to_again(
+def test_masters_that_come_back_are_subscribed_to_again(
     name: str, masters: list[LocalMaster]
 ) -> None:
     with joined(name, masters[:3]) as variant:
@@ -189,17 +188,17 @@ def test_masters_that_come_back_are_listened_to_again(
             assert queue.ended() == ["A", "B"]
 
 
-# Who does not wait.
+# Clients that do not wait.
 
 
 @both
 @pytest.mark.usefixtures("no_fallback")
-def test_who_does_not_wait_is_refused_while_somebody_has_the_turn(
+def test_a_client_that_does_not_wait_is_refused_during_a_turn(
     name: str, masters: list[LocalMaster]
 ) -> None:
     with joined(name, masters[:3]) as variant, joined("threads", masters[:3]) as other:
         lease = variant.acquire("order:1")
-        # Somebody who is called and does not come: it listens, that is all.
+        # A waiter that is called and does not ask: it only subscribes.
         with ExitStack() as stack:
             for master in masters[:3]:
                 client = stack.enter_context(master.client())
@@ -216,17 +215,17 @@ def test_who_does_not_wait_is_refused_while_somebody_has_the_turn(
             }  # fmt: skip
             assert caught.value.retry_after is not None
             assert caught.value.retry_after <= 0.1
-            # The turn is over after 0.1 s, and the mute one is out of the queue.
+            # The turn ends after 0.1 s, and the silent waiter is removed from the queue.
             other.release(other.acquire("order:1", wait=20.0))
         assert queued(masters[:3], "order:1") == [0, 0, 0]
 
 
-# Who stops waiting.
+# Waiters that stop waiting.
 
 
 @both
 @pytest.mark.usefixtures("no_fallback")
-def test_a_wait_that_ran_out_leaves_no_trace(name: str, masters: list[LocalMaster]) -> None:
+def test_a_wait_that_times_out_leaves_every_queue(name: str, masters: list[LocalMaster]) -> None:
     with joined(name, masters[:3]) as variant:
         variant.acquire("order:1")
         with pytest.raises(ResourceLocked):
@@ -236,7 +235,7 @@ def test_a_wait_that_ran_out_leaves_no_trace(name: str, masters: list[LocalMaste
 
 
 @pytest.mark.usefixtures("no_fallback")
-def test_a_cancelled_wait_leaves_no_trace(masters: list[LocalMaster]) -> None:
+def test_a_cancelled_wait_leaves_every_queue(masters: list[LocalMaster]) -> None:
     with joined("loop", masters[:3]) as variant:
         assert isinstance(variant, Loop)
         lease = variant.acquire("order:1")
@@ -292,7 +291,7 @@ def test_a_process_that_died_waiting_is_skipped(
 
 
 @both
-def test_a_user_that_may_not_subscribe_is_told_once_and_asks(
+def test_a_user_that_may_not_subscribe_is_logged_once_and_asks_again(
     name: str, masters: list[LocalMaster], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "redlock_django")
@@ -319,7 +318,7 @@ def test_a_user_that_may_not_subscribe_is_told_once_and_asks(
 
 
 @both
-def test_a_server_without_resp3_is_never_told_to_subscribe(
+def test_a_server_without_resp3_never_gets_a_subscribe(
     name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     player = ScriptedMaster(pushes=False)
@@ -340,7 +339,7 @@ def test_a_server_without_resp3_is_never_told_to_subscribe(
         (b"*2\r\n$5\r\nproto\r\n:2\r\n", False),
     ],
 )
-def test_what_a_server_says_to_hello(answer: bytes, speaks: bool) -> None:
+def test_replies_to_hello(answer: bytes, speaks: bool) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         for index in range(len(answer)):
@@ -358,11 +357,11 @@ def test_a_server_that_hangs_up_on_hello() -> None:
         theirs.close()
 
 
-# Pushes are no replies.
+# Pushes are not replies.
 
 
-def held(said: Said) -> bytes:
-    """What a master answers to whom another is in the way."""
+def held(said: Received) -> bytes:
+    """Return a refusal because another client holds the lock."""
     if said.name != "acquire":
         return honest(said)
     return resp([said.number, 0, time.time_ns() // 1000, 1, 60_000, 5, b"f" * 32, 0])
@@ -382,7 +381,7 @@ PUSHES = [
 @both
 @pytest.mark.parametrize("slices", [False, True])
 def test_a_push_is_never_read_as_a_reply(name: str, slices: bool) -> None:
-    def with_pushes(said: Said) -> bytes:
+    def with_pushes(said: Received) -> bytes:
         everything = b"".join(PUSHES)
         return everything + honest(said) + everything
 
@@ -417,14 +416,14 @@ def test_a_called_waiter_asks_and_no_other(name: str) -> None:
 
 
 def asks(player: ScriptedMaster) -> list[str]:
-    """The resources that were asked for."""
+    """Return the resources that were asked for."""
     locks = [said.keys[3].decode() for said in player.heard if said.name == "acquire"]
     return [lock.removeprefix("redlock:lock:") for lock in locks]
 
 
 @both
 @pytest.mark.usefixtures("no_fallback")
-def test_a_minority_that_calls_is_not_believed(name: str) -> None:
+def test_calls_of_a_minority_wake_no_waiter(name: str) -> None:
     players = [ScriptedMaster(held) for _ in range(3)]
     with scripted(name, *players) as variant, ThreadPoolExecutor(1) as pool:
         taker = pool.submit(variant.acquire, "order:1", wait=20.0)
@@ -436,8 +435,8 @@ def test_a_minority_that_calls_is_not_believed(name: str) -> None:
         called = push(b"message", channel, channel + b" 1")
         for _ in range(3):
             players[0].send(called)
-        # It has been read for sure once another round has come back behind it, from this master
-        # too: two others decide the round.
+        # The call has surely been read once another round's reply came after it, from this
+        # master, too: two others decide the round.
         variant.release(variant.acquire("order:2"))
         until(lambda: "order:2" in asks(players[0]), "it is asked")
         until(lambda: not variant.inside(variant.links.owing), "it has answered")
@@ -447,7 +446,7 @@ def test_a_minority_that_calls_is_not_believed(name: str) -> None:
 
 
 @both
-def test_a_subscription_that_nobody_asked_for_drops_the_link(name: str) -> None:
+def test_an_unexpected_subscription_drops_the_link(name: str) -> None:
     player = ScriptedMaster(lambda said: push(b"subscribe", b"x", 1) + honest(said))
     with scripted(name, player) as variant:
         with pytest.raises(QuorumUnreachable, match="out of step"):
@@ -456,8 +455,8 @@ def test_a_subscription_that_nobody_asked_for_drops_the_link(name: str) -> None:
 
 
 @both
-def test_a_reply_to_subscribe_that_is_no_push_drops_the_link(name: str) -> None:
-    def as_in_resp2(said: Said) -> bytes:
+def test_a_reply_to_subscribe_that_is_not_a_push_drops_the_link(name: str) -> None:
+    def as_in_resp2(said: Received) -> bytes:
         if said.name == "subscribe":
             return resp([b"subscribe", said.keys[0], 1])
         return honest(said)
@@ -470,7 +469,7 @@ def test_a_reply_to_subscribe_that_is_no_push_drops_the_link(name: str) -> None:
         assert asks(player) in ([], ["order:1"])
 
 
-# The threads that sleep also read.
+# Sleeping threads read, too.
 
 
 @pytest.mark.usefixtures("no_fallback")
@@ -495,7 +494,7 @@ def test_one_lock_passes_through_many_hands(name: str, masters: list[LocalMaster
     def take_turns(number: int) -> None:
         for _ in range(10):
             lease: Lease = variant.acquire("order:1", wait=25.0)
-            assert holding.acquire(blocking=False), "two hold it"
+            assert holding.acquire(blocking=False), "two clients hold it"
             turns.append(number)
             holding.release()
             variant.release(lease)

@@ -1,4 +1,4 @@
-"""The two drivers behind one face, so that one scenario can be played through both."""
+"""The sync and async drivers behind one interface, so that one scenario runs through both."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def make_backend(
     connect_timeout: float = 1.0,
     tolerate: frozenset[str] = frozenset(),
 ) -> RedisBackend:
-    """A backend over the masters at `urls`, with numbers small enough for tests.
+    """Return a backend over the masters at `urls`, with times short enough for tests.
 
     `master_timeout` is larger than the default, so that a busy test machine is not taken
     for a slow master.
@@ -71,7 +71,7 @@ def trust(master: LocalMaster, deployment: Deployment) -> None:
 
 
 class Variant(ABC):
-    """A backend as one of the drivers shows it; every call blocks until it is done."""
+    """A backend through one of its drivers; every call blocks until it is done."""
 
     def __init__(self, backend: RedisBackend) -> None:
         self.backend = backend
@@ -80,19 +80,19 @@ class Variant(ABC):
     def acquire(
         self, *resources: str, ttl: float = 8.0, wait: float = 0.0, holder: str = HOLDER
     ) -> Lease:
-        """Take a lock on all resources."""
+        """Acquire a lock on all resources."""
 
     @abstractmethod
     def extend(self, lease: Lease, ttl: float = 8.0) -> tuple[LeaseState, Lease]:
-        """Let a lease live longer."""
+        """Extend a lease."""
 
     @abstractmethod
     def release(self, lease: Lease) -> bool | None:
-        """Free a lease."""
+        """Release a lease."""
 
     @abstractmethod
     def inside(self, function: Callable[[], Result]) -> Result:
-        """Call a function where the links may be touched."""
+        """Call a function where it may use the links: under their mutex, or on their loop."""
 
     @abstractmethod
     def close(self) -> None:
@@ -101,18 +101,18 @@ class Variant(ABC):
     @property
     @abstractmethod
     def links(self) -> Links:
-        """The links of this variant."""
+        """Return the links of this variant."""
 
     def start(self) -> None:
-        """Begin to connect, and wait until every master that answers is joined."""
+        """Connect, and wait until every master that answers is joined."""
         self.release(self.acquire("warm-up", wait=5.0))
 
     def usable(self) -> int:
-        """How many masters may vote now."""
+        """Return how many masters may vote now."""
         return self.inside(self.links.usable)
 
     def wait_usable(self, masters: int, seconds: float = 8.0) -> None:
-        """Wait until so many masters may vote."""
+        """Wait until that many masters may vote."""
         until(
             lambda: self.usable() == masters,
             f"{masters} usable masters: {[self.fault(m) for m in self.links.masters]}",
@@ -125,7 +125,7 @@ class Variant(ABC):
         until(lambda: all(m.link for m in masters), f"links: {[m.reason for m in masters]}")
 
     def wait_fault(self, text: str) -> None:
-        """Wait until no master is counted, each for a reason that begins so."""
+        """Wait until no master is counted, each for a reason that begins with `text`."""
         masters = self.links.masters
         until(
             lambda: all(self.fault(m).startswith(text) for m in masters),
@@ -138,7 +138,7 @@ class Variant(ABC):
         until(lambda: all(m.link is None for m in masters), f"links {indexes} are given up")
 
     def fault(self, master: Master) -> str:
-        """Why a master's vote is not counted now."""
+        """Return why a master's vote is not counted now; "" if it is."""
         return self.inside(lambda: master.fault(self.backend.clock()))
 
     def settle(self) -> None:
@@ -146,7 +146,7 @@ class Variant(ABC):
         until(lambda: not self.inside(self._owing), "no master owes a reply")
 
     def _owing(self) -> list[Master]:
-        # As the tender of the threads does, but without its pauses.
+        # As the threads' own reader does, but without its pauses.
         for master in self.links.owing():
             self.links.read(master)
         self.links.flush()
@@ -193,7 +193,7 @@ class Loop(Variant):
         return self.backend.loop_links()
 
     def run(self, work: Coroutine[object, object, Result]) -> Result:
-        """The result of a coroutine that runs on the loop."""
+        """Run a coroutine on the loop and return its result."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(30)
 
     def acquire(
@@ -227,7 +227,7 @@ class Loop(Variant):
 
 @contextmanager
 def open_variant(name: str, backend: RedisBackend) -> Iterator[Variant]:
-    """The backend in the variant of that name, closed afterwards."""
+    """Yield the backend in the variant of that name; close it afterwards."""
     variant: Variant = Threads(backend) if name == "threads" else Loop(backend)
     try:
         yield variant
@@ -237,7 +237,7 @@ def open_variant(name: str, backend: RedisBackend) -> Iterator[Variant]:
 
 @contextmanager
 def joined(name: str, masters: Sequence[LocalMaster], **settings: Any) -> Iterator[Variant]:
-    """A variant over these masters, or over the `urls` given for them, all of them joined."""
+    """Yield a variant over these masters, or the `urls` given for them, all of them joined."""
     urls = settings.pop("urls", None) or [master.url for master in masters]
     with open_variant(name, make_backend(urls, **settings)) as variant:
         variant.start()

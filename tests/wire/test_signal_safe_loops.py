@@ -1,7 +1,7 @@
-"""No exception that a signal raises leaves a `with` or `try` of ours without its end.
+"""No exception raised by a signal skips the `finally` of a `with` or `try` in the package.
 
-A condition at the end of a loop becomes two jumps of bytecode. Python 3.12 and 3.13 forget to
-put the second under the handlers around it, and look for signals just there.
+A condition at the end of a loop compiles to two jumps. Python 3.12 and 3.13 leave the second one
+outside of the exception handlers around it, and check for signals right there.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from types import CodeType
 import pytest
 
 PACKAGE = Path(__file__).resolve().parents[2] / "redlock_django"
-# Where nothing is left in a bad state: they hold no lock and no mutex meanwhile.
+# These hold neither a lock nor a mutex, so an interrupt leaves nothing in a bad state.
 HARMLESS = ("admin", "management", "testing", "freeing.py", "inspection.py")
 FILES = sorted(
     path for path in PACKAGE.rglob("*.py") if path.relative_to(PACKAGE).parts[0] not in HARMLESS
 )
 
 
-def codes(code: CodeType) -> Iterator[CodeType]:
+def nested_codes(code: CodeType) -> Iterator[CodeType]:
     yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from codes(constant)
+            yield from nested_codes(constant)
 
 
-def ways(code: CodeType) -> Iterator[int]:
-    """The offsets of jumps back up that are not under the handler that their target is under."""
+def unguarded_jumps(code: CodeType) -> Iterator[int]:
+    """Yield the offsets of backward jumps outside of the handler that covers their target."""
     entries = dis.Bytecode(code).exception_entries  # type: ignore[attr-defined]
     instructions = {each.offset: each for each in dis.get_instructions(code)}
 
     def guarded(offset: int) -> bool:
         for entry in entries:
             if entry.start <= offset < entry.end:
-                # Not so for the handlers of comprehensions and generators, which only tidy up.
+                # Handlers of comprehensions and generators only clean up: look further out.
                 ours = instructions[entry.target].opname == "PUSH_EXC_INFO"
                 return ours or guarded(entry.target)
         return False
@@ -48,8 +48,8 @@ def ways(code: CodeType) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
-def test_no_loop_has_one(path: Path) -> None:
-    for code in codes(compile(path.read_text(), str(path), "exec")):
-        # What a loop runs is cancelled where it awaits, and nowhere else.
+def test_no_loop_jumps_past_its_handlers(path: Path) -> None:
+    for code in nested_codes(compile(path.read_text(), str(path), "exec")):
+        # A task is cancelled only where it awaits.
         if not code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
-            assert list(ways(code)) == [], code.co_qualname
+            assert list(unguarded_jumps(code)) == [], code.co_qualname

@@ -1,0 +1,145 @@
+"""Links that a test drives step by step: without threads or servers, the test reads and replies."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import hiredis
+
+from redlock_django.engine.commands import Acquire, Command, Release
+from redlock_django.engine.deployment import Deployment
+from redlock_django.engine.quorum import Tally
+from redlock_django.engine.rounds import Round
+from redlock_django.engine.statuses import MISMATCH
+from redlock_django.wire.address import Address
+from redlock_django.wire.clock import clock
+from redlock_django.wire.join import Joined, Trust
+from redlock_django.wire.link import Exchange
+from redlock_django.wire.links import Links
+from redlock_django.wire.master import Master
+from tests.wire.scripted import MARKER, NAMES, resp
+
+TIMEOUT = 0.25
+TOKEN = "a" * 32
+
+
+class Ends:
+    """A master's end of one link: what it receives and sends."""
+
+    def __init__(self) -> None:
+        self.theirs, self._ours = socket.socketpair()
+        self._ours.setblocking(False)
+        self._reader = hiredis.Reader()
+
+    def heard(self) -> list[list[bytes]]:
+        """Return every command received since the last call."""
+        commands: list[list[bytes]] = []
+        while True:
+            try:
+                data = self._ours.recv(1 << 16)
+            except BlockingIOError:
+                data = b""
+            if not data:
+                return commands
+            self._reader.feed(data)
+            while (command := self._reader.gets()) is not False:
+                commands.append(command)
+
+    def names(self) -> list[str]:
+        """Return the names of those commands."""
+        return [NAMES.get(said[1], said[0].decode()) for said in self.heard()]
+
+    def say(self, data: bytes) -> None:
+        """Send bytes, as a reply or unasked."""
+        self._ours.sendall(data)
+
+    def close(self) -> None:
+        """Close both ends."""
+        self._ours.close()
+        self.theirs.close()
+
+
+class ManualLinks(Links):
+    """Links without a driver: they neither connect nor wait."""
+
+    def __init__(self, masters: int = 3) -> None:
+        urls = [f"unix:///nowhere/{index}.sock" for index in range(masters)]
+        addresses = [Address.from_url(url, None) for url in urls]
+        deployment = Deployment(
+            names=tuple(a.name for a in addresses), max_clock_skew=0.5, restart_delay=5
+        )
+        super().__init__(addresses, deployment, master_timeout=TIMEOUT, connect_timeout=1.0)
+        self.ends: list[Ends] = []
+        for index in range(masters):
+            self.ends.append(Ends())
+            self.join(index)
+
+    def _watch(self, master: Master) -> None: ...
+
+    def _unwatch(self, master: Master) -> None: ...
+
+    def _changed(self) -> None: ...
+
+    def _dial(self, master: Master, reason: str, delay: float) -> None:
+        master.reason = reason
+
+    def join(self, index: int, *, run_id: str = "", ready: float = 0.0, ahead: float = 0.0) -> Ends:
+        """Connect a master (again)."""
+        self.ends[index].close()
+        self.ends[index] = ends = Ends()
+        offset = time.time() + ahead - clock()
+        bounds = (offset - 0.05, offset + 0.05)
+        trust = Trust(MARKER, 0, clock() + ready, "waits to be trusted", bounds)
+        self.arrived(index, Joined(ends.theirs, run_id or f"{index}", trust, (), True))
+        return ends
+
+    def ask(self, command: Command, *indexes: int) -> Exchange:
+        """Send a round's command to some masters, or to all."""
+        where = indexes or range(len(self.masters))
+        commands = tuple(command if m.index in where else None for m in self.masters)
+        rivals = isinstance(command, Acquire)
+        tally = Tally(len(self.masters), skew=self.deployment.skew, rivals=rivals)
+        exchange = self.exchange(Round(commands, tally), lambda: None)
+        self.begin(exchange)
+        self.flush()
+        return exchange
+
+    def acquire(self, token: str = TOKEN) -> Acquire:
+        """Return a command that acquires a lock."""
+        return Acquire(
+            deployment=self.deployment, resources=("r",), value=f"{token} {{}}", ttl=10, proposal=1
+        )
+
+    def release(self, token: str = TOKEN) -> Release:
+        """Return a command that releases it."""
+        return Release(deployment=self.deployment, resources=("r",), value=f"{token} {{}}")
+
+    def reply(self, index: int, number: int, status: int = 1, *, ahead: float = 0.0) -> None:
+        """Reply to an acquire for a master, whose clock may be wrong."""
+        now = int((time.time() + ahead) * 1e6)
+        self.ends[index].say(resp([number, status, now, *[7] * (status == 1)]))
+        self.read(self.masters[index])
+        self.flush()
+
+    def trusted(self, index: int, status: int = 1, *, ahead: float = 0.0) -> None:
+        """Reply to a check of a master's trust."""
+        now = int((time.time() + ahead) * 1e6)
+        why = b"n=9,ttl=9,skew=9,delay=9" if status == MISMATCH else b""
+        self.ends[index].say(resp([0, status, now, now, MARKER, why]))
+        self.read(self.masters[index])
+        self.flush()
+
+
+@contextmanager
+def manual_links(masters: int = 3) -> Iterator[ManualLinks]:
+    """Open such links, and close them afterwards."""
+    links = ManualLinks(masters)
+    try:
+        yield links
+    finally:
+        links.abandon()
+        for ends in links.ends:
+            ends.close()
