@@ -200,7 +200,7 @@ def test_a_thread_calls_a_task(backend: MemoryBackend) -> None:
     assert not loop.is_alive()
 
 
-def test_a_wait_that_times_out_leaves_every_queue(backend: MemoryBackend) -> None:
+def test_a_wait_that_times_out_leaves_no_trace(backend: MemoryBackend) -> None:
     with lock(R), pytest.raises(ResourceLocked):
         backend.acquire((R,), 5.0, 0.05, "{}")
     assert waiters(backend) == 0
