@@ -1,4 +1,4 @@
-"""System checks: what settings and URLs already show to be wrong about views."""
+"""System checks of locked views, from settings and URLs."""
 
 from __future__ import annotations
 

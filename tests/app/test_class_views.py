@@ -1,4 +1,4 @@
-"""Locks on class-based views: dispatch, the mixin, what as_view() gives, async classes."""
+"""Locks on class-based views: dispatch, the mixin, the result of as_view(), async classes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ locked = lock_resource("order:<int:pk>")
 
 @pytest.fixture(autouse=True)
 def _memory(memory: None) -> None:
-    """No masters here."""
+    """Use the memory backend."""
 
 
 class Plain(View):
@@ -42,7 +42,7 @@ class Plain(View):
 
 
 class Overridden(Plain):
-    """A class of the site, with a dispatch of its own, to be decorated."""
+    """A class to decorate, with a dispatch of its own."""
 
     @locked
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
@@ -54,7 +54,7 @@ class Mixed(LockResourceMixin, Plain):
 
 
 class Above(AccessMixin, LockResourceMixin, Plain):
-    """Something stands before the mixin and overrides dispatch."""
+    """A subclass of the locked view overrides dispatch."""
 
     lock_key = ("order:<int:pk>", "nightly")
 
@@ -97,7 +97,7 @@ def test_lock_outside_transaction_inside(
 
 
 @WRITES
-def test_what_stands_before_the_mixin_is_done_before_the_lock(
+def test_base_classes_before_the_mixin_run_before_the_lock(
     urls: Urls, client: Client, happened: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Plain, "seen", happened)
@@ -273,14 +273,14 @@ async def test_djangos_error_about_async_views_stays(form: str) -> None:
         await ask()
 
 
-def test_base_classes_in_the_wrong_order_are_told() -> None:
+def test_base_classes_in_the_wrong_order_are_an_error() -> None:
     with pytest.raises(InvalidRedlock, match="must come before View"):
 
         class Wrong(View, LockResourceMixin):  # type: ignore[misc]
             lock_key = "nightly"
 
 
-def test_a_lock_key_of_a_wrong_type_is_told() -> None:
+def test_a_lock_key_of_a_wrong_type_is_an_error() -> None:
     with pytest.raises(InvalidRedlock, match="lock_key must be a template"):
 
         class Wrong(LockResourceMixin, View):

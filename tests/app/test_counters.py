@@ -63,8 +63,11 @@ def counted() -> dict[str, float]:
     return {name: number for name, number in numbers.items() if number}
 
 
-def test_every_number_is_described() -> None:
+def test_every_counter_is_described_and_starts_at_0() -> None:
     assert all(getattr(Counts(), name) == 0 for name in counter_types())
+    assert "replayed" in counter_types()
+    with pytest.raises(AttributeError, match="'aquired'"):
+        _ = Counts().aquired
 
 
 def test_a_lock_acquired_and_released(advance_clock: Callable[[float], None]) -> None:

@@ -1,4 +1,4 @@
-"""Django REST framework and django-ninja: who is asked first, what is committed, who is told."""
+"""Django REST framework and django-ninja: order of checks, commits, and answers to errors."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ seen: list[str] = []
 
 
 def note(what: str) -> None:
-    """Remember what happened, whether its order's lock was held, and in which transaction."""
+    """Record an event, whether the order's lock was held, and whether a transaction was open."""
     state = "locked" if is_locked("order:7") else "free"
     seen.append(f"{what}: {state}{', in a block' if connection.in_atomic_block else ''}")
 
@@ -195,7 +195,7 @@ def client() -> Client:
 
 @contextmanager
 def held(resource: str) -> Iterator[None]:
-    """Somebody else holds it."""
+    """Another client holds the lock."""
     backend = locks["default"].backend
     lease = backend.acquire((resource,), 10, 0, "{}")
     yield
@@ -218,7 +218,7 @@ def test_authentication_then_lock_then_transaction(client: Client) -> None:
 
 
 @WRITES
-def test_nobody_unknown_takes_a_lock() -> None:
+def test_an_unknown_client_acquires_no_lock() -> None:
     with held("order:7"):
         assert Client().post("/pay/7/").status_code == 403
     assert seen == ["authentication: locked", "render: locked"]
@@ -242,7 +242,7 @@ def test_what_the_user_excluded_stays_excluded(client: Client, method: str, stat
 
 
 @WRITES
-def test_a_conflict_is_told_as_rest_framework_tells(client: Client) -> None:
+def test_a_conflict_is_answered_as_rest_framework_answers_errors(client: Client) -> None:
     with held("order:7"):
         response = client.post("/pay/7/")
     assert response.status_code == 423
@@ -360,7 +360,7 @@ def test_other_errors_stay_what_they_are() -> None:
 
 
 class UsersTestCase(TestCase):
-    """A user's tests of locked views need no ceremony."""
+    """A user's tests of locked views need no set-up."""
 
     def test_errors_do_not_break_the_tests_transaction(self) -> None:
         for url, status in [("/pay/7/?fail", 404), ("/pay/seven/", 400), ("/pay/8/", 200)]:

@@ -1,4 +1,4 @@
-"""@hold on plain functions, tasks and management commands: one at a time, and who is told what."""
+"""@hold on plain functions, tasks and management commands."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_the_body_can_reach_its_lock() -> None:
     assert not is_locked("nightly")
 
 
-def test_taking_it_twice_says_so_or_nests() -> None:
+def test_acquiring_it_twice_raises_or_nests() -> None:
     @hold("nightly")
     def plain() -> str:
         return "ran"
@@ -238,7 +238,7 @@ class UsersTestCase(TestCase):
         assert hold("nightly")(lambda: "ran")() == "ran"
 
 
-# What cannot work is said at import.
+# Errors at import time.
 
 
 @pytest.mark.parametrize(
@@ -313,7 +313,7 @@ def test_celery_tries_again() -> None:
     assert result.state == "FAILURE"
 
 
-def test_celery_in_the_wrong_order_says_so() -> None:
+def test_celery_in_the_wrong_order_is_an_error() -> None:
     app = celery.Celery("shop", broker="memory://", set_as_current=False)
 
     with pytest.raises(InvalidRedlock, match=r"@app\.task or @shared_task above it"):

@@ -1,4 +1,4 @@
-"""@lock_resource on function views: who gets in, in which order, and what the others are told."""
+"""@lock_resource on function views: exclusion, order of lock and transaction, answers."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def code(response: HttpResponseBase) -> str:
 
 
 def lose_every_lock() -> None:
-    """Let the time of every lease run out, without waiting for it."""
+    """Make the time of every lease run out, without waiting."""
     backend = locks["default"].backend
     assert isinstance(backend, MemoryBackend)
     now = backend.now
@@ -127,7 +127,7 @@ def test_the_next_holder_sees_what_this_one_committed() -> None:
 
     def ask() -> None:
         following(factory.get("/"), pk=7)
-        # Django leaves a database in memory open, for fear of emptying it.
+        # Django keeps a database in memory open, because closing it would empty it.
         BaseDatabaseWrapper.close(connections["default"])
 
     @lock_resource("order:<pk>")
@@ -235,7 +235,7 @@ def test_django_leaves_a_locked_view_alone() -> None:
     assert BaseHandler().make_view_atomic(view) is view
 
 
-# What undoes the transaction.
+# Rollback.
 
 
 @WRITES
@@ -254,7 +254,7 @@ def test_a_lost_lock_is_rolled_back_and_answered_503(happened: list[str]) -> Non
 
 
 @WRITES
-def test_without_a_transaction_a_finished_response_stands() -> None:
+def test_without_a_transaction_a_finished_response_is_kept() -> None:
     @lock_resource("order:<pk>")
     @transaction.non_atomic_requests
     def view(request: HttpRequest, pk: int) -> HttpResponse:
@@ -320,7 +320,7 @@ def test_a_lock_error_of_the_body_is_answered_after_rollback(
     assert Order.objects.count() == 0
 
 
-# Inside other blocks.
+# Inside other atomic blocks.
 
 
 @pytest.mark.django_db
@@ -336,7 +336,7 @@ def test_the_block_of_a_test_does_not_count() -> None:
 
 
 class InATestCase(TestCase):
-    """Django's own test case needs no ceremony either."""
+    """Django's own test case needs no set-up either."""
 
     def test_a_locked_view_works(self) -> None:
         @lock_resource("order:<pk>")
@@ -352,7 +352,7 @@ class InATestCase(TestCase):
 
 
 @pytest.mark.django_db
-def test_inside_a_block_of_the_site_it_refuses_and_says_what_to_do(happened: list[str]) -> None:
+def test_inside_a_block_of_the_site_it_raises_and_names_the_fix(happened: list[str]) -> None:
     @lock_resource("order:<pk>")
     def view(request: HttpRequest, pk: int) -> HttpResponse:
         happened.append("view")
@@ -388,7 +388,7 @@ def test_two_lock_decorators_on_one_view_are_refused() -> None:
             return HttpResponse()
 
 
-# Who gets in.
+# Exclusion.
 
 
 @pytest.mark.django_db
@@ -572,7 +572,7 @@ async def test_an_async_view_through_the_client(
     assert (await AsyncClient().get("/orders/7/")).status_code == 400
 
 
-async def test_what_an_async_view_finished_stands_when_the_lock_is_lost() -> None:
+async def test_the_response_of_an_async_view_is_kept_when_the_lock_is_lost() -> None:
     @lock_resource("nightly")
     async def view(request: HttpRequest) -> HttpResponse:
         lose_every_lock()
@@ -627,7 +627,7 @@ async def test_cancelling_an_async_view_frees_the_lock() -> None:
     assert (await other(AsyncRequestFactory().get("/"))).status_code == 200
 
 
-# What is refused at import, and what names the view.
+# Errors at import time, and errors that name the view.
 
 
 @pytest.mark.parametrize(
@@ -656,7 +656,7 @@ def test_bad_arguments_fail_at_import(
     assert says in str(caught.value)
 
 
-def test_what_is_no_view_is_refused() -> None:
+def test_only_a_view_can_be_decorated() -> None:
     async def by_tenant(request: HttpRequest) -> str:
         return "a"
 
@@ -690,7 +690,7 @@ def test_a_call_without_a_request_is_refused() -> None:
 
 
 def held_elsewhere(name: str) -> Any:
-    """Hold a lock as another thread would: the same thread may not take it twice."""
+    """Hold a lock in another thread, because a thread may not acquire its own lock twice."""
 
     class Elsewhere:
         def __enter__(self) -> None:
@@ -707,7 +707,7 @@ def held_elsewhere(name: str) -> Any:
     return Elsewhere()
 
 
-def test_without_its_parentheses_it_says_so() -> None:
+def test_a_decorator_without_parentheses_is_an_error() -> None:
     def plain(request: HttpRequest, pk: int) -> Any:
         return HttpResponse()
 
@@ -725,11 +725,11 @@ def test_it_can_be_imported_before_there_are_settings() -> None:
     assert done.returncode == 0, done.stderr
 
 
-# What stands above it.
+# Decorators above it.
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_a_check_that_stands_above_comes_before_the_lock(is_async: bool) -> None:
+def test_a_check_in_a_decorator_above_comes_before_the_lock(is_async: bool) -> None:
     if is_async:
 
         @login_required
@@ -751,7 +751,7 @@ def test_a_check_that_stands_above_comes_before_the_lock(is_async: bool) -> None
         return int((asyncio.run(response) if is_async else response).status_code)
 
     assert answer() == 302
-    with lock("order:1"):  # nor does it tell a stranger that an order is being worked on
+    with lock("order:1"):  # an anonymous user does not learn either that the order is locked
         assert answer() == 302
 
 

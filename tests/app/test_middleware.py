@@ -1,4 +1,4 @@
-"""LockMiddleware: answers for any view, and locks that outlive the view that took them."""
+"""LockMiddleware: answers for any view, and locks that outlive the view that acquired them."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ async def test_it_is_what_its_surroundings_are(urls: Urls) -> None:
     assert response.content.decode() == str(threading.get_ident())
 
 
-# A handler method inside of the transaction that Django has opened.
+# A handler method inside the transaction that Django has opened.
 
 
 class Handler(View):
@@ -219,7 +219,7 @@ def test_a_locked_view_inside_another_is_handed_over(
 
     urls(path("", outer))
     assert client.get("/").status_code == 200
-    # The inner one's lock is freed last, by the middleware.
+    # The lock of the inner view is released last, by the middleware.
     order = ["lock", "BEGIN", "lock", "guard", "guard", "COMMIT", "release", "release"]
     assert happened == order
 
@@ -255,7 +255,7 @@ def test_a_handler_that_the_user_excluded_has_no_transaction(
 
 
 @pytest.mark.django_db
-def test_in_a_test_with_a_block_around_it_nothing_is_asked(urls: Urls, client: Client) -> None:
+def test_blocks_around_a_test_are_not_checked(urls: Urls, client: Client) -> None:
     urls(path("<int:pk>/", Handler.as_view()))
     assert client.post("/7/").status_code == 200
     assert Order.objects.count() == 1
@@ -265,7 +265,7 @@ def test_in_a_test_with_a_block_around_it_nothing_is_asked(urls: Urls, client: C
     REDLOCK={"default": {"BACKEND": MEMORY}}, ROOT_URLCONF=__name__, MIDDLEWARE=[LOCK_MIDDLEWARE]
 )
 class InATestCase(TestCase):
-    """Nor in Django's own test case, on SQLite, with ATOMIC_REQUESTS."""
+    """The same in Django's own test case, on SQLite, with ATOMIC_REQUESTS."""
 
     def test_a_locked_handler_works(self) -> None:
         for _ in range(2):
@@ -276,7 +276,7 @@ class InATestCase(TestCase):
 urlpatterns = [path("<int:pk>/", Handler.as_view())]
 
 
-# What is cancelled.
+# Cancellation.
 
 
 async def test_cancelled_async_work_frees_at_once(
@@ -324,7 +324,7 @@ async def test_a_cancelled_task_waits_for_its_thread_before_it_frees(
     await asyncio.to_thread(begun.wait, 20)
     task.cancel()
     await asyncio.sleep(0.01)
-    task.cancel()  # once more, as a server that is shut down does
+    task.cancel()  # a second time, as a server does at shutdown
     await asyncio.sleep(0.01)
     assert not is_free("nightly")
     go_on.set()

@@ -1,4 +1,4 @@
-"""Templates: from a request to the resource name, and what a wrong one is answered with."""
+"""Templates: the resource name of a request, and errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from redlock_django.locking.names import check_resource
 from redlock_django.web.resources import LARGEST_JSON, LONGEST_RENDERED, Template, resource
 
 factory = RequestFactory()
-# The two forms of one text are one value, so only one of them is drawn.
+# Both Unicode forms of a string are one value, so only one of them is drawn.
 values = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).map(
     functools.partial(unicodedata.normalize, "NFC")
 )
@@ -141,7 +141,7 @@ def test_a_sync_view_cannot_await_a_callable() -> None:
         Template(lambda made, **kwargs: later(made)).render(request(), {})
 
 
-def test_resource_takes_a_text_only() -> None:
+def test_resource_takes_a_string_only() -> None:
     with pytest.raises(InvalidRedlock, match="call a callable template directly"):
         resource(lambda made: "a")  # type: ignore[arg-type]
 
@@ -293,9 +293,9 @@ def test_a_long_name_keeps_its_head_and_is_hashed() -> None:
     name = resource("doc:<p>", p="x" * 10_000)
     assert re.fullmatch("doc:x{131}~[0-9a-f]{64}", name)
     assert name != resource("doc:<p>", p="x" * 9_999)
-    # The two forms of one text are one name, hashed or not.
+    # Both Unicode forms of a string make the same name, hashed or not.
     assert resource("cafe\u0301:<p>", p="x" * 300) == resource("caf\u00e9:<p>", p="x" * 300)
-    # Cut neither inside a character nor inside an escape.
+    # It is cut neither inside a character nor inside an escape.
     for width in range(4):
         for text in ("é" * 300, "注" * 300, ":" * 300):
             cut = resource("doc:<p>", p="x" * width + text)
@@ -321,7 +321,7 @@ def test_different_values_never_make_one_name(one: tuple[str, str], other: tuple
 def test_moving_the_border_between_two_values_changes_the_name(
     left: str, right: str, border: str
 ) -> None:
-    """The case that random pairs hardly ever hit: the same text, cut at another place."""
+    """The case that random pairs rarely hit: the same string, divided at another place."""
     one = resource("<a>:<b>", a=left + border, b=right)
     other = resource("<a>:<b>", a=left, b=border + right)
     assert one != other

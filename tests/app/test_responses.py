@@ -1,4 +1,4 @@
-"""What a client is answered when there is no lock."""
+"""The answers to a client whose request gets no lock."""
 
 from __future__ import annotations
 
@@ -94,9 +94,7 @@ def test_the_client_chooses_the_form(accept: str | None, content_type: str) -> N
 
 @pytest.mark.parametrize("accept", ["application/json", "text/html", "*/*"])
 @pytest.mark.parametrize("kind", [ResourceLocked, QuorumUnreachable, LockLost, BadResource])
-def test_nobody_learns_who_holds_it_nor_where_the_masters_are(
-    accept: str, kind: type[RedlockError]
-) -> None:
+def test_answers_reveal_neither_holders_nor_masters(accept: str, kind: type[RedlockError]) -> None:
     error = kind("'order:4711' held by host-7", resource="order:4711", tally=TALE)
     shown = asked(error, accept).content.decode()
     for secret in ("order:4711", "host-7", "10.0.0.1", "6379"):

@@ -1,4 +1,4 @@
-"""RULES: a rule is the decorator, put on when the middleware is made."""
+"""RULES: a rule locks a view as the decorator does, once the middleware is created."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Pay(View):
 
 
 class Site:
-    """Sets the rules of the alias "default"."""
+    """Return a function that sets the rules of the alias "default"."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -146,7 +146,7 @@ def test_two_middlewares_put_a_rule_on_once(
     assert client.post("/plain/7/pay/").content == b"paid"
 
 
-def test_a_change_of_settings_takes_rules_off_and_puts_others_on(
+def test_a_change_of_settings_replaces_the_rules(
     site: Site, client: Client, held_elsewhere: Held
 ) -> None:
     site.rules({"view": "plain", "key": KEY})
@@ -203,7 +203,7 @@ def test_a_wrong_rule_is_an_error_at_start_that_names_it(
     assert says in str(caught.value)
 
 
-def test_a_rule_for_a_locked_view_says_so(site: Site, urls: Urls) -> None:
+def test_a_rule_for_a_locked_view_is_an_error(site: Site, urls: Urls) -> None:
     urls(path("<int:pk>/", lock_resource(KEY)(pay), name="locked"))
     site.rules({"view": "locked", "key": KEY})
     with pytest.raises(InvalidRedlock, match=r"rule 1 .*two lock decorators"):

@@ -1,4 +1,4 @@
-"""A stream is locked until it is closed: renewed meanwhile, cut when lost, freed once."""
+"""A stream holds its lock until it is closed: renewed, cut when lost, released once."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def file(request: HttpRequest) -> FileResponse:
 
 
 @pytest.mark.parametrize("view", [stream, file])
-def test_it_is_held_until_closed_and_freed_once(
+def test_it_is_held_until_closed_and_released_once(
     urls: Urls,
     middleware: None,
     is_free: IsFree,
@@ -103,7 +103,7 @@ def test_it_is_renewed_meanwhile(urls: Urls, middleware: None, is_free: IsFree) 
     assert is_free("nightly")
 
 
-async def test_an_async_stream_is_renewed_and_freed(
+async def test_the_lock_of_an_async_stream_is_renewed_and_released(
     urls: Urls, middleware: None, is_free: IsFree, released: list[tuple[str, ...]]
 ) -> None:
     urls(path("", astream))
@@ -157,7 +157,7 @@ async def test_the_end_of_an_async_stream_is_under_the_lock(is_free: IsFree) -> 
     async for chunk in response:
         assert chunk == b"a"
         break
-    await sync_to_async(response.close)()  # as the ASGI handler does
+    await sync_to_async(response.close)()  # as the ASGI handler does it
     assert free_at_the_end == [False]
     assert is_free("nightly")
 
@@ -182,7 +182,7 @@ async def test_a_lost_lock_cuts_an_async_stream(lose_locks: Callable[[], None]) 
     await sync_to_async(response.close)()
 
 
-def test_a_stream_that_never_gets_out_is_freed(
+def test_the_lock_of_a_stream_that_is_never_sent_is_released(
     urls: Urls, settings: Settings, is_free: IsFree
 ) -> None:
     settings.MIDDLEWARE = [LOCK_MIDDLEWARE, f"{__name__}.losing"]

@@ -1,4 +1,4 @@
-"""What a view may do with its transaction, and when its lock is free."""
+"""What a view may do with its transaction, and when its lock is released."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOCKED = ["lock", "BEGIN"]
 
 @pytest.fixture
 def ask(memory: None, urls: Urls) -> Ask:
-    """Lock a view and ask for it once."""
+    """Lock a view and request it once."""
 
     def once(view: Callable[[HttpRequest], Any]) -> Any:
         urls(path("", lock_resource("nightly")(view)))
@@ -115,7 +115,7 @@ def test_a_durable_block_inside_is_refused_as_django_does(ask: Ask) -> None:
     assert Order.objects.count() == 0
 
 
-def test_what_was_committed_elsewhere_stands_when_the_lock_is_lost(
+def test_commits_of_other_blocks_stay_when_the_lock_is_lost(
     ask: Ask, lose_locks: Callable[[], None]
 ) -> None:
     elsewhere: list[str] = []
@@ -142,7 +142,7 @@ def test_a_view_without_a_transaction_commits_as_it_goes(
         lose_locks()
         return HttpResponse("done")
 
-    # Its effects are there, so the response that says so stands.
+    # Its effects are committed, so the response that reports them is kept.
     assert ask(view).content == b"done"
     assert happened == [*LOCKED, "COMMIT", "release"]
     assert Order.objects.count() == 1

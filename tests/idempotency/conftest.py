@@ -1,4 +1,4 @@
-"""What the tests of idempotent views share: a user, a site of one view, and requests to it."""
+"""Shared by the tests of idempotent views: a user, a site of one view, and requests to it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ KEY = "8e03978e-40d5-43e8-bc93-6894a57f9324"
 
 
 def make_order(request: HttpRequest, **_: Any) -> JsonResponse:
-    """Do what must happen once."""
+    """Create one order; this must happen once."""
     order = Order.objects.create(number=f"A-{Order.objects.count() + 1}", total=1)
     return JsonResponse({"order": order.number}, status=201)
 
@@ -53,7 +53,7 @@ class Site:
     settings: Settings
 
     def serve(self, view: Any, *, configured: dict[str, Any] | None = None) -> None:
-        """Make the view the site's only one, at any path."""
+        """Make the view the only one of the site, at any path."""
         if configured is not None:
             self.configure(**configured)
         self.put(path("<path:rest>", view), path("", view))
@@ -65,7 +65,7 @@ class Site:
     def post(
         self, key: str | None = KEY, data: Any = None, url: str = "/orders/", **options: Any
     ) -> Any:
-        """Send JSON, with a key."""
+        """Send JSON with a key."""
         headers = {
             **({} if key is None else {"Idempotency-Key": key}),
             **options.pop("headers", {}),
@@ -74,7 +74,7 @@ class Site:
         return self.client.post(url, data or {"total": 1}, headers=headers, **options)
 
     def other_client(self, name: str = "bob") -> Client:
-        """Give the client of another user."""
+        """Return the client of another user."""
         client = Client(raise_request_exception=False)
         client.force_login(User.objects.create_user(name))
         return client
@@ -92,9 +92,9 @@ def site(memory: None, urls: Callable[..., None], settings: Settings, db: None) 
 def records_in_a_file(
     site: Site, tmp_path: Path, django_db_blocker: pytest_django.DjangoDbBlocker
 ) -> Iterator[None]:
-    """Keep records where one request can read while another one writes, as in a real database.
+    """Store records in a file, where one request can read while another one writes.
 
-    The database of the tests is in memory, and there it cannot.
+    The database of the tests is in memory, where that is not possible.
     """
     database = {
         "ENGINE": "django.db.backends.sqlite3",
@@ -114,7 +114,7 @@ def records_in_a_file(
 
 
 def masters_forget() -> None:
-    """Let every master forget every lock, as no master should."""
+    """Delete every lock on every master."""
     backend = locks["default"].backend
     assert isinstance(backend, MemoryBackend)
     for master in backend.masters:
@@ -123,7 +123,7 @@ def masters_forget() -> None:
 
 
 class Aside:
-    """Something done in a thread of its own; `result` waits for it."""
+    """A call in a thread of its own; `result` waits for it."""
 
     def __init__(self, work: Callable[[], Any]) -> None:
         self._said: list[Any] = []
@@ -133,21 +133,21 @@ class Aside:
     def _run(self, work: Callable[[], Any]) -> None:
         self._said.append(work())
         for connection in connections.all(initialized_only=True):
-            # Django leaves a database in memory open, for fear of emptying it.
+            # Django keeps a database in memory open, because closing it would empty it.
             BaseDatabaseWrapper.close(connection)
 
     @property
     def result(self) -> Any:
-        """What came out."""
+        """The result of the call."""
         self._thread.join(30)
         return self._said[0]
 
 
 def orders() -> int:
-    """Count what has happened."""
+    """Return the number of orders."""
     return Order.objects.count()
 
 
 def record() -> IdempotencyRecord:
-    """Give the one record there is."""
+    """Return the only record."""
     return IdempotencyRecord.objects.get()

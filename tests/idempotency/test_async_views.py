@@ -1,4 +1,4 @@
-"""Async views: no transaction of ours, so the record stands around the view, or is made by hand."""
+"""Async views: the record is written before and after the view, or completed by the view."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ async def test_a_sync_view_under_asgi(site: Site, client: AsyncClient, happened:
     site.serve(idempotent(locked(make_order)))
     happened.clear()
     assert [(await post(client)).status_code for _ in range(2)] == [201, 201]
-    # Its transaction is in a thread that nobody listens to here.
+    # The transaction is in another thread, whose connection this test does not record.
     assert happened == ["lock", "lock", "guard", "release", "release"]
     assert await Order.objects.acount() == 1
 
@@ -269,11 +269,11 @@ async def test_callables_of_the_site_may_be_coroutines(site: Site, client: Async
     assert refused.status_code == 403
 
 
-# By hand, in the view's own transaction.
+# Completed by the view, in its own transaction.
 
 
 def work(request: Any, *, fail_after: bool = False, inside: bool = True) -> HttpResponse:
-    """Do it all in one transaction, as an async view does in a thread."""
+    """Do the work and complete the record in one transaction, in a thread."""
     with transaction.atomic() if inside else _no_block():
         response = make_order(request)
         request.idempotency.complete(response)
@@ -295,7 +295,7 @@ async def test_what_is_completed_by_hand_is_committed_with_its_effects(
 ) -> None:
     async def view(request: HttpRequest, **_: Any) -> HttpResponse:
         await sync_to_async(work)(request)
-        raise RuntimeError  # or the process dies here
+        raise RuntimeError  # or the process is killed here
 
     site.serve(idempotent(view))
     assert (await post(client)).status_code == 500

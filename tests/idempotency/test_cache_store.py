@@ -1,4 +1,4 @@
-"""Records in a cache: what is known is replayed, and what is not known is said to be uncertain."""
+"""Records in a cache: a known response is replayed, an unknown outcome is uncertain."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def autocommit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def states() -> list[str]:
-    """What the cache says about the keys."""
+    """Return the entries of the cache."""
     cache: Any = caches["default"]
     texts = [cache.get(name.split(":", 2)[2]) for name in list(cache._cache) if "state" in name]
     return [json.loads(text)["state"] for text in texts]
@@ -137,7 +137,7 @@ def test_a_failure_without_a_transaction(
     assert len(ran) == (2 if status in (429, 423) else 1)
 
 
-def test_an_exception_for_the_client_is_no_doubt(site: Site, autocommit: None) -> None:
+def test_an_exception_for_the_client_is_not_uncertain(site: Site, autocommit: None) -> None:
     def view(request: HttpRequest, **_: Any) -> HttpResponse:
         raise Http404
 
@@ -159,7 +159,7 @@ def test_a_failure_in_a_transaction_is_rolled_back(site: Site, status: int) -> N
     assert orders() == 1
 
 
-def test_a_view_that_takes_everything_back_is_not_recorded(site: Site) -> None:
+def test_a_view_that_rolls_back_is_not_recorded(site: Site) -> None:
     def view(request: HttpRequest, **_: Any) -> HttpResponse:
         make_order(request)
         transaction.set_rollback(True)
@@ -235,7 +235,7 @@ def test_a_process_that_died_in_the_view_is_uncertain(site: Site) -> None:
     assert states() == ["uncertain"]
 
 
-def test_while_it_runs_others_are_told(site: Site, autocommit: None) -> None:
+def test_while_it_runs_other_requests_are_refused(site: Site, autocommit: None) -> None:
     answers: list[Any] = []
 
     def view(request: HttpRequest, **_: Any) -> HttpResponse:
@@ -264,7 +264,9 @@ def test_a_late_view_that_was_doubted_still_knows_what_it_did(site: Site, autoco
     assert site.post().content == b"late"
 
 
-def test_a_lost_resource_lock_takes_all_back(site: Site, lose_locks: Callable[[], None]) -> None:
+def test_a_lost_resource_lock_rolls_everything_back(
+    site: Site, lose_locks: Callable[[], None]
+) -> None:
     from redlock_django import lock_resource
 
     def view(request: HttpRequest, **_: Any) -> HttpResponse:
@@ -276,10 +278,10 @@ def test_a_lost_resource_lock_takes_all_back(site: Site, lose_locks: Callable[[]
     assert (orders(), states()) == (0, [])
 
 
-# A cache that forgets, or fails.
+# A cache that evicts entries, or fails.
 
 
-def test_an_evicted_response_is_no_reason_to_run_again(site: Site) -> None:
+def test_a_request_whose_response_was_evicted_does_not_run_again(site: Site) -> None:
     site.serve(idempotent(make_order))
     site.post()
     cache: Any = caches["default"]
@@ -289,7 +291,7 @@ def test_an_evicted_response_is_no_reason_to_run_again(site: Site) -> None:
     assert orders() == 1
 
 
-def test_an_evicted_record_of_a_running_view_is_written_anew(site: Site) -> None:
+def test_an_evicted_record_of_a_running_view_is_written_again(site: Site) -> None:
     def view(request: HttpRequest, **_: Any) -> HttpResponse:
         caches["default"].clear()
         return make_order(request)
@@ -301,7 +303,7 @@ def test_an_evicted_record_of_a_running_view_is_written_anew(site: Site) -> None
 
 
 class Failing(LocMemCache):
-    """A cache that fails, loudly or not, in the methods named in `fails`."""
+    """A cache whose methods named in `fails` raise, or fail silently."""
 
     fails: ClassVar[set[str]] = set()
     loudly = True

@@ -1,4 +1,4 @@
-"""@idempotent beside @lock_resource and in classes: dedupe, then lock, then transaction."""
+"""@idempotent with @lock_resource and in classes: record, then lock, then transaction."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _nothing_in_the_view() -> None:
 
 
 def wrapping(view: Callable[..., Any]) -> Callable[..., Any]:
-    """Stand between the two, as decorators of a site do."""
+    """A decorator of the site between the two."""
 
     @functools.wraps(view)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
@@ -85,7 +85,7 @@ class AroundTheLockMixin(LockResourceMixin, Plain):
 
 
 class Handler(LockResourceMixin, Plain):
-    """Deduplicated further in than it is locked."""
+    """A view whose @idempotent is inside its @lock_resource."""
 
     lock_key = "order:7"
 
@@ -139,7 +139,7 @@ def test_dedupe_then_lock_then_transaction(
     assert happened == ORDER
     assert record().state == "completed"
     happened.clear()
-    # A replay waits for no resource.
+    # A replay does not wait for a resource.
     with held_elsewhere("order:7"):
         happened.clear()
         again = site.post()
@@ -163,7 +163,7 @@ def test_without_a_key_the_lock_is_taken_all_the_same(
 
 
 @pytest.mark.parametrize("name", VIEWS)
-def test_a_lost_resource_takes_the_record_back_too(
+def test_a_lost_resource_lock_rolls_the_record_back_too(
     site: Site, lose_locks: Callable[[], None], name: str
 ) -> None:
     site.serve(VIEWS[name])
@@ -173,10 +173,10 @@ def test_a_lost_resource_takes_the_record_back_too(
     assert (orders(), IdempotencyRecord.objects.count()) == (0, 0)
 
 
-def test_only_the_key_is_lost_and_the_work_stands(
+def test_losing_only_the_key_lock_keeps_the_work(
     site: Site, lose_locks: Callable[[], None]
 ) -> None:
-    """The unique row is what keeps others away then."""
+    """Then the unique row excludes the others."""
 
     def view(request: HttpRequest, **_: Any) -> HttpResponse:
         lose_locks()
@@ -214,7 +214,7 @@ def test_the_database_of_the_records_is_committed_last(monkeypatch: pytest.Monke
     assert opened == ["default", "other"]
 
 
-# Rights come before a replay.
+# Permissions are checked before a replay.
 
 
 @pytest.fixture
@@ -248,7 +248,7 @@ class PermittedHandler(PermissionRequiredMixin, Plain):
     ],
     ids=["decorator", "mixin", "handler", "replay_check"],
 )
-def test_a_right_that_was_lost_is_no_replay(
+def test_a_user_without_the_permission_gets_no_replay(
     site: Site, allowed: User, view: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
@@ -267,7 +267,7 @@ def test_a_decorator_that_a_replay_would_slip_past_is_found_out() -> None:
     idempotent(replay_check=lambda request: True)(login_required(make_order))
 
 
-def test_a_mixin_that_a_replay_would_slip_past_is_found_out(site: Site) -> None:
+def test_a_permission_mixin_that_a_replay_would_skip_is_an_error(site: Site) -> None:
     @method_decorator(idempotent, name="dispatch")
     class Decorated(LoginRequiredMixin, Plain):
         pass
@@ -302,7 +302,7 @@ def test_a_handler_inside_a_transaction_of_django_is_found_out(site: Site) -> No
     assert client.post("/orders/").status_code == 201
 
 
-def test_a_view_that_wants_no_transaction_is_told(site: Site) -> None:
+def test_a_view_without_a_transaction_is_an_error(site: Site) -> None:
     view = transaction.non_atomic_requests(idempotent(make_order))
     request = RequestFactory().post("/", headers={"Idempotency-Key": "k"})
     request.user = User.objects.get()
@@ -318,7 +318,7 @@ def test_two_of_them_are_refused() -> None:
 
 
 @pytest.mark.parametrize("wrong", [Plain, 7, "view"])
-def test_what_is_no_view_is_refused(wrong: Any) -> None:
+def test_only_a_view_can_be_decorated(wrong: Any) -> None:
     with pytest.raises(InvalidRedlock, match="needs a view function"):
         idempotent()(wrong)
 

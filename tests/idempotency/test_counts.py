@@ -1,4 +1,4 @@
-"""What is counted of requests that were sent again, each under its alias."""
+"""The counters of repeated requests, by alias."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_each_kind_of_repetition_is_counted(site: Site) -> None:
     with held_elsewhere(name):
         assert site.post("one").status_code == 409
     assert counted() == {"replayed": 2, "mismatched": 1, "conflicted": 1}
-    for _ in range(2):  # the first of them is told that it died, the second that this is known
+    for _ in range(2):  # the first retry marks it uncertain, the second finds it uncertain
         assert site.post("one").json()["code"] == "idempotency-outcome-uncertain"
     assert counted()["uncertain"] == 2
 

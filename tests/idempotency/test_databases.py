@@ -1,4 +1,4 @@
-"""One row for one key in real databases, whatever becomes of the lock."""
+"""One row for one key in real databases, even if the lock fails."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def database(
     monkeypatch: pytest.MonkeyPatch,
     django_db_blocker: pytest_django.DjangoDbBlocker,
 ) -> Iterator[None]:
-    """Keep records and orders in a server of each kind."""
+    """Store records and orders in a server of each kind."""
     kind, _, level = request.param.partition(" at ")
     entry: dict[str, Any] = dict(request.getfixturevalue(kind))
     if level:
@@ -108,7 +108,7 @@ def second_insert(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
 
 def test_if_the_lock_fails_the_row_decides(database: None, second_insert: threading.Event) -> None:
-    """The second one waits for the first one's COMMIT, at the row, and is given its answer."""
+    """The second request waits at the row for the first one's COMMIT, and gets its response."""
     second: list[Aside] = []
 
     def view(request: HttpRequest) -> HttpResponse:

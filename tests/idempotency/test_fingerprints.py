@@ -1,4 +1,4 @@
-"""What makes two requests the same, and what an upload or a body suffers from being compared."""
+"""Fingerprints: which requests are the same, and that the view can still read the body."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_nothing_moves_from_one_part_to_the_next(parts: list[str]) -> None:
     assert (of(one) == of(two)) == (query == "")
 
 
-def test_a_charset_or_a_header_is_no_other_request() -> None:
+def test_a_charset_or_a_header_does_not_make_another_request() -> None:
     assert of(post(content_type="application/json; charset=utf-8")) == of(post())
 
 
@@ -171,7 +171,7 @@ def test_a_form_that_django_does_not_parse_by_itself() -> None:
 
     one = parts("one")
     assert of(one) == of(parts("two")) != of(parts("two", b"two"))
-    assert b"one" in one.body  # and it is still there for the view
+    assert b"one" in one.body  # and the view can still read it
     assert of(patch(b"a=1&b=2", FORM)) == of(patch(b"b=2&a=1", FORM)) != of(patch(b"a=1", FORM))
 
 
@@ -189,7 +189,7 @@ def test_a_body_is_there_for_the_view_afterwards() -> None:
     assert request.read() == b'{"a": 1}'
 
 
-def test_a_body_that_somebody_has_read_is_an_error() -> None:
+def test_a_body_that_was_read_before_is_an_error() -> None:
     request = post(b'{"a": 1}')
     request.read()
     with pytest.raises(InvalidRedlock, match=r"request\.body"):
@@ -204,7 +204,7 @@ def test_a_body_that_is_too_large() -> None:
 
 @writes
 @pytest.mark.parametrize("size", [10, 3_000_000], ids=["in memory", "in a file"])
-def test_uploads_behind_csrf_middleware(site: Site, settings: Settings, size: int) -> None:
+def test_uploads_after_csrf_middleware(site: Site, settings: Settings, size: int) -> None:
     def view(request: Any, **_: Any) -> HttpResponse:
         if request.method == "GET":
             return HttpResponse(get_token(request))
@@ -216,7 +216,7 @@ def test_uploads_behind_csrf_middleware(site: Site, settings: Settings, size: in
     client.cookies = site.client.cookies
 
     def send(content: bytes) -> Any:
-        # A page shown anew has a token that is written differently.
+        # A page that is shown again has a different token.
         token = client.get("/").content.decode()
         data = {"csrfmiddlewaretoken": token, "a": "1", "f": upload(content)}
         return client.post("/", data, headers={"Idempotency-Key": KEY})

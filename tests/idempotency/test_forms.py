@@ -1,4 +1,4 @@
-"""Plain HTML forms: a double click is one submission, and both tabs end on the success page."""
+"""HTML forms: a double click is one submission, and both tabs end on the success page."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_a_form_may_have_a_prefix_and_another_field(site: Site) -> None:
         ("tombstone", "1", 409, "was not processed again"),
     ],
 )
-def test_a_reader_is_told_in_words_of_forms(
+def test_refusals_of_forms_are_explained_without_keys(
     site: Site, state: str, data: str, status: int, words: str
 ) -> None:
     site.serve(idempotent(make_order))

@@ -1,4 +1,4 @@
-"""What docs/how-to/idempotency.md says is so."""
+"""The statements of docs/how-to/idempotency.md."""
 
 from __future__ import annotations
 

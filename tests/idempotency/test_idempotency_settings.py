@@ -1,4 +1,4 @@
-"""IDEMPOTENCY in the settings: what it may hold, and how a mistake is told."""
+"""IDEMPOTENCY in the settings: its values, and the messages for mistakes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_every_key_is_an_option(configure: Configure) -> None:
     assert options.methods == {"POST", "PATCH"}
 
 
-def test_they_are_read_anew_when_settings_change(configure: Configure) -> None:
+def test_they_are_read_again_when_settings_change(configure: Configure) -> None:
     assert configure(RETENTION=timedelta(hours=1)).retention == 3600
     assert configure(RETENTION=5).retention == 5
     assert settings_of("default") is settings_of("default")
@@ -111,7 +111,7 @@ def test_header_field_and_methods_can_be_others(site: Site) -> None:
     first, second = (site.client.post("/", {"once": "f"}) for _ in range(2))
     assert second.content == first.content
     assert "X-Once" not in second
-    assert site.post()["Content-Type"]  # another header is none
+    assert site.post()["Content-Type"]  # a different header is not a key
 
 
 @pytest.mark.django_db(transaction=True)
@@ -126,7 +126,7 @@ def test_a_field_of_a_form_is_a_key(site: Site) -> None:
     assert twice.json()["code"] == "idempotency-key-invalid"
     assert site.client.post("/", {"idempotency_key": ""}).status_code == 400
     assert site.client.post("/", {"a": 1}).json()["code"] == "idempotency-key-missing"
-    # A header stands before it.
+    # A header takes precedence over it.
     both = site.client.post("/", {"idempotency_key": "a"}, headers={"Idempotency-Key": "new"})
     assert both["Idempotent-Replayed"] == "false"
 

@@ -39,7 +39,7 @@ forbidden: set[int] = set()
 
 
 class ByToken(BaseAuthentication):
-    """Two tokens for one user: she has renewed it."""
+    """A user with two tokens, as after a renewal."""
 
     def authenticate(self, request: Request) -> tuple[User, None] | None:
         token = request.headers.get("Authorization", "")
@@ -146,7 +146,7 @@ def test_a_renewed_token_is_the_same_user(api: Site) -> None:
     assert orders() == 2
 
 
-def test_a_right_that_was_lost_is_no_replay(api: Site) -> None:
+def test_a_user_without_the_permission_gets_no_replay(api: Site) -> None:
     post(api)
     forbidden.add(len("ann"))
     refused = post(api)
@@ -250,7 +250,7 @@ def test_a_handler_without_it_has_its_transaction_still(api: Site) -> None:
 @pytest.mark.parametrize(
     ("url", "message"), [("/plain/", "LockAPIMixin"), ("/dispatch/", "handler method")]
 )
-def test_a_place_that_cannot_work_is_told(api: Site, url: str, message: str) -> None:
+def test_a_misplaced_decorator_is_an_error(api: Site, url: str, message: str) -> None:
     client = Client()
     with pytest.raises(InvalidRedlock, match=message):
         client.post(url, headers={"Authorization": "ann-1", "Idempotency-Key": KEY})
@@ -261,7 +261,7 @@ def test_the_checks_find_a_dispatch(api: Site) -> None:
 
 
 class Everything(Base):
-    """Its handler is given what REST framework gives."""
+    """A view whose handler gets the request of REST framework."""
 
     requests: ClassVar[list[Any]] = []
 

@@ -1,4 +1,4 @@
-"""What a key may look like, whose it is, and what it is known by."""
+"""Keys: their syntax, their scope and their hashes."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_what_a_key_may_look_like(text: str, key: str) -> None:
         "(1 2)",
     ],
 )
-def test_what_is_no_key(text: str) -> None:
+def test_invalid_keys(text: str) -> None:
     with pytest.raises(KeyInvalid):
         parse_key(text)
 
@@ -97,7 +97,7 @@ def test_a_message_never_quotes_the_key() -> None:
     assert caught.value.__suppress_context__
 
 
-# Whose it is.
+# Scope.
 
 
 @writes
@@ -120,7 +120,7 @@ def test_a_new_session_is_the_same_user(site: Site) -> None:
 
 
 @writes
-def test_somebody_anonymous_is_run_unprotected_and_told(site: Site) -> None:
+def test_an_anonymous_request_runs_and_its_key_is_reported_as_ignored(site: Site) -> None:
     site.serve(idempotent(make_order))
     site.client.logout()
     answers = [site.post() for _ in range(2)]
@@ -129,7 +129,7 @@ def test_somebody_anonymous_is_run_unprotected_and_told(site: Site) -> None:
 
 
 @writes
-def test_somebody_anonymous_is_refused_where_a_key_is_required(site: Site) -> None:
+def test_an_anonymous_client_is_refused_where_a_key_is_required(site: Site) -> None:
     site.serve(idempotent(required=True)(make_order))
     site.client.logout()
     answer = site.post()
@@ -210,7 +210,7 @@ def test_a_sync_view_cannot_ask_a_coroutine_function(site: Site) -> None:
     assert [site.post().status_code for _ in range(2)] == [201, 500]
 
 
-# What it is known by.
+# Hashes.
 
 
 @writes

@@ -1,4 +1,4 @@
-"""What is decided: every combination of what is recorded and what the lock says."""
+"""The decisions for every combination of a record and the state of the lock."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_once_the_lock_was_tried_it_is_not_asked_for_again() -> None:
         assert asks == (lock is KeyLock.NOT_TRIED and unknown)
 
 
-def test_another_request_is_told_so_first_of_all() -> None:
+def test_another_request_with_the_key_is_refused_first() -> None:
     for known, lock, rerun in CASES:
         if known is not None and not known.same and not is_new(known, rerun):
             assert decide(known, lock, rerun_expired=rerun) is KeyReused

@@ -1,4 +1,4 @@
-"""Idempotency records in the admin: what is shown to whom, and resolving an uncertain one."""
+"""Idempotency records in the admin: who sees what, and resolving an uncertain request."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SEE, BODY, RESOLVE = (
 
 @pytest.fixture
 def orders_site(site: Site) -> Site:
-    """A site whose orders are idempotent, beside its admin."""
+    """A site with idempotent orders and an admin."""
     site.put(path("orders/", idempotent(make_order)), *shop_and_admin)
     return site
 
@@ -62,7 +62,7 @@ def page(client: Client, row: IdempotencyRecord) -> str:
 
 
 def answer(client: Client, row: IdempotencyRecord, verdict: str) -> str:
-    """Say what became of it, and give what the admin says to that."""
+    """Resolve the request, and return the message of the admin."""
     said = {"verdict": verdict, "confirmed": "yes"}
     came: Any = client.post(f"{LIST}{row.pk}/resolve/", said)
     assert came.status_code == 302
@@ -70,13 +70,13 @@ def answer(client: Client, row: IdempotencyRecord, verdict: str) -> str:
 
 
 def interrupt(site: Site) -> IdempotencyRecord:
-    """Make the record of a request whose outcome nobody knows."""
+    """Create the record of a request whose outcome is not known."""
     site.post()
     IdempotencyRecord.objects.update(state="uncertain", status=None, expires_at=None)
     return record()
 
 
-def test_the_list_tells_states_apart_and_shows_no_key_and_no_body(
+def test_the_list_shows_states_and_neither_keys_nor_bodies(
     orders_site: Site, staff: Callable[..., Client]
 ) -> None:
     assert orders_site.post().status_code == 201
@@ -132,7 +132,7 @@ def test_a_body_is_shown_as_text_and_never_as_a_page(staff: Callable[..., Client
     assert not re.search(r"<style|\sstyle=|\son[a-z]+=|javascript:", long)
 
 
-def test_its_lock_tells_a_running_request_from_an_interrupted_one(
+def test_its_lock_distinguishes_running_from_interrupted(
     orders_site: Site, staff: Callable[..., Client]
 ) -> None:
     client = staff(SEE, RESOLVE)

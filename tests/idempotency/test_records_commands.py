@@ -1,4 +1,4 @@
-"""`purge_idempotency_records` and `resolve_idempotency`: data, words, statuses, and effects."""
+"""`purge_idempotency_records` and `resolve_idempotency`: output, exit statuses, effects."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ PURGE, RESOLVE = "purge_idempotency_records", "resolve_idempotency"
 
 
 def make(state: str, days: float | None = None, key_hash: str = "") -> IdempotencyRecord:
-    """Make a record that has expired so many days ago."""
+    """Create a record that expired this many days ago."""
     return IdempotencyRecord.objects.create(
         key_hash=key_hash or f"{IdempotencyRecord.objects.count() + 1:064x}",
         attempt="a" * 32,
@@ -73,7 +73,7 @@ def test_old_records_are_purged_batch_by_batch(site: Site) -> None:
     ]
 
 
-def test_a_purge_that_is_interrupted_says_how_far_it_came(
+def test_an_interrupted_purge_reports_its_progress(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_old_ones()
@@ -99,12 +99,12 @@ def test_what_cannot_be_purged(site: Site, arguments: list[str]) -> None:
 
 @pytest.fixture
 def person(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Somebody at a terminal, who does something and gives an answer."""
+    """A user at a terminal who does something and then answers."""
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
 
     def answers(answer: str, meanwhile: Callable[[], object] = lambda: None) -> None:
         def read(prompt: str = "") -> str:
-            assert prompt == ""  # it would go to stdout
+            assert prompt == ""  # it would be written to stdout
             meanwhile()
             return answer
 
@@ -114,7 +114,7 @@ def person(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 def interrupt(site: Site) -> str:
-    """Make the record of a request whose outcome nobody knows, and give its hash."""
+    """Create the record of a request whose outcome is not known, and return its hash."""
     site.serve(idempotent(make_order))
     site.post()
     IdempotencyRecord.objects.update(state="uncertain", status=None, expires_at=None)
@@ -186,7 +186,7 @@ def test_a_retry_that_ran_while_the_person_thought_is_left_alone(
     assert record().state == "uncertain"
 
 
-def test_one_that_says_running_is_resolved_only_if_it_is_not(site: Site) -> None:
+def test_a_running_record_is_resolved_only_if_its_lock_is_free(site: Site) -> None:
     row = make("running")
     command = (RESOLVE, "--not-applied", row.key_hash, "--noinput")
     with held_elsewhere(lock_name(row.key_hash)):
@@ -202,9 +202,7 @@ def test_one_that_says_running_is_resolved_only_if_it_is_not(site: Site) -> None
 
 
 @pytest.mark.parametrize("deciding", [0, 1])
-def test_only_the_masters_that_decide_about_its_lock_say_whether_it_runs(
-    site: Site, deciding: int
-) -> None:
+def test_only_the_masters_of_its_lock_decide_whether_it_runs(site: Site, deciding: int) -> None:
     groups = [[f"redis://{group}{n}" for n in (1, 2, 3)] for group in "ab"]
     site.settings.REDLOCK = {"default": {**site.settings.REDLOCK["default"], "MASTERS": groups}}
     backend = locks["default"].backend
@@ -234,7 +232,7 @@ def test_of_two_that_begin_alike_nothing_is_done(site: Site) -> None:
 def test_wrong_arguments(site: Site) -> None:
     key_hash = interrupt(site)
     for arguments in (
-        ["--applied", key_hash],  # there is no terminal to ask on
+        ["--applied", key_hash],  # stdin is not a terminal
         ["--applied", "--noinput"],
         ["--applied", "--not-applied", key_hash, "--noinput"],
         ["--applied", "--noinput", "1234567"],

@@ -1,4 +1,4 @@
-"""What is answered instead of running: every row of the table, as problem+json."""
+"""Refusals: every row of the table, as problem+json."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 def problem(response: Any, status: int, code: str, *, retryable: bool, safe_new_key: bool) -> None:
-    """Check that this is the refusal, whole."""
+    """Check that the response is this refusal, with all its members."""
     body = json.loads(response.content)
     assert (response.status_code, body["code"]) == (status, code)
     assert response["Content-Type"] == "application/problem+json"
@@ -64,7 +64,7 @@ def test_a_key_used_for_another_request(site: Site) -> None:
 
 
 def ask_while_it_runs(site: Site, ask: Callable[[], Any], **options: Any) -> Any:
-    """Give the answer to a request that comes while the first one is running."""
+    """Return the answer to a request that comes while the first one is running."""
     answers: list[Any] = []
 
     def view(request: HttpRequest, **_: Any) -> HttpResponse:
@@ -121,10 +121,10 @@ def test_a_request_that_waits_is_given_the_same_answer(site: Site) -> None:
     assert asked[0].result["Idempotent-Replayed"] == "true"
 
 
-def test_an_outcome_nobody_knows(site: Site) -> None:
+def test_an_uncertain_outcome(site: Site) -> None:
     site.serve(idempotent(make_order))
     site.post()
-    # What is left of an async view whose process was killed.
+    # The record of an async view whose process was killed.
     IdempotencyRecord.objects.update(state="running", body=b"", expires_at=None)
     for _ in range(2):
         answer = site.post()
@@ -133,7 +133,7 @@ def test_an_outcome_nobody_knows(site: Site) -> None:
     assert orders() == 1
 
 
-def test_who_would_wait_is_told_at_once_that_masters_are_down(site: Site) -> None:
+def test_a_waiter_is_refused_at_once_when_masters_are_down(site: Site) -> None:
     site.serve(idempotent(in_flight="wait", wait=60)(make_order))
     backend = locks["default"].backend
     assert isinstance(backend, MemoryBackend)
@@ -155,9 +155,9 @@ def test_masters_that_are_down(site: Site) -> None:
     answer = site.post()
     problem(answer, 503, "idempotency-unavailable", retryable=True, safe_new_key=False)
     assert orders() == 1
-    # What is known needs no lock.
+    # A replay needs no lock.
     assert site.post("done-before")["Idempotent-Replayed"] == "true"
-    # Nor does what no key protects.
+    # A request without a key needs none either.
     assert site.post(None).status_code == 201
 
 
@@ -209,7 +209,7 @@ def test_a_request_that_is_too_large_for_django(site: Site, settings: Settings) 
     problem(answer, 413, "idempotency-body-too-large", retryable=False, safe_new_key=True)
 
 
-def test_a_browser_is_told_in_html(site: Site) -> None:
+def test_a_browser_is_answered_in_html(site: Site) -> None:
     site.serve(idempotent(required=True)(make_order))
     answer = site.post(None, headers={"Accept": "text/html"})
     assert answer.status_code == 400

@@ -1,4 +1,4 @@
-"""The first request runs, every other is given the same answer."""
+"""The first request runs; every other one gets the same response."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_the_record_is_committed_with_the_effects(site: Site) -> None:
     assert record().status == 201
 
 
-# What is not recorded.
+# Requests that are not recorded.
 
 
 def test_a_view_that_raises_leaves_nothing_and_runs_again(site: Site) -> None:
@@ -166,7 +166,7 @@ def test_an_exception_for_the_client_is_not_recorded(site: Site) -> None:
     assert len(ran) == 2
 
 
-def test_a_view_that_takes_everything_back_is_not_recorded(site: Site) -> None:
+def test_a_view_that_rolls_back_is_not_recorded(site: Site) -> None:
     def view(request: HttpRequest, **_: Any) -> HttpResponse:
         make_order(request)
         transaction.set_rollback(True)
@@ -205,7 +205,7 @@ def test_a_hook_that_fails_after_commit_leaves_a_response_to_replay(site: Site) 
     assert orders() == 1
 
 
-# What a replay holds.
+# The content of a replay.
 
 
 def test_only_headers_that_are_not_the_users_own_are_replayed(site: Site) -> None:
@@ -278,7 +278,7 @@ def test_what_cannot_be_kept_leaves_a_tombstone(site: Site, kind: str) -> None:
     assert (record().state, bytes(record().body)) == ("tombstone", b"")
 
 
-def test_a_signal_tells_of_a_replay(site: Site) -> None:
+def test_a_replay_sends_a_signal(site: Site) -> None:
     told: list[dict[str, Any]] = []
 
     def receiver(**said: Any) -> None:
@@ -298,7 +298,7 @@ def test_a_signal_tells_of_a_replay(site: Site) -> None:
     assert (said["request"].path, said["response"].status_code) == ("/orders/", 201)
 
 
-# What a view may know.
+# request.idempotency in a view.
 
 
 def test_a_derived_key_is_the_same_whenever_the_request_is_tried_again(site: Site) -> None:

@@ -1,4 +1,4 @@
-"""How long a response is replayed, and what becomes of its record."""
+"""The retention of a response, and of its record after that."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def store(request: pytest.FixtureRequest, site: Site) -> str:
 
 @pytest.fixture
 def later(monkeypatch: pytest.MonkeyPatch) -> Later:
-    """Let time go by, for records."""
+    """Move the expiry of all records into the past."""
     now = timezone.now
 
     def pass_by(time: timedelta) -> None:
@@ -57,7 +57,9 @@ def test_after_its_retention_a_key_is_refused_and_not_run_again(
     assert orders() == 1
 
 
-def test_or_runs_again_where_the_site_says_so(site: Site, store: str, later: Later) -> None:
+def test_an_expired_key_runs_again_if_the_site_allows_it(
+    site: Site, store: str, later: Later
+) -> None:
     site.serve(idempotent(on_expired="run", retention=60)(make_order))
     site.post()
     later(timedelta(seconds=61))

@@ -1,4 +1,4 @@
-"""What is sent and what is answered: large, in parts, in a stream."""
+"""Bodies of requests and responses: large, in parts, in a stream."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MEGABYTE = 1024 * 1024
 
 @everywhere
 @pytest.mark.parametrize(("kind", "size"), [("stream", None), ("large", 2 * MEGABYTE)])
-def test_a_response_that_is_not_kept_is_no_reason_to_run_again(
+def test_a_request_whose_response_was_not_stored_does_not_run_again(
     shop: Shop, kind: str, size: int | None
 ) -> None:
     client, order, key = shop.client(), new_order(), new_key()
@@ -53,7 +53,7 @@ def send(
     *files: tuple[str, str, bytes],
     note: str = "a note",
 ) -> Answer:
-    """Send a form; who it comes from is said in a field, so that CSRF protection has to read it."""
+    """Send a form whose CSRF token is in a field, so that CSRF protection has to read the body."""
     return client.pay(
         "upload",
         order,
@@ -73,7 +73,7 @@ def test_a_form_is_the_same_by_its_parts(shop: Shop, size: int) -> None:
     assert first.status == 201, shop.site.log
     again = send(client, order, key, "another-boundary", ("scan", "a.bin", content))
     assert (again.status, again.replayed, again.body) == (201, True, first.body)
-    # The token against forgery is another one in each form that is shown.
+    # Each form that is shown has a different CSRF token.
     client.log_in()
     assert send(client, order, key, "three", ("scan", "a.bin", content)).replayed is True
     others = [
@@ -153,7 +153,7 @@ def test_path_query_and_media_type_are_part_of_a_request(shop: Shop) -> None:
 
 @pytest.mark.parametrize("shop", ["asgi-atomic-sqlite", "asgi-plain-postgres"], indirect=True)
 def test_a_body_of_unknown_length_is_too_large_as_well(shop: Shop) -> None:
-    """Only ASGI knows bodies that do not say how long they are."""
+    """Only ASGI servers accept a body of unknown length."""
     client, order, key = shop.client(), new_order(), new_key()
 
     def chunks(size: int) -> Iterator[bytes]:

@@ -1,4 +1,4 @@
-"""Records in a Redis cache: a process dies in every window, and what is not known is said."""
+"""Records in a Redis cache: a process dies at every moment, and unknown outcomes are reported."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROLLED_BACK = {
     "before the answer": (1, "", 1),
 }
 AT_ONCE = {
-    # Committed by each statement; there is no moment between the view's last one and COMMIT.
+    # Each statement commits; there is no moment between the view's last one and COMMIT.
     **ROLLED_BACK,
     "in the view": (1, UNCERTAIN, 1),
 }
@@ -33,9 +33,9 @@ AT_ONCE = {
 def processes_die(
     shop: Shop, kind: str, moments: dict[str, tuple[int, str, int]], subtests: pytest.Subtests
 ) -> None:
-    """Kill a process at each moment, ask again, and see that each answer is the truth.
+    """Kill a process at each moment, send the request again, and check each answer.
 
-    All are killed before anybody asks again: then their leases run out together.
+    All are killed before the retries, so that their leases run out together.
     """
     client = shop.client()
     asked = {moment: (new_order(), new_key()) for moment in moments}
@@ -50,7 +50,7 @@ def processes_die(
 def is_told(
     shop: Shop, client: Client, kind: str, order: int, key: str, expected: tuple[int, str, int]
 ) -> None:
-    """Ask again, more than once."""
+    """Send the request again, more than once."""
     after_death, code, in_the_end = expected
     answers = [retry(client, kind, order, key) for _ in range(3)]
     assert [answer.code for answer in answers] == [code] * 3, shop.site.log
@@ -94,7 +94,7 @@ def test_a_retry_is_given_the_same_answer(shop: Shop) -> None:
 
 
 @everywhere
-def test_a_response_that_is_not_kept_is_no_reason_to_run_again(shop: Shop) -> None:
+def test_a_request_whose_response_was_not_stored_does_not_run_again(shop: Shop) -> None:
     client, order, key = shop.client(), new_order(), new_key()
     assert client.pay("cached-stream", order, key).status == 201
     assert client.pay("cached-stream", order, key).code == "idempotency-result-unavailable"

@@ -25,7 +25,7 @@ def frail(
     shop_cache: LocalMaster,
     tmp_path: Path,
 ) -> Iterator[Shop]:
-    """A shop of which the test may break the masters."""
+    """A shop whose masters the test may break."""
     name, _, database = request.param.rpartition("-")
     with shop(
         name, books=books(database), masters=masters, cache=shop_cache, gates=tmp_path
@@ -34,7 +34,7 @@ def frail(
 
 
 def unavailable(answer: Answer) -> bool:
-    """Whether it says, whole, that there is no quorum."""
+    """Return whether it is the complete answer for a missing quorum."""
     if answer.status != 503:
         return False
     assert answer.code == "idempotency-unavailable"
@@ -45,7 +45,7 @@ def unavailable(answer: Answer) -> bool:
 
 
 def in_the_end(client: Client, kind: str, order: int, key: str) -> Answer:
-    """Ask until the masters are back."""
+    """Retry until the masters are back."""
     answers: list[Answer] = []
 
     def asked() -> bool:
@@ -67,7 +67,7 @@ def test_down_before(frail: Shop) -> None:
         assert unavailable(client.pay(kind, unpaid, key)), frail.site.log
     assert client.pay("only-locked", unpaid, None).code == "lock-unavailable"
     assert frail.books.payments(unpaid) == 0
-    # What is known needs no lock, and what has no key neither.
+    # A replay needs no lock, and neither does a request without a key.
     replay = client.pay("function", order, done)
     assert (replay.replayed, replay.body) == (True, first.body)
     assert client.pay("function", order, None).status == 201
@@ -91,12 +91,12 @@ def test_down_meanwhile(frail: Shop, kind: str) -> None:
     with frail.waiting(client, kind, order, key) as first:
         for master in frail.masters[:3]:
             master.pause()
-        # The first one cannot renew its lease, and nobody else gets one.
+        # The first request cannot renew its lease, and no other one gets a lease.
         until(lambda: "lost" in frail.site.log, "a lost lease", seconds=30)
         assert unavailable(client.pay(kind, order, key)), frail.site.log
         assert first.answer.status == 201, frail.site.log
         assert first.answer.replayed is False
-        # It is recorded, so that no lock is needed any more.
+        # It is recorded, so no lock is needed any more.
         replay = client.pay(kind, order, key)
         assert (replay.status, replay.replayed) == (201, True), frail.site.log
     for master in frail.masters[:3]:
@@ -105,7 +105,7 @@ def test_down_meanwhile(frail: Shop, kind: str) -> None:
     assert frail.books.payments(order) == 1
 
 
-def test_a_minority_that_is_down_is_no_matter(frail: Shop) -> None:
+def test_a_minority_of_masters_that_is_down_changes_nothing(frail: Shop) -> None:
     client, order, key = frail.client(), new_order(), new_key()
     frail.masters[0].kill()
     frail.masters[1].pause()

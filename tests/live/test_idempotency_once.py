@@ -1,4 +1,4 @@
-"""A payment that is asked for again is one payment, whoever dies or fails in between."""
+"""A payment that is requested again is one payment, whichever process dies in between."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.postgres, pytest.mark.slow]
 
-# Every two of server, transaction and database meet.
+# Every pair of server, transaction and database is covered.
 SHOPS = [
     "wsgi-atomic-postgres",
     "wsgi-plain-sqlite",
@@ -78,7 +78,7 @@ def test_fifty_at_once_are_one_around_the_view(shop: Shop, kind: str) -> None:
 
 
 def one_is_done(answers: list[Answer], *, waits: bool) -> None:
-    """Check that one of them ran, and the others say so or say that it is running."""
+    """Check that one of them ran, and that the others are replays or conflicts."""
     done = [answer for answer in answers if answer.status == 201]
     assert len({answer.body for answer in done}) == 1
     assert [answer.replayed for answer in done].count(False) == 1
@@ -93,7 +93,7 @@ def one_is_done(answers: list[Answer], *, waits: bool) -> None:
 
 
 def retry(client: Client, kind: str, order: int, key: str) -> Answer:
-    """Ask again, as a client should, until it is not told to come back later."""
+    """Retry, as a client should, until the answer has no `Retry-After`."""
     answers: list[Answer] = []
 
     def told() -> bool:
@@ -116,7 +116,7 @@ ATOMIC = {
 }
 ASYNC = {
     # kind and moment: code of the retry, payments in the end
-    # Committed by the view itself, and nobody knows how far it came.
+    # The view commits by itself, and it is not known how far it came.
     ("async-short", "in the view"): ("idempotency-outcome-uncertain", 1),
     ("async-short", "before the answer"): ("", 1),
     # Recorded by the view in its own transaction.
@@ -128,7 +128,7 @@ ASYNC = {
 
 @everywhere
 def test_processes_that_are_killed(shop: Shop, subtests: pytest.Subtests) -> None:
-    """All are killed before anybody asks again: then their leases run out together."""
+    """All are killed before the retries, so that their leases run out together."""
     client = shop.client()
     asked = {moment: (new_order(), new_key()) for moment in ATOMIC}
     for moment, (order, key) in asked.items():
@@ -159,12 +159,12 @@ def test_processes_that_are_killed_in_an_async_view(shop: Shop, subtests: pytest
 
 
 def payment(shop: Shop, order: int) -> int:
-    """Give the number of the only payment for an order."""
+    """Return the number of the only payment for an order."""
     [(number,)] = shop.books.rows(f'SELECT id FROM payment WHERE "order" = {order}')
     return int(number)
 
 
-# Clients that go away.
+# Clients that disconnect.
 
 
 @everywhere
@@ -190,7 +190,7 @@ def test_an_async_view_that_was_broken_off_is_uncertain(shop: Shop) -> None:
     assert shop.books.payments(order) == 1
 
 
-# Transactions that come to nothing.
+# Transactions that are rolled back.
 
 
 @everywhere
@@ -222,7 +222,7 @@ def test_a_refusal_of_the_view_is_its_result(shop: Shop) -> None:
 def test_when_the_lease_is_over_the_row_decides(shop: Shop) -> None:
     client, order, key = shop.client(), new_order(), new_key()
     with shop.waiting(client, "forgotten", order, key) as first:
-        # Not renewed, so that the second one gets the lock while the first one is at work.
+        # Not renewed, so that the second request gets the lock while the first one runs.
         until(lambda: not shop.locks("forgotten"), "the end of the lease", seconds=20)
         with shop.asked(client, "forgotten", order, key) as second:
             until(

@@ -1,4 +1,4 @@
-"""A key belongs to a person: to nobody else, whatever they hold, and only while they may."""
+"""A key belongs to one user, whatever its session or token, and only while permitted."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_others_with_the_same_key_have_their_own(shop: Shop, kind: str) -> None:
 
 @everywhere
 @pytest.mark.parametrize("kind", ["function", "cached"])
-def test_nobody_in_particular_is_given_what_is_somebodys(shop: Shop, kind: str) -> None:
+def test_an_anonymous_client_never_gets_the_replay_of_a_user(shop: Shop, kind: str) -> None:
     ann, order, key = shop.client(), new_order(), new_key()
     first = ann.pay(kind, order, key)
     nobody = anonymous(shop)
@@ -79,18 +79,18 @@ def test_nobody_in_particular_is_given_what_is_somebodys(shop: Shop, kind: str) 
 
 
 @everywhere
-def test_nobody_in_particular_may_be_known_by_something_else(shop: Shop) -> None:
+def test_an_anonymous_client_may_have_a_scope(shop: Shop) -> None:
     nobody, order, key = anonymous(shop), new_order(), new_key()
     first, second = (nobody.pay("by-address", order, key) for _ in range(2))
     assert (first.replayed, second.replayed) == (False, True)
     assert second.body == first.body
-    # Which is never who is logged in.
+    # An anonymous scope never equals a user who is logged in.
     assert shop.client().pay("by-address", order, key).replayed is False
     assert shop.books.payments(order) == 2
 
 
 @everywhere
-def test_csrf_protection_stands_before_a_replay(shop: Shop) -> None:
+def test_csrf_protection_runs_before_a_replay(shop: Shop) -> None:
     client, order, key = shop.client(), new_order(), new_key()
     assert client.pay("function", order, key).status == 201
     forged = client.pay("function", order, key, headers={"X-CSRFToken": "forged"})
@@ -99,5 +99,5 @@ def test_csrf_protection_stands_before_a_replay(shop: Shop) -> None:
 
 
 def anonymous(shop: Shop) -> Client:
-    """Give somebody who has the cookie that every visitor gets, and no more."""
+    """Return an anonymous client that has only the CSRF cookie."""
     return shop.client().without_name()

@@ -1,4 +1,4 @@
-"""Every refusal over HTTP, whole; what a lock has to do with it; and that nothing is given away."""
+"""Every refusal over HTTP, with locks and without; and that no secret is revealed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def problem(
     safe_new_key: bool | None,
     wait: range | None = None,
 ) -> None:
-    """Check a refusal to the last header; `wait` is what `Retry-After` may be, None for nothing."""
+    """Check a refusal and all its headers; `wait` is the range of `Retry-After`, None for none."""
     said = answer.said
     assert (answer.status, said["code"]) == (status, code), said
     assert answer.headers["Content-Type"] == "application/problem+json"
@@ -73,7 +73,7 @@ def test_a_key_that_is_sent_twice(shop: Shop) -> None:
     connection.putheader("Content-Length", "0")
     connection.endheaders()
     response = connection.getresponse()
-    # gunicorn refuses by itself what uvicorn hands on as it came.
+    # gunicorn refuses by itself what uvicorn passes on unchanged.
     answer = Answer(response.status, response.headers, response.read())
     connection.close()
     assert (answer.status, shop.books.payments(order)) == (400, 0), answer
@@ -81,7 +81,7 @@ def test_a_key_that_is_sent_twice(shop: Shop) -> None:
 
 
 @everywhere
-def test_nobody_with_a_key(shop: Shop) -> None:
+def test_a_key_of_an_anonymous_client(shop: Shop) -> None:
     order = new_order()
     answer = shop.client().without_name().pay("required", order, new_key())
     problem(answer, 403, "idempotency-key-unscoped", retryable=False, safe_new_key=True)
@@ -107,7 +107,7 @@ def test_a_key_in_flight_and_reused(shop: Shop) -> None:
 
 
 @everywhere
-def test_an_outcome_nobody_knows(shop: Shop) -> None:
+def test_an_uncertain_outcome(shop: Shop) -> None:
     client, order, key = shop.client(), new_order(), new_key()
     client.pay("cached", order, key, do="fail at commit")
     answer = client.pay("cached", order, key)
@@ -160,19 +160,19 @@ def test_a_replay_does_not_wait_for_a_busy_resource(shop: Shop, kind: str) -> No
         busy = client.pay(kind, order, key)
         problem(busy, 423, "resource-locked", retryable=True, safe_new_key=None, wait=TTL)
         assert not [name for name in shop.locks("redlock") if "idempotency" in name]
-    # The key of a request that has found it busy is as good as new.
+    # The key of a request that found the resource busy is unused.
     answer = client.pay(kind, order, key)
     assert (answer.status, answer.replayed) == (201, False), shop.site.log
     assert shop.books.payments(order) == 3
 
 
 @everywhere
-def test_a_resource_that_is_lost_takes_all_back(shop: Shop) -> None:
+def test_a_resource_lock_that_is_lost_rolls_everything_back(shop: Shop) -> None:
     client, order, key = shop.client(), new_order(), new_key()
     with shop.waiting(client, "locked-short", order, key) as first:
         for master in shop.masters:
             with master.client() as redis:
-                # Somebody else's, as far as anybody can tell.
+                # The lock of another client, as far as the request can know.
                 redis.set(f"short:lock:order:{order}", "somebody", px=60_000)
         until(lambda: lost_in(shop, order), "a lost lock", seconds=20)
         problem(first.answer, 503, "lock-lost", retryable=True, safe_new_key=None, wait=ONE)
@@ -185,7 +185,7 @@ def test_a_resource_that_is_lost_takes_all_back(shop: Shop) -> None:
 
 
 def lost_in(shop: Shop, order: int) -> bool:
-    """Whether the site has said that the lock of an order is lost."""
+    """Return whether the site has logged that the lock of an order is lost."""
     return any("lost" in line and f"order:{order}" in line for line in shop.site.log.splitlines())
 
 
@@ -203,7 +203,7 @@ def test_nothing_of_a_request_is_given_away(shop: Shop) -> None:
             with server.client() as redis:
                 names = [name.decode() for name in redis.scan_iter(count=1000)]
                 seen[server.name + str(len(seen))] = " ".join(names)
-                # What is not a string is none of them.
+                # A value that is not a string is not a key.
                 seen["values" + str(len(seen))] = repr(redis.mget(names) if names else [])
 
     for kind in ("function", "cached", "locked"):

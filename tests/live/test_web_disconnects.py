@@ -1,4 +1,4 @@
-"""Clients that go away, streams, and servers that leave nothing behind."""
+"""Clients that disconnect, streams, and servers that leave no lock."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def leave(
     pk: int,
     begun: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Ask, see the lock taken and the work begun, and go away."""
+    """Send a request, wait until its lock is held and its work has begun, and disconnect."""
     with site.asking(path):
         until(
             lambda: holders(masters, pk) >= 2 and begun(),
@@ -62,7 +62,7 @@ def test_async_work_stops_and_the_lock_is_free_at_once(
 def test_a_thread_ends_its_work_and_only_then_the_lock_is_free(
     site: Site, site_masters: list[LocalMaster], counters: Counters, pk: int, kind: str
 ) -> None:
-    # What a sync view does, it does in the thread that has taken the lock.
+    # A sync view works in the thread that has acquired the lock.
     begun = (lambda: counters.value(-pk) == 1) if kind == "slow-thread" else (lambda: True)
     leave(site, f"/{kind}/{pk}/", site_masters, pk, begun)
     seen: list[tuple[int, int]] = []
@@ -74,7 +74,7 @@ def test_a_thread_ends_its_work_and_only_then_the_lock_is_free(
 
     until(free, "never freed", seconds=5)
     assert counters.value(pk) == 2
-    # Free means committed: nobody has seen a free lock and the old value.
+    # Released means committed: no client has seen a released lock and the old value.
     assert seen[-1] == (0, 2)
     assert seen[0][0] >= 2
     assert seen[0][1] == 0
@@ -93,7 +93,7 @@ def test_a_stream_keeps_its_lock_until_it_is_closed(
         assert client.recv(100)
         assert holders(site_masters, pk) >= 2
     until(lambda: not holders(site_masters, pk), "not freed after the disconnect", seconds=5)
-    # What the content does at its end, it does under the lock.
+    # The content finishes its work under the lock.
     assert counters.value(pk) == (1 if kind == "async-stream" else 0)
 
 

@@ -1,4 +1,4 @@
-"""60 of 60 increments are kept, in whatever place of a view the lock is put."""
+"""60 of 60 increments are kept, wherever in a view the lock is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams on real masters are renewed by whoever is left: the loop of the view may be gone."""
+"""Streams on real masters are renewed even if the loop of the view has been closed."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""A small site that takes payments, each of them once; for servers in processes."""
+"""A small site that takes each payment once; it runs in server processes."""

@@ -1,4 +1,4 @@
-"""Processes that are killed at the moment a client names, with the header `X-Die`."""
+"""Kill the process at the moment that a client names in the header `X-Die`."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _moment = ContextVar("moment", default="")
 
 
 def die(moment: str) -> None:
-    """Be killed, as by the kernel, if this is the moment."""
+    """Kill this process with SIGKILL if this is the moment."""
     if _moment.get() == moment:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
 def die_before_commit() -> None:
-    """Be killed when the record is completed, and nothing is committed yet, if that is it."""
+    """Kill this process after the record is completed and before COMMIT, if that is the moment."""
     if _moment.get() != "before the commit":
         return
 
@@ -34,12 +34,12 @@ def die_before_commit() -> None:
             die("before the commit")
         return said
 
-    connection.execute_wrappers.append(watched)  # for the rest of a short life
+    connection.execute_wrappers.append(watched)  # for the rest of this process
 
 
 @sync_and_async_middleware
 def dying_middleware(get_response: Callable[[HttpRequest], Any]) -> Callable[..., Any]:
-    """Let a client say when; the last moment is before the answer goes out."""
+    """Middleware that reads the moment; the last one is before the response is sent."""
     if iscoroutinefunction(get_response):
 
         async def answer(request: HttpRequest) -> HttpResponse:
@@ -60,7 +60,7 @@ def dying_middleware(get_response: Callable[[HttpRequest], Any]) -> Callable[...
 
 
 class DyingCache(RedisCache):
-    """A Redis cache with a moment before and after everything that is written."""
+    """A Redis cache with a moment before and after every write."""
 
     def add(self, *args: Any, **kwargs: Any) -> Any:
         """Begin a record."""
@@ -70,7 +70,7 @@ class DyingCache(RedisCache):
         return added
 
     def set(self, key: str, *args: Any, **kwargs: Any) -> Any:
-        """Keep a response, then complete its record."""
+        """Store a response, then complete its record."""
         kind = key.rpartition(":")[2]
         die(f"before the {kind} is kept")
         done = super().set(key, *args, **kwargs)

@@ -1,4 +1,4 @@
-"""What must happen once."""
+"""The models whose rows must be created once."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from django.db import models
 
 
 class Payment(models.Model):
-    """One payment for an order; two of them is what the tests look for.
+    """One payment for an order; the tests look for a second one.
 
-    A foreign key is checked at COMMIT only, so one that leads nowhere makes the COMMIT fail.
+    The foreign key is checked at COMMIT, so a wrong one makes the COMMIT fail.
     """
 
     order = models.IntegerField()
@@ -22,7 +22,7 @@ class Payment(models.Model):
     objects: ClassVar[models.Manager[Payment]] = models.Manager()
 
     class Meta:
-        """Ours alone."""
+        """A model of this site only."""
 
         db_table = "payment"
 

@@ -1,4 +1,4 @@
-"""Clients of the site, and its books as seen from outside."""
+"""Clients of the site, and its database as seen from outside."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SETTINGS = "tests.live.payments.settings"
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back; `replayed` is None where the answer does not say."""
+    """A response; `replayed` is None if it has no such header."""
 
     status: int
     headers: http.client.HTTPMessage
@@ -49,13 +49,13 @@ class Answer:
 
     @property
     def replayed(self) -> bool | None:
-        """What `Idempotent-Replayed` says."""
+        """The value of `Idempotent-Replayed`."""
         return {"true": True, "false": False, None: None}[self.headers["Idempotent-Replayed"]]
 
 
 @dataclass
 class Client:
-    """Somebody who pays, at one site or several; logged in if they have a name."""
+    """A client that pays at one site or several; it is logged in if it has a name."""
 
     site: Site
     name: str = ""
@@ -67,7 +67,7 @@ class Client:
             self.log_in()
 
     def log_in(self) -> None:
-        """Get a session and a token that are new."""
+        """Get a new session and a new token."""
         answer = self._ask(f"/login/{self.name}/", b"", {})
         assert answer.status == 200, self.site.log
         cookies = SimpleCookie()
@@ -82,21 +82,21 @@ class Client:
 
     @property
     def credentials(self) -> str:
-        """Everything that says who this is."""
+        """The headers that identify the user."""
         return " ".join(self.headers.values())
 
     def at(self, site: Site) -> Client:
-        """Give the same person at another site of the same books."""
+        """Return the same user at another site of the same database."""
         return Client(site, "", self.headers, self.csrf)
 
     def without_name(self) -> Client:
-        """Give a visitor who has the cookie against forgery, and is nobody."""
+        """Return an anonymous client that has the CSRF cookie."""
         cookies = self.headers["Cookie"].split("; ")
         ours = next(cookie for cookie in cookies if cookie.startswith("csrftoken="))
         return Client(self.site, "", {"Cookie": ours, "X-CSRFToken": self.csrf}, self.csrf)
 
     def permit(self, whether: str) -> None:
-        """Be given the right to pay ("yes"), or lose it ("no")."""
+        """Get the permission to pay ("yes"), or lose it ("no")."""
         assert self._ask(f"/permit/{self.name}/{whether}/", b"", {}).status == 200
 
     def pay(
@@ -112,14 +112,14 @@ class Client:
         do: str = "",
         query: str = "",
     ) -> Answer:
-        """Ask for a payment; raises an OSError or HTTPException where no answer comes."""
+        """Request a payment; raises an OSError or HTTPException if there is no response."""
         sent = {"Content-Type": content_type, **self.headers, **(headers or {})}
         said = {"Idempotency-Key": key, "X-Die": die or None, "X-Do": do or None}
         sent |= {name: value for name, value in said.items() if value is not None}
         return self._ask(f"/{kind}/{order}/{query}", body, sent)
 
     def is_left_alone(self, kind: str, order: int, key: str, die: str) -> None:
-        """Ask, and see that the process that should answer is gone."""
+        """Request a payment, and check that the process that should answer has died."""
         try:
             answer = self.pay(kind, order, key, die=die)
         except (OSError, http.client.HTTPException):
@@ -128,7 +128,7 @@ class Client:
 
     @contextlib.contextmanager
     def asking(self, kind: str, order: int, key: str) -> Iterator[None]:
-        """Ask for a payment that waits at its gate, and be gone when the block is left."""
+        """Request a payment that waits at its gate, and disconnect when the block is left."""
         connection = http.client.HTTPConnection("127.0.0.1", self.site.port, timeout=90)
         sent = {"Content-Type": "application/json", "X-Do": "wait", "Idempotency-Key": key}
         with contextlib.closing(connection):
@@ -138,14 +138,14 @@ class Client:
     def _ask(self, path: str, body: Any, headers: Mapping[str, str]) -> Answer:
         connection = http.client.HTTPConnection("127.0.0.1", self.site.port, timeout=90)
         with contextlib.closing(connection):
-            # Forbidden letters are for the server to refuse.
+            # The server refuses forbidden characters.
             connection.request("POST", path, body, {"Connection": "close", **headers})
             response = connection.getresponse()
             return Answer(response.status, response.headers, response.read())
 
 
 def all_at_once(clients: list[Client], kind: str, order: int, key: str, times: int) -> list[Answer]:
-    """Send equal requests, so many at the same time, to one site after the other."""
+    """Send this many equal requests at the same time, to one site after the other."""
     start = threading.Barrier(times)
 
     def one(number: int) -> Answer:
@@ -196,11 +196,11 @@ class Books:
         )
 
     def payments(self, order: int) -> int:
-        """Count the payments for an order."""
+        """Return the number of payments for an order."""
         return int(self.rows(f'SELECT count(*) FROM payment WHERE "order" = {order}')[0][0])
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
-        """Ask for anything."""
+        """Send any request."""
         with self._mutex:
             return list(self._connection.execute(query).fetchall())
 
@@ -211,7 +211,7 @@ class Books:
 
 @dataclass
 class Shop:
-    """A site with its books, its masters, its cache, and gates that its views wait at."""
+    """A site with its database, its masters, its cache, and gates at which its views wait."""
 
     site: Site
     books: Books
@@ -222,11 +222,11 @@ class Shop:
     is_atomic: bool
 
     def client(self, name: str = "ann") -> Client:
-        """Give somebody who has just logged in."""
+        """Return a client that has just logged in."""
         return Client(self.site, name)
 
     def gate(self, order: int) -> tuple[Path, Path]:
-        """Give the file that says that a view waits, and the one that lets it go on."""
+        """Return the file that shows that a view waits, and the file that makes it continue."""
         return self.gates / f"{order}.entered", self.gates / f"{order}.open"
 
     @contextlib.contextmanager
@@ -241,7 +241,7 @@ class Shop:
     def asked(
         self, client: Client, kind: str, order: int, key: str | None, do: str = ""
     ) -> Iterator[Pending]:
-        """Have somebody ask in a thread of their own, who is answered when the block is left."""
+        """Request a payment in a thread; it is answered when the block is left."""
         with ThreadPoolExecutor(1) as pool:
             pending = Pending(pool.submit(client.pay, kind, order, key, do=do))
             try:
@@ -250,7 +250,7 @@ class Shop:
                 pending.let_go()
 
     def locks(self, prefix: str) -> set[str]:
-        """Give the names of the locks that are on at least one master."""
+        """Return the names of the locks that are on at least one master."""
         found: set[str] = set()
         for master in self.masters:
             with master.client() as client:
@@ -260,41 +260,41 @@ class Shop:
 
 @dataclass
 class Pending:
-    """A payment that is asked for meanwhile; `answer` waits for what is said in the end."""
+    """A payment requested in another thread; `answer` waits for its response."""
 
     _future: Future[Answer]
     gate: Path | None = None
 
     def stands_before(self, sign: Path) -> bool:
-        """Whether the view waits; raises where it has answered instead."""
+        """Return whether the view waits; raise if it has answered instead."""
         if self._future.done():
             raise AssertionError(f"did not wait: {self._future.result()}")
         return sign.exists()
 
     @property
     def is_over(self) -> bool:
-        """Whether it is answered."""
+        """Return whether the request is answered."""
         return self._future.done()
 
     def let_go(self) -> None:
-        """Let the view go on, if it waits."""
+        """Make the view continue, if it waits."""
         if self.gate is not None:
             self.gate.touch()
 
     @property
     def answer(self) -> Answer:
-        """What was answered in the end."""
+        """The response."""
         self.let_go()
         return self._future.result(90)
 
 
 def new_order() -> int:
-    """Give an order that nobody has paid yet."""
+    """Return an order that has no payment yet."""
     return next(_orders)
 
 
 def new_key() -> str:
-    """Give a key."""
+    """Return a new key."""
     return str(uuid.uuid4())
 
 

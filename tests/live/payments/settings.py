@@ -1,4 +1,4 @@
-"""What differs from server to server comes from the environment, as for the increments."""
+"""The settings of one server; the values that differ come from environment variables."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 DATABASES: dict[str, dict[str, Any]] = {
     "default": {
         **json.loads(os.environ["INCREMENTS_DATABASE"]),
-        # Threads that live on may keep their connections; under ASGI each request has its own.
+        # Threads may keep their connections under WSGI; under ASGI each request has its own.
         "CONN_MAX_AGE": (
             60 if os.environ["INCREMENTS_SERVER"] == "wsgi" and not sys.flags.dev_mode else 0
         ),
@@ -53,7 +53,7 @@ _MASTERS: dict[str, Any] = {
 }
 REDLOCK: dict[str, dict[str, Any]] = {
     "default": _MASTERS,
-    # For those that die with a lock in their hands.
+    # For processes that die while they hold a lock.
     "short": {**_MASTERS, "KEY_PREFIX": "short", "TTL": 1.5},
     "forgotten": {**_MASTERS, "KEY_PREFIX": "forgotten", "TTL": 1.5, "RENEW": False},
     "small": {
@@ -62,7 +62,7 @@ REDLOCK: dict[str, dict[str, Any]] = {
         "IDEMPOTENCY": {"MAX_REQUEST_BYTES": 1000, "KEY_PATTERN": "[0-9a-f-]+"},
     },
 }
-# Everything that anybody says while there are requests.
+# Everything that is logged during requests.
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,

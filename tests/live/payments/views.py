@@ -1,4 +1,4 @@
-"""The same payment in every kind of view; what else a view does, its client says in `X-Do`."""
+"""The same payment in every kind of view; the header `X-Do` names what else it does."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PATIENCE = 60  # seconds that a view waits for its gate
 
 
 def charge(request: Any, order: int) -> HttpResponse:
-    """Pay; whoever does so twice has two rows."""
+    """Create a payment; a second call creates a second row."""
     doing = request.headers.get("X-Do", "")
     nobody = -1 if doing == "fail at commit" else None
     payment = Payment.objects.create(order=order, user_id=nobody or request.user.pk)
@@ -54,7 +54,7 @@ def charge(request: Any, order: int) -> HttpResponse:
 
 
 async def acharge(request: HttpRequest, order: int) -> HttpResponse:
-    """As `charge`."""
+    """Create a payment as `charge` does."""
     doing = request.headers.get("X-Do", "")
     payment = await Payment.objects.acreate(order=order, user_id=(await request.auser()).pk)
     die("in the view")
@@ -68,12 +68,12 @@ async def acharge(request: HttpRequest, order: int) -> HttpResponse:
 
 
 def gate(order: int) -> tuple[Path, Path]:
-    """Give the file that says that somebody is there, and the one that lets them go on."""
+    """Return the file that shows that a view waits, and the file that makes it continue."""
     return GATES / f"{order}.entered", GATES / f"{order}.open"
 
 
 def paid(payment: Payment, doing: str) -> HttpResponse:
-    """Say that it is paid, unless something else was asked for."""
+    """Answer that it is paid, or do what `X-Do` names."""
     if doing == "raise":
         raise RuntimeError("asked for")
     response = JsonResponse({"payment": payment.pk}, status=int(doing) if doing.isdigit() else 201)
@@ -84,19 +84,19 @@ def paid(payment: Payment, doing: str) -> HttpResponse:
 
 @idempotent
 async def async_function(request: HttpRequest, order: int) -> HttpResponse:
-    """An async view, whose record is around it."""
+    """An async view, whose record is written before and after it."""
     return await acharge(request, order)
 
 
 @idempotent(using="short")
 async def async_short(request: HttpRequest, order: int) -> HttpResponse:
-    """As before, with a lease that is soon over."""
+    """The same with a short lease."""
     return await acharge(request, order)
 
 
 @idempotent(using="short")
 async def async_complete(request: HttpRequest, order: int) -> HttpResponse:
-    """An async view with a transaction of its own, which its record is part of."""
+    """An async view with a transaction of its own that contains its record."""
     user = await request.auser()
 
     def work() -> HttpResponse:
@@ -112,7 +112,7 @@ async def async_complete(request: HttpRequest, order: int) -> HttpResponse:
 
 
 class Plain(View):
-    """A class to be decorated."""
+    """A class to decorate."""
 
     def post(self, request: HttpRequest, order: int) -> HttpResponse:
         """Pay."""
@@ -129,10 +129,10 @@ class Mixin(IdempotentMixin, Plain):
 
 
 class MayPay(BasePermission):
-    """Nobody else."""
+    """A view only for users with the permission."""
 
     def has_permission(self, request: Request, view: Any) -> bool:
-        """Say who."""
+        """Answer with the name of the user."""
         return bool(request.user.has_perm("payments.add_payment"))
 
 
@@ -149,7 +149,7 @@ class Api(LockAPIMixin, APIView):
 
 
 def stream(request: HttpRequest, order: int) -> StreamingHttpResponse:
-    """A response that cannot be kept."""
+    """A response that cannot be stored."""
     number = str(Payment.objects.create(order=order).pk)
 
     def chunks() -> Iterator[bytes]:
@@ -166,7 +166,7 @@ def large(request: HttpRequest, order: int) -> HttpResponse:
 
 
 def upload(request: HttpRequest, order: int) -> HttpResponse:
-    """Say what has arrived."""
+    """Answer with what has arrived."""
     Payment.objects.create(order=order)
     said = {name: value for name, value in request.POST.items() if name != "csrfmiddlewaretoken"}
     for name, file in request.FILES.items():
@@ -176,7 +176,7 @@ def upload(request: HttpRequest, order: int) -> HttpResponse:
 
 
 def body(request: HttpRequest, order: int) -> HttpResponse:
-    """Say how much has arrived."""
+    """Answer with the size of what has arrived."""
     Payment.objects.create(order=order)
     return JsonResponse({"bytes": len(request.body)}, status=201)
 
@@ -221,12 +221,12 @@ KINDS: dict[str, Any] = {
 """Every view by the first part of its path."""
 
 
-# Who is who.
+# Users.
 
 
 @csrf_exempt
 def log_in(request: HttpRequest, name: str) -> HttpResponse:
-    """Log in as whoever they say they are; a token is a new one each time."""
+    """Log in as the named user; the token is new each time."""
     user, _ = User.objects.get_or_create(username=name)
     login(request, user)
     Token.objects.filter(user=user).delete()
@@ -236,7 +236,7 @@ def log_in(request: HttpRequest, name: str) -> HttpResponse:
 
 @csrf_exempt
 def permit(request: HttpRequest, name: str, whether: str) -> HttpResponse:
-    """Give somebody the right to pay, or take it."""
+    """Give a user the permission to pay, or remove it."""
     user = User.objects.get(username=name)
     permission = Permission.objects.get(codename="add_payment")
     if whether == "yes":
