@@ -19,10 +19,12 @@ from redlock_django.engine.deployment import Deployment, ms
 from redlock_django.engine.quorum import Ballot, Vote, failed, granted
 from redlock_django.engine.statuses import ABSENT, GRANTED, REFUSED, RESERVED, STATUSES, UNCOUNTED
 
-# The files of `lua/` that a script includes: they define functions and answer nothing.
+# The files of `lua/` that a script includes, before its own code.
 INCLUDED: Mapping[str, tuple[str, ...]] = {
     "acquire": ("queue", "set_locks"),
-    "heal": ("set_locks",),
+    "confirm": ("trusted",),
+    "extend": ("trusted",),
+    "heal": ("trusted", "set_locks"),
     "release": ("queue",),
 }
 
@@ -77,6 +79,12 @@ class Command:
     def _locks_and_fences(self) -> list[str]:
         deployment = self.deployment
         return [key for r in self.resources for key in (deployment.lock(r), deployment.fence(r))]
+
+    def _keys_to_set(self) -> list[str]:
+        """Return the KEYS that set_locks.lua uses."""
+        deployment = self.deployment
+        tomb = deployment.tomb(self.token)
+        return [deployment.marker, deployment.held, tomb, *self._locks_and_fences()]
 
     def _queues(self) -> list[str]:
         return [self.deployment.queue(resource) for resource in self.resources]
@@ -137,14 +145,7 @@ class Acquire(Command):
     ticket: int = 0
 
     def keys(self) -> list[str]:
-        deployment = self.deployment
-        return [
-            deployment.marker,
-            deployment.held,
-            deployment.tomb(self.token),
-            *self._locks_and_fences(),
-            *self._queues(),
-        ]
+        return [*self._keys_to_set(), *self._queues()]
 
     def arguments(self) -> list[Argument]:
         deployment = self.deployment
@@ -204,13 +205,7 @@ class Heal(Command):
     fences: tuple[int, ...]
 
     def keys(self) -> list[str]:
-        deployment = self.deployment
-        return [
-            deployment.marker,
-            deployment.held,
-            deployment.tomb(self.token),
-            *self._locks_and_fences(),
-        ]
+        return self._keys_to_set()
 
     def arguments(self) -> list[Argument]:
         deployment = self.deployment

@@ -14,7 +14,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from redlock_django.engine.rounds import Pause, Protocol, Result, Round, Step, ended
+from redlock_django.engine.rounds import Pause, Protocol, Result, Round, Step
+from redlock_django.engine.trampoline import is_finished
 from redlock_django.wire.clock import clock
 from redlock_django.wire.join import Joined, Unfit
 from redlock_django.wire.link import wake_none
@@ -66,7 +67,7 @@ class LoopLinks(Links):
                 result: Result = done.value
                 return result
             except BaseException as error:
-                if ended(protocol):
+                if is_finished(protocol):
                     raise  # the protocol itself raised this
                 step = protocol.throw(error)
 

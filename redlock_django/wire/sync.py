@@ -24,7 +24,8 @@ from itertools import filterfalse
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from redlock_django.engine.rounds import Pause, Protocol, Result, Round, Step, ended
+from redlock_django.engine.rounds import Pause, Protocol, Result, Round, Step
+from redlock_django.engine.trampoline import is_finished
 from redlock_django.wire.clock import clock
 from redlock_django.wire.join import Joined, Unfit
 from redlock_django.wire.link import Exchange, wake_none
@@ -88,7 +89,7 @@ class SyncLinks(Links):
                 result: Result = done.value
                 return result
             except BaseException as error:
-                if ended(protocol):
+                if is_finished(protocol):
                     raise  # the protocol itself raised this
                 step = protocol.throw(error)
 

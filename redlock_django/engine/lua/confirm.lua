@@ -2,13 +2,6 @@
 -- KEYS: marker, then lock and fence of each resource
 -- ARGV: round, value, skew us, fence ttl ms, each fence, expected marker, ready-at us
 -- -> round, status, TIME us, then the fences that are now stored
-local round = tonumber(ARGV[1])
-local clock = redis.call('TIME')
-local now = clock[1] * 1000000 + clock[2]
-local seen = redis.call('MGET', unpack(KEYS))
-if seen[1] ~= ARGV[#ARGV - 1] or now < tonumber(ARGV[#ARGV]) then
-  return { round, NOT_READY, now }
-end
 local reply = { round, GRANTED, now }
 for index = 1, (#KEYS - 1) / 2 do
   local lock, fence = seen[2 * index], seen[1 + 2 * index]

@@ -3,13 +3,7 @@
 -- KEYS: marker, held, then the lock of each resource
 -- ARGV: round, value, ttl ms, each resource, expected marker, ready-at us
 -- -> round, status, TIME us, then the index at fault (absent, refused)
-local round, ttl = tonumber(ARGV[1]), tonumber(ARGV[3])
-local clock = redis.call('TIME')
-local now = clock[1] * 1000000 + clock[2]
-local seen = redis.call('MGET', unpack(KEYS))
-if seen[1] ~= ARGV[#ARGV - 1] or now < tonumber(ARGV[#ARGV]) then
-  return { round, NOT_READY, now }
-end
+local ttl = tonumber(ARGV[3])
 local absent = 0
 for index = 1, #KEYS - 2 do
   local lock = seen[2 + index]

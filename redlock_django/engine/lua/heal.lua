@@ -3,13 +3,7 @@
 -- ARGV: round, value, ttl ms, skew us, fence ttl ms, each resource, each fence,
 --       expected marker, ready-at us
 -- -> round, status, TIME us, then the fences (granted) or the index at fault (refused)
-local round, value, ttl = tonumber(ARGV[1]), ARGV[2], tonumber(ARGV[3])
-local clock = redis.call('TIME')
-local now = clock[1] * 1000000 + clock[2]
-local seen = redis.call('MGET', unpack(KEYS))
-if seen[1] ~= ARGV[#ARGV - 1] or now < tonumber(ARGV[#ARGV]) then
-  return { round, NOT_READY, now }
-end
+local value, ttl = ARGV[2], tonumber(ARGV[3])
 if seen[3] then
   return { round, BURIED, now }
 end
