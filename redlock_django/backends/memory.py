@@ -20,7 +20,8 @@ from redlock_django.engine import rounds
 from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.marker import Join
 from redlock_django.engine.quorum import NOT_ASKED, failed
-from redlock_django.engine.rounds import Protocol, Result, Round, ended
+from redlock_django.engine.rounds import Protocol, Result, Round, Step
+from redlock_django.engine.trampoline import adrive, drive
 from redlock_django.engine.validity import Lease, LeaseState
 from redlock_django.wire.clock import clock, wall_ns
 from redlock_django.wire.waiters import Waiter, Waiters
@@ -174,50 +175,28 @@ class MemoryBackend(RedlockBackend):
         )
 
     def _run(self, protocol: Protocol[Result], waiter: Waiter | None = None) -> Result:
-        try:
-            step = next(protocol)
-        except StopIteration as done:  # there was nothing to ask: an extension that came too late
-            untold: Result = done.value
-            return untold
-        while True:
-            try:
-                if isinstance(step, Round):
-                    self._answer(step, waiter)
-                elif waiter is None or self.sleep is not time.sleep:
-                    self.sleep(step.seconds)
-                else:
-                    self._nap(waiter, step.seconds)
-                step = protocol.send(self.clock())
-            except StopIteration as done:
-                result: Result = done.value
-                return result
-            except BaseException as error:
-                if ended(protocol):
-                    raise
-                step = protocol.throw(error)
+        def perform(step: Step) -> float:
+            if isinstance(step, Round):
+                self._answer(step, waiter)
+            elif waiter is None or self.sleep is not time.sleep:
+                self.sleep(step.seconds)
+            else:
+                self._nap(waiter, step.seconds)
+            return self.clock()
+
+        return drive(protocol, perform)
 
     async def _arun(self, protocol: Protocol[Result], waiter: Waiter | None = None) -> Result:
-        try:
-            step = next(protocol)
-        except StopIteration as done:  # there was nothing to ask: an extension that came too late
-            untold: Result = done.value
-            return untold
-        while True:
-            try:
-                if isinstance(step, Round):
-                    self._answer(step, waiter)
-                elif waiter is None:
-                    await asyncio.sleep(step.seconds)
-                else:
-                    await self._anap(waiter, step.seconds)
-                step = protocol.send(self.clock())
-            except StopIteration as done:
-                result: Result = done.value
-                return result
-            except BaseException as error:
-                if ended(protocol):
-                    raise
-                step = protocol.throw(error)
+        async def perform(step: Step) -> float:
+            if isinstance(step, Round):
+                self._answer(step, waiter)
+            elif waiter is None:
+                await asyncio.sleep(step.seconds)
+            else:
+                await self._anap(waiter, step.seconds)
+            return self.clock()
+
+        return await adrive(protocol, perform)
 
     def _nap(self, waiter: Waiter, seconds: float) -> None:
         wakeup = Wakeup()

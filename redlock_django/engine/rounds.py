@@ -9,10 +9,9 @@ means that the driver is gone: then nothing can be undone.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Generator, Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from redlock_django.engine.commands import Acquire, Command, Confirm, Extend, Heal, Release
 from redlock_django.engine.deployment import Deployment
@@ -48,11 +47,6 @@ class Pause(NamedTuple):
 Step = Round | Pause
 Result = TypeVar("Result")
 Protocol = Generator[Step, float, Result]
-
-
-def ended(protocol: Generator[object, Any, object]) -> bool:
-    """Return whether a protocol has returned or raised, so that nothing may be thrown into it."""
-    return inspect.getgeneratorstate(protocol) == inspect.GEN_CLOSED
 
 
 def acquire(

@@ -14,7 +14,7 @@ from redlock_django.backends.redlock import RedlockSettings, redlock_settings
 from redlock_django.backends.sharded_settings import split
 from redlock_django.conf.settings import DEFAULTS
 from redlock_django.locking.handler import locks
-from redlock_django.wire.declare import declare, read_standing
+from redlock_django.wire.declaration import declare, read_state
 
 if TYPE_CHECKING:
     from redlock_django.testing.masters import LocalMaster
@@ -94,8 +94,8 @@ def real_masters(masters: Sequence[LocalMaster]) -> Iterator[None]:
             for shard in redlock_settings(locks[alias].settings.store):
                 deployment, timeout = shard.deployment, shard.connect_timeout
                 for address in shard.addresses:
-                    standing = read_standing(address, deployment, shard.tolerate, timeout)
-                    declare(standing, deployment, timeout, "trust")
+                    state = read_state(address, deployment, shard.tolerate, timeout)
+                    declare(state, deployment, timeout, "trust")
         yield
 
 

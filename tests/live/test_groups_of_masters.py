@@ -17,7 +17,7 @@ from redlock_django.locking.handler import locks
 from redlock_django.locking.lock import lock
 from redlock_django.testing import held_elsewhere
 from redlock_django.testing.masters import LocalMaster, local_masters
-from redlock_django.wire.declare import Standing, close
+from redlock_django.wire.declaration import MasterState, close
 from redlock_django.wire.join import Unfit
 from tests.live.left_over import locked, nothing_left
 from tests.operate.commands import run
@@ -257,7 +257,7 @@ def test_a_new_group_lets_nobody_in_who_has_the_old_settings(
     settings.REDLOCK = section(six[:3], six[3:], **numbers)
     ran = run("redlock_init", "--reconfigure")
     assert ran.status == 2
-    assert "it must be at least 3.112 s" in ran.said
+    assert "must be at least 3.112 s" in ran.said
     settings.REDLOCK = with_new
     ran = run("redlock_init", "--reconfigure")
     assert ran.out.count("trusted in 3.") == 6
@@ -282,10 +282,10 @@ def test_a_reconfiguration_that_breaks_off_leaves_no_two_ways_in(
     settings.REDLOCK = new = section(six[3:], six[:3][::-1], MAX_TTL=30, RESTART_DELAY="auto")
     look = "redlock_django.management.commands.redlock_init.close"
 
-    def breaks_off(standing: Standing, *more: Any) -> None:
-        if standing.address.name.endswith(f":{six[0].port}"):
+    def breaks_off(state: MasterState, *more: Any) -> None:
+        if state.address.name.endswith(f":{six[0].port}"):
             raise Unfit("went away")
-        close(standing, *more)
+        close(state, *more)
 
     with monkeypatch.context() as patched:
         patched.setattr(look, breaks_off)

@@ -12,7 +12,7 @@ from redlock_django.backends.redlock import redlock_settings
 from redlock_django.conf.settings import load
 from redlock_django.engine.deployment import Deployment, ms
 from redlock_django.exceptions import InvalidRedlock
-from redlock_django.wire.declare import Standing, close, declare, drained, read_standing
+from redlock_django.wire.declaration import MasterState, close, declare, drain_delay, read_state
 from redlock_django.wire.join import Unfit
 
 logger = logging.getLogger("redlock_django")
@@ -65,25 +65,25 @@ class Command(BaseCommand):
             )
         # All shards have the same numbers and differ in the names of their masters only.
         deployment, timeout = shards[0].deployment, shards[0].connect_timeout
-        standings, faults = [], []
+        states, faults = [], []
         for address in addresses:
             try:
-                standings.append(read_standing(address, deployment, shards[0].tolerate, timeout))
+                states.append(read_state(address, deployment, shards[0].tolerate, timeout))
             except Unfit as error:
                 faults.append(f"{address.name} {error}")
         if force:
             names = [address.name for address in addresses]
-            self._force(force, names, standings, faults, deployment, timeout)
+            self._force(force, names, states, faults, deployment, timeout)
             return
-        self._refuse(faults + _twins(standings))
+        self._refuse(faults + _twins(states))
         if reconfigure:
-            self._refuse(_too_soon(standings, deployment))
+            self._refuse(_too_soon(states, deployment))
             # Close all masters first: no lock may be acquired under the new values on one master
             # while another one is still under the old values.
-            self._close(standings, deployment, timeout)
-            self._declare(standings, deployment, timeout, "reconfigure")
+            self._close(states, deployment, timeout)
+            self._declare(states, deployment, timeout, "reconfigure")
             return
-        other = [s for s in standings if s.fingerprint not in ("", deployment.fingerprint)]
+        other = [s for s in states if s.fingerprint not in ("", deployment.fingerprint)]
         self._refuse(
             [
                 f"{s.address.name} belongs to a deployment with {s.fingerprint!r}, but this one is "
@@ -91,20 +91,20 @@ class Command(BaseCommand):
                 for s in other
             ]
         )
-        if all(s.trusted for s in standings):
-            self.stdout.write(f"All {len(standings)} masters are already trusted.")
+        if all(s.trusted for s in states):
+            self.stdout.write(f"All {len(states)} masters are already trusted.")
             return
         self._refuse(
-            [f"{s.address.name} is already trusted" for s in standings if s.trusted]
-            + [f"{s.address.name} is not new: it stores {s.key!r}" for s in standings if s.key]
+            [f"{s.address.name} is already trusted" for s in states if s.trusted]
+            + [f"{s.address.name} is not new: it stores {s.key!r}" for s in states if s.key]
         )
-        self._declare(standings, deployment, timeout, "trust")
+        self._declare(states, deployment, timeout, "trust")
 
     def _force(
         self,
         wanted_names: list[str],
         names: list[str],
-        standings: list[Standing],
+        states: list[MasterState],
         faults: list[str],
         deployment: Deployment,
         timeout: float,
@@ -113,7 +113,7 @@ class Command(BaseCommand):
         for name in wanted_names:
             by_number = names[int(name) - 1 : int(name)] if name.isdigit() else ()
             wanted = (*by_number, name)
-            found = [s for s in standings if s.address.name in wanted]
+            found = [s for s in states if s.address.name in wanted]
             if not found:
                 self._refuse(
                     [fault for fault in faults if fault.split(" ", 1)[0] in wanted]
@@ -122,33 +122,33 @@ class Command(BaseCommand):
             chosen += found
         if not sys.stdin.isatty():
             self._refuse(["--force needs a confirmation, but stdin is not a terminal"])
-        for standing in chosen:
-            self.stderr.write(f"{standing.address.name} will be trusted at once. {RISK}")
+        for state in chosen:
+            self.stderr.write(f"{state.address.name} will be trusted at once. {RISK}")
             self.stderr.write("Type 'yes' to continue: ", ending="")
             self.stderr.flush()
             if input() != "yes":
                 raise CommandError("Nothing was changed.", returncode=2)
-            logger.warning("redlock master %s: trusted by force", standing.address.name)
+            logger.warning("redlock master %s: trusted by force", state.address.name)
         self._declare(chosen, deployment, timeout, "trust")
 
     def _declare(
-        self, standings: list[Standing], deployment: Deployment, timeout: float, how: Any
+        self, states: list[MasterState], deployment: Deployment, timeout: float, how: Any
     ) -> None:
-        for standing in standings:
+        for state in states:
             try:
-                wait = declare(standing, deployment, timeout, how, after=standings)
+                wait = declare(state, deployment, timeout, how, after=states)
             except Unfit as error:
-                raise CommandError(f"{standing.address.name} {error}", returncode=2) from None
+                raise CommandError(f"{state.address.name} {error}", returncode=2) from None
             when = "now" if wait <= 0 else f"in {wait:.1f} s"
-            self.stdout.write(f"{standing.address.name}: trusted {when}")
+            self.stdout.write(f"{state.address.name}: trusted {when}")
 
-    def _close(self, standings: list[Standing], deployment: Deployment, timeout: float) -> None:
-        for standing in standings:
+    def _close(self, states: list[MasterState], deployment: Deployment, timeout: float) -> None:
+        for state in states:
             try:
-                close(standing, deployment, timeout)
+                close(state, deployment, timeout)
             except Unfit as error:
                 raise CommandError(
-                    f"{standing.address.name} {error}\nNo client counts the masters before it in "
+                    f"{state.address.name} {error}\nNo client counts the masters before it in "
                     "MASTERS until this command is run again.",
                     returncode=2,
                 ) from None
@@ -158,9 +158,9 @@ class Command(BaseCommand):
             raise CommandError("Nothing was changed:\n  " + "\n  ".join(reasons), returncode=2)
 
 
-def _too_soon(standings: list[Standing], deployment: Deployment) -> list[str]:
+def _too_soon(states: list[MasterState], deployment: Deployment) -> list[str]:
     """Return an error if clients would not wait until locks of the old masters have expired."""
-    delay, change = drained([s.fingerprint for s in standings], deployment.fingerprint)
+    delay, change = drain_delay([s.fingerprint for s in states], deployment.fingerprint)
     if not change or ms(deployment.restart_delay) >= delay:
         return []
     # A client with a smaller delay would take the longer wait for a clock that was set back.
@@ -172,10 +172,10 @@ def _too_soon(standings: list[Standing], deployment: Deployment) -> list[str]:
     return [problem]
 
 
-def _twins(standings: list[Standing]) -> list[str]:
+def _twins(states: list[MasterState]) -> list[str]:
     seen: dict[str, str] = {}
     return [
         f"{s.address.name} is the same server as {first}"
-        for s in standings
+        for s in states
         if (first := seen.setdefault(s.run_id, s.address.name)) != s.address.name
     ]

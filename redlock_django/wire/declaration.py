@@ -26,7 +26,7 @@ CLOSED = ",closed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class MasterState:
     """The state of a master, read without changing anything.
 
     `trusted` is whether its votes count now; `fingerprint` is the deployment fingerprint in its
@@ -40,9 +40,9 @@ class Standing:
     key: str
 
 
-def read_standing(
+def read_state(
     address: Address, deployment: Deployment, tolerate: frozenset[str], timeout: float
-) -> Standing:
+) -> MasterState:
     """Return the state of a master; `timeout` is in seconds for each answer. Raises Unfit."""
     with _connection(address, timeout) as connection:
         info = read_info(ask(connection, ("INFO",))[0])
@@ -50,7 +50,7 @@ def read_standing(
         marker, (seconds, micros) = ask(connection, ("GET", deployment.marker), ("TIME",))
         now = int(seconds) * 1_000_000 + int(micros)
         known = read_marker(marker)
-        return Standing(
+        return MasterState(
             address=address,
             run_id=info["run_id"],
             trusted=bool(known and known.run_id == info["run_id"] and known.ready_at <= now),
@@ -61,11 +61,11 @@ def read_standing(
 
 
 def declare(
-    standing: Standing,
+    state: MasterState,
     deployment: Deployment,
     timeout: float,
     mode: Literal["trust", "reconfigure"],
-    after: Sequence[Standing] = (),
+    after: Sequence[MasterState] = (),
 ) -> float:
     """Write a master's marker; return the seconds until the master is trusted. Raises Unfit.
 
@@ -73,36 +73,39 @@ def declare(
     restart delays, so that every lock that was acquired with the old numbers has expired: the
     delays of this master and of all masters that it comes `after`.
     """
-    delay, _ = drained([s.fingerprint for s in (standing, *after)], deployment.fingerprint)
-    return _mark(standing, deployment, deployment.fingerprint, delay, timeout, mode)
+    delay, _ = drain_delay([s.fingerprint for s in (state, *after)], deployment.fingerprint)
+    return _mark(state, deployment, deployment.fingerprint, delay, timeout, mode)
 
 
-def close(standing: Standing, deployment: Deployment, timeout: float) -> None:
+def close(state: MasterState, deployment: Deployment, timeout: float) -> None:
     """Write a marker with which no client, old or new, counts the master. Raises Unfit."""
     # Keep the old numbers: if this run breaks off here, the next declaration needs them.
-    fingerprint = (standing.fingerprint or deployment.fingerprint).removesuffix(CLOSED) + CLOSED
-    _mark(standing, deployment, fingerprint, 0, timeout, "reconfigure")
+    fingerprint = (state.fingerprint or deployment.fingerprint).removesuffix(CLOSED) + CLOSED
+    _mark(state, deployment, fingerprint, 0, timeout, "reconfigure")
 
 
-def drained(old: Sequence[str], new: str) -> tuple[int, bool]:
+def drain_delay(old: Sequence[str], new: str) -> tuple[int, bool]:
     """Return the ms until no lock of the `old` fingerprints conflicts with the new one, and a bool.
 
     The bool is whether the masters change: their number or their groups. If resources move to
     another group, that group has never heard of their locks. So even masters that forget nothing
     must wait until those locks have expired.
     """
-    said = [
+    fingerprints = [
         dict(re.findall(r"(\w+)=(\w+)", fingerprint)) for fingerprint in (*filter(None, old), new)
     ]
     ttl, skew, delay = (
-        max(int(numbers.get(key, 0)) for numbers in said) for key in ("ttl", "skew", "delay")
+        max(int(numbers.get(key, 0)) for numbers in fingerprints)
+        for key in ("ttl", "skew", "delay")
     )
-    grown, moves = (len({numbers.get(key) for numbers in said}) > 1 for key in ("n", "groups"))
-    return max(delay, ttl * 102 // 100 + 5 * skew if moves else 0), grown or moves
+    changed, moved = (
+        len({numbers.get(key) for numbers in fingerprints}) > 1 for key in ("n", "groups")
+    )
+    return max(delay, ttl * 102 // 100 + 5 * skew if moved else 0), changed or moved
 
 
 def _mark(
-    standing: Standing,
+    state: MasterState,
     deployment: Deployment,
     fingerprint: str,
     delay: int,
@@ -111,18 +114,18 @@ def _mark(
 ) -> float:
     query = Join(
         deployment=deployment,
-        run_id=standing.run_id,
+        run_id=state.run_id,
         mode=mode,
         fingerprint=fingerprint,
         delay=delay * 1000,
     )
     keys = query.keys()
     sent = ("EVAL", script(query.name)[0], len(keys), *keys, 0, *query.arguments())
-    with _connection(standing.address, timeout) as connection:
+    with _connection(state.address, timeout) as connection:
         (answer,) = ask(connection, sent)
     reply = query.read(answer[1:])
     if reply.status == MISMATCH:
-        raise Unfit(f"its marker belongs to another deployment: {standing.fingerprint!r}")
+        raise Unfit(f"its marker belongs to another deployment: {state.fingerprint!r}")
     return float(max(0, reply.ready_at - reply.time) / 1_000_000)
 
 
