@@ -173,9 +173,7 @@ def test_a_missing_permission_is_named(site: list[LocalMaster], missing: str) ->
 
 
 @pytest.mark.parametrize("missing", [c for c in WAITING if c not in ("publish", "subscribe")])
-def test_a_missing_permission_for_waiters_is_reported(
-    site: list[LocalMaster], missing: str
-) -> None:
+def test_missing_permission_for_waiters(site: list[LocalMaster], missing: str) -> None:
     with site[0].client() as client:
         client.execute_command("ACL", "SETUSER", "shop", f"-{missing}")
         try:

@@ -283,7 +283,7 @@ def test_the_debug_page(settings: Settings, held: Lock, site: list[LocalMaster])
     in_options(settings, [master.url for master in site])
     pages = ""
 
-    class Kept:  # without the canary in its repr
+    class Kept:  # Its repr shows no attributes.
         token = ""
 
     @lock_resource("order:2")
