@@ -89,3 +89,11 @@ def test_every_symbol_in_code_font_exists(document: Path) -> None:
         if not any(name in symbols_of(file) for file in files):
             missing.append(f"{path}::{name}")
     assert not missing
+
+
+def test_the_index_lists_every_document() -> None:
+    index = ROOT / "docs/README.md"
+    listed = {(index.parent / link.partition("#")[0]).resolve() for link in _links(index)}
+    decisions = ROOT / "docs/explanation/decisions/README.md"
+    listed |= {(decisions.parent / link).resolve() for link in _links(decisions)}
+    assert {*ROOT.glob("docs/**/*.md")} - {index} <= listed
