@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Any, ClassVar, Protocol
 
 from redlock_django.backends.memory_master import MemoryMaster
+from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.health import Health
 from redlock_django.engine.queries import Answer as QueryAnswer
 from redlock_django.engine.queries import Query, SendQuery
 from redlock_django.wire.clock import wall_ns
 from redlock_django.wire.survey import Answer, Survey
 
-if TYPE_CHECKING:
-    from redlock_django.backends.memory import MemoryBackend
+
+class SurveyedBackend(Protocol):
+    """The parts of a MemoryBackend that a survey reads."""
+
+    deployment: Deployment
+    masters: list[MemoryMaster]
+    down: list[Any]
+    passed: ClassVar[float]
+
+    def _ready_in(self, index: int) -> float: ...
 
 
 class MemorySurvey(Survey):
     """Asks the masters of a MemoryBackend; those that are down stay silent."""
 
-    def __init__(self, backend: MemoryBackend) -> None:
+    def __init__(self, backend: SurveyedBackend) -> None:
         super().__init__((), backend.deployment, 0.0)
         self._backend = backend
 

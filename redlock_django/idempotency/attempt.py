@@ -148,7 +148,7 @@ class Attempt:
         return scope_of(user, anonymous, tenant)
 
     def _run_once(self, claim: Claim) -> Steps:
-        """Run the view, or replay or refuse the request, as `decide` says."""
+        """Run the view, or replay or refuse the request, as `decide` decides."""
         store = store_of(self._settings)
         record: Record | None = yield InThread(partial(store.find, claim))
         action = self._decide(record, KeyLock.NOT_TRIED)

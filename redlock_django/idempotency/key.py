@@ -1,4 +1,4 @@
-"""The idempotency key: its syntax, and the hashes that stand for it inside."""
+"""The idempotency key: its syntax, and the hashes under which it is recorded."""
 
 from __future__ import annotations
 

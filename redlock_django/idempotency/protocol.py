@@ -1,7 +1,7 @@
 """The decisions: run, replay or refuse a request, and what to record of it. No I/O.
 
-`decide` is called before the view runs: first without the lock of the key and, if it says so, again
-with the lock. `view_outcome` is called after the view has answered or failed.
+`decide` is called before the view runs: first without the lock of the key and, if it returns
+`Action.LOCK`, again with the lock. `view_outcome` is called after the view has answered or failed.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def decide(record: RecordStatus | None, lock: KeyLock, *, rerun_expired: bool = 
             return ResultUnavailable
         case RecordState.UNCERTAIN:
             return OutcomeUncertain
-    # The record says "running". If this request holds the lock, the first one was interrupted.
+    # The state is "running". If this request holds the lock, the first one was interrupted.
     interrupted: dict[KeyLock, Decision] = {
         KeyLock.HELD: Action.MARK_UNCERTAIN,
         KeyLock.BUSY_OTHERWISE: KeyInFlight,

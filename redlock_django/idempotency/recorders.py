@@ -210,8 +210,8 @@ class SeparateRecorder:
                             self.claim.key_hash[:8],
                         )
         except IdempotencyUnavailable:
-            # The response is correct. The record still says "running", and a retry that finds it
-            # marks it uncertain.
+            # The response is correct. The state is still "running", and a retry that finds it marks
+            # it uncertain.
             logger.error(
                 "idempotency: record %s could not be completed and stays uncertain",
                 self.claim.key_hash[:8],

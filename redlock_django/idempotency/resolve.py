@@ -1,4 +1,4 @@
-"""Resolve an interrupted request: record whether it took effect, and who said so."""
+"""Resolve an interrupted request: record whether it took effect, and log which user resolved it."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ def is_running(key_hash: str, aliases: Sequence[str]) -> bool | None:
 def resolve(
     store: Store, record: UnresolvedRequest, *, applied: bool, by: str, aliases: Sequence[str]
 ) -> ResolveOutcome:
-    """Record whether an unresolved request took effect, and log who said so.
+    """Record whether an unresolved request took effect, and log which user resolved it.
 
     `applied` leaves a tombstone: the request is never run again. Otherwise the key is unused, and
-    a retry runs. A record that says "running" is resolved only if its lock is not held, and under
-    that lock. Raises IdempotencyUnavailable.
+    a retry runs. A record in the state "running" is resolved only if its lock is not held, and
+    under that lock. Raises IdempotencyUnavailable.
     """
     with ExitStack() as held:
         if record.state is RecordState.RUNNING:

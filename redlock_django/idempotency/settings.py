@@ -85,7 +85,7 @@ _read: dict[str, tuple[Mapping[str, Any], IdempotencySettings]] = {}
 def settings_of(alias: str) -> IdempotencySettings:
     """Return the current IDEMPOTENCY settings of an alias.
 
-    Raises InvalidRedlock with a message that names the alias and the key, and says what to do.
+    Raises InvalidRedlock with a message that names the alias, the key and the fix.
     """
     section = locks[alias].settings.idempotency
     cached = _read.get(alias)

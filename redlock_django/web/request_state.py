@@ -1,8 +1,8 @@
 """The state that the package keeps with one request.
 
-Three parties share it. Decorators of one view, which may have other decorators between them, meet
-here. `LockMiddleware` finds here the locks that it releases after the response. An extension that
-records requests (`@idempotent` is one) uses it in this order:
+It is used by the decorators of a view, which may have other decorators between them, and by
+`LockMiddleware`, which releases the locks that outlive their view. An extension that records
+requests, such as `@idempotent`, uses it in this order:
 
 1. A lock decorator above the extension's wrapper does not acquire its lock. It leaves its options
    in `deferred_lock`, and the wrapper acquires that lock after it has looked at its record.

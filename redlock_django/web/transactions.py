@@ -1,8 +1,8 @@
 """The transactions of a locked view: ATOMIC_REQUESTS, opened after the lock is acquired.
 
-Django opens the transaction of a request around the outermost view callable, so a lock taken by a
-decorator would be released before COMMIT. A locked view therefore makes Django skip it, and opens
-the same transactions itself. Where a transaction is already open, the lock outlives it.
+Django opens the transaction of a request around the outermost view callable, so a decorator would
+release its lock before COMMIT. A locked view therefore makes Django skip that transaction, and
+opens the same one itself. Where a transaction is already open, the lock outlives it.
 """
 
 from __future__ import annotations
@@ -146,9 +146,9 @@ def check_open_blocks(
         where = f"{view_name(view)} is called inside an atomic block of {connection.alias!r}, which"
         if not outlived:
             raise InvalidRedlock(
-                f"{where} would commit only after the lock is released. {OUTSIDE}. Or let "
-                "LockMiddleware keep the lock: add 'redlock_django.middleware.LockMiddleware' to "
-                "MIDDLEWARE"
+                f"{where} would commit only after the lock is released. {OUTSIDE}. Or add "
+                "'redlock_django.middleware.LockMiddleware' to MIDDLEWARE, which releases the lock "
+                "after COMMIT"
             )
         # Inside the transaction of a test, no other transaction commits.
         if not (_of_a_test(connection.atomic_blocks[0]) or sees_commits(connection)):

@@ -124,7 +124,7 @@ class Store(ABC):
 
     @abstractmethod
     def mark_uncertain(self, key_hash: str, attempt: str) -> None:
-        """Record that the outcome is uncertain, if the record still says "running"."""
+        """Record that the outcome is uncertain, if the state is still "running"."""
 
     @abstractmethod
     def resolve(self, key_hash: str, *, applied: bool, attempt: str | None = None) -> bool:
