@@ -15,6 +15,7 @@ Rules of this package, checked by `tests/test_architecture.py`:
 
 Read `rounds` first: it follows the paper from top to bottom
 (https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/). Then read `quorum` (was
-the round won), `validity` (for how long), `fencing` (with which token), `commands` and `lua/` (what
-is sent to a master, and the meaning of each answer), and `renewal` (when to extend next).
+the round won), `validity` (for how long), `fencing` (with which token), `commands`,
+`statuses` and `lua/` (what is sent to a master, and the meaning of each answer), and `renewal`
+(when to extend next). `trampoline` runs a protocol to its end.
 """

@@ -24,9 +24,9 @@ def refusal(
                 f"{failures} of {tally.masters} masters{label} cannot be counted, and "
                 f"{tally.need} must agree"
             )
-        said = "; ".join(f"{name}: {reason}" for name, reason in votes.items())
+        answers = "; ".join(f"{name}: {reason}" for name, reason in votes.items())
         return QuorumUnreachable(
-            f"{names}: {why} ({said})", resource=names, tally=votes, waited=waited
+            f"{names}: {why} ({answers})", resource=names, tally=votes, waited=waited
         )
     # Name only the resources at fault; the others may be free.
     held = {vote.resource for vote in tally.votes if vote and vote.ballot is Ballot.REFUSED}

@@ -2,8 +2,9 @@
 -- begin with marker, held, tomb, then lock and fence of each resource. `seen` has the values of
 -- KEYS, `reply` the fence of resource i at 3 + i, ARGV its name at names + i; `expiry` in ms.
 -- Returns false if a lock key has another type: then no lock is set, only the fences are raised.
--- `update` changes the index. acquire.lua has checked the index, so it passes redis.call: what
--- fails now is the ACL. heal.lua passes redis.pcall: a broken index must not cost a lock.
+-- `update` changes the index. acquire.lua passes redis.call: it has checked the index, so that an
+-- error can only come from the ACL, and must be seen. heal.lua passes redis.pcall: a broken index
+-- must not cost a lock.
 local function set_locks(update, seen, reply, names, expiry, ttl, fence_ttl)
   for index = 1, #reply - 3 do
     local key = KEYS[2 + 2 * index]
