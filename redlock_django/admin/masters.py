@@ -10,7 +10,7 @@ from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 
 from redlock_django.admin.labels import duration
-from redlock_django.backends.inspection import ServerHealth
+from redlock_django.backends.inspection_results import ServerHealth
 from redlock_django.engine.holders import Holding
 
 

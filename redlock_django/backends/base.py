@@ -6,7 +6,8 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from redlock_django.backends.inspection import Freed, HeldLocks, Inspection, ServerHealth
+from redlock_django.backends.inspection import Inspection
+from redlock_django.backends.inspection_results import Freed, HeldLocks, ServerHealth
 from redlock_django.conf.values import SHORTEST_TTL, seconds
 from redlock_django.engine.validity import Lease, LeaseState
 from redlock_django.wire.clock import clock

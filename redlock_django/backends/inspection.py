@@ -7,15 +7,18 @@ built on this. Nothing here names a script, a key or the place of a server: serv
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Self
 
-from redlock_django.engine.health import Health
+from redlock_django.backends.inspection_results import (
+    Freed,
+    HeldLocks,
+    Listing,
+    ReleaseOutcome,
+    ServerHealth,
+)
 from redlock_django.engine.holders import Holding, HoldingState
-from redlock_django.engine.quorum import quorum
 
 MAX_LISTED = 10_000
 """The most locks that can be paged through, and that are sorted by resource."""
@@ -24,115 +27,6 @@ MAX_FILTERED = 4_000
 """The most locks whose state is read for a filter by state."""
 
 ORDERS = ("ttl", "-ttl", "resource", "-resource")
-
-
-@dataclass(frozen=True, kw_only=True)
-class HeldLocks:
-    """Locks that are held now: a page of them, or those on some resources.
-
-    `total` is how many there are to page through; where `stopped_at` is not None, the listing
-    stopped there, and there may be more. `about` is how many locks the fullest server lists, added
-    up over the shards of a sharded store. `servers` are the names of all servers, `silent` maps
-    those that could not be asked to the reason. `complete` is whether a quorum answered (in every
-    shard), so that no held lock can be missing. `undecided` are the resources that were asked for
-    by name and about which no quorum answered.
-    """
-
-    using: str
-    locks: tuple[Holding, ...]
-    total: int
-    about: int
-    stopped_at: int | None
-    servers: tuple[str, ...]
-    silent: Mapping[str, str]
-    complete: bool
-    undecided: frozenset[str] = frozenset()
-
-
-class ReleaseOutcome(Enum):
-    """The outcome of a forced release."""
-
-    RELEASED = "released"
-    NOT_HELD = "not held"
-    CHANGED = "changed"  # another holder has it now
-    NO_QUORUM = "no quorum"  # too few servers answered: it may still be held
-
-
-@dataclass(frozen=True, kw_only=True)
-class Freed:
-    """The result of a forced release.
-
-    `fingerprint` and `holder` are of the lock that was to be freed, "" and empty where nothing was
-    held. `now` is the fingerprint of the lock that is held instead, if CHANGED. `masters` maps the
-    servers that decide about the resource to what each of them answered, or why it did not; where
-    there was nothing to free, only the silent ones.
-    """
-
-    resource: str
-    using: str
-    outcome: ReleaseOutcome
-    fingerprint: str = ""
-    holder: Mapping[str, str | int | float] = field(default_factory=dict)
-    now: str = ""
-    masters: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ServerHealth:
-    """The health of one server; where it did not answer, `health` is None and `reason` says why.
-
-    `faults` are pairs of a code and a text; docs/how-to/operate.md lists the codes.
-    `counted` is whether its votes count now. `shard` is the label of the shard it belongs to, ""
-    where there is only one.
-    """
-
-    name: str
-    health: Health | None
-    reason: str
-    faults: tuple[tuple[str, str], ...]
-    counted: bool
-    shard: str = ""
-
-
-class QuorumHealth(NamedTuple):
-    """The number of `servers` of a shard, how many of them are `counted`, how many are `needed`.
-
-    `label` begins a sentence about the shard ("group 2: "), and is "" where there is only one.
-    """
-
-    label: str
-    servers: int
-    counted: int
-    needed: int
-
-
-def quorums(servers: Iterable[ServerHealth]) -> list[QuorumHealth]:
-    """Return how far each shard is from a quorum, from the health of all its servers."""
-    shards: dict[str, list[bool]] = {}
-    for server in servers:
-        shards.setdefault(server.shard, []).append(server.counted)
-    return [
-        QuorumHealth(
-            label=f"{shard}: " if shard else "",
-            servers=len(counted),
-            counted=sum(counted),
-            needed=quorum(len(counted)),
-        )
-        for shard, counted in shards.items()
-    ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Listing:
-    """Names of resources that are held, with the seconds left of each as far as they are known.
-
-    `about` is how many locks the fullest server lists, `stopped_at` how many names a search
-    examined before it stopped, None where it examined all.
-    """
-
-    left: Mapping[str, float]
-    about: int
-    stopped_at: int | None
 
 
 class Inspection(ABC):
@@ -150,25 +44,25 @@ class Inspection(ABC):
     def __enter__(self) -> Self:
         return self
 
-    @abstractmethod
-    def __exit__(
+    def __exit__(  # noqa: B027 - for stores that open nothing
         self,
         kind: type[BaseException] | None,
         error: BaseException | None,
         trace: TracebackType | None,
-    ) -> None: ...
+    ) -> None:
+        """Close what was opened; nothing here."""
 
     @property
-    @abstractmethod
     def silent(self) -> Mapping[str, str]:
-        """The servers that could not be asked, by name, each with the reason."""
+        """The servers that could not be asked, by name, each with the reason; none here."""
+        return {}
 
-    @abstractmethod
     def has_quorum(self, resource: str | None = None) -> bool:
         """Return whether enough servers have answered to know who holds a resource.
 
-        None means every resource: a quorum of every shard.
+        None means every resource: a quorum of every shard. Here all servers must have answered.
         """
+        return not self.silent
 
     @abstractmethod
     def listing(
@@ -184,16 +78,44 @@ class Inspection(ABC):
     def holdings(self, resources: Sequence[str]) -> list[Holding]:
         """Return who holds these resources now, in their order, without those that are free."""
 
-    @abstractmethod
-    def free(self, resource: str, fingerprint: str | None = None) -> Freed:
-        """Free a lock that another client holds: the one with this fingerprint, or None for all.
+    def release(
+        self, resource: str, values: Sequence[bytes]
+    ) -> tuple[ReleaseOutcome, Mapping[str, str]]:
+        """Delete the lock of a resource where its value is one of these; used by `free`.
 
-        The lock's fence stays, and its token is kept from coming back.
+        The fence stays, and the tokens are kept from coming back. Return RELEASED, NOT_HELD or
+        NO_QUORUM, and what each deciding server answered, in words, by name.
         """
+        raise NotImplementedError
 
     @abstractmethod
     def health(self) -> list[ServerHealth]:
         """Return the health of every server, in the order of `servers`."""
+
+    def free(self, resource: str, fingerprint: str | None = None) -> Freed:
+        """Free a lock that another client holds: the one with this fingerprint, or None for all."""
+        held = [one for holding in self.holdings([resource]) for one in holding.by_holder()]
+        wanted = [one for one in held if fingerprint in (None, one.fingerprint)]
+        if not wanted:
+            outcome = ReleaseOutcome.CHANGED if held else ReleaseOutcome.NOT_HELD
+            if not held and not self.has_quorum(resource):
+                outcome = ReleaseOutcome.NO_QUORUM
+            return Freed(
+                resource=resource,
+                using=self.using,
+                outcome=outcome,
+                now=held[0].fingerprint if held else "",
+                masters=self.silent,
+            )
+        outcome, answers = self.release(resource, [one.value for one in wanted])
+        return Freed(
+            resource=resource,
+            using=self.using,
+            outcome=outcome,
+            fingerprint=wanted[0].fingerprint,
+            holder=wanted[0].holder,
+            masters=answers,
+        )
 
     def look(self, resources: Sequence[str]) -> HeldLocks:
         """Return what is known of these resources."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from redlock_django.backends.inspection import ServerHealth
+from redlock_django.backends.inspection_results import ServerHealth
 from redlock_django.conf.masters import caches_on
 from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.health import Health

@@ -6,13 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 
 from redlock_django.backends import inspection
-from redlock_django.backends.inspection import (
-    Freed,
-    Inspection,
-    Listing,
-    ReleaseOutcome,
-    ServerHealth,
-)
+from redlock_django.backends.inspection import Inspection
+from redlock_django.backends.inspection_results import Listing, ReleaseOutcome, ServerHealth
 from redlock_django.backends.redis_health import health_of
 from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.holders import Holding, Sighting, merge
@@ -125,33 +120,11 @@ class MasterInspection(Inspection):
                 holdings.append(merge(resource, sightings, self.servers, self.silent))
         return holdings
 
-    def free(self, resource: str, fingerprint: str | None = None) -> Freed:
-        found = self.holdings([resource])
-        sightings = [s for holding in found for s in (*holding.leading, *holding.rivals)]
-        wanted = [s for s in sightings if fingerprint in (None, s.fingerprint)]
-        if not wanted:
-            outcome = ReleaseOutcome.CHANGED if sightings else ReleaseOutcome.NOT_HELD
-            if not sightings and not self.has_quorum(resource):
-                outcome = ReleaseOutcome.NO_QUORUM
-            return Freed(
-                resource=resource,
-                using=self.using,
-                outcome=outcome,
-                now=found[0].fingerprint if found else "",
-                masters=self.silent,
-            )
-        tallies = [
-            self._release(resource, value)
-            for value in dict.fromkeys(sighting.value for sighting in wanted)
-        ]
-        return Freed(
-            resource=resource,
-            using=self.using,
-            outcome=_outcome(tallies),
-            fingerprint=wanted[0].fingerprint,
-            holder=merge(resource, wanted, self.servers, ()).holder,
-            masters=dict(zip(self.servers, _answers(tallies), strict=True)),
-        )
+    def release(
+        self, resource: str, values: Sequence[bytes]
+    ) -> tuple[ReleaseOutcome, Mapping[str, str]]:
+        tallies = [self._release(resource, value) for value in values]
+        return _outcome(tallies), dict(zip(self.servers, _answers(tallies), strict=True))
 
     def _release(self, resource: str, value: bytes) -> Tally:
         """Delete the lock that has this value on every master."""

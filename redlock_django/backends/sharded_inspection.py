@@ -10,7 +10,8 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Self, TypeVar
 
-from redlock_django.backends.inspection import Freed, Inspection, Listing, ServerHealth
+from redlock_django.backends.inspection import Inspection
+from redlock_django.backends.inspection_results import Freed, Listing, ServerHealth
 from redlock_django.backends.redis_health import twin_fault
 from redlock_django.engine.holders import Holding
 
@@ -107,7 +108,7 @@ def _without_twins(servers: Sequence[ServerHealth]) -> list[ServerHealth]:
     """Report servers that are in several shards, and count none of their votes."""
     names: dict[str, list[str]] = defaultdict(list)
     for server in servers:
-        if server.health is not None:
+        if server.health is not None and server.health.run_id:
             names[server.health.run_id].append(server.name)
     found = []
     for server in servers:

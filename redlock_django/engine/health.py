@@ -7,27 +7,28 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """What one server reports of itself.
+    """What one server reports of itself; a store leaves out what it does not know.
 
-    `run_id` identifies one life of the server process. `latency`, `uptime` and `ready_in` are in
-    seconds; `offset` is the server's clock minus ours, in seconds. `held` is None where the ACL
-    hides it. `ready_in` is 0 where the server is trusted, None where it has no marker.
-    `deployment` is the fingerprint in its marker, "" without one. `forbidden` are the commands of
-    `wire.acl` that its ACL forbids. `faults` are pairs of a code and a text, as `wire.join.faults`
-    gives them.
+    `server` is the product ("Redis"). `run_id` identifies one life of the server process, "" if
+    unknown. `latency`, `uptime` and `ready_in` are in seconds; `offset` is the server's clock minus
+    ours, in seconds. `policy` and `maxmemory` (bytes) describe what the server does when its memory
+    is full. `held` is the number of locks it lists, None if it does not report it. `ready_in` is 0
+    where the server is trusted, None where it has no marker. `deployment` is the fingerprint in its
+    marker, "" without one. `forbidden` are the commands of `wire.acl` that its ACL forbids.
+    `faults` are pairs of a code and a text, as `wire.join.faults` returns them.
     """
 
-    run_id: str
-    latency: float
-    offset: float
     server: str
-    version: str
-    uptime: float
-    policy: str
-    maxmemory: int
-    persistent: bool
-    held: int | None
-    ready_in: float | None
-    deployment: str
-    forbidden: tuple[str, ...]
-    faults: tuple[tuple[str, str], ...]
+    run_id: str = ""
+    latency: float = 0.0
+    offset: float = 0.0
+    version: str = ""
+    uptime: float = 0.0
+    policy: str = ""
+    maxmemory: int = 0
+    persistent: bool = False
+    held: int | None = None
+    ready_in: float | None = 0.0
+    deployment: str = ""
+    forbidden: tuple[str, ...] = ()
+    faults: tuple[tuple[str, str], ...] = ()

@@ -8,7 +8,8 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError, transaction
 from django.utils.asyncio import async_unsafe
 
-from redlock_django.backends.inspection import Freed, Inspection, ReleaseOutcome
+from redlock_django.backends.inspection import Inspection
+from redlock_django.backends.inspection_results import Freed, ReleaseOutcome
 from redlock_django.locking.counters import counters
 from redlock_django.locking.names import check_resource, printable
 from redlock_django.models import ForcedRelease

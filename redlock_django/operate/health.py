@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from django.utils.asyncio import async_unsafe
 
-from redlock_django.backends.inspection import Inspection, QuorumHealth, ServerHealth, quorums
+from redlock_django.backends.inspection import Inspection
+from redlock_django.backends.inspection_results import QuorumHealth, ServerHealth, quorums
 from redlock_django.operate.inspection import inspection_of
 
 __all__ = ["QuorumHealth", "ServerHealth", "master_status", "quorums"]

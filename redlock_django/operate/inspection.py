@@ -11,7 +11,8 @@ from difflib import get_close_matches
 
 from django.utils.asyncio import async_unsafe
 
-from redlock_django.backends.inspection import MAX_LISTED, ORDERS, HeldLocks, Inspection
+from redlock_django.backends.inspection import MAX_LISTED, ORDERS, Inspection
+from redlock_django.backends.inspection_results import HeldLocks
 from redlock_django.engine.holders import HoldingState
 from redlock_django.locking.handler import locks
 from redlock_django.locking.names import check_resource

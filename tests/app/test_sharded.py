@@ -12,7 +12,7 @@ import pytest
 from django.contrib.admin.utils import quote
 from django.test import Client
 
-from redlock_django.backends.inspection import ServerHealth
+from redlock_django.backends.inspection_results import ServerHealth
 from redlock_django.backends.memory import MemoryBackend
 from redlock_django.backends.redis_inspection import MasterInspection
 from redlock_django.backends.sharded import ShardedBackend
@@ -396,7 +396,7 @@ def test_commands_and_checks_say_which_group_is_short() -> None:
     assert "group 2: 1 of 3" in ran.said
     short = [m for m in check_masters(databases=["default"]) if m.id == "redlock_django.E043"]
     assert [message.msg for message in short] == [
-        "REDLOCK['default']: group 2: only 1 of 3 masters are counted: no lock can be taken."
+        "REDLOCK['default']: group 2: only 1 of 3 masters are counted, so no lock can be acquired."
     ]
     assert run("list_locks").status == 3
     assert run("release_lock", of_group(1), "--force", "--noinput").status == 3
