@@ -78,7 +78,7 @@ def busy(results: Results) -> str:
 
 
 def machine(results: Results) -> str:
-    """What was measured on what."""
+    """Return the description of the machine and the run."""
     lines = []
     for name, value in results.about.items():
         if name == "peers":
@@ -365,7 +365,7 @@ TABLES = (
 
 
 def who(results: Results) -> Iterator[str]:
-    """What each contender is."""
+    """Yield the description of each contender."""
     names = [name for name in CONTENDERS if any(results.find(contender=name))]
     yield "\n".join(f"- **{name}**: {CONTENDERS[name].about}" for name in names) + "\n"
     yield REDSYNC

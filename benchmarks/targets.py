@@ -43,7 +43,7 @@ def ratio(ours: Where, theirs: Where, figure: str) -> Values:
     return lambda results: results.ratios(ours, theirs, figure)
 
 
-def beside(
+def compared(
     workload: str, setting: str, case: str, mine: str, other: str, figure: str = "p50_us"
 ) -> Values:
     """Return the quotient of two contenders in the same case."""
@@ -143,7 +143,7 @@ def _faults(name: str) -> list[Target]:
 
 
 def _rate(case: str, other: str, bound: float) -> Target:
-    values = beside("threads", "free", case, "ours", other, "per_s")
+    values = compared("threads", "free", case, "ours", other, "per_s")
     work = f"{case} threads, distinct keys: pairs/s"
     return Target(work, f"by {other}", bound, values, False, profile="threads")
 
@@ -166,19 +166,19 @@ def _targets() -> list[Target]:
             work,
             f"{setting}: p50 by {other}",
             bound,
-            beside("pairs", setting, "one", mine, other),
+            compared("pairs", setting, "one", mine, other),
             profile="pairs" if mine == "ours" else "pairs async",
         )
         for work, setting, mine, other, bound in p50
     ]
-    cpu = beside("pairs", "pin", "one", "ours", "floor", "cpu_us")
+    cpu = compared("pairs", "pin", "one", "ours", "floor", "cpu_us")
     lines.insert(7, Target(pair, "pin: client CPU by floor", 1.25, cpu, profile="pairs"))
     lines += [
         Target(
             "refuse a held lock",
             f"{setting}: p50 by {other}",
             bound,
-            beside("refusals", setting, "one", "ours", other),
+            compared("refusals", setting, "one", "ours", other),
             profile="refusals",
         )
         for setting, bound in (("rtt", 1.1), ("pin", 1.15))
@@ -205,7 +205,7 @@ def _targets() -> list[Target]:
             "100 tasks, distinct keys: pairs/s",
             f"by {other}",
             bound,
-            beside("tasks", "free", "100", "ours async", other, "per_s"),
+            compared("tasks", "free", "100", "ours async", other, "per_s"),
             False,
             profile="tasks",
         )
@@ -214,7 +214,7 @@ def _targets() -> list[Target]:
     drain = "hand-off, eight threads drain"
     lines += [
         Target(drain, f"{figure[:3]} by {other}", bound,
-               beside("handoff", "free", "drain", "ours", other, figure), profile="handoff")
+               compared("handoff", "free", "drain", "ours", other, figure), profile="handoff")
         for other, figure, bound in (
             ("python-redis-lock", "p50_us", 1.6),
             ("python-redis-lock", "p99_us", 1.5),
@@ -246,7 +246,7 @@ def _targets() -> list[Target]:
                 f"a view the middleware does not touch, {how}",
                 "requests/s by the same without LockMiddleware",
                 0.98,
-                beside("views", "free", how, "bare", "bare, no LockMiddleware", "per_s"),
+                compared("views", "free", how, "bare", "bare, no LockMiddleware", "per_s"),
                 False,
                 profile="views",
             )
@@ -257,7 +257,7 @@ def _targets() -> list[Target]:
                 f"a locked view, {how}",
                 "requests/s by the same under cache.lock on one Redis",
                 0.85,
-                beside("views", "free", how, "locked", "cache.lock", "per_s"),
+                compared("views", "free", how, "locked", "cache.lock", "per_s"),
                 False,
                 profile="pairs",
             )
@@ -267,7 +267,7 @@ def _targets() -> list[Target]:
             "the replay of a view that takes 5 ms",
             "p50 by the view itself",
             1.0,
-            beside("idempotency", "free", "called", "replay", "slow"),
+            compared("idempotency", "free", "called", "replay", "slow"),
         )
     )
     return lines

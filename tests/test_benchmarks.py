@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.results import Results, Row, Where
 from benchmarks.spread import table
-from benchmarks.targets import Target, beside
+from benchmarks.targets import Target, compared
 from benchmarks.worker import jobs
 from benchmarks.worker.witness import Intruder, Turnstile
 from benchmarks.workloads.handoff import together
@@ -94,13 +94,13 @@ def test_a_ratio_is_taken_within_its_round() -> None:
         results.add(Row("pairs", "pin", "one", "ours", number, {"p50_us": 3 * weather}))
         if number != 1:
             results.add(Row("pairs", "pin", "one", "floor", number, {"p50_us": 2 * weather}))
-    values = beside("pairs", "pin", "one", "ours", "floor")
+    values = compared("pairs", "pin", "one", "ours", "floor")
     assert values(results) == [1.5, 1.5]
     target = Target("pair", "p50 by floor", 1.5, values)
     assert target.met(target.measured(results) or 0.0)
     assert not target.met(1.51)
     unknown = Target(
-        "pair", "p50 by pottery", 1.5, beside("pairs", "pin", "one", "ours", "pottery")
+        "pair", "p50 by pottery", 1.5, compared("pairs", "pin", "one", "ours", "pottery")
     )
     assert unknown.measured(results) is None
 

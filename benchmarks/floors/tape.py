@@ -103,7 +103,7 @@ def main(places: list[str]) -> None:
     contender = Threads([("127.0.0.1", tap.port) for tap in taps])
 
     deadline = time.monotonic() + 30
-    # A master that is still connecting, or late on a busy machine, is not told; then once more.
+    # A master that is still connecting, or slow, may get nothing; then record again.
     while time.monotonic() < deadline:
         acquire, release = [b""], [b""]
         with suppress(Exception):

@@ -142,7 +142,7 @@ def _press(site: Any, path: str, seconds: float) -> tuple[int, float]:
 
     def ask(place: int) -> None:
         while time.perf_counter() < began + seconds:
-            # Everybody pays orders of his own: this is about the price, not about waiting.
+            # All clients pay different orders, so that no request waits for a lock.
             site.ask(place, f"{path}{place * 64 + done[place] % 64 + 1}/")
             done[place] += 1
 

@@ -196,7 +196,7 @@ async def turns(
     """Take turns of 1 ms with other processes; `start` is a time of the machine's clock."""
     gate, resource = Turnstile(f"{folder}/turn"), name("turns", 0)
     ours: list[list[float]] = []
-    # Connecting is not what is measured here: everybody has taken a lock of its own before.
+    # Connect before measuring, by acquiring another lock.
     await contender.release(await contender.wait(name("turns", os.getpid())))
     await asyncio.sleep(max(0.0, start - clock()))
     while (asked := clock()) < start + seconds:

@@ -24,7 +24,13 @@ from redlock_django.admin import labels
 from redlock_django.admin.changelist import AliasFilter, HeldLockChangeList, StateFilter, aliases
 from redlock_django.admin.masters import bars
 from redlock_django.admin.queryset import PAGE, HeldLockQuerySet, led_by
-from redlock_django.admin.releasing import gone, release, rivals, shown, tell
+from redlock_django.admin.release_action import (
+    add_messages,
+    release_locks,
+    replacement_text,
+    rival_locks,
+    selected_locks,
+)
 from redlock_django.exceptions import BadResource
 from redlock_django.locking.handler import locks
 from redlock_django.locking.names import printable
@@ -149,7 +155,7 @@ class HeldLockAdmin(_ModelAdmin):
         holding = next(iter(looked.locks), None)
         seen = led_by(fingerprint, holding) if holding is not None else None
         if seen is None:
-            text = _("Lock on %s:") % printable(resource) + f" {gone(holding)}"
+            text = _("Lock on %s:") % printable(resource) + f" {replacement_text(holding)}"
             return self._back(request, messages.WARNING, text)
         service, lock = locks[alias], HeldLock.of(alias, seen)
         context = {
@@ -164,7 +170,7 @@ class HeldLockAdmin(_ModelAdmin):
             "badge": labels.badge(seen.state),
             "explained": labels.EXPLANATIONS[seen.state],
             "bars": bars(seen, looked.silent, service.settings.ttl),
-            "rivals": rivals(alias, seen),
+            "rivals": rival_locks(alias, seen),
             "audit": self._audit(request, resource),
             **(extra_context or {}),
         }
@@ -186,11 +192,11 @@ class HeldLockAdmin(_ModelAdmin):
         ids = request.POST.getlist(ACTION_CHECKBOX_NAME)
         if "confirmed" not in request.POST:
             return self._confirm(request, ids)
-        tell(request, release(request, ids))
+        add_messages(request, release_locks(request, ids))
         return self._back(request)
 
     def _confirm(self, request: HttpRequest, ids: list[str]) -> HttpResponse:
-        every = shown(ids)
+        every = selected_locks(ids)
         if not every:
             return self._back(request, messages.WARNING, _("There is no such lock."))
         context = {

@@ -118,16 +118,16 @@ def token_of(held: Lock) -> str:
     return held._held_lease.lease.token
 
 
-def is_clean(told: str, *expected: str, token: str = "no token") -> None:
+def is_clean(output: str, *expected: str, token: str = "no token") -> None:
     for word in expected:
-        assert word in told  # The output is the expected one.
-    assert "canary" not in told
-    assert token not in told
+        assert word in output  # The output is the expected one.
+    assert "canary" not in output
+    assert token not in output
 
 
 def test_commands(held: Lock, logged: Callable[[], str]) -> None:
     fingerprint = held.fingerprint
-    told = ""
+    output = ""
     for form in ("table", "json"):
         for using in ("default", "locked out"):
             for command in (
@@ -137,17 +137,17 @@ def test_commands(held: Lock, logged: Callable[[], str]) -> None:
                 ["release_lock", R, "--dry-run"],
                 ["release_lock", "order:2", "--noinput", "--holder", fingerprint],
             ):
-                told += str(run(*command, "--using", using, f"--format={form}"))
+                output += str(run(*command, "--using", using, f"--format={form}"))
     for using in ("default", "locked out"):
-        told += str(run("redlock_init", "--using", using))
-        told += str(run("redlock_init", "--reconfigure", "--using", "locked out"))
-        told += str(run("with_lock", "order:9", "--using", using, "--", "true"))
-    told += str(run("release_lock", R, "--noinput", "--force", "--format=json"))
+        output += str(run("redlock_init", "--using", using))
+        output += str(run("redlock_init", "--reconfigure", "--using", "locked out"))
+        output += str(run("with_lock", "order:9", "--using", using, "--", "true"))
+    output += str(run("release_lock", R, "--noinput", "--force", "--format=json"))
     assert ForcedRelease.objects.count() == 1
-    told += repr(ForcedRelease.objects.values())
-    told += logged()
+    output += repr(ForcedRelease.objects.values())
+    output += logged()
     is_clean(
-        told,
+        output,
         fingerprint,
         "refused the password",
         "released by force",
@@ -172,17 +172,17 @@ def test_system_checks(site: list[LocalMaster], settings: Settings) -> None:
     messages = checks.run_checks(include_deployment_checks=True, databases=["default"])
     numbers = {message.id for message in messages}
     assert {f"redlock_django.{n}" for n in ("E001", "W001", "W005", "W038")} <= numbers
-    told = repr(messages) + "".join(f"{m} {m.msg} {m.hint} {m.obj}" for m in messages)
+    output = repr(messages) + "".join(f"{m} {m.msg} {m.hint} {m.obj}" for m in messages)
     err = StringIO()
     with suppress(CommandError) as caught:
         call_command("check", "--deploy", "--database=default", stderr=err)
-    is_clean(f"{told}{err.getvalue()}{caught}", "refused the password", "percent-encoded")
+    is_clean(f"{output}{err.getvalue()}{caught}", "refused the password", "percent-encoded")
     for alias in settings.REDLOCK:
         try:
-            told += repr(locks[alias])
+            output += repr(locks[alias])
         except InvalidRedlock as error:
-            told += everything_about(error)
-    is_clean(told)
+            output += everything_about(error)
+    is_clean(output)
 
 
 def test_every_page_of_the_admin(held: Lock, logged: Callable[[], str]) -> None:
@@ -192,7 +192,7 @@ def test_every_page_of_the_admin(held: Lock, logged: Callable[[], str]) -> None:
     force_release("order:2", by="me")
     record = ForcedRelease.objects.create(resource=R, using="default", outcome="released")
     shown = HeldLock.of("default", held_locks().locks[0])
-    visited, told = set(), ""
+    visited, output = set(), ""
     for model, model_admin in admin.site._registry.items():
         if model._meta.app_label != "redlock_django":
             continue
@@ -211,25 +211,25 @@ def test_every_page_of_the_admin(held: Lock, logged: Callable[[], str]) -> None:
                         ),
                     ):
                         assert response.status_code < 500
-                        told += f"{response.headers} {response.content.decode()}"
+                        output += f"{response.headers} {response.content.decode()}"
                         visited.add(url)
-    told += visitor.post(
+    output += visitor.post(
         reverse("admin:redlock_django_heldlock_release"),
         {"_selected_action": shown.pk, "confirmed": "yes"},
         follow=True,
     ).content.decode()
     assert len(visited) >= 6
-    is_clean(told + logged(), held.fingerprint, "/pay/", "released", token=token_of(held))
+    is_clean(output + logged(), held.fingerprint, "/pay/", "released", token=token_of(held))
 
 
 def everything_about(error: BaseException) -> str:
     """Return what a log, an error email or the debug page shows of an exception, and its reprs."""
-    told = [repr(error), str(error), *traceback.format_exception(error), repr(vars(error))]
+    output = [repr(error), str(error), *traceback.format_exception(error), repr(vars(error))]
     seen: BaseException | None = error
     while seen is not None:
-        told.append(f"{seen!r} {seen} {seen.args}")
+        output.append(f"{seen!r} {seen} {seen.args}")
         seen = seen.__cause__ or seen.__context__
-    return "\n".join(told)
+    return "\n".join(output)
 
 
 def debug_page(error: BaseException) -> str:
@@ -259,13 +259,13 @@ def test_exceptions_and_answers(
     for master in site:
         master.pause()
     failing(lock("order:2").acquire)
-    told = "".join(map(everything_about, errors)) + logged()
+    output = "".join(map(everything_about, errors)) + logged()
     for accept in ("text/html", "application/json", "application/problem+json"):
         request = RequestFactory().get("/", headers={"accept": accept})
         answers = [answer(request, e) for e in errors if type(e).__name__ != "AlreadyHeld"]
-        told += "".join(f"{a.headers}{a.content.decode()}" for a in answers)
+        output += "".join(f"{a.headers}{a.content.decode()}" for a in answers)
     is_clean(
-        told, "refused the password", "did not answer", "resource-locked", token=token_of(held)
+        output, "refused the password", "did not answer", "resource-locked", token=token_of(held)
     )
 
 
@@ -326,15 +326,15 @@ def test_reprs(held: Lock) -> None:
     with pytest.raises(RedlockError) as refused:
         service.backend.acquire((R,), 5, 0, "{}")
     things += [refused.value, refused.value.tally]
-    told = "".join(f"{thing!r}{thing!s}" for thing in things)
-    is_clean(told, held.fingerprint, R, token=lease.token)
+    output = "".join(f"{thing!r}{thing!s}" for thing in things)
+    is_clean(output, held.fingerprint, R, token=lease.token)
 
 
 def test_signals_and_counters(held: Lock, logged: Callable[[], str]) -> None:
-    told: list[str] = []
+    output: list[str] = []
 
     def receive(**said: Any) -> None:
-        told.append(repr(said))
+        output.append(repr(said))
 
     every = [made for made in vars(signals).values() if isinstance(made, Signal)]
     for signal in every:
@@ -350,7 +350,7 @@ def test_signals_and_counters(held: Lock, logged: Callable[[], str]) -> None:
     finally:
         for signal in every:
             signal.disconnect(receive)
-    assert len(told) >= 4
-    text = "".join(told) + logged()
+    assert len(output) >= 4
+    text = "".join(output) + logged()
     is_clean(text, held.fingerprint, token=token_of(held))
     is_clean(text, token=other_token)

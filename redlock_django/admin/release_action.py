@@ -24,11 +24,11 @@ from redlock_django.locking.names import printable
 from redlock_django.models import HeldLock
 from redlock_django.operate.forced_release import Freed, ReleaseOutcome, force_release
 
-_NAMED = 10  # The most locks that one message names.
+_MAX_NAMED = 10  # The most locks that one message names.
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shown:
+class SelectedLock:
     """A lock that was shown. If it is no longer held, `lock` is None and `instead` says why."""
 
     id: str
@@ -59,7 +59,7 @@ class Shown:
         return master_count(len(holding.leading), len(holding.servers)) if holding else ""
 
 
-def shown(ids: Iterable[str]) -> list[Shown]:
+def selected_locks(ids: Iterable[str]) -> list[SelectedLock]:
     """Look up the locks with these ids on the masters; skip invalid ids."""
     parts = list(_parts(ids))
     wanted: dict[str, list[str]] = defaultdict(list)
@@ -69,30 +69,30 @@ def shown(ids: Iterable[str]) -> list[Shown]:
         alias: now_held(alias, resources) for alias, resources in wanted.items()
     }
     return [
-        _shown(lock_id, fingerprint, alias, resource, held[alias].get(resource))
+        _selected_lock(lock_id, fingerprint, alias, resource, held[alias].get(resource))
         for lock_id, fingerprint, alias, resource in parts
     ]
 
 
-def _shown(
+def _selected_lock(
     lock_id: str, fingerprint: str, alias: str, resource: str, holding: Holding | None
-) -> Shown:
+) -> SelectedLock:
     own = led_by(fingerprint, holding) if holding is not None else None
-    return Shown(
+    return SelectedLock(
         id=lock_id,
         fingerprint=fingerprint,
         resource=printable(resource),
         lock=HeldLock.of(alias, own) if own is not None else None,
-        instead="" if own is not None else gone(holding),
+        instead="" if own is not None else replacement_text(holding),
     )
 
 
-def rivals(alias: str, holding: Holding) -> list[Shown]:
+def rival_locks(alias: str, holding: Holding) -> list[SelectedLock]:
     """Return the locks of the other holders of a resource."""
     prints = dict.fromkeys(sighting.fingerprint for sighting in holding.rivals)
     others = [own for own in (led_by(one, holding) for one in prints) if own is not None]
     return [
-        Shown(
+        SelectedLock(
             id=HeldLock.of(alias, own).id,
             fingerprint=own.fingerprint,
             resource=printable(own.resource),
@@ -102,7 +102,7 @@ def rivals(alias: str, holding: Holding) -> list[Shown]:
     ]
 
 
-def gone(holding: Holding | None) -> str:
+def replacement_text(holding: Holding | None) -> str:
     """Return a sentence that says why a lock is no longer held, and who holds the resource."""
     if holding is None:
         return _("It is no longer held.")
@@ -113,7 +113,7 @@ def gone(holding: Holding | None) -> str:
     }
 
 
-def release(request: HttpRequest, ids: Iterable[str]) -> list[Freed]:
+def release_locks(request: HttpRequest, ids: Iterable[str]) -> list[Freed]:
     """Release the locks with these ids, and record each release in the admin log."""
     user = request.user
     assert user.pk is not None  # The admin requires a login.
@@ -146,20 +146,20 @@ def release(request: HttpRequest, ids: Iterable[str]) -> list[Freed]:
     return done
 
 
-def tell(request: HttpRequest, done: Iterable[Freed]) -> None:
+def add_messages(request: HttpRequest, done: Iterable[Freed]) -> None:
     """Add messages about the results, one for all locks with the same result."""
     alike: dict[tuple[ReleaseOutcome, str], list[Freed]] = defaultdict(list)
     for freed in done:
         # The lock that holds a resource now differs from lock to lock.
         alike[freed.outcome, freed.now + _on_each(freed.masters)].append(freed)
     for (outcome, _key), every in alike.items():
-        level, text = _told(outcome, every)
+        level, text = _message(outcome, every)
         if every[0].masters:
             text += " " + _("By master: %s.") % _on_each(every[0].masters)
         messages.add_message(request, level, text)
 
 
-def _told(outcome: ReleaseOutcome, every: list[Freed]) -> tuple[int, str]:
+def _message(outcome: ReleaseOutcome, every: list[Freed]) -> tuple[int, str]:
     # No message begins with a name, because Django capitalizes the first letter.
     values = {"names": _names(every), "lock": every[0].now}
     count = len(every)
@@ -193,8 +193,8 @@ def _told(outcome: ReleaseOutcome, every: list[Freed]) -> tuple[int, str]:
 
 
 def _names(every: list[Freed]) -> str:
-    names = ", ".join(printable(freed.resource) for freed in every[:_NAMED])
-    more = len(every) - _NAMED
+    names = ", ".join(printable(freed.resource) for freed in every[:_MAX_NAMED])
+    more = len(every) - _MAX_NAMED
     return names if more <= 0 else _("%(names)s and %(more)s more") % {"names": names, "more": more}
 
 
