@@ -1,7 +1,8 @@
-"""Everything that idempotency adds to the core: counters, and the problem types of its errors.
+"""Register the counters of idempotency, and the problem types of its errors, with the core.
 
-Importing any module of this package imports this one first, so what it adds is there whenever
-idempotency is used. `redlock_django/apps.py` makes the core import it when it is needed.
+Importing any module of this package imports this one first, so they are registered whenever
+idempotency is used. `redlock_django/apps.py` registers what the core needs before that. All
+extension points are listed in docs/explanation/architecture.md.
 """
 
 from __future__ import annotations
