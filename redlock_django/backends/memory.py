@@ -16,7 +16,6 @@ from redlock_django.backends.memory_master import MemoryMaster
 from redlock_django.backends.memory_survey import MemorySurvey, reason
 from redlock_django.backends.redis_inspection import MasterInspection
 from redlock_django.backends.redlock import RedlockBackend, RedlockSettings
-from redlock_django.engine import rounds
 from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.marker import Join
 from redlock_django.engine.quorum import NOT_ASKED, failed
@@ -151,13 +150,13 @@ class MemoryBackend(RedlockBackend):
         return await self._arun(self._acquire(resources, ttl, wait, holder, waiter), waiter)
 
     def extend(self, lease: Lease, ttl: float) -> tuple[LeaseState, Lease]:
-        return self._run(rounds.extend(self.deployment, lease, ttl, now=self.clock()))
+        return self._run(self._extend(lease, ttl))
 
     async def aextend(self, lease: Lease, ttl: float) -> tuple[LeaseState, Lease]:
         return self.extend(lease, ttl)
 
     def release(self, lease: Lease) -> bool | None:
-        return self._run(rounds.release(self.deployment, lease))
+        return self._run(self._release(lease))
 
     async def arelease(self, lease: Lease) -> bool | None:
         return self.release(lease)

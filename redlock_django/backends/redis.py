@@ -11,8 +11,7 @@ from typing import TypeVar
 from redlock_django.backends.base import Notice, ignore
 from redlock_django.backends.redis_inspection import MasterInspection
 from redlock_django.backends.redlock import RedlockBackend, RedlockSettings
-from redlock_django.engine import rounds
-from redlock_django.engine.validity import Lease, LeaseState
+from redlock_django.engine.validity import Lease, LeaseState, RedlockLease
 from redlock_django.wire.aio import LoopLinks
 from redlock_django.wire.links import Links
 from redlock_django.wire.survey import Survey
@@ -33,7 +32,9 @@ class RedisBackend(RedlockBackend):
             weakref.WeakKeyDictionary()
         )
 
-    def acquire(self, resources: tuple[str, ...], ttl: float, wait: float, holder: str) -> Lease:
+    def acquire(
+        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str
+    ) -> RedlockLease:
         links = self.sync_links()
         waiter = links.waiter() if wait > 0 else None
         protocol = self._acquire(resources, ttl, wait, holder, waiter, links)
@@ -41,7 +42,7 @@ class RedisBackend(RedlockBackend):
 
     async def aacquire(
         self, resources: tuple[str, ...], ttl: float, wait: float, holder: str
-    ) -> Lease:
+    ) -> RedlockLease:
         links = self.loop_links()
         waiter = links.waiter() if wait > 0 else None
         protocol = self._acquire(resources, ttl, wait, holder, waiter, links)
@@ -50,12 +51,12 @@ class RedisBackend(RedlockBackend):
     # A renewal does not wait for a connection: the next one follows soon, and the renewals of
     # other leases must not be held up.
 
-    def extend(self, lease: Lease, ttl: float) -> tuple[LeaseState, Lease]:
-        protocol = rounds.extend(self.deployment, lease, ttl, now=self.clock())
+    def extend(self, lease: Lease, ttl: float) -> tuple[LeaseState, RedlockLease]:
+        protocol = self._extend(lease, ttl)
         return self._home_sync(lease).run(protocol, wait_for_links=False)
 
-    async def aextend(self, lease: Lease, ttl: float) -> tuple[LeaseState, Lease]:
-        protocol = rounds.extend(self.deployment, lease, ttl, now=self.clock())
+    async def aextend(self, lease: Lease, ttl: float) -> tuple[LeaseState, RedlockLease]:
+        protocol = self._extend(lease, ttl)
         return await self.loop_links().run(protocol, wait_for_links=False)
 
     # A release is sent after its acquire, on the same links. A caller that cannot use those
@@ -64,24 +65,22 @@ class RedisBackend(RedlockBackend):
     def release(self, lease: Lease) -> bool | None:
         home = lease.home
         if isinstance(home, SyncLinks) and not (home.closed.is_set() or home.inside()):
-            return home.run(rounds.release(self.deployment, lease), wait_for_links=False)
+            return home.run(self._release(lease), wait_for_links=False)
         self.post_release(lease)
         return None
 
     async def arelease(self, lease: Lease) -> bool | None:
         if lease.home is self._loops.get(asyncio.get_running_loop()):
-            return await self.loop_links().run(
-                rounds.release(self.deployment, lease), wait_for_links=False
-            )
+            return await self.loop_links().run(self._release(lease), wait_for_links=False)
         self.post_release(lease)
         return None
 
     def post_release(self, lease: Lease) -> None:
-        protocol = rounds.release(self.deployment, lease, awaited=False)
+        protocol = self._release(lease, awaited=False)
         if isinstance(lease.home, LoopLinks) and lease.home.post(protocol):
             return
         # The links that acquired it are gone, and the acquire that they sent may still arrive.
-        bury = rounds.release(self.deployment, lease, awaited=False, bury=True)
+        bury = self._release(lease, awaited=False, bury=True)
         links = self._home_sync(lease)
         links.post(protocol if links is lease.home else bury)
 

@@ -17,7 +17,7 @@ from redlock_django.conf.values import SHORTEST_TTL, mapping, seconds, several
 from redlock_django.engine import rounds
 from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.rendezvous import identity
-from redlock_django.engine.validity import Lease
+from redlock_django.engine.validity import Lease, LeaseState, RedlockLease
 from redlock_django.wire.address import Address, nearest
 from redlock_django.wire.clock import wall_ns
 from redlock_django.wire.waiters import Waiter
@@ -174,7 +174,7 @@ class RedlockBackend(ShardableBackend):
         holder: str,
         waiter: Waiter | None = None,
         home: object = None,
-    ) -> rounds.Protocol[Lease]:
+    ) -> rounds.Protocol[RedlockLease]:
         """Return the rounds that acquire a lease, with this process's clock and randomness."""
         return rounds.acquire(
             self.deployment,
@@ -189,6 +189,18 @@ class RedlockBackend(ShardableBackend):
             waiter="" if waiter is None else waiter.name,
             home=home,
         )
+
+    def _extend(self, lease: Lease, ttl: float) -> rounds.Protocol[tuple[LeaseState, RedlockLease]]:
+        """Return the round that extends a lease of this store."""
+        assert isinstance(lease, RedlockLease)
+        return rounds.extend(self.deployment, lease, ttl, now=self.clock())
+
+    def _release(
+        self, lease: Lease, *, awaited: bool = True, bury: bool = False
+    ) -> rounds.Protocol[bool | None]:
+        """Return the round that releases a lease of this store."""
+        assert isinstance(lease, RedlockLease)
+        return rounds.release(self.deployment, lease, awaited=awaited, bury=bury)
 
 
 def tokens() -> Iterator[str]:

@@ -249,7 +249,7 @@ def _joined(resources: tuple[str, ...], parts: Sequence[Part]) -> Lease:
     return replace(
         min((part.lease for part in parts), key=lambda lease: lease.until),
         resources=resources,
-        value=parts[0].lease.value,
+        token=parts[0].lease.token,
         fences=tuple(fences[resource] for resource in resources),
         home=Parts(parts),
     )

@@ -18,7 +18,7 @@ from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.fencing import highest, stored_by_majority
 from redlock_django.engine.quorum import Ballot, Tally, Verdict
 from redlock_django.engine.refusal import refusal
-from redlock_django.engine.validity import Lease, LeaseState, valid_until
+from redlock_django.engine.validity import LeaseState, RedlockLease, valid_until
 from redlock_django.engine.waiting import clock_lag, retry_delay
 
 SPLIT_ROUNDS = 8  # split votes after which a client that does not wait gives up
@@ -62,7 +62,7 @@ def acquire(
     delays: Iterator[float],
     waiter: str = "",
     home: object = None,
-) -> Protocol[Lease]:
+) -> Protocol[RedlockLease]:
     """Acquire the lock of all `resources` or of none.
 
     `ttl` and `wait` are in seconds; `holder` describes this client without the token. `tokens`
@@ -86,7 +86,8 @@ def acquire(
     queued: frozenset[int] = frozenset()  # the masters that may have this waiter in a queue
     while True:
         started = now
-        value = f"{next(tokens)} {holder}"
+        token = next(tokens)
+        value = f"{token} {holder}"
         tally = Tally(deployment.masters, skew=deployment.skew, rivals=True)
         proposal = next(proposals) + wrong
         ticket = ticket or proposal
@@ -113,9 +114,10 @@ def acquire(
                 until = valid_until(ttl, started)
                 late = now >= until
                 if agreed and not late:
-                    return Lease(
+                    return RedlockLease(
                         resources=resources,
-                        value=value,
+                        token=token,
+                        holder=holder,
                         ttl=ttl,
                         started=started,
                         until=until,
@@ -160,8 +162,8 @@ def acquire(
 
 
 def extend(
-    deployment: Deployment, lease: Lease, ttl: float, *, now: float
-) -> Protocol[tuple[LeaseState, Lease]]:
+    deployment: Deployment, lease: RedlockLease, ttl: float, *, now: float
+) -> Protocol[tuple[LeaseState, RedlockLease]]:
     """Extend a lease by `ttl` seconds from now; return the result and the lease that is now valid.
 
     Only masters that still have the lock count, and only before the old deadline. A master that
@@ -171,11 +173,12 @@ def extend(
     if now >= lease.until:
         return LeaseState.LOST, lease
     started = now
-    ask = Extend(deployment=deployment, resources=lease.resources, value=lease.value, ttl=ttl)
+    value = lease.value
+    ask = Extend(deployment=deployment, resources=lease.resources, value=value, ttl=ttl)
     heal = Heal(
         deployment=deployment,
         resources=lease.resources,
-        value=lease.value,
+        value=value,
         ttl=ttl,
         fences=lease.fences,
     )
@@ -193,7 +196,7 @@ def extend(
 
 
 def release(
-    deployment: Deployment, lease: Lease, *, awaited: bool = True, bury: bool = False
+    deployment: Deployment, lease: RedlockLease, *, awaited: bool = True, bury: bool = False
 ) -> Protocol[bool | None]:
     """Release a lease on every master that may have it.
 
@@ -240,7 +243,7 @@ def _asked(tally: Tally) -> frozenset[int]:
     return frozenset(master for master, vote in enumerate(tally.votes) if vote is None or vote.sent)
 
 
-def _forgot(lease: Lease) -> frozenset[int]:
+def _forgot(lease: RedlockLease) -> frozenset[int]:
     """Return the masters that answered in the lease's last round that they do not have the lock."""
     return frozenset(
         master for master, vote in enumerate(lease.tally.votes) if vote is not None and vote.absent

@@ -41,35 +41,46 @@ class LeaseState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lease:
-    """A held lock, as its holder knows it.
+    """A held lock, as its holder knows it, whatever the store.
 
-    `value` is stored on the masters: the token, a space, and a description of the holder. `ttl` is
-    in seconds; `started` and `until` are moments of the driver's clock. `fences` has one fencing
-    token for each resource. `reached` has the masters (0-based) that may have the lock, or still
-    have `waiter` (its name, "" for none) in a queue. `tally` is the tally of the last round, which
-    still receives late votes. `waited` is the time in seconds before the round that won, 0.0 if
-    that was the first. `home` is the object that acquired the lease and must release it; the engine
-    never reads it.
+    `ttl` is in seconds; `started` and `until` are moments of the store's clock. `fences` has one
+    fencing token for each resource. `holder` describes the holder to people, without the token.
+    `waited` is the time in seconds before the attempt that won, 0.0 if that was the first. `home`
+    is the object that acquired the lease and must release it; only its store reads it.
     """
 
     resources: tuple[str, ...]
-    value: str = field(repr=False)  # holds the token
+    token: str = field(repr=False)
+    """A value that no other lease has and that proves ownership. It is a secret: never show it."""
+
+    holder: str = field(repr=False)
     ttl: float
     started: float
     until: float
     fences: tuple[int, ...]
-    reached: frozenset[int]
-    tally: Tally = field(repr=False, compare=False)
-    waiter: str = ""
     waited: float = 0.0
     home: object = field(default=None, repr=False, compare=False)
-
-    @property
-    def token(self) -> str:
-        """The 32 hex digits that prove ownership. A token is a secret: never show it."""
-        return self.value.split(" ", 1)[0]
 
     @property
     def fingerprint(self) -> str:
         """The fingerprint of the token, which may be shown and stored with a fence."""
         return fingerprint_of(self.token.encode())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedlockLease(Lease):
+    """A lease on independent masters; its token has 32 hex digits.
+
+    `reached` has the masters (0-based) that may have the lock, or still have `waiter` (its name,
+    "" for none) in a queue. `tally` is the tally of the last round, which still receives late
+    votes.
+    """
+
+    reached: frozenset[int]
+    tally: Tally = field(repr=False, compare=False)
+    waiter: str = ""
+
+    @property
+    def value(self) -> str:
+        """The value of the lock's keys: the token, a space, and the holder."""
+        return f"{self.token} {self.holder}"

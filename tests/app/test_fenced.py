@@ -94,7 +94,7 @@ def test_a_write_carries_the_fence_and_its_owner(account: Account) -> None:
 def test_the_fingerprint_is_not_the_token() -> None:
     with lock("account:1") as held, lock("account:2") as other:
         assert held._held_lease
-        assert held.fingerprint not in held._held_lease.lease.value
+        assert held.fingerprint not in held._held_lease.lease.token
         assert held.fingerprint != other.fingerprint
         assert int(held.fingerprint, 16) >= 0
         assert len(held.fingerprint) == 8

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from redlock_django.backends.memory_queue import LINGER
 from redlock_django.engine.quorum import Ballot
-from redlock_django.engine.validity import Lease
+from redlock_django.engine.validity import Lease, RedlockLease
 from tests.engine.world import Clock, SimulatedMaster, Violation, World
 
 
@@ -34,7 +34,7 @@ class Holding:
         self,
         client: Holder,
         lease: Lease,
-        part: Lease,
+        part: RedlockLease,
         began: float,
         masters: Sequence[SimulatedMaster],
     ) -> None:

@@ -13,7 +13,7 @@ from redlock_django.backends.sharded import Asking, Part, ShardedBackend
 from redlock_django.engine import rounds
 from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.errors import NotAcquired
-from redlock_django.engine.validity import Lease, LeaseState
+from redlock_django.engine.validity import Lease, LeaseState, RedlockLease
 from redlock_django.wire.link import wake_none
 from redlock_django.wire.waiters import Waiter
 from tests.engine.network import Wire
@@ -73,27 +73,27 @@ class SimulatedGroup(BaseBackend):
     def extend(self, lease: Lease, ttl: float) -> Any:
         self.client.wire = self.wire
         self.last_state, lease = yield from rounds.extend(
-            self.deployment, lease, ttl, now=self.clock()
+            self.deployment, _redlock(lease), ttl, now=self.clock()
         )
         return self.last_state, lease
 
     def release(self, lease: Lease) -> Any:
         self.client.wire = self.wire
-        return rounds.release(self.deployment, lease)
+        return rounds.release(self.deployment, _redlock(lease))
 
     def post_release(self, lease: Lease) -> None:
         if not self.client.gone:  # a killed process sends nothing
             self.client.world.seen["handed over"] += 1
-            asked = next(rounds.release(self.deployment, lease, awaited=False))
+            asked = next(rounds.release(self.deployment, _redlock(lease), awaited=False))
             assert isinstance(asked, rounds.Round)
             self.wire.begin(self.wire.exchange(asked, wake_none))
 
     def voided(self, lease: Lease) -> bool:
         return self.wire.steps.void(lease)
 
-    def parts(self, lease: Lease) -> list[tuple[SimulatedGroup, Lease]]:
+    def parts(self, lease: Lease) -> list[tuple[SimulatedGroup, RedlockLease]]:
         """Return a lease's part in each group: here there is one."""
-        return [(self, lease)]
+        return [(self, _redlock(lease))]
 
 
 class SimulatedGroups(ShardedBackend):
@@ -147,11 +147,16 @@ class SimulatedGroups(ShardedBackend):
     def release(self, lease: Lease) -> Any:
         return self._run(self._release(lease))
 
-    def parts(self, lease: Lease) -> list[tuple[SimulatedGroup, Lease]]:
+    def parts(self, lease: Lease) -> list[tuple[SimulatedGroup, RedlockLease]]:
         """Return a lease's part in each group."""
-        return [(_simulated(part), part.lease) for part in self._parts(lease)]
+        return [(_simulated(part), _redlock(part.lease)) for part in self._parts(lease)]
 
 
 def _simulated(part: Part) -> SimulatedGroup:
     assert isinstance(part.shard, SimulatedGroup)
     return part.shard
+
+
+def _redlock(lease: Lease) -> RedlockLease:
+    assert isinstance(lease, RedlockLease)
+    return lease

@@ -12,7 +12,7 @@ from redlock_django.engine import rounds
 from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.quorum import failed
 from redlock_django.engine.rounds import Pause, Protocol, Result, Round, Step
-from redlock_django.engine.validity import Lease
+from redlock_django.engine.validity import RedlockLease
 
 START = 1_760_000_000.0
 MARKER = b"trusted"
@@ -99,7 +99,7 @@ class Masters:
         holder: str = "{}",
         wall: float = 0.0,
         waiter: str = "",
-    ) -> Protocol[Lease]:
+    ) -> Protocol[RedlockLease]:
         """Return the acquire protocol, with tokens that are all different."""
         return rounds.acquire(
             self.deployment,
@@ -114,7 +114,7 @@ class Masters:
             waiter=waiter,
         )
 
-    def taken(self, *resources: str, **how: Any) -> Lease:
+    def taken(self, *resources: str, **how: Any) -> RedlockLease:
         """Acquire a lock on all masters; return its lease."""
         return self.run(self.acquire(*resources, **how))
 

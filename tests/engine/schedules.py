@@ -17,7 +17,7 @@ from redlock_django.engine.quorum import Ballot, Verdict, Vote
 from redlock_django.engine.renewal import next_extension
 from redlock_django.engine.rounds import Round, Step
 from redlock_django.engine.statuses import MISMATCH
-from redlock_django.engine.validity import Lease, LeaseState
+from redlock_django.engine.validity import LeaseState, RedlockLease
 from redlock_django.locking.handler import locks
 from redlock_django.locking.lock import lock
 from redlock_django.testing.override import memory_masters
@@ -43,11 +43,13 @@ def _asked(step: Step) -> Round:
     return step
 
 
-def _freed(masters: Masters, lease: Lease, **how: Collection[int]) -> bool | None:
+def _freed(masters: Masters, lease: RedlockLease, **how: Collection[int]) -> bool | None:
     return masters.run(rounds.release(masters.deployment, lease), **how)
 
 
-def _extended(masters: Masters, lease: Lease, ttl: float, **how: Collection[int]) -> LeaseState:
+def _extended(
+    masters: Masters, lease: RedlockLease, ttl: float, **how: Collection[int]
+) -> LeaseState:
     state, _ = masters.run(rounds.extend(masters.deployment, lease, ttl, now=masters.now), **how)
     return state
 
@@ -263,7 +265,7 @@ def a_heal_never_brings_back_what_was_released() -> None:
     assert masters.tokens() == [""]
 
 
-def _heal(masters: Masters, lease: Lease, ahead: int = 0) -> Heal:
+def _heal(masters: Masters, lease: RedlockLease, ahead: int = 0) -> Heal:
     fences = tuple(fence + ahead for fence in lease.fences)
     return Heal(
         deployment=masters.deployment,

@@ -219,7 +219,7 @@ class Simulation:
         return client
 
     def _settings(self, name: str) -> list[tuple[int, str]]:
-        """Return the shards, by index, in the order of a client's settings, and their labels."""
+        """Return the index and the label of each shard, in the order of a client's settings."""
         many = len(self.groups)
         order = self.world.rng(f"settings {name}").sample(range(many), many)
         if many == 1:

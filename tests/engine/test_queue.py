@@ -12,7 +12,7 @@ from redlock_django.engine.commands import Acquire, Release
 from redlock_django.engine.errors import QuorumUnreachable, ResourceLocked
 from redlock_django.engine.quorum import Ballot, Tally, Verdict, Vote, failed, granted
 from redlock_django.engine.rounds import Pause, Protocol, Round, Step
-from redlock_django.engine.validity import Lease
+from redlock_django.engine.validity import RedlockLease
 from redlock_django.engine.waiting import FALLBACK, LONGEST, retry_delay
 from tests.engine.masters import START, Masters
 
@@ -28,7 +28,7 @@ class Waiting:
 
     def __init__(self, masters: Masters, waiter: str, *resources: str, **how: Any) -> None:
         self.masters = masters
-        self.protocol: Protocol[Lease] = masters.acquire(
+        self.protocol: Protocol[RedlockLease] = masters.acquire(
             *resources, wait=how.pop("wait", 60.0), waiter=waiter, **how
         )
         self.step: Step = next(self.protocol)
@@ -49,18 +49,18 @@ class Waiting:
         """Begin the next round, as after a call or a pause."""
         self.step = self.protocol.send(self.masters.now)
 
-    def won(self, **how: Any) -> Lease:
+    def won(self, **how: Any) -> RedlockLease:
         """Begin the next round, which wins; return the lease."""
         self.ask()
         assert isinstance(self.step, Round)
         self.masters.hear(self.step, **how)
         with pytest.raises(StopIteration) as done:
             self.protocol.send(self.masters.now)
-        lease: Lease = done.value.value
+        lease: RedlockLease = done.value.value
         return lease
 
 
-def free(masters: Masters, lease: Lease, **how: Any) -> None:
+def free(masters: Masters, lease: RedlockLease, **how: Any) -> None:
     masters.called.clear()
     masters.run(rounds.release(masters.deployment, lease), **how)
 

@@ -20,7 +20,7 @@ from redlock_django.engine.errors import QuorumUnreachable, ResourceLocked
 from redlock_django.engine.quorum import Ballot, Verdict, Vote, failed, granted
 from redlock_django.engine.rounds import SPLIT_ROUNDS, Pause, Protocol, Round, Step
 from redlock_django.engine.trampoline import is_finished
-from redlock_django.engine.validity import Lease, LeaseState
+from redlock_django.engine.validity import LeaseState, RedlockLease
 from tests.engine.masters import START, Masters
 
 Kind = type[BaseException]
@@ -243,7 +243,7 @@ def test_won_too_late_may_be_tried_again() -> None:
 # Acquire: the confirm round.
 
 
-def _to_confirm(masters: Masters, **how: Any) -> tuple[Protocol[Lease], Round, Command]:
+def _to_confirm(masters: Masters, **how: Any) -> tuple[Protocol[RedlockLease], Round, Command]:
     masters.memories[0].set(masters.deployment.fence("r"), b"%d" % int((START + 0.3) * 1e6))
     protocol = masters.acquire(**how)
     step = next(protocol)
@@ -387,7 +387,7 @@ def test_a_protocol_knows_that_it_has_ended() -> None:
 # Extend.
 
 
-def _extend(masters: Masters, lease: Lease, ttl: float = 10.0) -> Protocol[Any]:
+def _extend(masters: Masters, lease: RedlockLease, ttl: float = 10.0) -> Protocol[Any]:
     return rounds.extend(masters.deployment, lease, ttl, now=masters.now)
 
 

@@ -16,7 +16,7 @@ import pytest
 from redlock_django.engine import quorum, rounds
 from redlock_django.engine.errors import NotAcquired
 from redlock_django.engine.statuses import BURIED
-from redlock_django.engine.validity import Lease, LeaseState
+from redlock_django.engine.validity import LeaseState, RedlockLease
 from redlock_django.wire.clock import clock
 from redlock_django.wire.link import Link
 from tests.live.left_over import granted, locked
@@ -177,7 +177,7 @@ def test_two_clients_that_see_different_masters(
             assert len(held) <= 1 if guarded else len(held) == 2
 
 
-def attempt(variant: Variant, resource: str) -> Lease | None:
+def attempt(variant: Variant, resource: str) -> RedlockLease | None:
     try:
         return variant.acquire(resource)
     except NotAcquired:

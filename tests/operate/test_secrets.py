@@ -24,6 +24,7 @@ from redlock_django import RedlockError, lock, lock_resource, signals
 from redlock_django.backends.redis import RedisBackend
 from redlock_django.engine.commands import COMMANDS, Acquire
 from redlock_django.engine.holders import Sighting
+from redlock_django.engine.validity import RedlockLease
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.counters import counters
 from redlock_django.locking.handler import locks
@@ -313,6 +314,7 @@ def test_reprs(held: Lock) -> None:
     links = service.backend.sync_links()
     assert held._held_lease is not None
     lease = held._held_lease.lease
+    assert isinstance(lease, RedlockLease)
     said = Acquire(
         deployment=service.backend.deployment, resources=(R,), value=lease.value, ttl=1, proposal=1
     )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from redlock_django.engine.quorum import Tally
-    from redlock_django.engine.validity import Lease
+    from redlock_django.engine.validity import RedlockLease
     from redlock_django.testing.masters import LocalMaster
 
 pytestmark = [pytest.mark.live, pytest.mark.parametrize("name", VARIANTS)]
@@ -35,7 +35,7 @@ class Scenario:
         self.variant = variant
         self.masters = masters
         self.lines: list[str] = []
-        self.leases: dict[str, Lease] = {}
+        self.leases: dict[str, RedlockLease] = {}
 
     def acquire(self, who: str, *resources: str, ttl: float = 8.0) -> None:
         try:

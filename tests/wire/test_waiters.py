@@ -31,7 +31,7 @@ from tests.wire.variants import VARIANTS, Loop, Threads, Variant, joined
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from redlock_django.engine.validity import Lease
+    from redlock_django.engine.validity import RedlockLease
     from redlock_django.testing.masters import LocalMaster
 
 pytestmark = pytest.mark.live
@@ -493,7 +493,7 @@ def test_one_lock_passes_through_many_hands(name: str, masters: list[LocalMaster
 
     def take_turns(number: int) -> None:
         for _ in range(10):
-            lease: Lease = variant.acquire("order:1", wait=25.0)
+            lease: RedlockLease = variant.acquire("order:1", wait=25.0)
             assert holding.acquire(blocking=False), "two clients hold it"
             turns.append(number)
             holding.release()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
     from typing import Any
 
-    from redlock_django.engine.validity import Lease, LeaseState
+    from redlock_django.engine.validity import LeaseState, RedlockLease
     from redlock_django.testing.masters import LocalMaster
     from redlock_django.wire.links import Links
     from redlock_django.wire.master import Master
@@ -79,15 +79,15 @@ class Variant(ABC):
     @abstractmethod
     def acquire(
         self, *resources: str, ttl: float = 8.0, wait: float = 0.0, holder: str = HOLDER
-    ) -> Lease:
+    ) -> RedlockLease:
         """Acquire a lock on all resources."""
 
     @abstractmethod
-    def extend(self, lease: Lease, ttl: float = 8.0) -> tuple[LeaseState, Lease]:
+    def extend(self, lease: RedlockLease, ttl: float = 8.0) -> tuple[LeaseState, RedlockLease]:
         """Extend a lease."""
 
     @abstractmethod
-    def release(self, lease: Lease) -> bool | None:
+    def release(self, lease: RedlockLease) -> bool | None:
         """Release a lease."""
 
     @abstractmethod
@@ -158,13 +158,13 @@ class Threads(Variant):
 
     def acquire(
         self, *resources: str, ttl: float = 8.0, wait: float = 0.0, holder: str = HOLDER
-    ) -> Lease:
+    ) -> RedlockLease:
         return self.backend.acquire(resources, ttl, wait, holder)
 
-    def extend(self, lease: Lease, ttl: float = 8.0) -> tuple[LeaseState, Lease]:
+    def extend(self, lease: RedlockLease, ttl: float = 8.0) -> tuple[LeaseState, RedlockLease]:
         return self.backend.extend(lease, ttl)
 
-    def release(self, lease: Lease) -> bool | None:
+    def release(self, lease: RedlockLease) -> bool | None:
         return self.backend.release(lease)
 
     def inside(self, function: Callable[[], Result]) -> Result:
@@ -198,13 +198,13 @@ class Loop(Variant):
 
     def acquire(
         self, *resources: str, ttl: float = 8.0, wait: float = 0.0, holder: str = HOLDER
-    ) -> Lease:
+    ) -> RedlockLease:
         return self.run(self.backend.aacquire(resources, ttl, wait, holder))
 
-    def extend(self, lease: Lease, ttl: float = 8.0) -> tuple[LeaseState, Lease]:
+    def extend(self, lease: RedlockLease, ttl: float = 8.0) -> tuple[LeaseState, RedlockLease]:
         return self.run(self.backend.aextend(lease, ttl))
 
-    def release(self, lease: Lease) -> bool | None:
+    def release(self, lease: RedlockLease) -> bool | None:
         return self.run(self.backend.arelease(lease))
 
     def inside(self, function: Callable[[], Result]) -> Result:
