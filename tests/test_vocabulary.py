@@ -1,0 +1,112 @@
+"""The words of docs/explanation/glossary.md: phrases that a reader would stumble over stay out.
+
+The list is short and exact, so that it raises no false alarm. What it cannot see is for review.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGE = ROOT / "redlock_django"
+
+PHRASES = {
+    # what not to write: what to write instead
+    r"(somebody|anybody|one|those|all) who waits?|(?<!party )who waits?": "a waiter, waiters",
+    r"somebody else (holds|held|has)|held by somebody": "another client holds it",
+    r"(is|are|was|were) told": "is reported",
+    r"mended": "fixed",
+    r"anew": "again",
+    r"a text (that|of|with|is|in)|is (a|no) text": "a string",
+    r"(is|are|was) no (list|dict|string|text|lock|key|URL|number|duration|redis)": "is not a ...",
+    r"luck": "randomness",
+    r"(in )?(both|two|either|each|whichever) colours?|each colour": "for sync and async",
+    r"storeys?": "layer",
+    r"(say|said|says) to (a|the|each|every) masters?": "send to a master",
+    r"on call": "operator",
+    r"let one": "allow, make ... do",
+    r"(is|was) not had": "was not acquired",
+    r"(gives?|given|gave|giving) (it |a lock |the lock |a lease |them )?back": "release, return",
+    r"same stories": "identical traces",
+    r"(take|takes|taken|took) out a rule|rules? (is |are )?taken out": "remove a rule",
+    r"good for nothing": "it has no effect",
+}
+PHRASE = re.compile("|".join(rf"\b(?:{phrase})\b" for phrase in PHRASES), re.IGNORECASE)
+OPENING = re.compile(r"(Give|Say|Let|Put|Those|Whether|Who|What) ")
+
+CODE = sorted([*PACKAGE.rglob("*.py"), *(ROOT / "testproject").rglob("*.py")])
+DOCUMENTS = sorted(
+    [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *PACKAGE.rglob("*.lua"),
+     *PACKAGE.rglob("*.html")]
+)  # fmt: skip
+QUOTING = {"glossary.md"}  # it names the phrases in order to replace them
+
+
+def found(text: str) -> list[str]:
+    """Return the phrases of the list in a text, across line breaks."""
+    return [match.group() for match in PHRASE.finditer(" ".join(text.split()))]
+
+
+def docstrings(tree: ast.Module) -> Iterator[str]:
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for node in ast.walk(tree):
+        if isinstance(node, documented) and (text := ast.get_docstring(node)):
+            yield text
+
+
+def prose(source: str) -> Iterator[str]:
+    """Return what people read of a module: its strings, as joined by the parser, and comments."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+    comments = ""
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type == tokenize.COMMENT:
+            comments += token.string.lstrip("#")
+        elif token.type not in (tokenize.NL, tokenize.INDENT, tokenize.DEDENT):
+            yield comments
+            comments = ""
+
+
+@pytest.mark.parametrize("path", CODE, ids=lambda path: str(path.relative_to(ROOT)))
+def test_code_uses_the_words_of_the_glossary(path: Path) -> None:
+    source = path.read_text()
+    assert not [phrase for text in prose(source) for phrase in found(text)]
+    assert not [text for text in docstrings(ast.parse(source)) if OPENING.match(text)]
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_documents_use_the_words_of_the_glossary(path: Path) -> None:
+    if path.name not in QUOTING:
+        assert not found(path.read_text())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The one who waits longest",
+        "it is held by\nsomebody else",
+        "The receiver is told of it",
+        "begins anew",
+        "MASTERS is no list",
+        "for each colour",
+        "the lock is given back",
+        "a rule taken out",
+    ],
+)
+def test_the_phrases_are_recognized(text: str) -> None:
+    assert found(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["a renewal", "the background colour", "text/html", "it is not a list", "call back"]
+)
+def test_plain_words_raise_no_alarm(text: str) -> None:
+    assert not found(text)
