@@ -1,0 +1,179 @@
+"""The stores under the contract suite, and its two ways to call them: sync and async.
+
+A new store adds a class here and its name to STORES; the tests do not change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pytest
+
+from redlock_django.backends.memory import MemoryBackend
+from redlock_django.locking.handler import locks
+from tests.live.linked import linked
+from tests.timeouts import generous_timeouts
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
+
+    from redlock_django.backends.base import BaseBackend
+    from redlock_django.engine.validity import Lease, LeaseState
+
+HOLDER = '{"host":"web1","pid":7,"path":"/orders/1/pay/"}'
+T = TypeVar("T")
+
+
+class Store:
+    """A store in a known, empty state, as `settings.REDLOCK["default"]`."""
+
+    def __init__(self, request: pytest.FixtureRequest, settings: Settings) -> None:
+        settings.REDLOCK = {"default": self.section(request)}
+
+    @property
+    def backend(self) -> BaseBackend:
+        """The store as this process uses it."""
+        return locks["default"].backend
+
+    def section(self, request: pytest.FixtureRequest) -> dict[str, Any]:
+        """Return the settings of the alias; `request` gives the fixtures of its servers."""
+        raise NotImplementedError
+
+    def pass_time(self, seconds: float) -> None:
+        """Return when `seconds` have passed by the clocks of the store and its servers."""
+        time.sleep(seconds)
+
+
+MEMORY = "redlock_django.backends.memory.MemoryBackend"
+
+
+class Memory(Store):
+    """Masters in this process, whose time can be set."""
+
+    def section(self, request: pytest.FixtureRequest) -> dict[str, Any]:
+        masters = [f"redis://10.0.0.{number}:6379/0" for number in range(1, 6)]
+        return {"BACKEND": MEMORY, "MASTERS": masters, **generous_timeouts(1)}
+
+    def pass_time(self, seconds: float) -> None:
+        MemoryBackend.advance(seconds)
+
+
+class Redis(Store):
+    """Five real masters."""
+
+    def __init__(self, request: pytest.FixtureRequest, settings: Settings) -> None:
+        super().__init__(request, settings)
+        linked()
+
+    def section(self, request: pytest.FixtureRequest) -> dict[str, Any]:
+        masters = request.getfixturevalue("masters")
+        return {
+            "MASTERS": [master.url for master in masters],
+            "RESTART_DELAY": 0,
+            **generous_timeouts(1),
+        }
+
+
+STORES: dict[str, type[Store]] = {"memory": Memory, "redis": Redis}
+
+
+class SyncCaller:
+    """Calls a store as a thread does."""
+
+    def __init__(self, store: Store) -> None:
+        self.backend = store.backend
+
+    def acquire(
+        self, *resources: str, ttl: float = 30, wait: float = 0, holder: str = HOLDER
+    ) -> Lease:
+        return self.backend.acquire(resources, ttl, wait, holder)
+
+    def extend(self, lease: Lease, ttl: float) -> tuple[LeaseState, Lease]:
+        return self.backend.extend(lease, ttl)
+
+    def release(self, lease: Lease) -> bool | None:
+        return self.backend.release(lease)
+
+    def start(self, *resources: str, wait: float, ttl: float = 30) -> Started:
+        """Start to acquire, as another thread does."""
+        return Started(lambda: self.acquire(*resources, ttl=ttl, wait=wait))
+
+    def close(self) -> None:
+        """Close what belongs to the caller."""
+
+
+class AsyncCaller(SyncCaller):
+    """Calls a store as tasks of one event loop do; the loop runs in a thread of its own."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def acquire(
+        self, *resources: str, ttl: float = 30, wait: float = 0, holder: str = HOLDER
+    ) -> Lease:
+        return self.run(self.backend.aacquire(resources, ttl, wait, holder))
+
+    def extend(self, lease: Lease, ttl: float) -> tuple[LeaseState, Lease]:
+        return self.run(self.backend.aextend(lease, ttl))
+
+    def release(self, lease: Lease) -> bool | None:
+        return self.run(self.backend.arelease(lease))
+
+    def submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start a coroutine on the loop."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine on the loop and return its result."""
+        return self.submit(coroutine).result(timeout=30)
+
+    def close(self) -> None:
+        self.run(self.backend.aclose())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+CALLERS: dict[str, type[SyncCaller]] = {"sync": SyncCaller, "async": AsyncCaller}
+
+
+class Started:
+    """A call that runs in a thread of its own."""
+
+    def __init__(self, call: Callable[[], Lease]) -> None:
+        self._done: Future[Lease] = Future()
+        self._thread = threading.Thread(target=self._run, args=(call,), daemon=True)
+        self._thread.start()
+
+    def _run(self, call: Callable[[], Lease]) -> None:
+        try:
+            self._done.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - raised again in `lease`
+            self._done.set_exception(error)
+
+    @property
+    def done(self) -> bool:
+        return self._done.done()
+
+    def lease(self) -> Lease:
+        """Return the lease once it is granted; raises what the call raised."""
+        return self._done.result(timeout=30)
+
+
+@contextmanager
+def calling(name: str, store: Store) -> Iterator[SyncCaller]:
+    """Return a caller, closed at the end."""
+    caller = CALLERS[name](store)
+    try:
+        yield caller
+    finally:
+        caller.close()

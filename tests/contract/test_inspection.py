@@ -1,0 +1,145 @@
+"""The store contract: held locks, forced release and health (`backends/inspection.py`)."""
+
+from __future__ import annotations
+
+import pytest
+
+from redlock_django.backends.inspection import ReleaseOutcome, quorums
+from redlock_django.engine.holders import HoldingState
+from redlock_django.engine.validity import LeaseState
+from tests.contract.stores import Store, SyncCaller
+from tests.waiting import until
+
+
+def listed(store: Store, **asked: object) -> list[str]:
+    """Return the resources of a page."""
+    return [holding.resource for holding in store.backend.page(**asked).locks]
+
+
+def test_nothing_is_held_at_first(store: Store) -> None:
+    page = store.backend.page()
+    assert (page.using, page.locks, page.total, page.stopped_at) == ("default", (), 0, None)
+    assert page.complete
+    assert not page.silent
+
+
+def test_a_held_lock_is_listed_with_its_holder(store: Store, caller: SyncCaller) -> None:
+    lease = caller.acquire("order:1", ttl=30)
+    until(lambda: listed(store) == ["order:1"], what="the lock is listed")
+    (holding,) = store.backend.page().locks
+    assert holding.resource == "order:1"
+    assert holding.fingerprint == lease.fingerprint
+    assert holding.holder["path"] == "/orders/1/pay/"
+    assert holding.ttl is not None
+    assert 20 < holding.ttl <= 30
+
+
+def test_a_released_lock_is_not_listed(store: Store, caller: SyncCaller) -> None:
+    caller.release(caller.acquire("order:1"))
+    until(lambda: not listed(store), what="the lock is gone")
+
+
+@pytest.mark.parametrize(
+    ("order", "names"),
+    [
+        ("ttl", ["a:3", "b:1", "a:2"]),
+        ("-ttl", ["a:2", "b:1", "a:3"]),
+        ("resource", ["a:2", "a:3", "b:1"]),
+        ("-resource", ["b:1", "a:3", "a:2"]),
+    ],
+)
+def test_a_page_has_its_order(
+    store: Store, caller: SyncCaller, order: str, names: list[str]
+) -> None:
+    for name, ttl in (("a:3", 10), ("b:1", 20), ("a:2", 30)):
+        caller.acquire(name, ttl=ttl)
+    until(lambda: listed(store, order=order) == names, what=f"the order is {order}")
+
+
+def test_pages_follow_each_other(store: Store, caller: SyncCaller) -> None:
+    for number in range(5):
+        caller.acquire(f"order:{number}")
+    until(lambda: len(listed(store)) == 5, what="all are listed")
+    pages = [listed(store, order="resource", offset=start, limit=2) for start in (0, 2, 4)]
+    assert pages == [["order:0", "order:1"], ["order:2", "order:3"], ["order:4"]]
+    assert store.backend.page(limit=2).total == 5
+
+
+def test_a_search_finds_a_part_of_the_name(store: Store, caller: SyncCaller) -> None:
+    for name in ("order:17", "order:2", "user:17"):
+        caller.acquire(name)
+    until(lambda: len(listed(store)) == 3, what="all are listed")
+    assert sorted(listed(store, search=":17")) == ["order:17", "user:17"]
+    assert listed(store, search="order:2") == ["order:2"]
+    assert not listed(store, search="nobody")
+
+
+def test_a_state_filters(store: Store, caller: SyncCaller) -> None:
+    caller.acquire("order:1")
+    until(lambda: listed(store, state=HoldingState.HELD) == ["order:1"], what="it is held")
+    assert not listed(store, state=HoldingState.FOREIGN)
+
+
+def test_an_unknown_order_is_an_error(store: Store) -> None:
+    with pytest.raises(ValueError, match="order must be one of"):
+        store.backend.page(order="age")
+
+
+def test_resources_are_looked_up_by_name(store: Store, caller: SyncCaller) -> None:
+    lease = caller.acquire("order:1")
+    until(lambda: listed(store) == ["order:1"], what="the lock is listed")
+    found = store.backend.look(["order:2", "order:1"])
+    assert [holding.fingerprint for holding in found.locks] == [lease.fingerprint]
+    assert not found.undecided
+
+
+def test_a_forced_release_frees_the_lock(store: Store, caller: SyncCaller) -> None:
+    lease = caller.acquire("order:1")
+    until(lambda: listed(store) == ["order:1"], what="the lock is listed")
+    freed = store.backend.free("order:1", lease.fingerprint)
+    assert freed.outcome is ReleaseOutcome.RELEASED
+    assert freed.fingerprint == lease.fingerprint
+    assert freed.holder["path"] == "/orders/1/pay/"
+    assert "released" in freed.masters.values()
+    assert caller.extend(lease, 30)[0] is LeaseState.LOST
+    assert caller.release(caller.acquire("order:1")) is True
+
+
+def test_a_forced_release_keeps_the_fence(store: Store, caller: SyncCaller) -> None:
+    lease = caller.acquire("order:1")
+    store.backend.free("order:1")
+    assert caller.acquire("order:1").fences[0] > lease.fences[0]
+
+
+def test_a_forced_release_spares_the_next_holder(store: Store, caller: SyncCaller) -> None:
+    shown = caller.acquire("order:1")
+    caller.release(shown)
+    now = caller.acquire("order:1")
+    freed = store.backend.free("order:1", shown.fingerprint)
+    assert freed.outcome is ReleaseOutcome.CHANGED
+    assert freed.now == now.fingerprint
+    assert caller.extend(now, 30)[0] is LeaseState.RENEWED
+
+
+def test_what_is_free_cannot_be_released_by_force(store: Store) -> None:
+    assert store.backend.free("order:1").outcome is ReleaseOutcome.NOT_HELD
+
+
+def test_every_server_is_healthy_and_counted(store: Store, caller: SyncCaller) -> None:
+    caller.release(caller.acquire("order:1"))
+    health = store.backend.health()
+    assert health
+    assert len({server.name for server in health}) == len(health)
+    assert all(server.counted and not server.faults for server in health)
+    for shard in quorums(health):
+        assert shard.counted == shard.servers >= shard.needed
+
+
+def test_one_inspection_answers_several_questions(store: Store, caller: SyncCaller) -> None:
+    caller.acquire("order:1")
+    with store.backend.inspect() as inspection:
+        assert inspection.health()
+        until(lambda: inspection.page().total == 1, what="the lock is listed")
+        assert inspection.has_quorum()
+        assert inspection.has_quorum("order:1")
+        assert not inspection.silent

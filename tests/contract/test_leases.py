@@ -1,0 +1,344 @@
+"""The store contract: acquire, extend, release (`backends/base.py`)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from concurrent.futures import CancelledError
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from redlock_django.engine.validity import LeaseState
+from redlock_django.exceptions import ResourceLocked
+from tests.contract.stores import HOLDER, AsyncCaller, Started, Store, SyncCaller
+from tests.waiting import until
+
+if TYPE_CHECKING:
+    from redlock_django.engine.validity import Lease
+
+SHORT = 1.2
+"""Seconds; long enough that a busy machine acquires within it, short enough to wait for."""
+
+
+def acquired(caller: SyncCaller, *resources: str) -> bool:
+    """Return whether a lock can be acquired now; it is released again."""
+    try:
+        lease = caller.acquire(*resources)
+    except ResourceLocked:
+        return False
+    caller.release(lease)
+    return True
+
+
+# Exclusion.
+
+
+def test_a_second_client_is_refused(caller: SyncCaller) -> None:
+    caller.acquire("order:1")
+    with pytest.raises(ResourceLocked) as refused:
+        caller.acquire("order:1")
+    assert refused.value.resource == "order:1"
+    assert refused.value.retry_after is None or 0 < refused.value.retry_after <= 30
+
+
+def test_resources_are_independent(caller: SyncCaller) -> None:
+    leases = [caller.acquire(f"order:{number}") for number in range(3)]
+    assert [lease.resources for lease in leases] == [("order:0",), ("order:1",), ("order:2",)]
+
+
+def test_of_many_clients_one_wins(caller: SyncCaller) -> None:
+    calls = [caller.start("order:1", wait=0) for _ in range(8)]
+    until(lambda: all(call.done for call in calls), what="all calls have ended")
+    granted = 0
+    for call in calls:
+        try:
+            call.lease()
+            granted += 1
+        except ResourceLocked:
+            pass
+    assert granted == 1
+
+
+def test_a_lease_tells_its_holders_apart(caller: SyncCaller) -> None:
+    first = caller.acquire("order:1")
+    caller.release(first)
+    second = caller.acquire("order:1")
+    assert len(first.fingerprint) == len(second.fingerprint) == 8
+    assert first.fingerprint != second.fingerprint
+
+
+def test_no_token_is_shown(caller: SyncCaller) -> None:
+    lease = caller.acquire("order:1")
+    assert len(repr(lease)) < 600
+    assert not any(len(part) >= 32 and part.isalnum() for part in repr(lease).split("'"))
+
+
+# Several resources: all or none.
+
+
+def test_all_resources_are_held(caller: SyncCaller) -> None:
+    lease = caller.acquire("a:1", "b:2")
+    assert lease.resources == ("a:1", "b:2")
+    assert not acquired(caller, "a:1")
+    assert not acquired(caller, "b:2")
+    caller.release(lease)
+    assert acquired(caller, "a:1")
+    assert acquired(caller, "b:2")
+
+
+def test_none_is_kept_where_one_is_refused(caller: SyncCaller) -> None:
+    caller.acquire("b:2")
+    with pytest.raises(ResourceLocked) as refused:
+        caller.acquire("a:1", "b:2")
+    assert refused.value.resource == "b:2"
+    until(lambda: acquired(caller, "a:1"), what="a:1 is free")
+
+
+# Fences.
+
+
+def test_fences_grow_from_holder_to_holder(caller: SyncCaller) -> None:
+    fences = []
+    for _ in range(5):
+        lease = caller.acquire("order:1")
+        fences.append(lease.fences[0])
+        caller.release(lease)
+    assert fences == sorted(set(fences))
+    assert 0 < fences[-1] < 2**53
+
+
+def test_each_resource_has_its_fence(caller: SyncCaller) -> None:
+    caller.release(caller.acquire("a:1"))
+    earlier = caller.acquire("b:2")
+    caller.release(earlier)
+    lease = caller.acquire("a:1", "b:2")
+    assert len(lease.fences) == 2
+    assert lease.fences[1] > earlier.fences[0]
+
+
+def test_the_fence_grows_after_an_expiry(store: Store, caller: SyncCaller) -> None:
+    late = caller.acquire("order:1", ttl=SHORT)
+    store.pass_time(SHORT)
+    assert caller.acquire("order:1", wait=10).fences[0] > late.fences[0]
+
+
+def test_an_extension_keeps_the_fence(caller: SyncCaller) -> None:
+    lease = caller.acquire("order:1")
+    _, extended = caller.extend(lease, 30)
+    assert extended.fences == lease.fences
+
+
+# TTL and extension.
+
+
+def test_a_lease_is_valid_for_less_than_its_ttl(store: Store, caller: SyncCaller) -> None:
+    before = store.backend.clock()
+    lease = caller.acquire("order:1", ttl=10)
+    assert lease.ttl == 10
+    assert before <= lease.started <= store.backend.clock()
+    assert lease.started + 9 < lease.until < lease.started + 10
+
+
+def test_a_lock_expires(store: Store, caller: SyncCaller) -> None:
+    caller.acquire("order:1", ttl=SHORT)
+    assert not acquired(caller, "order:1")
+    store.pass_time(SHORT)
+    until(lambda: acquired(caller, "order:1"), what="the lock has expired")
+
+
+def test_an_extension_prolongs_the_lease(store: Store, caller: SyncCaller) -> None:
+    lease = caller.acquire("order:1", ttl=SHORT)
+    state, extended = caller.extend(lease, 30)
+    assert state is LeaseState.RENEWED
+    assert extended.until > lease.until + 20
+    store.pass_time(SHORT)
+    assert not acquired(caller, "order:1")
+    assert caller.release(extended) is True
+
+
+def test_an_expired_lease_is_not_extended(store: Store, caller: SyncCaller) -> None:
+    lease = caller.acquire("order:1", ttl=SHORT)
+    store.pass_time(SHORT)
+    assert caller.extend(lease, 30)[0] is LeaseState.LOST
+    until(lambda: acquired(caller, "order:1"), what="the lock is free")
+
+
+def test_a_released_lease_is_not_extended(caller: SyncCaller) -> None:
+    lease = caller.acquire("order:1")
+    caller.release(lease)
+    state, _ = caller.extend(lease, 30)
+    assert state is not LeaseState.RENEWED
+    assert acquired(caller, "order:1")
+
+
+def test_a_fresh_lease_is_not_voided(store: Store, caller: SyncCaller) -> None:
+    assert store.backend.voided(caller.acquire("order:1")) is False
+
+
+# Release.
+
+
+def test_a_release_frees_at_once(caller: SyncCaller) -> None:
+    lease = caller.acquire("order:1")
+    assert caller.release(lease) is True
+    assert acquired(caller, "order:1")
+
+
+def test_a_second_release_frees_nothing(caller: SyncCaller) -> None:
+    lease = caller.acquire("order:1")
+    caller.release(lease)
+    caller.acquire("order:1")
+    assert caller.release(lease) is not True
+    assert not acquired(caller, "order:1"), "the next holder keeps its lock"
+
+
+def test_a_late_release_leaves_the_next_holder_alone(store: Store, caller: SyncCaller) -> None:
+    late = caller.acquire("order:1", ttl=SHORT)
+    store.pass_time(SHORT)
+    caller.acquire("order:1", wait=10)
+    assert caller.release(late) is not True
+    assert not acquired(caller, "order:1")
+
+
+def test_a_posted_release_frees_soon(store: Store, caller: SyncCaller) -> None:
+    store.backend.post_release(caller.acquire("order:1"))
+    until(lambda: acquired(caller, "order:1"), what="the lock is free")
+
+
+def test_posting_a_release_again_raises_nothing(store: Store, caller: SyncCaller) -> None:
+    lease = caller.acquire("order:1")
+    caller.release(lease)
+    store.backend.post_release(lease)
+    store.backend.post_release(lease)
+    assert acquired(caller, "order:1")
+
+
+def test_a_thread_releases_what_another_caller_acquired(store: Store, caller: SyncCaller) -> None:
+    lease = caller.acquire("order:1")
+    assert store.backend.release(lease) in (True, None)
+    until(lambda: acquired(caller, "order:1"), what="the lock is free")
+
+
+def test_a_loop_releases_what_a_thread_acquired(store: Store) -> None:
+    lease = store.backend.acquire(("order:1",), 30, 0, HOLDER)
+
+    async def release() -> bool | None:
+        try:
+            return await store.backend.arelease(lease)
+        finally:
+            await store.backend.aclose()
+
+    assert asyncio.run(release()) in (True, None)
+    until(lambda: acquired(SyncCaller(store), "order:1"), what="the lock is free")
+
+
+# Waiting.
+
+
+def test_a_waiter_gets_the_lock_after_its_release(caller: SyncCaller) -> None:
+    lease = caller.acquire("order:1")
+    waiter = caller.start("order:1", wait=20)
+    time.sleep(0.2)  # so that it waits; a shorter pause would test less, and fail no sooner
+    assert not waiter.done
+    caller.release(lease)
+    assert waiter.lease().waited > 0
+
+
+def test_a_waiter_gets_the_lock_after_its_expiry(store: Store, caller: SyncCaller) -> None:
+    caller.acquire("order:1", ttl=SHORT)
+    waiter = caller.start("order:1", wait=20)
+    store.pass_time(SHORT)
+    assert waiter.lease().resources == ("order:1",)
+
+
+def test_waiting_ends_when_its_time_is_over(caller: SyncCaller) -> None:
+    caller.acquire("order:1")
+    with pytest.raises(ResourceLocked) as refused:
+        caller.acquire("order:1", wait=0.3)
+    assert refused.value.waited > 0
+
+
+def test_what_is_free_is_granted_without_waiting(caller: SyncCaller) -> None:
+    assert caller.acquire("order:1", wait=20).waited == 0.0
+
+
+def test_waiters_are_served_in_their_order(caller: SyncCaller) -> None:
+    served = []
+
+    def serve(number: int) -> Lease:
+        lease = caller.acquire("order:1", wait=20)
+        served.append(number)
+        caller.release(lease)
+        return lease
+
+    holder = caller.acquire("order:1")
+    waiters = []
+    for number in range(4):
+        waiters.append(Started(partial(serve, number)))
+        time.sleep(0.1)  # the order of arrival is what is tested
+    caller.release(holder)
+    for waiter in waiters:
+        waiter.lease()
+    assert served == [0, 1, 2, 3]
+
+
+def test_a_waiter_that_gives_up_leaves_nothing(caller: SyncCaller) -> None:
+    lease = caller.acquire("order:1")
+    with pytest.raises(ResourceLocked):
+        caller.acquire("order:1", wait=0.2)
+    caller.release(lease)
+    until(lambda: acquired(caller, "order:1"), what="the lock is free")
+
+
+def test_several_resources_are_waited_for(caller: SyncCaller) -> None:
+    first, second = caller.acquire("a:1"), caller.acquire("b:2")
+    waiter = caller.start("a:1", "b:2", wait=20)
+    caller.release(first)
+    caller.release(second)
+    assert waiter.lease().resources == ("a:1", "b:2")
+
+
+# Cancellation, loops, forks.
+
+
+def test_a_cancelled_waiter_leaves_nothing(store: Store, caller: SyncCaller) -> None:
+    if not isinstance(caller, AsyncCaller):
+        pytest.skip("only tasks are cancelled")
+    lease = caller.acquire("order:1")
+    waiting = caller.submit(store.backend.aacquire(("order:1",), 30, 20, HOLDER))
+    time.sleep(0.1)  # so that it waits
+    waiting.cancel()
+    with pytest.raises(CancelledError):
+        waiting.result(timeout=10)
+    caller.release(lease)
+    until(lambda: acquired(caller, "order:1"), what="the lock is free")
+
+
+def test_a_second_loop_has_connections_of_its_own(store: Store, caller: SyncCaller) -> None:
+    caller.acquire("order:1")
+    other = AsyncCaller(store)
+    try:
+        with pytest.raises(ResourceLocked):
+            other.acquire("order:1")
+        assert other.release(other.acquire("order:2")) is True
+    finally:
+        other.close()
+
+
+def test_a_forked_child_does_not_disturb_its_parent(store: Store) -> None:
+    lease = store.backend.acquire(("order:1",), 30, 0, HOLDER)
+    pid = os.fork()
+    if pid == 0:  # pragma: no cover - another process
+        status = 1
+        try:
+            child = SyncCaller(store)
+            child.release(child.acquire("order:2"))
+            status = 0 if not acquired(child, "order:1") else 2
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert store.backend.extend(lease, 30)[0] is LeaseState.RENEWED
+    assert store.backend.release(lease) is True
