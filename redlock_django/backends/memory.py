@@ -135,6 +135,11 @@ class MemoryBackend(RedlockBackend):
     def clock(self) -> float:
         return self.now()
 
+    def wall_us(self) -> int:
+        # The clock of the masters: else `advance` would leave this process's clock behind
+        # theirs, and a new waiter would come before those that already wait.
+        return self.time()
+
     def forked(self) -> None:
         for master in self.masters:
             master.forked()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 import secrets
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count
 from typing import Any, ClassVar, Self
@@ -166,6 +166,10 @@ class RedlockBackend(ShardableBackend):
     def names(self) -> tuple[str, ...]:
         return self.deployment.names
 
+    def wall_us(self) -> int:
+        """Return the wall clock of this process in µs."""
+        return wall_ns() // 1000
+
     def _acquire(
         self,
         resources: tuple[str, ...],
@@ -184,7 +188,7 @@ class RedlockBackend(ShardableBackend):
             now=self.clock(),
             wait=wait,
             tokens=tokens(),
-            proposals=proposals(),
+            proposals=proposals(self.wall_us),
             delays=delays(),
             waiter="" if waiter is None else waiter.name,
             home=home,
@@ -209,10 +213,10 @@ def tokens() -> Iterator[str]:
         yield secrets.token_hex(16)
 
 
-def proposals() -> Iterator[int]:
+def proposals(wall_us: Callable[[], int]) -> Iterator[int]:
     """Yield the wall clock in µs: the fencing tokens that a client proposes."""
     while True:
-        yield wall_ns() // 1000
+        yield wall_us()
 
 
 def delays() -> Iterator[float]:
