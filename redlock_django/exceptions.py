@@ -19,6 +19,7 @@ from redlock_django.engine.errors import (
     QuorumUnreachable,
     RedlockError,
     ResourceLocked,
+    StoreUnavailable,
 )
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ __all__ = [
     "RequestTooLarge",
     "ResourceLocked",
     "ResultUnavailable",
+    "StoreUnavailable",
 ]
 
 

@@ -129,7 +129,7 @@ class BaseBackend:
     def acquire(self, resources: tuple[str, ...], ttl: float, wait: float, holder: str) -> Lease:
         """Acquire all resources or none, waiting for at most `wait` seconds.
 
-        Raises ResourceLocked or QuorumUnreachable.
+        Raises ResourceLocked or StoreUnavailable.
         """
         raise NotImplementedError
 

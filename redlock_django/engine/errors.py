@@ -50,7 +50,11 @@ class ResourceLocked(NotAcquired):
     """Another client holds the resource."""
 
 
-class QuorumUnreachable(NotAcquired):
+class StoreUnavailable(NotAcquired):
+    """The store cannot say whether the resource is free. `QuorumUnreachable` is the Redis case."""
+
+
+class QuorumUnreachable(StoreUnavailable):
     """Too few masters can vote: the others are down, do not answer, or are not trusted yet."""
 
 

@@ -15,7 +15,7 @@ from django.core.exceptions import PermissionDenied, RequestDataTooBig
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
-from redlock_django.exceptions import AlreadyHeld, QuorumUnreachable, ResourceLocked
+from redlock_django.exceptions import AlreadyHeld, ResourceLocked, StoreUnavailable
 from redlock_django.idempotency import events
 from redlock_django.idempotency.attempt_steps import (
     CallHook,
@@ -186,7 +186,7 @@ class Attempt:
         except ResourceLocked as error:
             same = set(exact).intersection(error.resource.split(", "))
             return KeyLock.BUSY if same else KeyLock.BUSY_OTHERWISE
-        except QuorumUnreachable as error:
+        except StoreUnavailable as error:
             logger.warning("idempotency: request refused, there is no quorum: %s", error)
             self._retry_after = error.retry_after
             return KeyLock.NO_QUORUM

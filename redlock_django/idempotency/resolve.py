@@ -9,7 +9,7 @@ from dataclasses import replace
 from enum import Enum
 
 from redlock_django.engine.holders import HoldingState
-from redlock_django.exceptions import QuorumUnreachable, ResourceLocked
+from redlock_django.exceptions import ResourceLocked, StoreUnavailable
 from redlock_django.idempotency.in_flight_lock import InFlightLock
 from redlock_django.idempotency.key import lock_name
 from redlock_django.idempotency.options import store_of
@@ -77,7 +77,7 @@ def resolve(
                     )
             except ResourceLocked:
                 return ResolveOutcome.RUNNING
-            except QuorumUnreachable:
+            except StoreUnavailable:
                 return ResolveOutcome.NO_QUORUM
             store.mark_uncertain(record.key_hash, record.attempt)
         if not store.resolve(record.key_hash, applied=applied, attempt=record.attempt):

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from redlock_django.backends.base import BaseBackend
-from redlock_django.engine.errors import NotAcquired, QuorumUnreachable
+from redlock_django.engine.errors import NotAcquired, StoreUnavailable
 from redlock_django.engine.validity import Lease
 from redlock_django.locking.counters import counters
 from redlock_django.signals import (
@@ -66,7 +66,7 @@ def refused(
     proceed: bool,
 ) -> None:
     """Report that a lock was not acquired; `proceed` is True if the caller continues without it."""
-    unavailable = isinstance(error, QuorumUnreachable)
+    unavailable = isinstance(error, StoreUnavailable)
     _count_attempt(using, "unavailable" if unavailable else "refused", error.waited)
     logger.log(
         logging.ERROR if unavailable else logging.DEBUG,

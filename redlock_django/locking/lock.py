@@ -15,7 +15,7 @@ from typing import Any, Self
 from django.utils.asyncio import async_unsafe
 
 from redlock_django.engine.validity import Lease
-from redlock_django.exceptions import NotAcquired, QuorumUnreachable
+from redlock_django.exceptions import NotAcquired, StoreUnavailable
 from redlock_django.locking import events
 from redlock_django.locking.cancellation import call_after_threads
 from redlock_django.locking.handler import LockService, locks
@@ -107,7 +107,7 @@ class Lock(LockState):
 
     def _proceed_or_raise(self, service: LockService, error: NotAcquired) -> None:
         """Raise the error, or continue without a lock if ON_UNAVAILABLE allows it."""
-        unavailable = isinstance(error, QuorumUnreachable)
+        unavailable = isinstance(error, StoreUnavailable)
         proceed = unavailable and service.settings.on_unavailable == "proceed" and not self._strict
         events.refused(
             error,

@@ -11,8 +11,8 @@ from django.core.management.base import BaseCommand, CommandError
 from redlock_django.exceptions import (
     BadResource,
     InvalidRedlock,
-    QuorumUnreachable,
     ResourceLocked,
+    StoreUnavailable,
 )
 from redlock_django.locking.lock import Lock, lock
 from redlock_django.web.hold import OnConflict
@@ -75,7 +75,7 @@ def enter_lock(stack: ExitStack, key: str, *, skip: bool, **deployment: Any) -> 
         if skip:
             return None
         problem, status = str(error), LOCK_HELD
-    except QuorumUnreachable as error:
+    except StoreUnavailable as error:
         problem, status = str(error), NO_QUORUM
     except (BadResource, InvalidRedlock, ValueError) as error:
         problem, status = str(error), BAD_ARGUMENTS

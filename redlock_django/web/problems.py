@@ -15,9 +15,9 @@ from django.utils.translation import gettext
 from redlock_django.exceptions import (
     BadResource,
     LockLost,
-    QuorumUnreachable,
     RedlockError,
     ResourceLocked,
+    StoreUnavailable,
 )
 
 PROBLEM_BASE = "urn:redlock-django:"
@@ -110,7 +110,7 @@ register_problem(
     ),
 )
 register_problem(
-    QuorumUnreachable,
+    StoreUnavailable,
     Problem(
         status=503,
         code="lock-unavailable",

@@ -16,6 +16,7 @@ from redlock_django.exceptions import (
     QuorumUnreachable,
     RedlockError,
     ResourceLocked,
+    StoreUnavailable,
 )
 from redlock_django.web.responses import aanswer, answer
 
@@ -43,6 +44,7 @@ def asked(error: RedlockError, accept: str | None = None, **kwargs: Any) -> Http
         (ResourceLocked("x"), 423, "resource-locked", True, None),
         (QuorumUnreachable("x"), 503, "lock-unavailable", True, "1"),
         (QuorumUnreachable("x", retry_after=41), 503, "lock-unavailable", True, "41"),
+        (StoreUnavailable("x"), 503, "lock-unavailable", True, "1"),
         (LockLost("x"), 503, "lock-lost", True, "1"),
         (BadResource("x"), 400, "bad-resource", False, None),
     ],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from redlock_django.backends.inspection import ReleaseOutcome, quorums
+from redlock_django.backends.inspection_results import ReleaseOutcome, quorums
 from redlock_django.engine.holders import HoldingState
 from redlock_django.engine.validity import LeaseState
 from tests.contract.stores import Store, SyncCaller
