@@ -1,1 +1,1 @@
-"""What stands behind `locks["alias"]`: lock services in terms of leases."""
+"""The stores behind `locks["alias"]`: each grants, extends and releases leases."""

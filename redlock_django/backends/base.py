@@ -83,16 +83,16 @@ class BaseBackend:
     settings_class: ClassVar[type[StoreSettings]] = StoreSettings
 
     is_shared: bool = True
-    """Whether other processes see the locks: without it, a lock excludes threads and tasks only."""
+    """True if other processes see the locks: without it, a lock excludes threads and tasks only."""
 
     is_fair: bool = False
-    """Whether waiters get a lock in the order in which they began to wait."""
+    """True if waiters get a lock in the order in which they began to wait."""
 
     survives_restart: bool = False
-    """Whether locks are still held after all servers of the store have restarted at once."""
+    """True if locks are still held after all servers of the store have restarted at once."""
 
     servers_are_masters: bool = False
-    """Whether the servers are independent masters, of which a majority decides."""
+    """True if the servers are independent masters, of which a majority decides."""
 
     max_resources: int = 100
     """The most resources that one lease can have."""

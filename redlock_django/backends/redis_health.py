@@ -1,4 +1,4 @@
-"""What is wrong with a master for locks, from what it reports of itself."""
+"""The faults of a master, for locks, as far as its own report shows them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all clients of the same masters share: the masters, their numbers, the names of keys."""
+"""The deployment all clients of the same masters share: masters, numbers, names of keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a server reports of itself."""
+"""The health report of a server."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """What one server reports of itself; a store leaves out what it does not know.
+    """The report of one server on itself; a store leaves out what it does not know.
 
     `server` is the product ("Redis"). `run_id` identifies one life of the server process, "" if
     unknown. `latency`, `uptime` and `ready_in` are in seconds; `offset` is the server's clock minus

@@ -1,4 +1,4 @@
-"""Who holds a resource: what each deciding server has of it, merged into one answer."""
+"""The holder of a resource, merged from what each deciding server has of it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _YEAR_10000 = 253_402_300_800  # no date of Python's reaches it
 
 
 class HoldingState(Enum):
-    """What the sightings of one resource amount to."""
+    """The state of one resource, as far as its sightings show it."""
 
     HELD = "held"
     EXPIRING = "expiring"  # held, but not for long: it does not seem to be renewed
@@ -38,7 +38,7 @@ def is_ours(value: bytes) -> bool:
 
 
 class Sighting(NamedTuple):
-    """What one server, by name, has of one resource; `ttl` in seconds, None: never expires."""
+    """The lock that one server, by name, has on a resource; `ttl` in seconds, None: no expiry."""
 
     server: str
     value: bytes
@@ -49,7 +49,7 @@ class Sighting(NamedTuple):
 
     @property
     def ours(self) -> bool:
-        """Whether this package has set it."""
+        """True if this package has set it."""
         return is_ours(self.value)
 
     @property
@@ -65,7 +65,7 @@ class Sighting(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
-    """What is known of one held resource.
+    """All that is known of one held resource.
 
     `servers` are the names of the servers that decide who holds it, answering or not, and `silent`
     those of them that did not answer. `leading` are the sightings of the holder that is on most
@@ -90,12 +90,12 @@ class Holding:
 
     @property
     def has_quorum(self) -> bool:
-        """Whether the leading holder is on enough servers to exclude all others."""
+        """True if the leading holder is on enough servers to exclude all others."""
         return len(self.leading) >= quorum(len(self.servers))
 
     @property
     def state(self) -> HoldingState:
-        """What the sightings amount to."""
+        """The state, as far as the sightings show it."""
         if not self.leading[0].ours:
             return HoldingState.FOREIGN
         if self.has_quorum:
@@ -117,7 +117,7 @@ class Holding:
 
     @property
     def holder(self) -> Mapping[str, str | int | float]:
-        """What the holder reports of itself: `host`, `pid`, `app`, `at`, `path`, `user`.
+        """The holder's description of itself: `host`, `pid`, `app`, `at`, `path`, `user`.
 
         A client that can write to a server can write anything here; it is only made printable.
         """

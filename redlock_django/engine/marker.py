@@ -10,7 +10,7 @@ from redlock_django.engine.queries import Query
 
 
 class JoinReply(NamedTuple):
-    """What a master answers to `Join`. `time` and `ready_at` in µs of its clock.
+    """The reply of a master to `Join`. `time` and `ready_at` in µs of its clock.
 
     `status` is KNOWN, MARKED or MISMATCH. `reason` says why the marker was written ("fresh",
     "restarted", "stepped", or "" where it was not); for MISMATCH it is the other deployment's

@@ -166,7 +166,7 @@ class Tally:
 
     @property
     def unreachable(self) -> bool:
-        """Whether too few masters can be counted for a quorum, even if none of them refused."""
+        """True if too few masters can be counted for a quorum, even if none of them refused."""
         if self.outstanding:
             # The median may still move, so that a vote left out for its clock counts again.
             return self.masters - self._failed < self.need
@@ -174,12 +174,12 @@ class Tally:
 
     @property
     def denied(self) -> bool:
-        """Whether so many masters refused that the others are fewer than a quorum."""
+        """True if so many masters refused that the others are fewer than a quorum."""
         return self.masters - self.count(Ballot.REFUSED) < self.need
 
     @property
     def rival_won(self) -> bool:
-        """Whether one other holder is proved to have a majority."""
+        """True if one other holder is proved to have a majority."""
         rivals = [v.rival for v in self.votes if v is not None and v.rival is not None]
         return len(rivals) >= self.need and max(map(rivals.count, rivals)) >= self.need
 

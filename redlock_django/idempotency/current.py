@@ -30,7 +30,7 @@ class Idempotency:
 
     @property
     def active(self) -> bool:
-        """Whether the request came with a key."""
+        """True if the request came with a key."""
         return bool(self.key_hash)
 
     def __repr__(self) -> str:

@@ -100,7 +100,7 @@ def decide(record: RecordStatus | None, lock: KeyLock, *, rerun_expired: bool = 
 
 
 class ViewOutcome(Enum):
-    """What to record of a view that ran."""
+    """The outcome to record of a view that ran."""
 
     COMPLETED = "completed, with its response"
     TOMBSTONE = "completed, without its response"

@@ -29,7 +29,7 @@ logger = logging.getLogger("redlock_django")
 
 
 class ReportedLease(Protocol):
-    """What an event reports about a lease. `locking.held_lease.HeldLease` is one."""
+    """The data about a lease that an event reports. `locking.held_lease.HeldLease` is one."""
 
     backend: BaseBackend
     lease: Lease

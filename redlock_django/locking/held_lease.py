@@ -62,12 +62,12 @@ class HeldLease:
 
     @property
     def inherited(self) -> bool:
-        """Whether this is a child process's copy of a lease that its parent holds."""
+        """True if this is a child process's copy of a lease that its parent holds."""
         return self.forks != locks.forks
 
     @property
     def ended(self) -> bool:
-        """Whether the lease has been released or lost."""
+        """True if the lease has been released or lost."""
         return self.released or bool(self.loss_reason)
 
     def remaining(self) -> float:

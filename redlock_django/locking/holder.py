@@ -1,4 +1,4 @@
-"""What a lock's value on a master says about its holder."""
+"""The description of its holder that a lock's value carries."""
 
 from __future__ import annotations
 

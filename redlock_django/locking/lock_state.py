@@ -26,7 +26,7 @@ class LockState(LockParameters):
 
     @property
     def locked(self) -> bool:
-        """Whether the lock is held now. False if ON_UNAVAILABLE let the caller continue without."""
+        """True if the lock is held now. False if ON_UNAVAILABLE let the caller continue without."""
         return self._held_lease is not None and self._held_lease.remaining() > 0
 
     def remaining(self) -> float:

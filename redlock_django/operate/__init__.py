@@ -1,1 +1,1 @@
-"""What operators need: which locks are held, forced release, and the health of the servers."""
+"""Tools for operators: held locks, forced release, and the health of the servers."""

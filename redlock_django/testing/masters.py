@@ -69,12 +69,12 @@ class LocalMaster:
 
     @property
     def alive(self) -> bool:
-        """Whether the process exists; a paused master is alive."""
+        """True if the process exists; a paused master is alive."""
         return self.process.poll() is None
 
     @property
     def paused(self) -> bool:
-        """Whether `pause` was called and `resume` was not."""
+        """True if `pause` was called and `resume` was not."""
         return self._paused
 
     def client(self) -> Redis:

@@ -48,7 +48,7 @@ class Call(NamedTuple):
 
     @property
     def is_async(self) -> bool:
-        """Whether the view is a method of an async class, whose `dispatch` is no coroutine."""
+        """True if the view is a method of an async class, whose `dispatch` is no coroutine."""
         return getattr(self.owner, "view_is_async", False) is True
 
     @property
@@ -58,7 +58,7 @@ class Call(NamedTuple):
 
     @property
     def defers_lock(self) -> bool:
-        """Whether the lock is acquired further in, by a wrapper that records requests."""
+        """True if the lock is acquired further in, by a wrapper that records requests."""
         if self.state.recording:
             return False
         handler = getattr(self.owner, str(self.request.method).lower(), None)

@@ -52,11 +52,11 @@ class RequestState:
 
     def __init__(self) -> None:
         self.has_middleware = False
-        """Whether the request came through LockMiddleware, which releases `locks`."""
+        """True if the request came through LockMiddleware, which releases `locks`."""
         self.locks: list[Lock] = []
         """The locks that were handed over to the request, because they outlive their view."""
         self.recording = False
-        """Whether a wrapper that records requests is running the view."""
+        """True if a wrapper that records requests is running the view."""
         self.recorder: Recorder | None = None
         """The recorder for the next call of a view."""
         self.deferred_lock: LockOptions | None = None

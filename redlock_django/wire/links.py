@@ -481,7 +481,7 @@ class Links:
                     self.lose(master, f"did not answer within {self.master_timeout:g} s", late=True)
 
     def lose(self, master: Master, reason: str, *, late: bool = False) -> None:
-        """Give up a link, notify every caller that waits for it, and connect again."""
+        """Close a link that failed, notify every caller that waits for it, and connect again."""
         link = master.link
         if link is None:
             return

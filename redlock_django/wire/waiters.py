@@ -29,7 +29,7 @@ class Waiter:
 
     @property
     def decided(self) -> bool:
-        """Whether enough masters have called."""
+        """True if enough masters have called."""
         return len(self._callers) >= self._need
 
     def call(self, master: int) -> None:

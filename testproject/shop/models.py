@@ -9,7 +9,7 @@ class Order(models.Model):
     """An order that must be paid once. Amounts are whole cents."""
 
     class State(models.TextChoices):
-        """Whether an order has been paid."""
+        """True if an order has been paid."""
 
         OPEN = "open", "open"
         PAID = "paid", "paid"
