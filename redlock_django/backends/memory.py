@@ -85,24 +85,24 @@ class MemoryBackend(RedlockBackend):
 
     @staticmethod
     def advance(seconds: float) -> None:
-        """Let time pass for every backend in memory, and nobody renew anything meanwhile."""
+        """Advance the clocks of every backend in memory; nothing is renewed meanwhile."""
         MemoryBackend.passed += seconds
 
     def refuse(self, index: int) -> None:
-        """Let a master be gone: it refuses every connection."""
+        """Take a master down: it refuses every connection."""
         self._fail(index, "refused the connection")
 
     def hang(self, index: int) -> None:
-        """Let a master hang: it answers nothing."""
+        """Make a master hang: it answers nothing."""
         self._fail(index, f"did not answer within {self.settings.master_timeout:g} s")
 
     def restore(self, index: int) -> None:
-        """Let a master that was gone or hung answer again, with all that it knew."""
+        """Bring a master that was down or hung back, with all its data."""
         self.down[index] = ""
         self.notice(self.deployment.names[index], True, self._doubt(index))
 
     def restart(self, index: int) -> None:
-        """Start a master anew and empty: it answers, and is not counted for RESTART_DELAY."""
+        """Restart a master without data: it answers, and is not counted for RESTART_DELAY."""
         self.masters[index].run_id = secrets.token_hex(20)
         self.forget(index)
         self.restore(index)

@@ -16,7 +16,7 @@ SHORTEST_TTL = 0.1
 
 
 def duration(value: object, name: str, *, least: float) -> float:
-    """Give a number or timedelta as seconds, at least `least`; ValueError says what is wrong."""
+    """Return a number or timedelta in seconds; raise ValueError if it is less than `least`."""
     kind = f"{name} must be a number of seconds or a timedelta"
     if isinstance(value, timedelta):
         value = value.total_seconds()
