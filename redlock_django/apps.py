@@ -22,11 +22,18 @@ class RedlockConfig(AppConfig):
 
     def ready(self) -> None:
         """Register the system checks, and what the core needs of idempotency."""
-        from redlock_django import checks
+        from redlock_django.checks import (  # noqa: F401 - each registers its checks
+            TAG,
+            deployment,
+            masters,
+            middleware,
+            settings,
+            views,
+        )
         from redlock_django.locking.counters import register_extension
         from redlock_django.web.request_state import register_attribute
 
-        register(_check_idempotency, checks.TAG)
+        register(_check_idempotency, TAG)
         register_extension(_load_idempotency)
         register_attribute("idempotency_field", _idempotency_field)
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from redlock_django.backends.inspection import Inspection
-from redlock_django.backends.inspection_results import Freed, HeldLocks, ServerHealth
 from redlock_django.conf.values import SHORTEST_TTL, seconds
 from redlock_django.engine.validity import Lease, LeaseState
 from redlock_django.wire.clock import clock
+
+if TYPE_CHECKING:
+    from redlock_django.backends.inspection import Inspection
+    from redlock_django.backends.inspection_results import Freed, HeldLocks, ServerHealth
 
 Section = Mapping[str, Any]
 """The settings of one alias, `settings.REDLOCK[alias]`, with a value for every key."""

@@ -17,7 +17,8 @@ from redis.connection import SSLConnection
 
 from redlock_django.backends.redlock import redlock_settings
 from redlock_django.backends.sharded_settings import places
-from redlock_django.checks.settings import TAG, same_host_warning
+from redlock_django.checks import TAG
+from redlock_django.checks.settings import same_host_warning
 from redlock_django.conf.masters import host_of, hosts
 from redlock_django.conf.settings import AliasSettings, load
 from redlock_django.exceptions import InvalidRedlock

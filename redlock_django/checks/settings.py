@@ -5,22 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from django.conf import settings
 from django.core import checks
 from django.core.checks import CheckMessage, Error, register
-from django.core.exceptions import ImproperlyConfigured
-from django.utils.module_loading import import_string
 
 from redlock_django.backends.redlock import redlock_settings
+from redlock_django.checks import TAG
+from redlock_django.checks.middleware import lock_middlewares
 from redlock_django.conf.masters import caches_on, hosts
 from redlock_django.conf.settings import AliasSettings, load
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.handler import locks
-from redlock_django.middleware import LockMiddleware
 from redlock_django.web.rules import plan
-
-TAG = "redlock"
-_AUTHENTICATION = ".AuthenticationMiddleware"
 
 
 @register(TAG)
@@ -132,45 +127,3 @@ def _times(options: AliasSettings) -> Iterator[CheckMessage]:
             hint="Raise MAX_HOLD to several times TTL, or set RENEW to False.",
             id="redlock_django.W009",
         )
-
-
-@register(TAG)
-def check_middleware(**_: Any) -> list[CheckMessage]:
-    """Return W006 (LockMiddleware before AuthenticationMiddleware) and W007 (listed twice)."""
-    indexes = lock_middlewares()
-    if not indexes:
-        return []
-    messages: list[CheckMessage] = []
-    # Compared by name: AuthenticationMiddleware cannot be imported without its app.
-    users = [n for n, path in enumerate(settings.MIDDLEWARE) if path.endswith(_AUTHENTICATION)]
-    if users and indexes[0] < users[0]:
-        messages.append(
-            checks.Warning(
-                "MIDDLEWARE: LockMiddleware is listed before AuthenticationMiddleware.",
-                hint="Move it after AuthenticationMiddleware, so that locks are not held until "
-                "sessions are saved.",
-                id="redlock_django.W006",
-            )
-        )
-    if len(indexes) > 1:
-        messages.append(
-            checks.Warning(
-                f"MIDDLEWARE: LockMiddleware is listed {len(indexes)} times.",
-                hint="Keep only the entry after AuthenticationMiddleware.",
-                id="redlock_django.W007",
-            )
-        )
-    return messages
-
-
-def lock_middlewares() -> list[int]:
-    """Return the indexes of all LockMiddleware entries in MIDDLEWARE."""
-    indexes = []
-    for index, path in enumerate(settings.MIDDLEWARE):
-        try:
-            middleware = import_string(path)
-        except (ImportError, ImproperlyConfigured):
-            continue
-        if isinstance(middleware, type) and issubclass(middleware, LockMiddleware):
-            indexes.append(index)
-    return indexes

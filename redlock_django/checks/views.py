@@ -10,7 +10,8 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, register
 from django.db import connections
 
-from redlock_django.checks.settings import TAG, lock_middlewares
+from redlock_django.checks import TAG
+from redlock_django.checks.middleware import lock_middlewares
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.web.options import LockOptions
 from redlock_django.web.routes import Route, routes

@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from redlock_django.conf.settings import load
-
 
 class CounterType(NamedTuple):
     """The description of a counter for metrics, and its unit as OpenTelemetry writes it."""
@@ -123,6 +121,8 @@ class Counters:
                 masters = dict(self._masters.get(alias, {}))
                 added = {name: numbers.pop(name) for name in numbers.keys() - _FIELDS}
                 return Counts(**numbers, masters=masters, of_extensions=added)
+        from redlock_django.conf.settings import load  # not above: counting needs no settings
+
         load(alias)
         return Counts()
 

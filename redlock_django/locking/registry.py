@@ -10,10 +10,13 @@ import asyncio
 import threading
 import weakref
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-from redlock_django.backends.base import BaseBackend
 from redlock_django.locking.handler import locks
-from redlock_django.locking.held_lease import HeldLease, RegistryKey
+
+if TYPE_CHECKING:
+    from redlock_django.backends.base import BaseBackend
+    from redlock_django.locking.held_lease import HeldLease, RegistryKey
 
 _held_leases: weakref.WeakValueDictionary[RegistryKey, HeldLease] = weakref.WeakValueDictionary()
 

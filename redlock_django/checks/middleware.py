@@ -1,0 +1,59 @@
+"""Checks of the place of LockMiddleware in `MIDDLEWARE`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+from django.core import checks
+from django.core.checks import CheckMessage, register
+from django.core.exceptions import ImproperlyConfigured
+from django.utils.module_loading import import_string
+
+from redlock_django.checks import TAG
+
+_LOCK_MIDDLEWARE = "redlock_django.middleware.LockMiddleware"
+_AUTHENTICATION = ".AuthenticationMiddleware"
+
+
+@register(TAG)
+def check_middleware(**_: Any) -> list[CheckMessage]:
+    """Return W006 (LockMiddleware before AuthenticationMiddleware) and W007 (listed twice)."""
+    indexes = lock_middlewares()
+    if not indexes:
+        return []
+    messages: list[CheckMessage] = []
+    # Compared by name: AuthenticationMiddleware cannot be imported without its app.
+    users = [n for n, path in enumerate(settings.MIDDLEWARE) if path.endswith(_AUTHENTICATION)]
+    if users and indexes[0] < users[0]:
+        messages.append(
+            checks.Warning(
+                "MIDDLEWARE: LockMiddleware is listed before AuthenticationMiddleware.",
+                hint="Move it after AuthenticationMiddleware, so that locks are not held until "
+                "sessions are saved.",
+                id="redlock_django.W006",
+            )
+        )
+    if len(indexes) > 1:
+        messages.append(
+            checks.Warning(
+                f"MIDDLEWARE: LockMiddleware is listed {len(indexes)} times.",
+                hint="Keep only the entry after AuthenticationMiddleware.",
+                id="redlock_django.W007",
+            )
+        )
+    return messages
+
+
+def lock_middlewares() -> list[int]:
+    """Return the indexes of all LockMiddleware entries in MIDDLEWARE."""
+    lock_middleware = import_string(_LOCK_MIDDLEWARE)
+    indexes = []
+    for index, path in enumerate(settings.MIDDLEWARE):
+        try:
+            middleware = import_string(path)
+        except (ImportError, ImproperlyConfigured):
+            continue
+        if isinstance(middleware, type) and issubclass(middleware, lock_middleware):
+            indexes.append(index)
+    return indexes
