@@ -735,13 +735,13 @@ def test_a_check_in_a_decorator_above_comes_before_the_lock(is_async: bool) -> N
         @login_required
         @lock_resource("order:<pk>")
         async def view(request: HttpRequest, pk: int) -> HttpResponse:
-            raise AssertionError("nobody gets here")
+            raise AssertionError("this is never called")
     else:
 
         @login_required
         @lock_resource("order:<pk>")
         def view(request: HttpRequest, pk: int) -> HttpResponse:  # type: ignore[misc]
-            raise AssertionError("nobody gets here")
+            raise AssertionError("this is never called")
 
     def answer() -> int:
         request = factory.post("/orders/1/")

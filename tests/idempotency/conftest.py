@@ -122,7 +122,7 @@ def masters_forget() -> None:
             del master.strings[name]
 
 
-class Aside:
+class InThread:
     """A call in a thread of its own; `result` waits for it."""
 
     def __init__(self, work: Callable[[], Any]) -> None:

@@ -22,7 +22,7 @@ from redlock_django.idempotency.settings import settings_of
 from redlock_django.idempotency.stores.base import Claim
 from redlock_django.idempotency.stores.cache import CacheStore
 from redlock_django.models import IdempotencyRecord
-from tests.idempotency.conftest import Aside, Site, make_order, masters_forget, orders
+from tests.idempotency.conftest import InThread, Site, make_order, masters_forget, orders
 
 pytestmark = pytest.mark.django_db(transaction=True)
 AUTOCOMMIT, ATOMIC = False, True
@@ -240,8 +240,8 @@ def test_while_it_runs_other_requests_are_refused(site: Site, autocommit: None) 
 
     def view(request: HttpRequest, **_: Any) -> HttpResponse:
         if not answers:
-            answers.append(Aside(site.post).result)
-            answers.append(Aside(lambda: site.post(data={"total": 2})).result)
+            answers.append(InThread(site.post).result)
+            answers.append(InThread(lambda: site.post(data={"total": 2})).result)
         return HttpResponse()
 
     site.serve(idempotent(view))
@@ -255,7 +255,7 @@ def test_a_late_view_that_was_doubted_still_knows_what_it_did(site: Site, autoco
 
     def view(request: HttpRequest, **_: Any) -> HttpResponse:
         masters_forget()
-        answers.append(Aside(site.post).result)
+        answers.append(InThread(site.post).result)
         return HttpResponse("late")
 
     site.serve(idempotent(view))

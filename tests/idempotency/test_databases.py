@@ -19,7 +19,7 @@ from redlock_django.idempotency.stores.database import DatabaseStore
 from redlock_django.models import IdempotencyRecord
 from testproject.shop.models import Order
 from tests.app.conftest import MEMORY
-from tests.idempotency.conftest import Aside, masters_forget
+from tests.idempotency.conftest import InThread, masters_forget
 
 ALIAS = "records"
 TABLES: tuple[type[models.Model], ...] = (IdempotencyRecord, Order)
@@ -82,7 +82,7 @@ def test_many_at_once_are_one(database: None, in_flight: str) -> None:
         return ask(view)
 
     view = idempotent(in_flight=in_flight, wait=20)(make_order)
-    answers = [one.result for one in [Aside(asked) for _ in range(12)]]
+    answers = [one.result for one in [InThread(asked) for _ in range(12)]]
     assert {answer.status_code for answer in answers} <= {201, 409}
     done = [answer for answer in answers if answer.status_code == 201]
     assert {answer.content for answer in done} == {b'{"order": "A-1"}'}
@@ -109,12 +109,12 @@ def second_insert(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
 def test_if_the_lock_fails_the_row_decides(database: None, second_insert: threading.Event) -> None:
     """The second request waits at the row for the first one's COMMIT, and gets its response."""
-    second: list[Aside] = []
+    second: list[InThread] = []
 
     def view(request: HttpRequest) -> HttpResponse:
         if not second:
             masters_forget()
-            second.append(Aside(lambda: ask(decorated)))
+            second.append(InThread(lambda: ask(decorated)))
             assert second_insert.wait(20)
         return make_order(request)
 
@@ -130,13 +130,13 @@ def test_if_the_lock_fails_the_row_decides(database: None, second_insert: thread
 def test_if_the_lock_fails_and_the_first_one_too_the_second_one_runs(
     database: None, second_insert: threading.Event
 ) -> None:
-    second: list[Aside] = []
+    second: list[InThread] = []
 
     def view(request: HttpRequest) -> HttpResponse:
         response = make_order(request)
         if not second:
             masters_forget()
-            second.append(Aside(lambda: ask(decorated)))
+            second.append(InThread(lambda: ask(decorated)))
             assert second_insert.wait(20)
             raise RuntimeError
         return response

@@ -17,7 +17,7 @@ from redlock_django import IdempotentFormMixin, IdempotentMixin, idempotent
 from redlock_django.models import IdempotencyRecord
 from testproject.shop.models import Order
 from tests.app.conftest import MEMORY
-from tests.idempotency.conftest import KEY, Aside, Site, make_order, orders
+from tests.idempotency.conftest import KEY, InThread, Site, make_order, orders
 
 pytestmark = pytest.mark.django_db(transaction=True)
 BROWSER = {"Accept": "text/html"}
@@ -84,11 +84,11 @@ def test_a_double_click_is_one_submission(site: Site, browser: Client, name: str
 
 @pytest.mark.usefixtures("records_in_a_file")
 def test_the_second_click_waits_for_the_first(site: Site, browser: Client) -> None:
-    second: list[Aside] = []
+    second: list[InThread] = []
 
     def view(request: HttpRequest, **_: Any) -> HttpResponse:
         if request.method == "POST":
-            second.append(Aside(lambda: browser.post("/", sent)))
+            second.append(InThread(lambda: browser.post("/", sent)))
             return redirect(f"/thanks/{len(second)}/")
         return by_hand(request)
 

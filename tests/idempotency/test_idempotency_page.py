@@ -30,13 +30,13 @@ def test_every_argument_is_in_the_table() -> None:
 
 def test_every_refusal_is_in_the_table_as_it_is_answered() -> None:
     rows = re.findall(r"^\|[^|]+\| (\d+) \| `(\S+)` \| (\w+) \| (\w+) \|$", PAGE, re.MULTILINE)
-    said = {
+    documented = {
         (int(status), code, retryable == "yes", new_key == "yes")
         for status, code, retryable, new_key in rows
     }
     problems = [problem_of(kind()) for kind in IdempotencyRefused.__subclasses__()]
     names = ("status", "code", "retryable", "safe_new_key")
-    assert said == {tuple(problem[name] for name in names) for problem in problems}
+    assert documented == {tuple(problem[name] for name in names) for problem in problems}
 
 
 @pytest.mark.django_db

@@ -50,7 +50,7 @@ class ByToken(BaseAuthentication):
 class NotForbidden(BasePermission):
     def has_permission(self, request: Request, view: APIView) -> bool:
         seen.append("permission")
-        request.data  # noqa: B018 - reads the body before anybody else does
+        request.data  # noqa: B018 - reads the body before any other code does
         return bool(request.user.pk) and request.user.pk not in forbidden
 
 

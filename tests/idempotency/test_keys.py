@@ -17,7 +17,7 @@ from redlock_django.exceptions import InvalidRedlock, KeyInvalid
 from redlock_django.idempotency.current import Idempotency
 from redlock_django.idempotency.key import parse_key, request_hashes
 from redlock_django.idempotency.scope import UserId, scope_of, user_of
-from tests.idempotency.conftest import KEY, Aside, Site, make_order, orders, record
+from tests.idempotency.conftest import KEY, InThread, Site, make_order, orders, record
 
 writes = pytest.mark.django_db(transaction=True)
 
@@ -238,7 +238,7 @@ def test_a_process_that_has_the_old_secret_key_still_is_in_the_way(
             old, settings.SECRET_KEY = settings.SECRET_KEY, "a new one"
             settings.SECRET_KEY_FALLBACKS = [old]
             answers.extend(
-                Aside(lambda total=total: site.post(data={"total": total})).result  # type: ignore[misc]
+                InThread(lambda total=total: site.post(data={"total": total})).result  # type: ignore[misc]
                 for total in (1, 2)
             )
         return HttpResponse()

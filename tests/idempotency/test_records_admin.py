@@ -63,8 +63,8 @@ def page(client: Client, row: IdempotencyRecord) -> str:
 
 def answer(client: Client, row: IdempotencyRecord, verdict: str) -> str:
     """Resolve the request, and return the message of the admin."""
-    said = {"verdict": verdict, "confirmed": "yes"}
-    came: Any = client.post(f"{LIST}{row.pk}/resolve/", said)
+    data = {"verdict": verdict, "confirmed": "yes"}
+    came: Any = client.post(f"{LIST}{row.pk}/resolve/", data)
     assert came.status_code == 302
     return [str(message) for message in get_messages(came.wsgi_request)][-1]
 
@@ -82,8 +82,8 @@ def test_the_list_shows_states_and_neither_keys_nor_bodies(
     assert orders_site.post().status_code == 201
     for state in ("running", "uncertain", "tombstone"):
         make(state)
-    everybody = staff(SEE, BODY, RESOLVE)
-    body = everybody.get(LIST).content.decode()
+    reader = staff(SEE, BODY, RESOLVE)
+    body = reader.get(LIST).content.decode()
     for text in (
         "POST /orders/",
         " s ago",
@@ -95,12 +95,10 @@ def test_the_list_shows_states_and_neither_keys_nor_bodies(
         assert text in body, text
     for secret in (KEY, "A-1", record_of("/orders/").key_hash[:16]):
         assert secret not in body
-    assert "/uncertain/" in everybody.get(LIST + "?state__exact=uncertain").content.decode()
+    assert "/uncertain/" in reader.get(LIST + "?state__exact=uncertain").content.decode()
     for query in ("?state__exact=uncertain", "?q=/uncertain/", "?method=PATCH"):
-        assert "POST /orders/" not in everybody.get(LIST + query).content.decode()
-    assert (
-        "0 results" in everybody.get(f"{LIST}?q={record_of('/orders/').key_hash}").content.decode()
-    )
+        assert "POST /orders/" not in reader.get(LIST + query).content.decode()
+    assert "0 results" in reader.get(f"{LIST}?q={record_of('/orders/').key_hash}").content.decode()
 
 
 def record_of(path: str) -> IdempotencyRecord:
@@ -207,13 +205,13 @@ def test_nothing_changes_without_a_permission_a_post_and_a_token(
     orders_site: Site, staff: Callable[..., Client]
 ) -> None:
     row = interrupt(orders_site)
-    said = {"verdict": "not-applied", "confirmed": "yes"}
+    data = {"verdict": "not-applied", "confirmed": "yes"}
     url = f"{LIST}{row.pk}/resolve/"
     allowed = staff(SEE, RESOLVE, enforce_csrf_checks=True)
-    assert allowed.post(url, said).status_code == 403
-    assert allowed.get(url, said).status_code == 405
+    assert allowed.post(url, data).status_code == 403
+    assert allowed.get(url, data).status_code == 405
     for other in (staff(SEE), staff(RESOLVE), staff(BODY, SEE)):
-        assert other.post(url, said).status_code == 403
+        assert other.post(url, data).status_code == 403
     assert (
         "It took effect" not in page(Client(), row) + orders_site.client.get(url).content.decode()
     )

@@ -17,7 +17,7 @@ from redlock_django.backends.memory import MemoryBackend
 from redlock_django.idempotency.stores.database import DatabaseStore
 from redlock_django.models import IdempotencyRecord
 from tests.app.conftest import MEMORY
-from tests.idempotency.conftest import Aside, Site, make_order, orders, record
+from tests.idempotency.conftest import InThread, Site, make_order, orders, record
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -68,7 +68,7 @@ def ask_while_it_runs(site: Site, ask: Callable[[], Any], **options: Any) -> Any
     answers: list[Any] = []
 
     def view(request: HttpRequest, **_: Any) -> HttpResponse:
-        answers.append(Aside(ask).result)
+        answers.append(InThread(ask).result)
         return HttpResponse(status=201)
 
     site.serve(idempotent(**options)(view))
@@ -99,7 +99,7 @@ def test_a_request_that_waits_no_longer(site: Site) -> None:
 @pytest.mark.usefixtures("records_in_a_file")
 def test_a_request_that_waits_is_given_the_same_answer(site: Site) -> None:
     waiting = threading.Event()
-    asked: list[Aside] = []
+    asked: list[InThread] = []
 
     def view(request: HttpRequest, **_: Any) -> HttpResponse:
         backend = locks["default"].backend
@@ -111,7 +111,7 @@ def test_a_request_that_waits_is_given_the_same_answer(site: Site) -> None:
             sleep(seconds)
 
         backend.sleep = patient
-        asked.append(Aside(site.post))
+        asked.append(InThread(site.post))
         assert waiting.wait(20)
         return HttpResponse(f"only once: {len(asked)}")
 

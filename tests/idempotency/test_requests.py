@@ -279,23 +279,23 @@ def test_what_cannot_be_kept_leaves_a_tombstone(site: Site, kind: str) -> None:
 
 
 def test_a_replay_sends_a_signal(site: Site) -> None:
-    told: list[dict[str, Any]] = []
+    signals: list[dict[str, Any]] = []
 
-    def receiver(**said: Any) -> None:
-        told.append(said)
+    def receiver(**arguments: Any) -> None:
+        signals.append(arguments)
 
     site.serve(idempotent(make_order))
     request_replayed.connect(receiver)
     try:
         site.post()
-        assert told == []
+        assert signals == []
         site.post()
     finally:
         request_replayed.disconnect(receiver)
-    (said,) = told
-    assert (said["sender"], said["using"]) == (Idempotency, "default")
-    assert said["key_hash"] == record().key_hash
-    assert (said["request"].path, said["response"].status_code) == ("/orders/", 201)
+    (sent,) = signals
+    assert (sent["sender"], sent["using"]) == (Idempotency, "default")
+    assert sent["key_hash"] == record().key_hash
+    assert (sent["request"].path, sent["response"].status_code) == ("/orders/", 201)
 
 
 # request.idempotency in a view.

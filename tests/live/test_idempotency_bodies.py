@@ -93,7 +93,7 @@ def test_the_view_is_given_the_whole_upload(shop: Shop) -> None:
     client, order = shop.client(), new_order()
     content = bytes(reversed(range(256))) * (6 * MEGABYTE // 256)
     answer = send(client, order, new_key(), "b", ("scan", "a.bin", content), note="ä\r\nb")
-    assert answer.said == {
+    assert answer.json == {
         "note": "ä\r\nb",
         "scan": f"a.bin {hashlib.sha256(content).hexdigest()}",
     }
@@ -164,4 +164,4 @@ def test_a_body_of_unknown_length_is_too_large_as_well(shop: Shop) -> None:
     assert (refused.status, refused.code) == (413, "idempotency-body-too-large")
     assert shop.books.payments(order) == 0
     taken = client.pay("small", order, key, chunks(1000))
-    assert (taken.status, taken.said) == (201, {"bytes": 1000})
+    assert (taken.status, taken.json) == (201, {"bytes": 1000})

@@ -59,7 +59,7 @@ def is_told(
         assert {answer.status for answer in answers} == {409}
         return
     [(paid,)] = shop.books.rows(f'SELECT id FROM payment WHERE "order" = {order}')
-    assert [(answer.status, answer.said) for answer in answers] == [(201, {"payment": paid})] * 3
+    assert [(answer.status, answer.json) for answer in answers] == [(201, {"payment": paid})] * 3
     assert answers[0].replayed is bool(after_death)
 
 

@@ -40,7 +40,7 @@ def unavailable(answer: Answer) -> bool:
     assert answer.code == "idempotency-unavailable"
     assert int(answer.headers["Retry-After"]) >= 1
     assert answer.headers["Cache-Control"] == "no-store"
-    assert (answer.said["retryable"], answer.said["safe_new_key"]) == (True, False)
+    assert (answer.json["retryable"], answer.json["safe_new_key"]) == (True, False)
     return True
 
 

@@ -96,14 +96,14 @@ def retry(client: Client, kind: str, order: int, key: str) -> Answer:
     """Retry, as a client should, until the answer has no `Retry-After`."""
     answers: list[Answer] = []
 
-    def told() -> bool:
+    def is_answered() -> bool:
         answers.append(client.pay(kind, order, key))
         if answers[-1].code != "idempotency-key-in-flight":
             return True
         assert answers[-1].headers["Retry-After"] == "1"
         return False
 
-    until(told, "the end of a dead process's lease", seconds=30, longest=0.2)
+    until(is_answered, "the end of a dead process's lease", seconds=30, longest=0.2)
     return answers[-1]
 
 
@@ -139,7 +139,7 @@ def test_processes_that_are_killed(shop: Shop, subtests: pytest.Subtests) -> Non
             answer = retry(client, "short", order, key)
             assert (answer.status, answer.replayed) == (201, ATOMIC[moment]), shop.site.log
             assert shop.books.payments(order) == 1
-            assert answer.said == {"payment": payment(shop, order)}
+            assert answer.json == {"payment": payment(shop, order)}
 
 
 @plain

@@ -69,9 +69,9 @@ def test_others_with_the_same_key_have_their_own(shop: Shop, kind: str) -> None:
 def test_an_anonymous_client_never_gets_the_replay_of_a_user(shop: Shop, kind: str) -> None:
     ann, order, key = shop.client(), new_order(), new_key()
     first = ann.pay(kind, order, key)
-    nobody = anonymous(shop)
+    client = anonymous(shop)
     for _ in range(2):
-        answer = nobody.pay(kind, order, key)
+        answer = client.pay(kind, order, key)
         assert (answer.status, answer.replayed) == (201, None), shop.site.log
         assert answer.headers["Idempotency-Status"] == "ignored"
         assert answer.body != first.body
@@ -80,8 +80,8 @@ def test_an_anonymous_client_never_gets_the_replay_of_a_user(shop: Shop, kind: s
 
 @everywhere
 def test_an_anonymous_client_may_have_a_scope(shop: Shop) -> None:
-    nobody, order, key = anonymous(shop), new_order(), new_key()
-    first, second = (nobody.pay("by-address", order, key) for _ in range(2))
+    client, order, key = anonymous(shop), new_order(), new_key()
+    first, second = (client.pay("by-address", order, key) for _ in range(2))
     assert (first.replayed, second.replayed) == (False, True)
     assert second.body == first.body
     # An anonymous scope never equals a user who is logged in.

@@ -25,15 +25,15 @@ def problem(
     wait: range | None = None,
 ) -> None:
     """Check a refusal and all its headers; `wait` is the range of `Retry-After`, None for none."""
-    said = answer.said
-    assert (answer.status, said["code"]) == (status, code), said
+    details = answer.json
+    assert (answer.status, details["code"]) == (status, code), details
     assert answer.headers["Content-Type"] == "application/problem+json"
     assert answer.headers["Cache-Control"] == "no-store"
     assert not answer.replayed
-    assert (said["status"], said["type"]) == (status, f"urn:redlock-django:{code}")
-    assert said["title"]
-    assert said["detail"]
-    assert (said["retryable"], said.get("safe_new_key")) == (retryable, safe_new_key)
+    assert (details["status"], details["type"]) == (status, f"urn:redlock-django:{code}")
+    assert details["title"]
+    assert details["detail"]
+    assert (details["retryable"], details.get("safe_new_key")) == (retryable, safe_new_key)
     seconds = answer.headers["Retry-After"]
     assert seconds is None if wait is None else int(seconds) in wait
 
@@ -173,7 +173,7 @@ def test_a_resource_lock_that_is_lost_rolls_everything_back(shop: Shop) -> None:
         for master in shop.masters:
             with master.client() as redis:
                 # The lock of another client, as far as the request can know.
-                redis.set(f"short:lock:order:{order}", "somebody", px=60_000)
+                redis.set(f"short:lock:order:{order}", "another-client", px=60_000)
         until(lambda: lost_in(shop, order), "a lost lock", seconds=20)
         problem(first.answer, 503, "lock-lost", retryable=True, safe_new_key=None, wait=ONE)
     assert shop.books.payments(order) == 0

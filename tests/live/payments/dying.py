@@ -29,10 +29,10 @@ def die_before_commit() -> None:
         return
 
     def watched(execute: Any, sql: str, *args: Any) -> Any:
-        said = execute(sql, *args)
+        result = execute(sql, *args)
         if sql.startswith("UPDATE") and "idempotencyrecord" in sql:
             die("before the commit")
-        return said
+        return result
 
     connection.execute_wrappers.append(watched)  # for the rest of this process
 

@@ -36,7 +36,7 @@ class Answer:
     body: bytes
 
     @property
-    def said(self) -> Any:
+    def json(self) -> Any:
         """The body, read as JSON."""
         return json.loads(self.body)
 
@@ -45,7 +45,7 @@ class Answer:
         """The code of a refusal, empty for anything else."""
         if self.headers["Content-Type"] != "application/problem+json":
             return ""
-        return str(self.said["code"])
+        return str(self.json["code"])
 
     @property
     def replayed(self) -> bool | None:
@@ -73,11 +73,11 @@ class Client:
         cookies = SimpleCookie()
         for line in answer.headers.get_all("Set-Cookie", []):
             cookies.load(line)
-        self.csrf = answer.said["csrf"]
+        self.csrf = answer.json["csrf"]
         self.headers = {
             "Cookie": "; ".join(f"{name}={morsel.value}" for name, morsel in cookies.items()),
             "X-CSRFToken": self.csrf,
-            "Authorization": f"Token {answer.said['token']}",
+            "Authorization": f"Token {answer.json['token']}",
         }
 
     @property
@@ -114,8 +114,8 @@ class Client:
     ) -> Answer:
         """Request a payment; raises an OSError or HTTPException if there is no response."""
         sent = {"Content-Type": content_type, **self.headers, **(headers or {})}
-        said = {"Idempotency-Key": key, "X-Die": die or None, "X-Do": do or None}
-        sent |= {name: value for name, value in said.items() if value is not None}
+        optional = {"Idempotency-Key": key, "X-Die": die or None, "X-Do": do or None}
+        sent |= {name: value for name, value in optional.items() if value is not None}
         return self._ask(f"/{kind}/{order}/{query}", body, sent)
 
     def is_left_alone(self, kind: str, order: int, key: str, die: str) -> None:
@@ -124,7 +124,7 @@ class Client:
             answer = self.pay(kind, order, key, die=die)
         except (OSError, http.client.HTTPException):
             return
-        raise AssertionError(f"nobody died: {answer} {self.site.log}")
+        raise AssertionError(f"no process died: {answer} {self.site.log}")
 
     @contextlib.contextmanager
     def asking(self, kind: str, order: int, key: str) -> Iterator[None]:

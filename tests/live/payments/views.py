@@ -39,8 +39,8 @@ PATIENCE = 60  # seconds that a view waits for its gate
 def charge(request: Any, order: int) -> HttpResponse:
     """Create a payment; a second call creates a second row."""
     doing = request.headers.get("X-Do", "")
-    nobody = -1 if doing == "fail at commit" else None
-    payment = Payment.objects.create(order=order, user_id=nobody or request.user.pk)
+    wrong_user = -1 if doing == "fail at commit" else None
+    payment = Payment.objects.create(order=order, user_id=wrong_user or request.user.pk)
     die("in the view")
     die_before_commit()
     transaction.on_commit(lambda: die("after the commit"))
@@ -168,11 +168,11 @@ def large(request: HttpRequest, order: int) -> HttpResponse:
 def upload(request: HttpRequest, order: int) -> HttpResponse:
     """Answer with what has arrived."""
     Payment.objects.create(order=order)
-    said = {name: value for name, value in request.POST.items() if name != "csrfmiddlewaretoken"}
+    fields = {name: value for name, value in request.POST.items() if name != "csrfmiddlewaretoken"}
     for name, file in request.FILES.items():
         content = hashlib.sha256(file.read()).hexdigest()  # type: ignore[union-attr]
-        said[name] = f"{file.name} {content}"  # type: ignore[union-attr]
-    return JsonResponse(said, status=201)
+        fields[name] = f"{file.name} {content}"  # type: ignore[union-attr]
+    return JsonResponse(fields, status=201)
 
 
 def body(request: HttpRequest, order: int) -> HttpResponse:
