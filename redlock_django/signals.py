@@ -14,8 +14,8 @@ holder without revealing its token.
 - `lock_refused`: `reason` (a string), `error` (ResourceLocked or QuorumUnreachable), `waited`
 - `lock_released`: `fingerprint`, `held` (seconds), `freed` (True, or None if too few masters have
   confirmed the release yet)
-- `lock_lost`: `fingerprint`, `held`, `reason`; sent from the thread or task of the holder, or from
-  that of the renewal
+- `lock_lost`: `fingerprint`, `held`, `reason`; sent from the thread or task of the holder, or, if
+  the renewal thread noticed the loss, from a thread for signals, where receivers delay no renewal
 - `lock_force_released`: `resource`, `by` (the user who released it), `freed` (a
   `forced_release.Freed`)
 - `master_down`: `master` (its name), `reason`; sent once for each outage that this process

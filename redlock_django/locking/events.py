@@ -14,6 +14,7 @@ from redlock_django.backends.base import BaseBackend
 from redlock_django.engine.errors import NotAcquired, StoreUnavailable
 from redlock_django.engine.validity import Lease
 from redlock_django.locking.counters import counters
+from redlock_django.locking.signal_thread import signal_thread
 from redlock_django.signals import (
     asend,
     lock_acquired,
@@ -119,7 +120,7 @@ def lost(held_lease: ReportedLease, reason: str) -> None:
         extra={**_log_fields(held_lease), "held": held, "reason": reason},
     )
     if lock_lost.receivers:
-        send(lock_lost, **_signal_arguments(held_lease), held=held, reason=reason)
+        signal_thread.send(lock_lost, **_signal_arguments(held_lease), held=held, reason=reason)
 
 
 def master(using: str, name: str, up: bool, reason: str) -> None:

@@ -97,8 +97,11 @@ class HeldLease:
         self.loss_reason = reason
         if not self._loss_report.acquire(blocking=False):
             return  # the holder and the renewal service noticed the loss at the same moment
-        self.backend.post_release(self.lease)
-        events.lost(self, reason)
+        try:
+            # First, so that the loss is reported before the release lets the next holder in.
+            events.lost(self, reason)
+        finally:
+            self.backend.post_release(self.lease)
 
     def mark_released(self) -> None:
         """Note that the holder has released the lease, and stop its renewal."""

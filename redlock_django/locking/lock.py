@@ -67,7 +67,9 @@ class Lock(LockState):
             self._proceed_or_raise(service, error)
             return self
         try:
-            renewal_service.watch_in_thread(self._register(service, lease, renew))
+            held_lease = self._register(service, lease, renew)
+            renewal_service.watch_in_thread(held_lease)
+            events.acquired(held_lease)  # last: its receivers may take long
         except BaseException:  # an interrupt: the caller does not get the lock
             self._discard(service, lease)
             raise
@@ -84,7 +86,9 @@ class Lock(LockState):
             self._proceed_or_raise(service, error)
             return self
         try:
-            renewal_service.watch_in_loop(self._register(service, lease, renew))
+            held_lease = self._register(service, lease, renew)
+            renewal_service.watch_in_loop(held_lease)
+            events.acquired(held_lease)  # last: its receivers may take long
         except BaseException:
             self._discard(service, lease)
             raise
@@ -102,8 +106,10 @@ class Lock(LockState):
 
     def _discard(self, service: LockService, lease: Lease) -> None:
         service.backend.post_release(lease)
-        if self._held_lease is not None:
-            self._leave(self._held_lease)
+        if (held_lease := self._held_lease) is not None:
+            self._leave(held_lease)
+            if held_lease.lease is not lease:  # renewed meanwhile, perhaps on more masters
+                service.backend.post_release(held_lease.lease)
 
     def _proceed_or_raise(self, service: LockService, error: NotAcquired) -> None:
         """Raise the error, or continue without a lock if ON_UNAVAILABLE allows it."""
@@ -143,6 +149,7 @@ class Lock(LockState):
         return held_lease.remaining()
 
     def _to_extend(self, ttl: float | timedelta | None) -> tuple[HeldLease, float]:
+        renewal_service.ensure_running()
         held_lease = self._require_lease()
         self.ensure_held()
         seconds = held_lease.ttl if ttl is None else locks[self.using].settings.check_ttl(ttl)

@@ -115,7 +115,6 @@ class LockState(LockParameters):
         held_lease.lock_objects.add(self)
         self._held_lease = held_lease
         registry.register(held_lease, self.resources)
-        events.acquired(held_lease)
         return held_lease
 
     def _leave(self, held_lease: HeldLease) -> bool:

@@ -14,7 +14,9 @@ import logging
 import math
 import os
 import threading
+import time
 import weakref
+from contextlib import suppress
 from itertools import count
 from operator import itemgetter
 from typing import NamedTuple
@@ -22,10 +24,15 @@ from typing import NamedTuple
 from redlock_django.backends.base import BaseBackend
 from redlock_django.engine.validity import LeaseState
 from redlock_django.locking.held_lease import HeldLease
+from redlock_django.locking.signal_thread import signal_thread
 from redlock_django.wire.clock import clock
 from redlock_django.wire.wakeup import Wakeup
 
 logger = logging.getLogger("redlock_django")
+
+
+PAUSE_AFTER_FAILURE = 0.05  # seconds that the thread sleeps after an error of its own
+RETRY_SIGNALS = 1.0  # seconds after which the signal thread is started again if that failed
 
 
 class Check(NamedTuple):
@@ -55,34 +62,65 @@ class RenewalService:
     # Leases that threads acquired.
 
     def watch_in_thread(self, held_lease: HeldLease) -> None:
-        """Check a lease in time from the renewal thread, until it ends or is garbage-collected."""
-        backend, when = held_lease.backend, held_lease.next_check()
+        """Check a lease in time from the renewal thread, until it ends or is garbage-collected.
+
+        Raises RuntimeError if no thread is running and none can be started.
+        """
         with self._mutex:
-            check = Check(when, next(self._order), weakref.ref(held_lease))
-            heapq.heappush(self._checks.setdefault(backend, []), check)
-            if self._thread is None:
-                thread = threading.Thread(target=self._run, name="redlock-renewal", daemon=True)
-                thread.start()
-                self._thread = thread  # not earlier: if the start fails, the next call retries
-            elif clock() + max(0.0, when - backend.clock()) < self._wakes_at:
+            when = self._schedule(held_lease)
+            backend = held_lease.backend
+            if not self._start() and clock() + max(0.0, when - backend.clock()) < self._wakes_at:
                 self._wakeup.wake()
 
+    def ensure_running(self) -> None:
+        """Start the renewal thread again if it has died, as far as that is possible now."""
+        if self._thread is not None and not self._thread.is_alive():
+            with self._mutex, suppress(RuntimeError):
+                self._start()
+
+    def _start(self) -> bool:
+        """Start the thread if it is not running; return whether that was necessary."""
+        if self._thread is not None and self._thread.is_alive():
+            return False
+        thread = threading.Thread(target=self._run, name="redlock-renewal", daemon=True)
+        thread.start()
+        self._thread = thread  # not earlier: if the start fails, the next call retries
+        return True
+
+    def _schedule(self, held_lease: HeldLease) -> float:
+        """Add the next check of a lease to the heap, and return when it is due."""
+        when = held_lease.next_check()
+        check = Check(when, next(self._order), weakref.ref(held_lease))
+        heapq.heappush(self._checks.setdefault(held_lease.backend, []), check)
+        return when
+
     def _run(self) -> None:
+        signal_thread.defer_in_this_thread()
         while True:
-            held_lease = self._wait_for_due()
+            # Nothing may end this thread, not even SystemExit: other leases depend on it.
             try:
-                held_lease.extend_if_due()
-            except Exception:
-                # Nothing may end this thread: other leases depend on it.
-                logger.exception("redlock: an extension failed")
-                held_lease.state = LeaseState.UNKNOWN
+                self._check_due(self._wait_for_due())
+            except BaseException:
+                with suppress(BaseException):
+                    logger.exception("redlock: the renewal thread failed, and continues")
+                time.sleep(PAUSE_AFTER_FAILURE)
+
+    def _check_due(self, held_lease: HeldLease) -> None:
+        """Extend a lease or report its loss, and schedule its next check."""
+        try:
+            held_lease.extend_if_due()
+        except BaseException:
+            held_lease.state = LeaseState.UNKNOWN
+            logger.exception("redlock: an extension failed")
+        finally:
             if not held_lease.ended:
-                self.watch_in_thread(held_lease)
-            del held_lease  # or this thread would keep it alive while it sleeps
+                with self._mutex:
+                    self._schedule(held_lease)
 
     def _wait_for_due(self) -> HeldLease:
         """Sleep until a lease is due, and return it."""
         while True:
+            sent = signal_thread.ensure_running()
             with self._mutex:
                 delays = {backend: self._delay(backend) for backend in self._checks}
                 delay = min(delays.values(), default=None)
@@ -96,7 +134,8 @@ class RenewalService:
                     if held_lease is not None:
                         return held_lease
                     continue
-            self._wakeup.wait(delay)
+            # Signals that no thread could be started for are tried again soon.
+            self._wakeup.wait(delay if sent else min(delay or RETRY_SIGNALS, RETRY_SIGNALS))
 
     def _delay(self, backend: BaseBackend) -> float:
         """Return the seconds until a backend's next check, and drop the checks of ended leases.

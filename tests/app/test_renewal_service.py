@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from django.dispatch import Signal
 
 from redlock_django.backends.memory import MemoryBackend
 from redlock_django.exceptions import LockLost
 from redlock_django.locking.handler import locks
 from redlock_django.locking.lock import Lock, lock
 from redlock_django.locking.renewal_service import RenewalService, renewal_service
+from redlock_django.locking.signal_thread import signal_thread
 from redlock_django.signals import lock_acquired, lock_lost
 from redlock_django.wire.clock import clock
 from tests.waiting import until
@@ -198,7 +202,7 @@ def test_explicit_acquire_does_not_renew(world: World, renew: bool | None) -> No
     assert held.locked
     world.advance(1)
     world.until(lambda: world.lost == ["its lease expired"])
-    assert world.left() == 0
+    world.until(lambda: world.left() == 0)
 
 
 def test_explicit_acquire_renews_when_asked_to(world: World) -> None:
@@ -260,6 +264,28 @@ def test_a_longer_outage_is_noticed_by_the_local_clock(
     assert world.lost == ["its lease expired"]
 
 
+@pytest.mark.parametrize("by", ["the renewal thread", "the holder"])
+def test_a_loss_is_reported_before_its_keys_are_released(
+    world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, by: str
+) -> None:
+    release, logged = world.backend.post_release, []
+
+    def post_release(lease: Any) -> None:
+        logged.append([record.getMessage() for record in caplog.records])
+        release(lease)
+
+    monkeypatch.setattr(world.backend, "post_release", post_release)
+    held = lock(R, renew=False).acquire()
+    world.idle()
+    if by == "the holder":
+        world.now += 9
+        assert not held.locked
+    else:
+        world.advance(9)
+    world.until(lambda: world.left() == 0)
+    assert logged == [["redlock order:1: the lock was lost: its lease expired"]]
+
+
 def test_a_minority_that_is_down_does_not_matter(world: World) -> None:
     with lock(R):
         world.backend.down = [True, True, False, False, False]
@@ -276,7 +302,8 @@ def test_a_lock_lost_to_a_majority_is_reported_at_the_next_renewal(world: World)
         world.advance(3)
         world.until(lambda: world.lost == ["a majority of the masters lost it"])
         assert not held.locked
-        assert world.left() == 0, "the remaining keys of a lost lock must be released"
+        # The remaining keys of a lost lock must be released.
+        world.until(lambda: world.left() == 0)
         with pytest.raises(LockLost):
             held.ensure_held()
 
@@ -364,6 +391,145 @@ def test_a_failing_receiver_does_not_end_the_thread(world: World) -> None:
         lock_lost.disconnect(fail)
 
 
+@pytest.fixture
+def receive() -> Iterator[Callable[[Signal, Callable[..., None]], None]]:
+    """Return a function that connects a receiver for the length of a test."""
+    connected: list[tuple[Signal, Callable[..., None]]] = []
+
+    def connect(signal: Signal, receiver: Callable[..., None]) -> None:
+        signal.connect(receiver)
+        connected.append((signal, receiver))
+
+    yield connect
+    for signal, receiver in connected:
+        signal.disconnect(receiver)
+
+
+Receive = Callable[[Signal, Callable[..., None]], None]
+
+
+def test_a_receiver_that_blocks_loses_no_other_lock(world: World, receive: Receive) -> None:
+    called, over = threading.Event(), threading.Event()
+
+    def block(**arguments: Any) -> None:
+        called.set()
+        over.wait(20)
+
+    receive(lock_lost, block)
+    try:
+        with lock("order:2") as held:
+            expires = lock(R, ttl=2, renew=False).acquire()
+            world.idle()
+            world.advance(2)
+            assert called.wait(5)
+            for number in range(1, 6):
+                world.advance(1 if number == 1 else 3)
+                world.until(lambda number=number: len(world.extensions) == number)  # type: ignore[misc]
+                world.idle()
+            held.ensure_held()
+            assert not expires.locked
+    finally:
+        over.set()
+    world.until(lambda: world.lost == ["its lease expired"])
+
+
+def test_a_receiver_that_exits_ends_neither_renewals_nor_signals(
+    world: World, receive: Receive, caplog: pytest.LogCaptureFixture
+) -> None:
+    exits: list[str] = []
+
+    def leave(resources: tuple[str, ...], **arguments: Any) -> None:
+        exits.extend(resources)
+        sys.exit(3)
+
+    receive(lock_lost, leave)
+    with lock("order:9") as held:
+        for number in (1, 2):
+            expires = lock(f"order:{number}", ttl=1, renew=False).acquire()
+            world.idle()
+            world.advance(1)
+            world.until(lambda number=number: len(exits) == number)  # type: ignore[misc]
+            assert not expires.locked
+        world.idle()
+        world.advance(1)
+        world.until(lambda: world.extensions == [3])
+        world.idle()
+        held.ensure_held()
+    assert exits == ["order:1", "order:2"]
+    assert caplog.text.count("a receiver of a signal ended its thread") == 2
+
+
+def test_an_extension_that_exits_does_not_end_the_thread(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = world.backend.extend
+    failures: list[float] = []
+
+    def fail(lease: Any, ttl: float) -> Any:
+        if not failures:
+            failures.append(ttl)
+            sys.exit(3)
+        return real(lease, ttl)
+
+    monkeypatch.setattr(world.backend, "extend", fail)
+    with lock(R) as held:
+        world.idle()
+        world.advance(3)
+        world.until(lambda: failures)
+        world.idle()
+        world.advance(3)
+        world.until(lambda: held.remaining() > 8.8)
+
+
+def test_signals_that_wait_for_a_slow_receiver_are_bounded(
+    world: World,
+    receive: Receive,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("redlock_django.locking.signal_thread.MAX_PENDING", 2)
+    called, over = threading.Event(), threading.Event()
+    lost: list[str] = []
+
+    def block(resources: tuple[str, ...], **arguments: Any) -> None:
+        lost.extend(resources)
+        called.set()
+        over.wait(20)
+
+    receive(lock_lost, block)
+    held = [lock(f"r{number}", renew=False).acquire() for number in range(5)]
+    try:
+        world.idle()
+        held.append(lock("r5", ttl=1, renew=False).acquire())
+        world.idle()
+        world.advance(1)
+        assert called.wait(5)
+        world.advance(9)
+        world.until(lambda: caplog.text.count("a signal was not sent") == 3)
+    finally:
+        over.set()
+    world.until(lambda: lost == ["r5", "r0", "r1"])
+    assert not any(one.locked for one in held)
+
+
+def test_a_slow_receiver_of_the_grant_does_not_use_up_the_lease(
+    world: World, receive: Receive
+) -> None:
+    """The lock is renewed while the receivers of `lock_acquired` run."""
+
+    def slow(**arguments: Any) -> None:
+        for number in range(1, 6):
+            world.advance(3)
+            world.until(lambda number=number: len(world.extensions) == number)  # type: ignore[misc]
+            world.idle()
+
+    receive(lock_acquired, slow)
+    with lock(R) as held:
+        assert held.remaining() > 8.8
+    assert world.extensions == [3, 6, 9, 12, 15]
+    assert world.lost == []
+
+
 def test_max_hold_ends_it(make: Callable[..., World]) -> None:
     world = make(MAX_HOLD=20)
     with lock(R) as held:
@@ -441,6 +607,55 @@ def test_a_thread_that_cannot_start_is_tried_again(
     with lock(R):
         assert other._thread is not None
         assert other._thread.is_alive()
+
+
+@pytest.mark.parametrize("how", ["acquire", "extend"])
+def test_a_dead_thread_is_started_again(
+    world: World, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    other = RenewalService()
+    monkeypatch.setattr("redlock_django.locking.lock.renewal_service", other)
+    monkeypatch.setattr(RenewalService, "_run", lambda self: None)
+    held = lock(R, renew=True).acquire()
+    assert other._thread is not None
+    other._thread.join(5)
+    monkeypatch.undo()
+    monkeypatch.setattr("redlock_django.locking.lock.renewal_service", other)
+    if how == "acquire":
+        lock("order:2").acquire().release()
+    else:
+        held.extend()
+        world.extensions.clear()
+    world.now += 3
+    other._wakeup.wake()
+    world.until(lambda: world.extensions == [3])
+    held.release()
+
+
+def test_signals_whose_thread_cannot_start_are_sent_later(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = threading.Event()
+    start = threading.Thread.start
+
+    def fail(self: threading.Thread) -> None:
+        if self.name != "redlock-signals":
+            return start(self)
+        refused.set()
+        raise RuntimeError("can't start new thread")
+
+    # A thread of an earlier test sends what it finds in the queue that it had.
+    monkeypatch.setattr(signal_thread, "_pending", SimpleQueue())
+    monkeypatch.setattr(signal_thread, "_thread", None)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", fail)
+        expires = lock(R, renew=False).acquire()
+        world.idle()
+        world.advance(9)
+        assert refused.wait(5)
+        assert world.lost == []
+    world.until(lambda: world.lost == ["its lease expired"])
+    assert not expires.locked
 
 
 # On a loop: its timers follow the clock of the test.

@@ -1,0 +1,81 @@
+"""The thread that sends signals for the renewal service, so that no receiver delays a renewal.
+
+A receiver may be slow, block for ever or raise SystemExit. Signals wait for it in a bounded queue;
+the leases of all threads are renewed meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from queue import SimpleQueue
+from typing import Any
+
+from django.dispatch import Signal
+
+from redlock_django.signals import send
+
+logger = logging.getLogger("redlock_django")
+
+MAX_PENDING = 1000  # signals that wait for slow receivers; further ones are only logged
+
+
+class SignalThread:
+    """Sends signals in order, from a thread that is started with the first of them."""
+
+    def __init__(self) -> None:
+        self._reset()
+
+    def _reset(self) -> None:
+        self._pending: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._mutex = threading.Lock()
+        self._deferring = threading.local()
+
+    def defer_in_this_thread(self) -> None:
+        """Send the signals of the calling thread from the signal thread, from now on."""
+        self._deferring.always = True
+
+    def send(self, signal: Signal, **arguments: Any) -> None:
+        """Send a signal as `signals.send` does, or queue it if the calling thread defers it."""
+        if not getattr(self._deferring, "always", False):
+            send(signal, **arguments)
+        elif self._pending.qsize() >= MAX_PENDING:
+            logger.error(
+                "redlock: a signal was not sent, because %d others wait for slow receivers",
+                MAX_PENDING,
+            )
+        else:
+            self._pending.put(partial(send, signal, **arguments))
+            self.ensure_running()
+
+    def ensure_running(self) -> bool:
+        """Start the thread if signals wait and none sends them; return False if it cannot start."""
+        with self._mutex:
+            running = self._thread is not None and self._thread.is_alive()
+            if running or self._pending.empty():
+                return True
+            thread = threading.Thread(target=self._run, name="redlock-signals", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # the process may have no more threads now
+                return False
+            self._thread = thread
+            return True
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self._pending.get()()
+            except BaseException:  # a receiver called sys.exit(): the others still get theirs
+                with suppress(BaseException):
+                    logger.exception("redlock: a receiver of a signal ended its thread")
+
+
+signal_thread = SignalThread()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=signal_thread._reset)
