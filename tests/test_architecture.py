@@ -44,6 +44,7 @@ LAYERS = [
     backends.memory backends.redis
     conf.settings
     signals locking locking.names locking.cancellation locking.counters locking.holder
+    locking.signal_thread
     locking.events
     locking.handler
     locking.held_lease locking.parameters

@@ -180,7 +180,7 @@ class LoopLinks(Links):
 
     def _readable(self, master: Master) -> None:
         self.read(master)
-        if self._dirty:
+        if self._dirty or master.undialed is not None:
             self._flush()
 
     def _writable(self, master: Master) -> None:
@@ -204,7 +204,7 @@ class LoopLinks(Links):
 
     def _delivered(self, index: int, result: Joined | Unfit) -> None:
         self._arriving.remove(result)
-        if self.closed.is_set():
+        if self.closed.is_set() or self.masters[index].link is not None:
             discard(result)
             return
         self.arrived(index, result)
@@ -215,7 +215,9 @@ class LoopLinks(Links):
 
     def _tick_soon(self) -> None:
         loop = self._loop()
-        if self._ticking or loop is None or loop.is_closed() or not self.owing():
+        if self._ticking or loop is None or loop.is_closed():
+            return
+        if not self.owing() and all(master.undialed is None for master in self.masters):
             return
         self._ticking = True
         self._ticked = clock()
@@ -223,6 +225,7 @@ class LoopLinks(Links):
 
     def _tick(self) -> None:
         self._ticking = False
+        self.redial()
         self.waited(self.owing(), self.master_timeout / 4, clock() - self._ticked)
         self._flush()
 

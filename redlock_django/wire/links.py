@@ -105,11 +105,24 @@ class Links:
             if master.link is None and master.reason == "not connected yet":
                 self._dial(master, "connecting", 0.0)
 
+    def redial(self) -> bool:
+        """Start the threads that could not be started to connect; return whether none is missing.
+
+        Every round calls this, and the driver does from time to time.
+        """
+        missing = False
+        for master in self.masters:
+            if master.undialed is not None:
+                if not self.closed.is_set():
+                    self._dial(master, *master.undialed)
+                missing = missing or master.undialed is not None
+        return not missing
+
     def _dial(self, master: Master, reason: str, delay: float) -> None:
         master.reason = reason
         master.connecting = delay == 0.0
         receiver = _DialReceiver(self, master)
-        threading.Thread(
+        dialer = threading.Thread(
             target=dial,
             args=(master, self.closed, receiver.deliver, receiver.notice, self.deployment, delay),
             kwargs={
@@ -119,7 +132,24 @@ class Links:
             },
             name=f"redlock-dial-{master.address.name}",
             daemon=True,
-        ).start()
+        )
+        first, master.undialed = master.undialed is None, (reason, delay)
+        try:
+            dialer.start()
+        except RuntimeError as error:  # the process may have no more threads now
+            master.connecting = False
+            master.reason = f"no thread could be started to connect to it: {error}"
+            if first:
+                logger.error(
+                    "redlock master %s: %s",
+                    master.address.name,
+                    master.reason,
+                    extra={"master": master.address.name},
+                )
+            return
+        # Not earlier: if an interrupt strikes above, another thread is started. If both connect,
+        # the driver takes the first connection only.
+        master.undialed = None
 
     def arrived(self, index: int, result: Joined | Unfit) -> bool:
         """Handle the end of an attempt to connect; return whether another attempt must follow."""
@@ -240,6 +270,7 @@ class Links:
 
     def begin(self, exchange: Exchange) -> None:
         """Queue a round's commands on the links; `flush` sends them."""
+        self.redial()
         now = clock()
         asked: list[tuple[Master, Command]] = []
         for master, command in zip(self.masters, exchange.commands, strict=True):

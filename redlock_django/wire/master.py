@@ -38,6 +38,8 @@ class Master:
         self.trust: Trust | None = None
         self.reason = "not connected yet"
         self.connecting = False  # a first attempt to connect is under way
+        # The reason and delay with which a thread must be started that connects to it.
+        self.undialed: tuple[str, float] | None = None
         self.failures = 0
         self.suspect = ""  # a clock step that is being examined
         self.twin = ""  # the name of another master that is the same server

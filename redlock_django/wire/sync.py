@@ -12,6 +12,7 @@ docs/explanation/interrupts.md explains this.
 
 from __future__ import annotations
 
+import logging
 import math
 import select
 import socket
@@ -34,6 +35,9 @@ from redlock_django.wire.master import Master, discard
 from redlock_django.wire.waiters import Waiter
 from redlock_django.wire.wakeup import Wakeup
 
+logger = logging.getLogger("redlock_django")
+
+REDIAL = 0.5  # seconds after which a thread that could not be started is tried again
 IDLE = 1.0  # seconds without a round after which all links are read before the next one
 
 
@@ -313,7 +317,7 @@ class SyncLinks(Links):
 
     def deliver(self, index: int, result: Joined | Unfit) -> bool:
         with self._mutex:
-            if self.closed.is_set():
+            if self.closed.is_set() or self.masters[index].link is not None:
                 discard(result)
                 return False
             again = self.arrived(index, result)
@@ -328,15 +332,30 @@ class SyncLinks(Links):
             if self._tender is None and not self.closed.is_set():
                 self.connect()
                 tender = threading.Thread(target=self._tend, name="redlock-tender", daemon=True)
-                tender.start()
-                # Last: a thread that sees it set does not wait for the mutex.
-                self._tender = tender
+                # The process may have no more threads now: the next round tries again.
+                with suppress(RuntimeError):
+                    tender.start()
+                    # Last: a thread that sees it set does not wait for the mutex.
+                    self._tender = tender
 
     def _tend(self) -> None:
+        while not self.closed.is_set():
+            # Nothing may end this thread, because no other one reads what nobody waits for.
+            try:
+                self._tend_until_closed()
+            except BaseException:
+                with suppress(BaseException):
+                    logger.exception("redlock: the tender thread failed, and continues")
+                self.closed.wait(self.master_timeout)
+
+    def _tend_until_closed(self) -> None:
         """Read the replies that no thread waits for, and lose the links that are late with them."""
         pause = self.master_timeout / 2
+        dialed = True
         while not self.closed.is_set():
-            self._tender_wakeup.wait()
+            self._tender_wakeup.wait(None if dialed else REDIAL)
+            with self._mutex:
+                dialed = self.redial()
             began = clock()
             while not self.closed.wait(pause):
                 with self._mutex:

@@ -19,6 +19,7 @@ import pytest
 from redlock_django.engine.commands import Release, script
 from redlock_django.engine.errors import NotAcquired, QuorumUnreachable
 from redlock_django.engine.quorum import Ballot
+from redlock_django.engine.validity import LeaseState
 from redlock_django.wire import master as master_module
 from redlock_django.wire import sync
 from redlock_django.wire.link import Link, ProtocolDesync
@@ -738,3 +739,82 @@ def test_a_reader_wakes_when_another_thread_decides_its_round(
         assert polls == [True]
     finally:
         backend.close()
+
+
+@both
+def test_a_master_is_connected_to_although_no_thread_could_be_started(
+    name: str, masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process at its limit of threads loses its links; they come back when it may have more."""
+    refused: list[str] = []
+    start = threading.Thread.start
+
+    def refusal(variant: Variant) -> str:
+        try:
+            variant.release(variant.acquire("order:2"))
+        except QuorumUnreachable as error:
+            return str(error)
+        return ""
+
+    def fail(self: threading.Thread) -> None:
+        if not self.name.startswith("redlock-"):
+            return start(self)
+        refused.append(self.name)
+        raise RuntimeError("can't start new thread")
+
+    with ExitStack() as stack:
+        proxies = [stack.enter_context(FaultProxy(master.port)) for master in masters]
+        urls = [proxy.url for proxy in proxies]
+        variant = stack.enter_context(joined(name, masters, urls=urls))
+        lease = variant.acquire("order:1")
+        variant.settle()
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", fail)
+            for proxy in proxies:
+                proxy.cut()
+            until(lambda: "no thread could be started" in refusal(variant), "a refusal")
+            until(lambda: refusal(variant) and len(set(refused)) == len(masters), "all links lost")
+        # Without another round: nothing but time revisits the masters.
+        variant.wait_usable(len(masters))
+        assert variant.extend(lease)[0] is LeaseState.RENEWED
+        assert variant.release(lease)
+
+
+def test_the_first_lock_is_acquired_after_no_thread_could_be_started(
+    masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    backend = make_backend([master.url for master in masters])
+    with open_variant("threads", backend) as variant:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", fail)
+            for _ in range(2):
+                with pytest.raises(QuorumUnreachable, match="no thread could be started"):
+                    variant.acquire("order:1")
+        variant.release(variant.acquire("order:1", wait=5))
+        variant.wait_usable(len(masters))
+        assert backend.sync_links()._tender is not None
+
+
+def test_an_error_in_the_tender_does_not_end_it(
+    masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    failed = threading.Event()
+
+    def fail() -> None:
+        failed.set()
+        sys.exit(3)
+
+    with joined("threads", masters) as variant:
+        links = variant.backend.sync_links()
+        with monkeypatch.context() as patch:
+            patch.setattr(links, "redial", fail)
+            links._tender_wakeup.wake()
+            assert failed.wait(5)
+            until(lambda: "the tender thread failed" in caplog.text, "the tender's error")
+        assert links._tender is not None
+        assert links._tender.is_alive()
+        variant.release(variant.acquire("order:1"))
+        variant.settle()
