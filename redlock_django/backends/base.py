@@ -97,7 +97,7 @@ class BaseBackend:
     """True if the servers are independent masters, of which a majority decides."""
 
     max_resources: int = 100
-    """The most resources that one lease can have."""
+    """The most resources of one lease. On a master, one script handles them all and blocks it."""
 
     def __init__(self, alias: str, settings: StoreSettings, notice: Notice = ignore) -> None:
         self.alias = alias

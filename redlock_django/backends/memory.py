@@ -42,9 +42,9 @@ class MemorySettings(RedlockSettings):
 class MemoryBackend(RedlockBackend):
     """Redlock over masters in this process: for tests, never for production.
 
-    `advance()` lets time pass. To own the time altogether, replace `now`, the clock of the
-    backend, and `time` (µs), that of its masters; and `sleep` to own the waiting. Masters are
-    hurt by their place, 0 for the first; `down[place]` is why one does not answer, "" if it does.
+    `advance()` advances the time. To control it completely, replace `now`, the clock of the
+    backend, `time` (µs), the clock of its masters, and `sleep`. Methods take the index of a
+    master, 0 for the first; `down[index]` is why it does not answer, "" if it answers.
     """
 
     settings_class = MemorySettings
@@ -60,11 +60,13 @@ class MemoryBackend(RedlockBackend):
         self.waiters = Waiters(self.deployment)
         self.masters: list[MemoryMaster] = []
         self.down: list[Any] = []  # a reason, or just True
-        self._markers: list[tuple[bytes, int]] = []  # as we know them: the text, and ready-at in µs
+        self._markers: list[
+            tuple[bytes, int]
+        ] = []  # the expected marker of each, and ready-at in µs
         self.clear()
 
     def clear(self) -> None:
-        """Forget every lock and bring every master up: a fresh start for a test."""
+        """Forget every lock and bring every master up, for the start of a test."""
         many = self.deployment.masters
         self.masters[:] = [MemoryMaster(lambda: self.time()) for _ in range(many)]
         self.down[:] = [""] * many
@@ -77,11 +79,11 @@ class MemoryBackend(RedlockBackend):
         return channel == self.waiters.channel and self.waiters.call(name, index)
 
     def share(self, other: MemoryBackend) -> None:
-        """Stand on the masters of another alias, as two aliases with the same MASTERS do."""
+        """Use the masters of another alias, as two aliases with the same MASTERS do."""
         self.masters, self.down, self._markers = other.masters, other.down, other._markers
         self.waiters = other.waiters
 
-    # What may happen to time and to masters.
+    # Time and faults, for tests.
 
     @staticmethod
     def advance(seconds: float) -> None:

@@ -1,1 +1,1 @@
-"""`settings.REDLOCK`: read, checked and turned into typed settings, one object per alias."""
+"""`settings.REDLOCK`: read, checked and turned into one typed object per alias."""

@@ -12,10 +12,10 @@ from django.utils.module_loading import import_string
 from redlock_django.backends.base import BaseBackend, StoreSettings
 from redlock_django.conf.values import (
     SHORTEST_TTL,
+    choice,
     duration,
     flag,
     mapping,
-    one_of,
     seconds,
     several,
 )
@@ -127,8 +127,8 @@ def _read(alias: str, given: Mapping[str, Any]) -> AliasSettings:
         wait=seconds(section, "WAIT", least=0),
         renew=flag(section, "RENEW"),
         max_hold=seconds(section, "MAX_HOLD"),
-        status=one_of(section, "STATUS", STATUSES),
-        on_unavailable=one_of(section, "ON_UNAVAILABLE", ("refuse", "proceed")),
+        status=choice(section["STATUS"], "STATUS", STATUSES),
+        on_unavailable=choice(section["ON_UNAVAILABLE"], "ON_UNAVAILABLE", ("refuse", "proceed")),
         rules=_rules(section),
         idempotency=mapping(section, "IDEMPOTENCY"),
     )

@@ -11,8 +11,10 @@ from collections.abc import Collection, Mapping
 from datetime import timedelta
 from typing import Any
 
+from redlock_django.wire.address import nearest
+
 SHORTEST_TTL = 0.1
-"""Seconds; below this, drift and one slow answer already eat the whole TTL."""
+"""Seconds. In a shorter TTL, drift and one slow answer use up the whole validity."""
 
 
 def duration(value: object, name: str, *, least: float) -> float:
@@ -38,7 +40,29 @@ def seconds(section: Mapping[str, Any], key: str, *, least: float = 0.001) -> fl
     return duration(section[key], key, least=least)
 
 
+def choice(value: object, name: str, allowed: Collection[Any]) -> Any:
+    """Return `value` if it is one of `allowed`."""
+    if isinstance(value, bool | float) or value not in allowed:
+        texts = [one for one in allowed if isinstance(one, str)]
+        hint = nearest(value, texts) if isinstance(value, str) else ""
+        known = ", ".join(map(repr, allowed))
+        raise ValueError(f"{name} must be one of {known}, got {value!r}{hint}")
+    return value
+
+
+def http_methods(value: object, name: str, allowed: Collection[str]) -> frozenset[str]:
+    """Return HTTP methods in upper case; there is at least one, and all are in `allowed`."""
+    if isinstance(value, str) or not isinstance(value, Collection) or not value:
+        raise ValueError(f"{name} must be a list such as ['POST']")
+    upper = frozenset(str(method).upper() for method in value)
+    if unknown := sorted(upper.difference(allowed)):
+        known = ", ".join(map(repr, sorted(allowed)))
+        raise ValueError(f"{name} may contain {known}, got {unknown[0]!r}")
+    return upper
+
+
 def mapping(section: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """Return the dict of a key."""
     value = section[key]
     if not isinstance(value, Mapping):
         raise ValueError(f"{key} must be a dict, got {type(value).__name__}")
@@ -46,20 +70,23 @@ def mapping(section: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def flag(section: Mapping[str, Any], key: str) -> bool:
+    """Return the True or False of a key."""
     value = section[key]
     if not isinstance(value, bool):
         raise ValueError(f"{key} must be True or False, got {type(value).__name__}")
     return value
 
 
-def one_of(section: Mapping[str, Any], key: str, allowed: Collection[Any]) -> Any:
+def string(section: Mapping[str, Any], key: str) -> str:
+    """Return the string of a key, which is not empty."""
     value = section[key]
-    if isinstance(value, bool | float) or value not in allowed:
-        raise ValueError(f"{key} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{key} must be a string that is not empty, got {value!r}")
     return value
 
 
 def several(section: Mapping[str, Any], key: str) -> tuple[Any, ...]:
+    """Return the list of a key."""
     value = section[key]
     if not isinstance(value, list | tuple | set | frozenset):
         raise ValueError(f"{key} must be a list, got {type(value).__name__}")

@@ -10,12 +10,12 @@ from typing import Any, TypeVar, cast, overload
 
 from asgiref.sync import iscoroutinefunction
 
-from redlock_django.conf.values import duration
+from redlock_django.conf.values import choice, duration, flag, http_methods
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.execution import Execution
 from redlock_django.idempotency.options import IdempotentOptions
 from redlock_django.idempotency.placement import inner_permission_check, replay_skips_check_error
-from redlock_django.idempotency.settings import choice, methods_of
+from redlock_django.idempotency.settings import CHOICES, METHODS
 from redlock_django.web.call import Call, call_of
 from redlock_django.web.options import no_lock
 from redlock_django.web.request_state import records_requests
@@ -190,16 +190,14 @@ def _given(
     choices = {"store": store, "in_flight": in_flight, "on_expired": on_expired, "on_5xx": on_5xx}
     for name, value in choices.items():
         if value is not None:
-            given[name] = choice(value, name, name)
+            given[name] = choice(value, name, CHOICES[name])
     for name, seconds, least in (("wait", wait, 0.0), ("retention", retention, 1.0)):
         if seconds is not None:
             given[name] = duration(seconds, name, least=least)
     if methods is not None:
-        given["methods"] = methods_of(methods, "methods")
+        given["methods"] = http_methods(methods, "methods", METHODS)
     if required is not None:
-        if not isinstance(required, bool):
-            raise ValueError(f"required must be True or False, got {required!r}")
-        given["required"] = required
+        given["required"] = flag({"required": required}, "required")
     return given
 
 

@@ -11,7 +11,7 @@ from django.core.cache import caches
 from django.db import connections
 from django.utils.module_loading import import_string
 
-from redlock_django.conf.values import duration, flag
+from redlock_django.conf.values import choice, duration, flag, http_methods, string
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.errors import IdempotencyRefused
 from redlock_django.idempotency.replay import KEPT_HEADERS, NEVER_KEPT
@@ -103,8 +103,8 @@ def _settings(given: Mapping[str, Any]) -> IdempotencySettings:
         if key not in DEFAULTS:
             raise ValueError(f"unknown key {key!r}{nearest(str(key), DEFAULTS)}")
     section = {**DEFAULTS, **given}
-    database, cache = _string(section, "DATABASE"), _string(section, "CACHE")
-    if choice(section["STORE"], "store", "STORE") == "database":
+    database, cache = string(section, "DATABASE"), string(section, "CACHE")
+    if choice(section["STORE"], "STORE", CHOICES["store"]) == "database":
         if database not in connections.settings:
             raise ValueError(f"DATABASE {database!r} is not an alias of DATABASES")
     elif cache not in caches.settings:
@@ -117,11 +117,11 @@ def _settings(given: Mapping[str, Any]) -> IdempotencySettings:
         tombstone_retention=duration(
             section["TOMBSTONE_RETENTION"], "TOMBSTONE_RETENTION", least=0
         ),
-        header=_string(section, "HEADER"),
-        field=_string(section, "FIELD"),
-        methods=methods_of(section["METHODS"], "METHODS"),
+        header=string(section, "HEADER"),
+        field=string(section, "FIELD"),
+        methods=http_methods(section["METHODS"], "METHODS", METHODS),
         required=flag(section, "REQUIRED"),
-        in_flight=choice(section["IN_FLIGHT"], "in_flight", "IN_FLIGHT"),
+        in_flight=choice(section["IN_FLIGHT"], "IN_FLIGHT", CHOICES["in_flight"]),
         wait=duration(section["WAIT"], "WAIT", least=0),
         max_response_bytes=_bytes(section, "MAX_RESPONSE_BYTES"),
         max_request_bytes=(
@@ -129,44 +129,11 @@ def _settings(given: Mapping[str, Any]) -> IdempotencySettings:
         ),
         key_pattern=_pattern(section),
         keep_headers=_headers(section),
-        on_expired=choice(section["ON_EXPIRED"], "on_expired", "ON_EXPIRED"),
-        on_5xx=choice(section["ON_5XX"], "on_5xx", "ON_5XX"),
+        on_expired=choice(section["ON_EXPIRED"], "ON_EXPIRED", CHOICES["on_expired"]),
+        on_5xx=choice(section["ON_5XX"], "ON_5XX", CHOICES["on_5xx"]),
         tenant=_tenant(section),
-        problem_base=_string(section, "PROBLEM_BASE"),
+        problem_base=string(section, "PROBLEM_BASE"),
     )
-
-
-def choice(value: object, which: str, name: str) -> str:
-    """Return `value` if it is in `CHOICES[which]`; else raise ValueError, which names it `name`."""
-    allowed = CHOICES[which]
-    if isinstance(value, str) and value in allowed:
-        return value
-    raise ValueError(
-        f"{name} must be one of {', '.join(map(repr, allowed))}, "
-        f"got {value!r}{nearest(str(value), allowed)}"
-    )
-
-
-def methods_of(value: object, name: str) -> frozenset[str]:
-    """Return HTTP methods in upper case.
-
-    Raises ValueError if there are none, or if one of them needs no key.
-    """
-    if isinstance(value, str) or not isinstance(value, Collection) or not value:
-        raise ValueError(f"{name} must be a list such as ['POST']")
-    upper = frozenset(str(method).upper() for method in value)
-    if unknown := sorted(upper - METHODS):
-        raise ValueError(
-            f"{name} may contain {', '.join(map(repr, sorted(METHODS)))}, got {unknown[0]!r}"
-        )
-    return upper
-
-
-def _string(section: Mapping[str, Any], key: str) -> str:
-    value = section[key]
-    if not isinstance(value, str) or not value:
-        raise ValueError(f"{key} must be a string that is not empty, got {value!r}")
-    return value
 
 
 def _bytes(section: Mapping[str, Any], key: str) -> int:

@@ -11,8 +11,6 @@ from redlock_django.exceptions import BadResource
 from redlock_django.locking.handler import LockService, locks
 from redlock_django.locking.names import check_resource
 
-MAX_RESOURCES = 100  # one script handles them all, and it blocks its master while it runs
-
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -34,8 +32,9 @@ class LockParameters:
         holder: Mapping[str, str] | None = None,
     ) -> None:
         self.resources = tuple(check_resource(resource) for resource in resources)
-        if not 1 <= len(self.resources) <= MAX_RESOURCES:
-            raise BadResource(f"a lock needs 1 to {MAX_RESOURCES} resources, got {len(resources)}")
+        most = locks[using].backend.max_resources
+        if not 1 <= len(self.resources) <= most:
+            raise BadResource(f"a lock needs 1 to {most} resources, got {len(resources)}")
         if len(set(self.resources)) < len(self.resources):
             raise BadResource("a resource is named twice in one lock", resource=self._names)
         self.using = using

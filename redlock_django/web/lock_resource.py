@@ -12,7 +12,7 @@ from asgiref.sync import iscoroutinefunction
 from django.http import HttpRequest
 
 from redlock_django.conf.settings import STATUSES
-from redlock_django.conf.values import SHORTEST_TTL, duration
+from redlock_django.conf.values import SHORTEST_TTL, choice, duration, http_methods
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.web.call import call_of
 from redlock_django.web.options import LockOptions, OnLocked
@@ -117,19 +117,20 @@ def _checked(value: Any, name: str, least: float) -> float | None:
 
 
 def _status(status: int | None) -> int | None:
-    if status is not None and status not in STATUSES:
-        known = ", ".join(map(str, STATUSES))
-        raise InvalidRedlock(f"lock_resource(): status must be one of {known}, got {status!r}")
-    return status
+    if status is None:
+        return None
+    try:
+        return int(choice(status, "status", STATUSES))
+    except ValueError as error:
+        raise InvalidRedlock(f"lock_resource(): {error}") from None
 
 
 def _methods(methods: Any) -> frozenset[str] | None:
     if methods is None:
         return None
-    if isinstance(methods, str) or not isinstance(methods, Collection) or not methods:
-        raise InvalidRedlock("lock_resource(): methods must be a list such as ['POST']")
-    upper = frozenset(str(method).upper() for method in methods)
-    if unknown := upper - _METHODS:
-        raise InvalidRedlock(f"lock_resource(): unknown method {', '.join(sorted(unknown))!r}")
+    try:
+        upper = http_methods(methods, "methods", _METHODS)
+    except ValueError as error:
+        raise InvalidRedlock(f"lock_resource(): {error}") from None
     # A view answers HEAD with its handler for GET.
     return upper | {"HEAD"} if "GET" in upper else upper

@@ -21,6 +21,7 @@ from django.test import RequestFactory
 from redlock_django.backends import redlock
 from redlock_django.backends.memory import MemoryBackend
 from redlock_django.backends.memory_master import MemoryMaster
+from redlock_django.backends.redlock import RedlockBackend
 from redlock_django.exceptions import (
     AlreadyHeld,
     BadResource,
@@ -34,7 +35,6 @@ from redlock_django.locking import registry
 from redlock_django.locking.handler import locks
 from redlock_django.locking.held_lease import HeldLease
 from redlock_django.locking.lock import Lock, lock
-from redlock_django.locking.parameters import MAX_RESOURCES
 from redlock_django.signals import lock_acquired, lock_lost, lock_refused, lock_released
 from redlock_django.web.lock_resource import lock_resource
 
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from pytest_django import Settings
 
 MEMORY = "redlock_django.backends.memory.MemoryBackend"
+MOST = RedlockBackend.max_resources
 FIVE = [f"redis://10.0.0.{number}:6379/0" for number in range(1, 6)]
 R = "order:1"
 
@@ -978,7 +979,12 @@ def test_bad_resource(name: Any, sent: list[str]) -> None:
 
 @pytest.mark.parametrize(
     "resources",
-    [(), ("a", "a"), ("caf\u00e9", "cafe\u0301"), [f"r{i}" for i in range(MAX_RESOURCES + 1)]],
+    [
+        (),
+        ("a", "a"),
+        ("caf\u00e9", "cafe\u0301"),
+        [f"r{i}" for i in range(MOST + 1)],
+    ],
     ids=["none", "twice", "twice in two forms", "too many"],
 )
 def test_bad_resources(resources: Any, sent: list[str]) -> None:
@@ -988,7 +994,7 @@ def test_bad_resources(resources: Any, sent: list[str]) -> None:
 
 
 def test_as_many_resources_as_allowed(backend: MemoryBackend) -> None:
-    with lock(*(f"r{number}" for number in range(MAX_RESOURCES))):
+    with lock(*(f"r{number}" for number in range(MOST))):
         assert len(keys(backend, "r99")) == 5
 
 

@@ -644,7 +644,7 @@ async def test_cancelling_an_async_view_frees_the_lock() -> None:
         (("a",), {"status": 404}, "status must be one of 409, 423, 429, 503, got 404"),
         (("a",), {"methods": "POST"}, "methods must be a list"),
         (("a",), {"methods": []}, "methods must be a list"),
-        (("a",), {"methods": ["PSOT"]}, "unknown method 'PSOT'"),
+        (("a",), {"methods": ["PSOT"]}, "got 'PSOT'"),
         (("a",), {"on_locked": HttpResponse()}, "on_locked must be a callable"),
     ],
 )
