@@ -7,6 +7,10 @@ An error of a step, and an interrupt (Ctrl-C, a cancellation) that strikes while
 performed, is thrown into the protocol, which undoes what it began and raises the error again.
 The steps that it yields meanwhile are performed as well.
 
+Both loops clear `failure` when they end: an error refers to the frames that it passed, so that this
+frame and the error would else keep each other, and what those frames refer to, until Python's
+cyclic garbage collection runs.
+
 The shape of these loops is explained in docs/explanation/interrupts.md.
 """
 
@@ -43,11 +47,13 @@ def drive(protocol: Generator[Work, Answer, Result], perform: Callable[[Work], A
             # Nothing is called before the return: Python handles signals in calls, and an interrupt
             # there would lose the result, which may be a lease.
             if protocol.gi_frame is None:  # type: ignore[attr-defined]
+                failure = None
                 result: Result = done.value
                 return result
             failure = done  # raised by the step, not by the end of the protocol
         except BaseException as error:
             if is_finished(protocol):
+                failure = None
                 raise
             failure = error
 
@@ -64,10 +70,12 @@ async def adrive(
                 step = protocol.send(await perform(step))
         except StopIteration as done:
             if protocol.gi_frame is None:  # type: ignore[attr-defined]
+                failure = None
                 result: Result = done.value
                 return result
             failure = done  # raised by the step, not by the end of the protocol
         except BaseException as error:
             if is_finished(protocol):
+                failure = None
                 raise
             failure = error

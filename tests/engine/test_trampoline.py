@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Callable, Generator
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
@@ -97,6 +100,46 @@ def test_an_error_of_the_protocol_is_raised(run: Run) -> None:
 
     with pytest.raises(LookupError, match="its own"):
         run(protocol(), len)
+
+
+class _Local:
+    """An object that only a frame of a step refers to."""
+
+
+def _drive_in_coroutine(protocol: Protocol, perform: Callable[[str], int]) -> Any:
+    async def aperform(step: str) -> int:
+        return perform(step)
+
+    try:
+        adrive(protocol, aperform).send(None)
+    except StopIteration as done:
+        return done.value
+
+
+@pytest.mark.parametrize("is_handled", [False, True], ids=["raised", "handled"])
+@pytest.mark.parametrize("run", [drive, _drive_in_coroutine], ids=["sync", "async"])
+def test_an_error_does_not_keep_the_frames_that_it_passed(run: Run, is_handled: bool) -> None:
+    locals_of_steps: list[weakref.ref[_Local]] = []
+
+    def protocol() -> Protocol:
+        try:
+            yield "do"
+        except OSError:
+            if not is_handled:
+                raise
+
+    def perform(step: str) -> int:
+        local = _Local()
+        locals_of_steps.append(weakref.ref(local))
+        raise OSError(step)
+
+    gc.disable()
+    try:
+        with nullcontext() if is_handled else suppress(OSError):
+            run(protocol(), perform)
+        assert locals_of_steps[0]() is None
+    finally:
+        gc.enable()
 
 
 def test_is_finished() -> None:
