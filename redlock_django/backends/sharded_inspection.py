@@ -90,9 +90,11 @@ class ShardedInspection(Inspection):
         return holdings
 
     def free(self, resource: str, fingerprint: str | None = None) -> Freed:
-        every = self._each(lambda shard: shard.free(resource, fingerprint))
-        own = every[self._shard_of(resource)]
-        return next((freed for freed in (own, *every) if freed.fingerprint or freed.now), own)
+        own = self._shard_of(resource)
+        found = self._each(lambda shard: shard.holdings([resource]))
+        index = next((index for index in (own, *range(len(found))) if found[index]), own)
+        freed = self._shards[index].free(resource, fingerprint)
+        return freed if freed.fingerprint else replace(freed, masters=self.silent)
 
     def health(self) -> list[ServerHealth]:
         every = self._each(lambda shard: shard.health())

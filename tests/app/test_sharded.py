@@ -20,7 +20,7 @@ from redlock_django.checks.deployment import check_deployment
 from redlock_django.checks.masters import check_masters
 from redlock_django.checks.settings import check_settings
 from redlock_django.engine.holders import HoldingState
-from redlock_django.engine.validity import Lease
+from redlock_django.engine.validity import Lease, fingerprint_of
 from redlock_django.exceptions import (
     InvalidRedlock,
     LockLost,
@@ -314,6 +314,30 @@ def test_lists_and_release_know_the_groups() -> None:
         assert freed.masters == {f"a{n}:6379": "released" for n in (1, 2, 3)}
         assert force_release(of_group(1, 1), by="a test").outcome is ReleaseOutcome.NO_QUORUM
         assert force_release(of_group(0, 1), by="a test").outcome is ReleaseOutcome.NOT_HELD
+
+
+@pytest.mark.django_db
+def test_a_forced_release_changes_one_group_only() -> None:
+    """A lock of the same name in a group to which the resource does not belong stays."""
+    here, value = of_group(0), b"%s {}" % (b"f" * 32)
+    taken = lock(here).acquire()
+    for master in group(1).masters:
+        master.set(f"redlock:lock:{here}", value)
+    group(1).refuse(2)
+
+    def copies() -> list[bytes | None]:
+        return [master.get(f"redlock:lock:{here}") for master in group(1).masters]
+
+    changed = force_release(here, by="a test", fingerprint=fingerprint_of(b"f" * 32))
+    assert (changed.outcome, changed.now) == (ReleaseOutcome.CHANGED, taken.fingerprint)
+    assert list(changed.masters) == ["b3:6379"]
+    assert copies() == [value] * 3
+    freed = force_release(here, by="a test")
+    assert (freed.outcome, list(freed.masters)) == (ReleaseOutcome.RELEASED, list(group(0).names))
+    assert copies() == [value] * 3
+    freed = force_release(here, by="a test")
+    assert (freed.outcome, list(freed.masters)) == (ReleaseOutcome.RELEASED, list(group(1).names))
+    taken.release()
 
 
 def test_pages_run_over_all_groups_in_one_order() -> None:
