@@ -145,7 +145,7 @@ def _locations(config: Mapping[str, Any]) -> tuple[list[str], dict[str, Any]]:
     }
     # The other options concern the cache: serializer, pool size, parser.
     options = {k: v for k, v in merged.items() if k in CONNECTION_OPTIONS}
-    return [index for index in location if index], options
+    return [url for url in location if url], options
 
 
 def _databases(config: Mapping[str, Any]) -> Iterator[tuple[Hashable, int]]:

@@ -63,14 +63,14 @@ class SingleRunMixin(BaseCommand):
             return super().execute(*args, **options)
 
 
-def enter_lock(stack: ExitStack, key: str, *, skip: bool, **deployment: Any) -> Lock | None:
+def enter_lock(stack: ExitStack, key: str, *, skip: bool, **options: Any) -> Lock | None:
     """Acquire a lock and release it when `stack` closes.
 
     Returns None if another client holds the lock and `skip` is true. Raises CommandError with the
     exit status if the lock cannot be acquired for another reason.
     """
     try:
-        return stack.enter_context(lock(key, **deployment))
+        return stack.enter_context(lock(key, **options))
     except ResourceLocked as error:
         if skip:
             return None
