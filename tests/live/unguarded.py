@@ -1,8 +1,9 @@
-"""Every fault of docs/reference/faults.md again, with the rule that guards against it taken out.
+"""Run the tests of every row of docs/reference/faults.md without the rule that guards against it.
 
-`uv run python -m tests.live.unguarded [ROW ...]` runs, for each rule that a row names, its tests
-without that rule, until one fails: a row whose tests all pass does not show what it says. What is
-"own" there needs no such run: those tests go both ways by themselves.
+`uv run python -m tests.live.unguarded [ROW ...]` removes each rule that a row names and runs the
+row's tests until one fails. If all pass, the tests do not show that the rule is needed: the program
+reports the row and exits with status 1. Rows that say "own" are skipped: their tests run with and
+without the rule themselves.
 """
 
 from __future__ import annotations
@@ -18,19 +19,23 @@ import pytest
 from tests.live.removed_rules import without_rule
 from tests.test_faults_list import NAMES, ROWS, TEST
 
-RULE = "REDLOCK_WITHOUT"  # by which a run of pytest is told what to take out
-SECONDS = 100  # for the tests of one row; what hangs without its rule is found out, too
+RULE = "REDLOCK_WITHOUT"  # environment variable that names the rule for a run of pytest
+SECONDS = 100  # for the tests of one row; a test that hangs without its rule counts as a failure
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call() -> Iterator[None]:
-    """As a plugin of pytest: a test runs without the rule, its fixtures with it."""
+    """Run the test without the rule, but its fixtures with it (this module is a pytest plugin)."""
     with without_rule(os.environ[RULE]):
         return (yield)
 
 
-def told(tests: list[str], rule: str) -> str:
-    """The first of these tests that fails without a rule; "" where all pass."""
+def first_failure(tests: list[str], rule: str) -> str:
+    """Return the first of these tests that fails without the rule, or "" if all pass.
+
+    If the tests do not end within SECONDS, or all are skipped, return a phrase that says so. Raises
+    RuntimeError if pytest could not run them.
+    """
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-n0", "-p", "tests.live.unguarded"]
     try:
         done = subprocess.run(
@@ -42,27 +47,27 @@ def told(tests: list[str], rule: str) -> str:
             timeout=SECONDS,
         )
     except subprocess.TimeoutExpired:
-        return "does not come to an end"
+        return f"does not end within {SECONDS} s"
     if done.returncode not in (0, 1):
         raise RuntimeError(done.stdout)
     if not re.search(r"\d+ (passed|failed|error)", done.stdout):
-        return "skipped here"
+        return "skipped on this machine"
     return "".join(re.findall(r"^(?:FAILED|ERROR) (tests/\S+)", done.stdout, re.MULTILINE)[:1])
 
 
 def main(rows: list[str]) -> int:
-    """The command line."""
-    silent = 0
+    """Run the command line: all rows, or those whose numbers are given. Return the exit status."""
+    undetected = 0
     for row in ROWS:
         if rows and row[0] not in rows:
             continue
         tests = ["::".join(found) for found in TEST.findall(row[3])]
-        for name in NAMES.findall(row[4]):
-            found = told(tests, name)
-            silent += not found
-            sys.stdout.write(f"{row[0]:>2} {name:40} {found or 'NOBODY TELLS'}\n")
+        for rule in NAMES.findall(row[4]):
+            failure = first_failure(tests, rule)
+            undetected += not failure
+            sys.stdout.write(f"{row[0]:>2} {rule:50} {failure or 'NO TEST FAILS'}\n")
             sys.stdout.flush()
-    return 1 if silent else 0
+    return 1 if undetected else 0
 
 
 if __name__ == "__main__":
