@@ -145,6 +145,23 @@ class BaseBackend:
         """Extend a lease to `ttl` seconds from now; return its state and the lease now valid."""
         raise NotImplementedError
 
+    def extend_all(
+        self, asked: Sequence[tuple[Lease, float]]
+    ) -> list[tuple[LeaseState, Lease] | Exception]:
+        """Extend each lease by its own TTL as `extend` does, and return the results in order.
+
+        The error of one extension is returned in its place. The renewal service calls this with
+        all leases that are due. A store whose servers are far away should ask about all leases at
+        the same time: this default extends one lease after the other.
+        """
+        results: list[tuple[LeaseState, Lease] | Exception] = []
+        for lease, ttl in asked:
+            try:
+                results.append(self.extend(lease, ttl))
+            except Exception as error:  # noqa: BLE001 - returned in its place
+                results.append(error)
+        return results
+
     async def aextend(self, lease: Lease, ttl: float) -> tuple[LeaseState, Lease]:
         """Extend as `extend` does, on the loop that acquired the lease."""
         raise NotImplementedError

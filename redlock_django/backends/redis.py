@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from redlock_django.backends.base import Notice, ignore
@@ -54,6 +54,18 @@ class RedisBackend(RedlockBackend):
     def extend(self, lease: Lease, ttl: float) -> tuple[LeaseState, RedlockLease]:
         protocol = self._extend(lease, ttl)
         return self._home_sync(lease).run(protocol, wait_for_links=False)
+
+    def extend_all(
+        self, asked: Sequence[tuple[Lease, float]]
+    ) -> list[tuple[LeaseState, Lease] | Exception]:
+        results: dict[int, tuple[LeaseState, Lease] | Exception] = {}
+        homes: dict[SyncLinks, list[int]] = {}
+        for index, (lease, _) in enumerate(asked):
+            homes.setdefault(self._home_sync(lease), []).append(index)
+        for links, indexes in homes.items():
+            extended = links.run_all([self._extend(*asked[index]) for index in indexes])
+            results.update(zip(indexes, extended, strict=True))
+        return [results[index] for index in range(len(asked))]
 
     async def aextend(self, lease: Lease, ttl: float) -> tuple[LeaseState, RedlockLease]:
         protocol = self._extend(lease, ttl)

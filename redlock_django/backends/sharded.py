@@ -13,18 +13,17 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from redlock_django.backends.base import BaseBackend, Notice, Section, StoreSettings, ignore
 from redlock_django.backends.sharded_inspection import ShardedInspection
+from redlock_django.backends.sharded_lease import Part, Parts, extended, extended_or_error, joined
 from redlock_django.backends.sharded_settings import ShardedSettings, split
 from redlock_django.engine.errors import NotAcquired, QuorumUnreachable
 from redlock_django.engine.rendezvous import chosen
 from redlock_django.engine.rounds import Result
 from redlock_django.engine.trampoline import adrive, drive
 from redlock_django.engine.validity import Lease, LeaseState
-
-_WORST_FIRST = (LeaseState.LOST, LeaseState.UNKNOWN, LeaseState.RENEWED)
 
 KEPT = 0.5
 """The part of its TTL for which a shard's lease is kept while the next shard is waited for."""
@@ -46,19 +45,6 @@ class ShardableBackend(BaseBackend):
             shards = [cls.open(alias, shard, notice) for shard in settings.shards]
             return ShardedBackend(settings, shards)
         return super().open(alias, settings, notice)
-
-
-class Part(NamedTuple):
-    """The lease that a lock has in one shard."""
-
-    shard: BaseBackend
-    lease: Lease
-
-
-class Parts(tuple[Part, ...]):
-    """The `home` of a lease that spans shards: the leases it consists of."""
-
-    __slots__ = ()
 
 
 @dataclass(slots=True)
@@ -142,7 +128,7 @@ class ShardedBackend(BaseBackend):
                     waited = waited or lease.waited > 0
                 if len(asks) == 1:
                     return lease
-                whole = _joined(resources, _acquired(asks))
+                whole = joined(resources, _acquired(asks))
                 if self.clock() >= whole.until:
                     names = ", ".join(resources)
                     slow = "the groups of masters answered too slowly for the lock's TTL"
@@ -179,7 +165,25 @@ class ShardedBackend(BaseBackend):
     def _extend(self, lease: Lease, ttl: float) -> Asking[tuple[LeaseState, Lease]]:
         asks = [Ask(shard, "extend", (part, ttl)) for shard, part in self._parts(lease)]
         yield from asks
-        return _extended(lease, [ask.answer for ask in asks])
+        return extended(lease, [ask.answer for ask in asks])
+
+    def extend_all(
+        self, asked: Sequence[tuple[Lease, float]]
+    ) -> list[tuple[LeaseState, Lease] | Exception]:
+        """Extend all parts of one shard together, then those of the next shard."""
+        places: dict[BaseBackend, list[tuple[int, int]]] = {}
+        parts = [self._parts(lease) for lease, _ in asked]
+        for index, lease_parts in enumerate(parts):
+            for number, part in enumerate(lease_parts):
+                places.setdefault(part.shard, []).append((index, number))
+        found: dict[tuple[int, int], tuple[LeaseState, Lease] | Exception] = {}
+        for shard, of_shard in places.items():
+            every = [(parts[index][number].lease, asked[index][1]) for index, number in of_shard]
+            found.update(zip(of_shard, shard.extend_all(every), strict=True))
+        return [
+            extended_or_error(lease, [found[index, number] for number in range(len(parts[index]))])
+            for index, (lease, _) in enumerate(asked)
+        ]
 
     def release(self, lease: Lease) -> bool | None:
         return drive(self._release(lease), _perform)
@@ -237,31 +241,6 @@ async def _aperform(ask: Ask) -> None:
 
 def _acquired(asks: Sequence[Ask]) -> Sequence[Part]:
     return [Part(ask.shard, ask.answer) for ask in asks if ask.answer is not None]
-
-
-def _joined(resources: tuple[str, ...], parts: Sequence[Part]) -> Lease:
-    """Return the lease that consists of these parts, valid until the first of them expires."""
-    fences = {
-        resource: fence
-        for part in parts
-        for resource, fence in zip(part.lease.resources, part.lease.fences, strict=True)
-    }
-    return replace(
-        min((part.lease for part in parts), key=lambda lease: lease.until),
-        resources=resources,
-        token=parts[0].lease.token,
-        fences=tuple(fences[resource] for resource in resources),
-        home=Parts(parts),
-    )
-
-
-def _extended(lease: Lease, found: Sequence[tuple[LeaseState, Lease]]) -> tuple[LeaseState, Lease]:
-    if not isinstance(lease.home, Parts):
-        return found[0]
-    parts = [Part(part.shard, new) for part, (_, new) in zip(lease.home, found, strict=True)]
-    states = {state for state, _ in found}
-    worst = next(state for state in _WORST_FIRST if state in states)
-    return worst, replace(_joined(lease.resources, parts), waited=lease.waited)
 
 
 def _all_released(answers: Sequence[bool | None]) -> bool | None:

@@ -114,14 +114,9 @@ class HeldLease:
         plan = self._next_extension()
         return self.lease.until if plan is None else plan[0]
 
-    def extend_if_due(self) -> None:
-        """Extend the lease if it is time to. For a lease that a thread acquired."""
-        if (ttl := self._due_ttl()) is not None:
-            self.apply_extension(*self.backend.extend(self.lease, ttl))
-
     async def aextend_if_due(self) -> None:
-        """Do as `extend_if_due` does. For a lease that a task acquired, on the task's loop."""
-        if (ttl := self._due_ttl()) is not None:
+        """Extend the lease if it is time to. For a lease that a task acquired, on its loop."""
+        if (ttl := self.due_ttl()) is not None:
             self.apply_extension(*await self.backend.aextend(self.lease, ttl))
 
     def apply_extension(self, state: LeaseState, lease: Lease) -> None:
@@ -148,7 +143,7 @@ class HeldLease:
             state=self.state,
         )
 
-    def _due_ttl(self) -> float | None:
+    def due_ttl(self) -> float | None:
         """Return the TTL to extend by now; None if it is too early or the lease has ended."""
         if not self.remaining():
             return None

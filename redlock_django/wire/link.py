@@ -55,6 +55,30 @@ class Exchange:
         self.decided, self.wake = True, wake_none
 
 
+class Batch:
+    """Several rounds that one thread waits for together: `decided` once all of them are.
+
+    `wake` is called then. Each round calls `count` when it is decided.
+    """
+
+    __slots__ = ("pending", "wake")
+
+    def __init__(self, rounds: int) -> None:
+        self.pending = rounds
+        self.wake: Callable[[], object] = wake_none
+
+    @property
+    def decided(self) -> bool:
+        """True once all rounds are decided."""
+        return self.pending <= 0
+
+    def count(self) -> None:
+        """Note that one more round is decided. The driver admits one thread at a time."""
+        self.pending -= 1
+        if self.decided:
+            self.wake()
+
+
 class Owed:
     """A reply that a master owes.
 

@@ -19,6 +19,7 @@ import socket
 import threading
 import time
 from collections import deque
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import filterfalse
@@ -29,7 +30,7 @@ from redlock_django.engine.rounds import Pause, Protocol, Result, Round, Step
 from redlock_django.engine.trampoline import is_finished
 from redlock_django.wire.clock import clock
 from redlock_django.wire.join import Joined, Unfit
-from redlock_django.wire.link import Exchange, wake_none
+from redlock_django.wire.link import Batch, Exchange, wake_none
 from redlock_django.wire.links import Links
 from redlock_django.wire.master import Master, discard
 from redlock_django.wire.waiters import Waiter
@@ -39,6 +40,10 @@ logger = logging.getLogger("redlock_django")
 
 REDIAL = 0.5  # seconds after which a thread that could not be started is tried again
 IDLE = 1.0  # seconds without a round after which all links are read before the next one
+
+
+Sleeper = Exchange | Batch | Waiter
+"""What a thread sleeps for."""
 
 
 class SyncLinks(Links):
@@ -51,9 +56,9 @@ class SyncLinks(Links):
         self._mutex = threading.RLock()
         self._link_waits: dict[Wakeup, None] = {}
         self._queue: deque[Exchange] = deque()
-        self._waiting: dict[Exchange, None] = {}
+        self._waiting: dict[Exchange | Batch, None] = {}
         self._sleeping: dict[Waiter, None] = {}
-        self._reader: Exchange | Waiter | None = None
+        self._reader: Sleeper | None = None
         self._reader_thread = 0  # the thread that reads, or was the last to
         self._last_poll = clock()
         self._poller = select.poll()
@@ -96,6 +101,26 @@ class SyncLinks(Links):
                 if is_finished(protocol):
                     raise  # the protocol itself raised this
                 step = protocol.throw(error)
+
+    def run_all(self, protocols: Sequence[Protocol[Result]]) -> list[Result | Exception]:
+        """Run protocols of at most one round each, such as extensions, all at the same time.
+
+        Returns their results in order, or the exceptions that they raised. No round waits for
+        connections under way. Takes as long as the slowest round, not as long as all of them.
+        """
+        if self._tender is None:
+            self._start()
+        results: dict[int, Result | Exception] = {}
+        asked: dict[int, Round] = {}
+        for index, protocol in enumerate(protocols):
+            step = _outcome(partial(next, protocol), index, results)
+            if isinstance(step, Round):
+                asked[index] = step
+        if asked:
+            self._take_all(list(asked.values()))
+        for index in asked:
+            _outcome(partial(protocols[index].send, clock()), index, results)
+        return [results[index] for index in range(len(protocols))]
 
     def waiter(self) -> Waiter:
         """Return a new waiter."""
@@ -164,6 +189,31 @@ class SyncLinks(Links):
             self._waiting.pop(exchange, None)
         self._tender_wakeup.wake()
 
+    def _take_all(self, steps: Sequence[Round]) -> None:
+        """Send several rounds together, and wait until all of them are decided."""
+        if clock() - self._last_poll > IDLE:
+            self._read_idle()
+        wakeups: SimpleQueue[None] = SimpleQueue()
+        batch = Batch(len(steps))
+        batch.wake = partial(self._wake, batch, wakeups, threading.get_ident())
+        exchanges = [self.exchange(step, batch.count) for step in steps]
+        try:
+            self._waiting[batch] = None
+            self._queue.extend(exchanges)
+            with self._mutex:
+                self._send_all()
+            while True:
+                if batch.decided:
+                    break
+                self._wait(batch, wakeups, self.master_timeout)
+        except BaseException:
+            for exchange in exchanges:
+                exchange.abandon()
+            raise
+        finally:
+            self._waiting.pop(batch, None)
+        self._tender_wakeup.wake()
+
     def _sleep(self, waiter: Waiter, seconds: float) -> None:
         """Sleep until the waiter is called, and read for all threads if no other thread does."""
         until = clock() + seconds
@@ -180,7 +230,7 @@ class SyncLinks(Links):
             self._sleeping.pop(waiter, None)
             waiter.wake = wake_none
 
-    def _wake(self, sleeper: Exchange | Waiter, wakeups: SimpleQueue[None], thread: int) -> None:
+    def _wake(self, sleeper: Sleeper, wakeups: SimpleQueue[None], thread: int) -> None:
         """Wake a waiting thread, which sleeps on its queue, or in the poll if it is the reader."""
         wakeups.put(None)
         if self._reader is sleeper and threading.get_ident() != thread:
@@ -232,7 +282,7 @@ class SyncLinks(Links):
 
     def _wait(
         self,
-        sleeper: Exchange | Waiter,
+        sleeper: Sleeper,
         wakeups: SimpleQueue[None],
         longest: float,
         until: float = math.inf,
@@ -254,12 +304,12 @@ class SyncLinks(Links):
                 with suppress(Empty):
                     wakeups.get(timeout=longest)
         finally:
-            successor: Exchange | Waiter | None = None
+            successor: Sleeper | None = None
             with self._mutex:
                 if self._reader is sleeper:
                     self._reader = None
                     # One step each, because other threads come and go meanwhile.
-                    waiting: list[Exchange | Waiter] = [*self._waiting, *self._sleeping]
+                    waiting: list[Sleeper] = [*self._waiting, *self._sleeping]
                     successor = next((other for other in waiting if not other.decided), None)
             if successor is not None:
                 successor.wake()
@@ -372,3 +422,19 @@ class SyncLinks(Links):
         self.read(master)
         if master.link is not None and master.link.blocked:
             self._dirty.add(master.index)  # no thread polls: try again
+
+
+def _outcome(
+    run: Callable[[], Step], index: int, results: dict[int, Result | Exception]
+) -> Step | None:
+    """Return the next step of a protocol, or None if it ended, with its outcome in `results`."""
+    try:
+        step = run()
+    except StopIteration as done:
+        results[index] = done.value
+        return None
+    except Exception as error:  # noqa: BLE001 - returned in its place
+        results[index] = error
+        return None
+    results[index] = RuntimeError("a protocol of more than one round cannot be run in a batch")
+    return step

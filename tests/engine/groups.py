@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from redlock_django.backends.base import BaseBackend, StoreSettings
-from redlock_django.backends.sharded import Asking, Part, ShardedBackend
+from redlock_django.backends.sharded import Asking, ShardedBackend
+from redlock_django.backends.sharded_lease import Part
 from redlock_django.engine import rounds
 from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.errors import NotAcquired

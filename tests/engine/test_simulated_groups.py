@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from redlock_django.backends import sharded
+from redlock_django.backends import sharded_lease
 from redlock_django.backends.sharded import ShardedBackend
 from tests.engine import sweep as many
 from tests.engine.mutants import Mutant, Schedule
@@ -138,12 +138,12 @@ SEEDED: dict[str, tuple[Any, Mutation, int, str]] = {
     "a late lease is held": (
         ShardedBackend._acquire, never("self.clock() >= whole.until"), 53, "a lease that is over",
     ),
-    "valid as long as its last part": (sharded._joined, instead("min", "max"), 0, "hold it"),
+    "valid as long as its last part": (sharded_lease.joined, instead("min", "max"), 0, "hold it"),
     "fences in the order of the groups": (
-        sharded._joined, instead("tuple(...)", "tuple(fences.values())"), 0, "fence",
+        sharded_lease.joined, instead("tuple(...)", "tuple(fences.values())"), 0, "fence",
     ),
     "renewed if one part is": (
-        sharded._extended, instead("_WORST_FIRST", "reversed(_WORST_FIRST)"),
+        sharded_lease.extended, instead("_WORST_FIRST", "reversed(_WORST_FIRST)"),
         31, "has lost a part",
     ),
     "lost to our own clock if all parts are": (

@@ -1,0 +1,71 @@
+"""Renewal of many locks over slow networks: all that are due are extended together."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from redlock_django.locking.handler import locks
+from redlock_django.locking.lock import Lock, lock
+from redlock_django.signals import lock_lost
+from tests.live.linked import linked
+from tests.wire.proxy import behind
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
+
+    from redlock_django.testing.masters import LocalMaster
+
+pytestmark = pytest.mark.live
+
+
+def acquire_all(many: int, ttl: float) -> list[Lock]:
+    """Return so many locks, acquired by 20 threads."""
+    held: list[Lock] = []
+
+    def acquire(first: int) -> None:
+        numbers = range(first, many, 20)
+        held.extend(lock(f"order:{number}", ttl=ttl, renew=True).acquire() for number in numbers)
+
+    threads = [threading.Thread(target=acquire, args=[first]) for first in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(held) == many
+    return held
+
+
+@pytest.mark.parametrize(
+    ("many", "round_trip", "ttl"), [(100, 0.02, 3.0), (1000, 0.05, 6.0)], ids=["100", "1000"]
+)
+def test_many_locks_are_renewed_over_a_slow_network(
+    masters: list[LocalMaster], settings: Settings, many: int, round_trip: float, ttl: float
+) -> None:
+    lost: list[str] = []
+
+    def receive(resources: tuple[str, ...], **arguments: Any) -> None:
+        lost.extend(resources)
+
+    with ExitStack() as stack:
+        proxies = stack.enter_context(behind(masters[:3]))
+        settings.REDLOCK = {"default": {"MASTERS": [p.url for p in proxies], "RESTART_DELAY": 0}}
+        linked()
+        for proxy in proxies:
+            proxy.delay_up = proxy.delay_down = round_trip / 2
+        lock_lost.connect(receive)
+        stack.callback(lock_lost.disconnect, receive)
+        held = acquire_all(many, ttl)
+        # As long as it would take for a lease that is never extended to expire, twice.
+        threading.Event().wait(2 * ttl)
+        shortest = min(one.remaining() for one in held)
+        for proxy in proxies:
+            proxy.delay_up = proxy.delay_down = 0.0
+        for one in held:
+            one.release()
+        locks["default"].backend.close()
+    assert lost == []
+    assert shortest > ttl / 3
