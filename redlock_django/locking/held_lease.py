@@ -23,14 +23,15 @@ class HeldLease:
     `ttl` is the TTL that the caller asked for, and `hold_until` the latest moment, by the
     backend's clock, to which the lease may be extended. `lock_objects` are the locks that share
     the lease: several if it was acquired again (`reentrant=True`). `registry_keys` are its keys
-    in the registry. `holder` is shown of the holder in addition to host, process and time.
-    `loss_reason` is "" until the lease is lost.
+    in the registry, and `call` identifies the call of `sync_to_async` in which it was acquired.
+    `holder` is shown of the holder in addition to host, process and time. `loss_reason` is ""
+    until the lease is lost.
     """
 
     __slots__ = (
-        "__weakref__", "_loss_report", "acquired_at", "backend", "forks", "hold_until", "holder",
-        "lease", "lock_objects", "loss_reason", "registry_keys", "released", "renew", "sender",
-        "state", "timer", "ttl",
+        "__weakref__", "_loss_report", "acquired_at", "backend", "call", "forks", "hold_until",
+        "holder", "lease", "lock_objects", "loss_reason", "registry_keys", "released", "renew",
+        "sender", "state", "timer", "ttl",
     )  # fmt: skip
 
     def __init__(
@@ -57,6 +58,7 @@ class HeldLease:
         self._loss_report = threading.Lock()  # never released: the first to get it reports
         self.lock_objects: weakref.WeakSet[object] = weakref.WeakSet()
         self.registry_keys: list[RegistryKey] = []
+        self.call: object = None
         self.forks = locks.forks
         self.timer: asyncio.TimerHandle | None = None
 

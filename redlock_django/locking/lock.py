@@ -257,7 +257,8 @@ def lock(*args: Any, **kwargs: Any) -> Lock:
     the turn of a waiter: for at most 0.1 s after a release. `renew` None renews the lock in `with`
     blocks if the alias says so, and not after an explicit `acquire()`. With `reentrant`, a task or
     thread that holds the resources already shares the lease of its outer lock, which is released
-    with the last of the locks. `holder` is shown to operators in addition to host, process and
+    with the last of the locks; sync code that `sync_to_async` runs does so only while the call
+    that acquired the outer lock is running. `holder` is shown to operators in addition to host, process and
     time.
 
     Raises BadResource, ValueError for a bad duration, InvalidRedlock for wrong settings.

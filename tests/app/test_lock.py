@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import gc
 import inspect
 import logging
@@ -13,7 +14,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from asgiref.sync import async_to_sync
+from asgiref.sync import async_to_sync, sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory
@@ -510,6 +511,109 @@ async def test_another_task_is_refused_although_reentrant() -> None:
 def test_another_thread_is_refused_although_reentrant() -> None:
     with lock(R), pytest.raises(ResourceLocked):
         in_thread(lock(R, reentrant=True).acquire)
+
+
+# Reentrant locks in sync code that asgiref runs in one thread for all tasks.
+
+
+def acquire_reentrant() -> Lock:
+    return lock(R, reentrant=True).acquire()
+
+
+def nests() -> bool:
+    """Return whether a reentrant lock shares the lease of an outer one, and release it."""
+    try:
+        acquire_reentrant().release()
+    except ResourceLocked:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+async def test_another_task_in_the_same_thread_is_refused(reentrant: bool) -> None:
+    acquired, checked = asyncio.Event(), asyncio.Event()
+
+    async def first() -> None:
+        held = await sync_to_async(acquire_reentrant)()
+        acquired.set()
+        await checked.wait()
+        held.ensure_held()
+        assert await sync_to_async(held.release)()
+
+    async def second() -> None:
+        await acquired.wait()
+        with pytest.raises(ResourceLocked):
+            await sync_to_async(lock(R, reentrant=reentrant).acquire)()
+        checked.set()
+
+    await asyncio.gather(first(), second())
+    assert await sync_to_async(nests)()
+
+
+async def test_a_child_task_is_refused_although_it_copies_the_context() -> None:
+    held = await sync_to_async(acquire_reentrant)()
+    assert await asyncio.create_task(sync_to_async(nests)()) is False
+    assert await asyncio.gather(*(sync_to_async(nests)() for _ in range(3))) == [False] * 3
+    assert await sync_to_async(held.release)()
+
+
+async def test_sync_code_nests_within_one_call() -> None:
+    def view() -> list[bool]:
+        with lock(R), lock(R, reentrant=True):
+            return [nests(), contextvars.copy_context().run(nests)]
+
+    assert await sync_to_async(view)() == [True, True]
+
+
+def within_async_code(outer: Callable[[], Any]) -> None:
+    async def middleware() -> Any:
+        return await sync_to_async(outer)()
+
+    async_to_sync(middleware)()
+
+
+def test_sync_code_nests_across_async_code_that_it_waits_for(backend: MemoryBackend) -> None:
+    """As a sync middleware, an async one and a sync view do under WSGI."""
+    nested: list[bool] = []
+    with lock(R):
+        within_async_code(lambda: nested.append(nests()))
+        within_async_code(lambda: within_async_code(lambda: nested.append(nests())))
+        assert nests()
+    assert nested == [True, True]
+    assert keys(backend) == []
+
+
+async def test_sync_code_nests_across_async_code_under_asgi(backend: MemoryBackend) -> None:
+    nested: list[bool] = []
+
+    def view() -> None:
+        within_async_code(lambda: None)  # asgiref then remembers that call, which is over
+        with lock(R):
+            within_async_code(lambda: nested.append(nests()))
+            nested.append(nests())
+
+    await sync_to_async(view)()
+    assert nested == [True, True]
+    assert keys(backend) == []
+
+
+async def test_a_later_call_of_the_same_task_is_refused() -> None:
+    """A later call cannot be told from that of a child task."""
+    held = await sync_to_async(acquire_reentrant)()
+    assert not await sync_to_async(nests)()
+    assert await sync_to_async(held.release)()
+
+
+def test_a_context_keeps_no_locks_that_have_ended(clock: Time) -> None:
+    acquired_here = registry._acquired_here
+    before = len(acquired_here.get())
+    for number in range(20):
+        one = lock(f"order:{number}").acquire()
+        if number % 2:
+            in_thread(one.release)
+    clock.advance(20)
+    with lock(R):
+        assert len(acquired_here.get()) <= before + 2
 
 
 def test_a_lost_lock_can_be_acquired_again(clock: Time) -> None:
