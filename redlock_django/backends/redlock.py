@@ -70,6 +70,13 @@ class RedlockSettings(StoreSettings):
             raise ValueError("RESTART_DELAY must be 'auto' or a number of seconds (0 = off)")
         else:
             restart_delay = seconds(section, "RESTART_DELAY", least=0)
+            if 0 < restart_delay < forgotten - 1e-6:  # as exact as floats are
+                raise ValueError(
+                    "RESTART_DELAY must be 'auto', 0 (off) or at least 1.02 x MAX_TTL + "
+                    f"5 x MAX_CLOCK_SKEW = {forgotten:g} s, got {restart_delay:g}: after a "
+                    "shorter delay a master that forgot a lock would grant it again while it is "
+                    "held"
+                )
         fence_ttl = seconds(section, "FENCE_TTL")
         if fence_ttl < forgotten:
             raise ValueError(

@@ -258,8 +258,8 @@ def lock(*args: Any, **kwargs: Any) -> Lock:
     blocks if the alias says so, and not after an explicit `acquire()`. With `reentrant`, a task or
     thread that holds the resources already shares the lease of its outer lock, which is released
     with the last of the locks; sync code that `sync_to_async` runs does so only while the call
-    that acquired the outer lock is running. `holder` is shown to operators in addition to host, process and
-    time.
+    that acquired the outer lock is running. `holder` is shown to operators in addition to host,
+    process and time.
 
     Raises BadResource, ValueError for a bad duration, InvalidRedlock for wrong settings.
     """

@@ -62,7 +62,7 @@ def test_new_masters_are_not_counted_until_declared(site: list[LocalMaster]) -> 
 
 
 def test_masters_become_trusted_after_the_delay(masters: list[LocalMaster]) -> None:
-    settings = redlock(masters, RESTART_DELAY=0.3)
+    settings = redlock(masters, TTL=0.6, MAX_TTL=0.6, MAX_CLOCK_SKEW=0.05)
     with override_settings(REDLOCK=settings), lock("order:1", wait=5) as held:
         assert held.locked
 
@@ -131,8 +131,8 @@ def test_added_masters_are_not_trusted_before_old_locks_expire(
     with override_settings(REDLOCK=redlock(masters[:3])):
         init()
         before = markers(masters)
-    # Clients with this delay would count the new masters after a second.
-    with override_settings(REDLOCK=redlock(masters, RESTART_DELAY=1)):
+    # Clients with these settings would count the new masters after 12.75 s.
+    with override_settings(REDLOCK=redlock(masters, MAX_TTL=10)):
         assert "at least 63.75 s" in refused("--reconfigure")
     assert markers(masters) == before
     with override_settings(REDLOCK=redlock(masters)):

@@ -79,7 +79,9 @@ def test_restart_delay_auto_is_off_below_three_masters(settings: Settings, count
 
 def test_restart_delay_may_be_given(settings: Settings) -> None:
     assert store(read(settings, RESTART_DELAY=0)).restart_delay == 0
-    assert store(read(settings, RESTART_DELAY=7)).restart_delay == 7
+    assert store(read(settings, RESTART_DELAY=63.7)).restart_delay == 63.7
+    small = {"MAX_TTL": 10, "MAX_CLOCK_SKEW": 0.1}
+    assert store(read(settings, RESTART_DELAY=10.7, **small)).restart_delay == 10.7
 
 
 def test_masters_may_be_one_string(settings: Settings) -> None:
@@ -145,6 +147,9 @@ BAD: list[tuple[str, Any, str]] = [
     ("RESTART_DELAY", "automatic", "RESTART_DELAY must be 'auto' or a number"),
     ("RESTART_DELAY", None, "RESTART_DELAY must be a number"),
     ("RESTART_DELAY", -1, "RESTART_DELAY must be at least 0 s"),
+    ("RESTART_DELAY", 7, "0 (off) or at least 1.02 x MAX_TTL + 5 x MAX_CLOCK_SKEW = 63.7 s, got 7"),
+    ("RESTART_DELAY", 63.6, "must be 'auto', 0 (off) or at least"),
+    ("RESTART_DELAY", 0.001, "must be 'auto', 0 (off) or at least"),
     ("KEY_PREFIX", "", "KEY_PREFIX must be a string that is not empty"),
     ("KEY_PREFIX", None, "KEY_PREFIX must be a string"),
     ("KEY_PREFIX", "a b", "KEY_PREFIX must contain no space"),
