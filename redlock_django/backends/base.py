@@ -162,6 +162,13 @@ class BaseBackend:
                 results.append(error)
         return results
 
+    def merged(self, held: Lease, extended: Lease) -> Lease:
+        """Return the lease to go on with when an extension of `held`, or of an earlier one, ended.
+
+        Extensions of one lease may overlap: the later deadline counts.
+        """
+        return extended if extended.until >= held.until else held
+
     async def aextend(self, lease: Lease, ttl: float) -> tuple[LeaseState, Lease]:
         """Extend as `extend` does, on the loop that acquired the lease."""
         raise NotImplementedError

@@ -107,7 +107,10 @@ class RedisBackend(RedlockBackend):
         )
 
     def voided(self, lease: Lease) -> bool:
-        return isinstance(lease.home, Links) and lease.home.steps.void(lease)
+        if isinstance(lease.home, Links) and lease.home.steps.void(lease):
+            return True
+        # The links of a loop that has ended notice nothing: see `Lock.detach`.
+        return self._sync is not None and self._sync.steps.void(lease)
 
     # Links.
 

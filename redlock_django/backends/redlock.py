@@ -173,6 +173,11 @@ class RedlockBackend(ShardableBackend):
     def names(self) -> tuple[str, ...]:
         return self.deployment.names
 
+    def merged(self, held: Lease, extended: Lease) -> Lease:
+        if isinstance(held, RedlockLease) and isinstance(extended, RedlockLease):
+            return rounds.merged(held, extended)
+        return super().merged(held, extended)
+
     def wall_us(self) -> int:
         """Return the wall clock of this process in µs."""
         return wall_ns() // 1000

@@ -185,6 +185,13 @@ class ShardedBackend(BaseBackend):
             for index, (lease, _) in enumerate(asked)
         ]
 
+    def merged(self, held: Lease, extended: Lease) -> Lease:
+        pairs = zip(self._parts(held), self._parts(extended), strict=True)
+        parts = [Part(one.shard, one.shard.merged(one.lease, other.lease)) for one, other in pairs]
+        if not isinstance(held.home, Parts):
+            return parts[0].lease
+        return replace(joined(held.resources, parts), waited=held.waited)
+
     def release(self, lease: Lease) -> bool | None:
         return drive(self._release(lease), _perform)
 

@@ -195,6 +195,16 @@ def extend(
     return (LeaseState.LOST if tally.denied else LeaseState.UNKNOWN), lease
 
 
+def merged(held: RedlockLease, extended: RedlockLease) -> RedlockLease:
+    """Return the lease that is valid once an extension of `held`, or of an earlier one, has ended.
+
+    Extensions may overlap. A release must reach every master that any of them may have healed.
+    """
+    later = extended if extended.until >= held.until else held
+    healed = _forgot(held) | _forgot(extended)
+    return replace(later, reached=held.reached | extended.reached | healed)
+
+
 def release(
     deployment: Deployment, lease: RedlockLease, *, awaited: bool = True, bury: bool = False
 ) -> Protocol[bool | None]:

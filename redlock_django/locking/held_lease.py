@@ -29,9 +29,9 @@ class HeldLease:
     """
 
     __slots__ = (
-        "__weakref__", "_loss_report", "acquired_at", "backend", "call", "forks", "hold_until",
-        "holder", "lease", "lock_objects", "loss_reason", "registry_keys", "released", "renew",
-        "sender", "state", "timer", "ttl",
+        "__weakref__", "_loss_report", "_merging", "acquired_at", "backend", "call", "forks",
+        "hold_until", "holder", "lease", "lock_objects", "loss_reason", "registry_keys", "released",
+        "renew", "sender", "state", "timer", "ttl",
     )  # fmt: skip
 
     def __init__(
@@ -56,6 +56,7 @@ class HeldLease:
         self.released = False
         self.loss_reason = ""
         self._loss_report = threading.Lock()  # never released: the first to get it reports
+        self._merging = threading.Lock()
         self.lock_objects: weakref.WeakSet[object] = weakref.WeakSet()
         self.registry_keys: list[RegistryKey] = []
         self.call: object = None
@@ -122,17 +123,20 @@ class HeldLease:
             self.apply_extension(*await self.backend.aextend(self.lease, ttl))
 
     def apply_extension(self, state: LeaseState, lease: Lease) -> None:
-        """Take over the result of an extension, unless the lease has ended meanwhile."""
+        """Take over the result of an extension, which may have overlapped with others."""
+        with self._merging:
+            self.lease = merged = self.backend.merged(self.lease, lease)
         if self.ended:
             # The extension may have left after the release, and healed a master with it.
-            self.backend.post_release(lease)
+            self.backend.post_release(merged)
             return
+        now = self.backend.clock()
+        expired = now >= lease.until
+        if state is LeaseState.LOST and expired and now < merged.until:
+            state = LeaseState.UNKNOWN  # this extension came too late, another one did not
         self.state = state
         if state is LeaseState.LOST:
-            expired = self.backend.clock() >= lease.until
             self.mark_lost("its lease expired" if expired else "a majority of the masters lost it")
-        elif lease.until >= self.lease.until:
-            self.lease = lease
 
     def _next_extension(self) -> tuple[float, float] | None:
         if not self.renew:

@@ -33,6 +33,7 @@ logger = logging.getLogger("redlock_django")
 
 
 BATCH = 500  # leases that are extended together: about 50 ms of work for this process
+MIN_SCHEDULED = 128  # checks added until those of ended leases are removed, at least
 PAUSE_AFTER_FAILURE = 0.05  # seconds that the thread sleeps after an error of its own
 RETRY_SIGNALS = 1.0  # seconds after which the signal thread is started again if that failed
 
@@ -55,6 +56,7 @@ class RenewalService:
         # One heap for each backend, because the clocks of backends differ.
         self._checks: dict[BaseBackend, list[Check]] = {}
         self._tasks: set[asyncio.Task[None]] = set()  # a loop keeps only weak references
+        self._until_cleanup = MIN_SCHEDULED
         self._wakes_at = math.inf  # when the thread wakes up by itself
         self._order = count()
         self._mutex = threading.Lock()
@@ -94,6 +96,11 @@ class RenewalService:
         when = held_lease.next_check()
         check = Check(when, next(self._order), weakref.ref(held_lease))
         heapq.heappush(self._checks.setdefault(held_lease.backend, []), check)
+        self._until_cleanup -= 1
+        if self._until_cleanup <= 0:
+            for checks in self._checks.values():
+                checks[:] = sorted(filter(_is_needed, checks))  # a sorted list is a heap
+            self._until_cleanup = max(MIN_SCHEDULED, sum(map(len, self._checks.values())))
         return when
 
     def _run(self) -> None:
@@ -200,6 +207,11 @@ class RenewalService:
             held_lease.state = LeaseState.UNKNOWN
         if not held_lease.ended:
             self.watch_in_loop(held_lease)
+
+
+def _is_needed(check: Check) -> bool:
+    held_lease = check.held_lease()
+    return held_lease is not None and not held_lease.ended
 
 
 @contextmanager

@@ -16,6 +16,7 @@ import pytest
 from django.dispatch import Signal
 
 from redlock_django.backends.memory import MemoryBackend
+from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import LockLost
 from redlock_django.locking.handler import locks
 from redlock_django.locking.lock import Lock, lock
@@ -589,6 +590,30 @@ def test_renews_many(world: World) -> None:
     for one in held:
         one.release()
     assert [t.name for t in threading.enumerate()].count("redlock-renewal") == 1
+
+
+def test_the_checks_of_released_locks_do_not_pile_up(world: World) -> None:
+    kept = [lock(f"kept:{number}").acquire() for number in range(10)]
+    for _ in range(2000):
+        lock(R, ttl=60).acquire().release()
+    assert len(renewal_service._checks[world.backend]) < 500
+    world.advance(9)
+    world.until(lambda: not any(one.locked for one in kept))
+    world.until(lambda: len(world.lost) == 10)
+
+
+def test_an_extension_that_ends_late_does_not_lose_what_another_one_renewed(world: World) -> None:
+    with lock(R) as held:
+        lease = held._held_lease
+        assert lease is not None
+        before = lease.lease
+        world.now += 6
+        held.extend()
+        world.now += 5
+        # As if the renewal thread had extended it at the beginning, and been answered only now.
+        lease.apply_extension(LeaseState.LOST, before)
+        held.ensure_held()
+    assert world.lost == []
 
 
 def test_a_thread_that_cannot_start_is_tried_again(

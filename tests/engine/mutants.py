@@ -386,6 +386,23 @@ MUTANTS: tuple[Mutant, ...] = (
         test_rounds.test_a_release_goes_to_masters_that_may_have_the_lock_and_to_those_being_healed,
     ),
     Mutant(
+        "what an overlapped extension healed is forgotten",
+        "extension: a release goes to what any overlapping extension healed", rounds.merged,
+        instead("held.reached | extended.reached | healed", "later.reached | healed"),
+        schedules.a_release_reaches_what_an_overlapped_extension_healed,
+    ),
+    Mutant(
+        "what an overlapped extension is healing is forgotten",
+        "extension: a release goes to what an extension under way may be healing", rounds.merged,
+        instead("_forgot(held) | _forgot(extended)", "frozenset()"),
+        schedules.a_release_reaches_what_an_overlapped_extension_healed,
+    ),
+    Mutant(
+        "the earlier deadline counts", "extension: the latest deadline counts", rounds.merged,
+        instead("extended if ... else held", "extended"),
+        schedules.a_release_reaches_what_an_overlapped_extension_healed,
+    ),
+    Mutant(
         "renewed beyond the hold", "extension: never beyond hold_until", renewal.next_extension,
         instead("min(ttl, ...)", "ttl"), schedules.no_extension_reaches_beyond_the_hold,
     ),

@@ -369,6 +369,29 @@ def a_healed_master_does_not_count_at_once() -> None:
     assert _extended(masters, lease, 10.0, deaf=(1,)) is not LeaseState.RENEWED
 
 
+def a_release_reaches_what_an_overlapped_extension_healed() -> None:
+    """Two extensions overlap, and the one that healed a master has the earlier deadline."""
+    masters = Masters(3)
+    lease = masters.run(masters.acquire(), down=(2,))
+
+    def extended(base: RedlockLease, ttl: float, **how: Collection[int]) -> RedlockLease:
+        extension = rounds.extend(masters.deployment, base, ttl, now=masters.now)
+        return masters.run(extension, **how)[1]
+
+    later = extended(lease, 10.0, deaf=(2,))
+    absent = extended(lease, 9.0)
+    healing = extended(absent, 8.0)
+    assert masters.memories[2].get(masters.deployment.lock("r"))
+    for results in ((absent, healing, later), (later, healing), (later, absent)):
+        held = lease
+        for result in results:
+            held = rounds.merged(held, result)
+        assert held.until == later.until
+        assert held.reached == {0, 1, 2}
+    assert _freed(masters, held)
+    assert not masters.memories[2].get(masters.deployment.lock("r"))
+
+
 # Waiting.
 
 

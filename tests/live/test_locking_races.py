@@ -463,6 +463,33 @@ def test_a_tasks_lock_released_from_another_loop(masters: list[LocalMaster]) -> 
         future.result(10)
 
 
+def test_a_detached_lock_is_lost_if_our_clock_steps_after_the_end_of_its_loop(
+    masters: list[LocalMaster],
+) -> None:
+    async def take() -> Lock:
+        held = await lock(R).aacquire()
+        held.detach()
+        return held
+
+    held = asyncio.run(take())
+    backend = locks["default"].backend
+    assert isinstance(backend, RedisBackend)
+    links = backend.sync_links()
+    assert held.locked
+    with links._mutex:
+        # As the next answers show it after our clock has gone back by 100 s.
+        for master in links.masters[:3]:
+            assert master.offset is not None
+            low, high, _ = master.offset
+            links.steps.note(master, low + 100, high + 100)
+        links.flush()
+    links._tender_wakeup.wake()
+    until(lambda: not held.locked, "the loss")
+    with pytest.raises(LockLost, match="the clock of this process stepped"):
+        held.ensure_held()
+    assert held.release() is False
+
+
 def test_one_loop_after_the_other(masters: list[LocalMaster]) -> None:
     async def use() -> None:
         async with lock(R) as held:
