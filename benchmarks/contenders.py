@@ -23,7 +23,7 @@ class Contender:
 
     @property
     def ours(self) -> bool:
-        """Whether it is the project itself, which is part of every ratio."""
+        """Return whether this is the project itself, which is part of every ratio."""
         return self.home.startswith(("benchmarks.peers.ours", "benchmarks.site"))
 
 

@@ -1,4 +1,4 @@
-"""Real servers for the whole suite: five masters, and a PostgreSQL cluster of our own."""
+"""Fixtures that start real servers for the whole suite: masters, PostgreSQL and MariaDB."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from tests.restricted import restrict
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-# Sites and commands are processes of their own, some hundred of them. Where bytecode may not be
-# kept, each compiles all of Django for itself, and takes four times as long to start.
+# The tests start about a hundred processes for sites and commands. Without a bytecode cache, each
+# of them compiles all of Django, and takes four times as long to start.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# A shell's background job is born with SIGINT ignored, and what it starts inherits that.
+# A background job of a shell ignores SIGINT, and so do the processes that it starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# redis-py reads its own version anew, from disk, for every connection that is made.
-with contextlib.suppress(ImportError):  # older ones do not
+# redis-py reads its own version from disk for every new connection.
+with contextlib.suppress(ImportError):  # older releases do not
     from redis import driver_info, utils
 
-    for module in (utils, driver_info):  # where it is looked up differs between releases
+    for module in (utils, driver_info):  # the module that looks it up differs between releases
         vars(module)["get_lib_version"] = cache(utils.get_lib_version)
 
 
@@ -49,10 +49,10 @@ if os.environ.get("REDLOCK_LEAST_ACL"):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """Say which tests share a worker.
+    """Return a scheduler that decides which tests share a worker.
 
-    Those of one file share one, for their fixtures. Those that pay at a site share it with all
-    that pay at the sites of the same database, which start once.
+    The tests of one file share a worker, because they share fixtures. All payment tests of one
+    database share a worker, because the sites on that database start once.
     """
     from xdist.scheduler import LoadFileScheduling
 
@@ -62,7 +62,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             if file.startswith("tests/live/test_idempotency"):
                 return "postgres" if "postgres" in nodeid else "sqlite"
             if file.startswith(("tests/browser/", "tests/live/test_partitions")):
-                # A browser gives up what it loads when a network interface comes or goes.
+                # A browser aborts a page load when a network interface appears or disappears.
                 return "network"
             return file
 
@@ -70,7 +70,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with those that take long: who comes last would keep the others waiting."""
+    """Run long tests first: a long test at the end would leave the other workers idle."""
     long = (
         "tests/live",
         "tests/browser",
@@ -83,12 +83,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup() -> None:
-    """Wait for whoever still connects for an earlier test: it would mark an emptied master.
+    """Wait until no thread of an earlier test connects: it would mark a master that was emptied.
 
-    A client that is closed while it connects lets its threads end by themselves.
+    A client that is closed while it connects does not wait for its connecting threads to end.
     """
     deadline = time.monotonic() + 5
-    # Not by joining them: one that is about to start cannot be joined, yet is among them.
+    # Do not join them: a thread that has not started yet is listed but cannot be joined.
     while time.monotonic() < deadline and any(
         thread.name.startswith("redlock-dial-") for thread in threading.enumerate()
     ):
@@ -97,14 +97,14 @@ def pytest_runtest_setup() -> None:
 
 @pytest.fixture(scope="session")
 def five_masters() -> Iterator[list[LocalMaster]]:
-    """Five real servers, started once; use `masters` for them in a known state."""
+    """Start five real servers once. Tests use `masters`, which resets their state."""
     with local_masters(5) as started:
         yield started
 
 
 @pytest.fixture
 def masters(five_masters: list[LocalMaster]) -> list[LocalMaster]:
-    """The five masters alive, awake, empty and with their first settings."""
+    """Return the five masters: running, not paused, empty and with their initial settings."""
     dead = [master for master in five_masters if not master.alive]
     for master in dead:
         master.spawn()
@@ -126,7 +126,7 @@ def masters(five_masters: list[LocalMaster]) -> list[LocalMaster]:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[dict[str, Any]]:
-    """A PostgreSQL cluster of our own, as one entry of Django's DATABASES; skips where missing."""
+    """Start a PostgreSQL cluster and return its entry for DATABASES; skip if not installed."""
     with ExitStack() as running:
         try:
             entry = running.enter_context(local_postgres())
@@ -137,7 +137,7 @@ def postgres() -> Iterator[dict[str, Any]]:
 
 @pytest.fixture(scope="session")
 def mysql() -> Iterator[dict[str, Any]]:
-    """A MariaDB server of our own, as one entry of Django's DATABASES; skips where missing."""
+    """Start a MariaDB server and return its entry for DATABASES; skip if not installed."""
     pymysql = pytest.importorskip("pymysql")
     install, server = shutil.which("mariadb-install-db"), shutil.which("mariadbd")
     if install is None or server is None:
@@ -169,7 +169,7 @@ def mysql() -> Iterator[dict[str, Any]]:
                 ],
                 stderr=log,
             )
-        # A time-out for reading too: whatever answers there may be no MariaDB.
+        # Limit reads too: the server that answers on this port may not be MariaDB.
         access = {"host": "127.0.0.1", "port": port, "user": "root", "read_timeout": 10}
         deadline = time.monotonic() + 30
         while True:

@@ -1,4 +1,4 @@
-"""A connection to look at a master with, kept as long as its process lives."""
+"""One client per master for inspecting its keys, kept as long as the server process exists."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _kept: WeakKeyDictionary[Popen[bytes], Redis] = WeakKeyDictionary()
 
 
 def looking_at(master: LocalMaster) -> Any:
-    """The one of all tests: to make one is five times the work of a look."""
+    """Return the client that all tests share: a new one costs five times as much as a command."""
     if master.process not in _kept:
         _kept[master.process] = master.client()
     return _kept[master.process]

@@ -1,4 +1,4 @@
-"""`local_postgres()`: a PostgreSQL cluster of our own, for tests and for programs beside them."""
+"""`local_postgres()`: a temporary PostgreSQL cluster, for tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def local_postgres() -> Iterator[dict[str, Any]]:
-    """Start a cluster and yield it as one entry of Django's DATABASES; gone when the block is left.
+    """Start a cluster, yield its entry for Django's DATABASES, and remove it after the block.
 
-    Raises FileNotFoundError where it is not installed, or there is nobody it could run as.
+    Raise FileNotFoundError if PostgreSQL is not installed, or if there is no user to run it as.
     """
     programs = _postgres_programs()
     with ProcessGroup("redlock-postgres-") as processes:
@@ -62,7 +62,7 @@ def local_postgres() -> Iterator[dict[str, Any]]:
             "HOST": "127.0.0.1",
             "PORT": str(port),
         }
-        # Fast shutdown: lets it remove its shared memory, which outlives a killed postmaster.
+        # Fast shutdown: PostgreSQL removes its shared memory, which outlives a killed postmaster.
         process.send_signal(signal.SIGINT)
         try:
             process.wait(10)
@@ -75,7 +75,7 @@ def _postgres_programs() -> Path:
     def version(folder: Path) -> tuple[int, ...]:
         return tuple(int(part) for part in folder.parent.name.split(".") if part.isdigit())
 
-    # Debian keeps the server programs out of PATH.
+    # Debian does not install the server programs in PATH.
     folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=version, reverse=True)
     if found := shutil.which("initdb"):
         folders.append(Path(found).resolve().parent)

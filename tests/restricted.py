@@ -1,8 +1,8 @@
-"""The whole suite with the rights of docs/reference/acl.md: `REDLOCK_LEAST_ACL=1 uv run pytest`.
+"""Run the suite with the rights of docs/reference/acl.md: `REDLOCK_LEAST_ACL=1 uv run pytest`.
 
-What is tested connects as the default user, who may run what `least_acl` grants and nothing else;
-the tests themselves as another one. Keys and channels are not restricted: tests have prefixes of
-their own.
+The code under test connects as the default user, who may run only the commands that `least_acl`
+grants. The tests themselves connect as another user. Keys and channels are not restricted, because
+tests use prefixes of their own.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from redlock_django.wire.acl import least_acl
 COMMANDS = [word for word in least_acl("redlock", looking=True).split() if word[0] in "+-"]
 USERS = [
     *("--user", "default", "on", "nopass", "~*", "&*", *COMMANDS),
-    # How the test kit finds out that a server is there, how tests find their links, and replicas.
+    # The test kit pings servers, tests name their links to find them, and replicas synchronize.
     *("+ping", "+client|setname", "+psync", "+replconf"),
     *("--user", "tests", "on", "nopass", "~*", "&*", "+@all"),
 ]
 
 
 def restrict() -> None:
-    """Let every server that is started from now on have these users."""
+    """Define these users on every server that is started from now on."""
     spawn, client = LocalMaster.spawn, LocalMaster.client
 
     def restricted(self: LocalMaster) -> None:

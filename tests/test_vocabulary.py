@@ -41,7 +41,16 @@ PHRASES = {
 PHRASE = re.compile("|".join(rf"\b(?:{phrase})\b" for phrase in PHRASES), re.IGNORECASE)
 OPENING = re.compile(r"(Give|Say|Let|Put|Those|Whether|Who|What) ")
 
-CODE = sorted([*PACKAGE.rglob("*.py"), *(ROOT / "testproject").rglob("*.py")])
+PRODUCT = sorted([*PACKAGE.rglob("*.py"), *(ROOT / "testproject").rglob("*.py")])
+THIS_FILE = Path(__file__).resolve()  # it names the phrases in order to find them
+TESTING = sorted(
+    path
+    for folder in ("tests", "benchmarks")
+    for path in (ROOT / folder).rglob("*.py")
+    # Hidden directories contain installed packages.
+    if path != THIS_FILE and not any(part.startswith(".") for part in path.relative_to(ROOT).parts)
+)
+CODE = [*PRODUCT, *TESTING]
 DOCUMENTS = sorted(
     [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *PACKAGE.rglob("*.lua"),
      *PACKAGE.rglob("*.html")]
@@ -77,9 +86,12 @@ def prose(source: str) -> Iterator[str]:
 
 @pytest.mark.parametrize("path", CODE, ids=lambda path: str(path.relative_to(ROOT)))
 def test_code_uses_the_words_of_the_glossary(path: Path) -> None:
-    source = path.read_text()
-    assert not [phrase for text in prose(source) for phrase in found(text)]
-    assert not [text for text in docstrings(ast.parse(source)) if OPENING.match(text)]
+    assert not [phrase for text in prose(path.read_text()) for phrase in found(text)]
+
+
+@pytest.mark.parametrize("path", PRODUCT, ids=lambda path: str(path.relative_to(ROOT)))
+def test_docstrings_begin_with_a_noun_or_an_imperative(path: Path) -> None:
+    assert not [text for text in docstrings(ast.parse(path.read_text())) if OPENING.match(text)]
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

@@ -1,4 +1,4 @@
-"""Waiting for something to come true, instead of sleeping and hoping."""
+"""Waiting until a condition holds, instead of sleeping for a guessed time."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ def until(
     seconds: float = 10.0,
     longest: float = 0.02,
 ) -> float:
-    """Return once the condition holds, with the seconds that took.
+    """Wait until the condition holds, and return how many seconds that took.
 
-    Looks again after pauses that grow up to `longest` seconds: who looks without one takes the
-    processor from what it waits for. AssertionError that says `what` if it never holds.
+    The pauses between two checks grow up to `longest` seconds: checking without a pause would take
+    the processor from the code that is waited for. Raise AssertionError with `what` if the
+    condition does not hold within `seconds`.
     """
     began, pause = time.monotonic(), 0.001
     while not condition():

@@ -1,8 +1,8 @@
 """Recordings of the bytes that redlock_django sends to each master, for playback.
 
-`python -m benchmarks.floors.tape HOST:PORT...` takes and gives back a lock through taps that
-stand before the masters, and prints what went by. So the floor sends the very bytes that the
-project sends now, whatever it has learned to send since this was written.
+`python -m benchmarks.floors.tape HOST:PORT...` acquires and releases a lock through proxies in
+front of the masters, and prints the bytes that pass. So the floor always sends the bytes that the
+project currently sends.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ def main(places: list[str]) -> None:
             sys.stdout.write(json.dumps({k: [data.hex() for data in v] for k, v in said.items()}))
             return
     raise RuntimeError(
-        "redlock_django no longer says one command to each master to take and to give back a "
-        "lock: benchmarks/floors has to learn what it says now"
+        "redlock_django no longer sends one command to each master to acquire and to release a "
+        "lock: update benchmarks/floors for the commands that it sends now"
     )
 
 

@@ -1,4 +1,4 @@
-"""`locks["alias"]`: made late, made once, made anew when the settings change."""
+"""`locks["alias"]`: created on first use, once, and again when the settings change."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ def _memory(settings: Settings) -> None:
     }
 
 
-def test_it_is_what_the_package_exports() -> None:
+def test_the_package_exports_locks() -> None:
     assert exported is locks
 
 
-def test_made_once() -> None:
+def test_a_service_is_created_once() -> None:
     assert isinstance(locks["default"], LockService)
     assert locks["default"] is locks["default"]
     assert locks["default"] is not locks["payments"]
 
 
-def test_made_once_by_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_threads_create_a_service_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
     go = threading.Barrier(8)
     real = MemoryBackend.__init__
@@ -95,7 +95,7 @@ def test_an_alias_that_is_not_there(alias: str) -> None:
         locks[alias]
 
 
-def test_wrong_settings_are_told_each_time_and_can_be_mended() -> None:
+def test_wrong_settings_are_reported_each_time_and_can_be_fixed() -> None:
     for _ in range(2):
         with (
             override_settings(REDLOCK={"default": {"BACKEND": MEMORY, "TTLL": 3}}),
@@ -105,7 +105,7 @@ def test_wrong_settings_are_told_each_time_and_can_be_mended() -> None:
     assert locks["default"].settings.ttl == 10
 
 
-def test_changed_settings_make_it_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_settings_create_a_new_service(monkeypatch: pytest.MonkeyPatch) -> None:
     before = locks["default"]
     closed: list[object] = []
     monkeypatch.setattr(MemoryBackend, "close", lambda self: closed.append(self))
@@ -116,8 +116,8 @@ def test_changed_settings_make_it_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     assert locks["default"] is not before
 
 
-def test_changed_caches_make_it_anew() -> None:
-    # "cache:<alias>" takes a master from there.
+def test_changed_caches_create_a_new_service() -> None:
+    # A master "cache:<alias>" is defined in CACHES.
     before = locks["default"]
     with override_settings(CACHES={}):
         assert locks["default"] is not before
@@ -129,7 +129,7 @@ def test_other_settings_change_nothing() -> None:
         assert locks["default"] is before
 
 
-def test_what_was_held_under_other_settings_is_no_outer_lock() -> None:
+def test_a_lock_acquired_under_other_settings_is_not_an_outer_lock() -> None:
     outer = lock("order:1").acquire()
     with (
         override_settings(REDLOCK={"default": {"BACKEND": MEMORY, "TTL": 7}}),
@@ -148,7 +148,9 @@ def test_close_and_use_again() -> None:
         assert locks["default"] is not before
 
 
-async def test_aclose_closes_what_belongs_to_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_aclose_closes_the_resources_of_the_running_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     closed: list[object] = []
 
     async def aclose(self: MemoryBackend) -> None:
@@ -158,7 +160,9 @@ async def test_aclose_closes_what_belongs_to_the_loop(monkeypatch: pytest.Monkey
     service = locks["default"]
     await locks.aclose()
     assert closed == [asyncio.get_running_loop()]
-    assert locks["default"] is service, "other loops and threads still use it"
+    assert locks["default"] is service, (
+        "the service was replaced, but other loops and threads still use it"
+    )
 
 
 def test_a_fork_is_noticed() -> None:
@@ -168,8 +172,8 @@ def test_a_fork_is_noticed() -> None:
     pid = os.fork()
     if not pid:
         try:
-            said = f"{locks.forks - before} {held.locked} {held.release()}"
-            os.write(writer, said.encode())
+            report = f"{locks.forks - before} {held.locked} {held.release()}"
+            os.write(writer, report.encode())
         finally:
             os._exit(0)
     os.close(writer)

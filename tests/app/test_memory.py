@@ -1,4 +1,4 @@
-"""The backend in memory: the same promises, faults one can choose, and threads."""
+"""The memory backend: exclusion between threads and tasks, and simulated faults."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def backend(settings: Settings) -> MemoryBackend:
 
 
 @pytest.fixture
-def restless(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let another thread run between whatever a script reads and what it does about it."""
+def switch_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Switch to another thread after every key that a script reads."""
     real = MemoryMaster.get
 
     def get(self: MemoryMaster, key: str) -> bytes | None:
@@ -56,7 +56,7 @@ def holders(backend: MemoryBackend, resource: str = R) -> list[bytes | None]:
     return [master.get(backend.deployment.lock(resource)) for master in backend.masters]
 
 
-@pytest.mark.usefixtures("restless", "backend")
+@pytest.mark.usefixtures("switch_threads", "backend")
 def test_threads_exclude_each_other() -> None:
     inside, most, rounds, gate = 0, 0, [0], threading.Barrier(8)
 
@@ -82,7 +82,7 @@ def test_threads_exclude_each_other() -> None:
     assert rounds == [200]
 
 
-@pytest.mark.usefixtures("restless")
+@pytest.mark.usefixtures("switch_threads")
 def test_one_of_many_threads_wins_a_free_resource(backend: MemoryBackend) -> None:
     for _ in range(20):
         gate = threading.Barrier(8)
@@ -128,13 +128,13 @@ async def test_tasks_wait_for_each_other(backend: MemoryBackend) -> None:
 
 @pytest.fixture
 def no_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody asks again who was not called."""
+    """Make the intervals so long that a waiter asks again only when it is called."""
     monkeypatch.setattr(waiting, "FALLBACK", 30.0)
     monkeypatch.setattr(waiting, "LONGEST", 30.0)
 
 
 def waiters(backend: MemoryBackend) -> int:
-    """How many wait, on every master."""
+    """Return how many waiters every master has in its queue."""
     return min(len(master.queue(backend.deployment.queue(R))) for master in backend.masters)
 
 
@@ -143,7 +143,7 @@ def _waiting(backend: MemoryBackend, number: int) -> bool:
 
 
 @pytest.mark.usefixtures("no_fallback")
-def test_threads_are_called_in_the_order_of_coming(backend: MemoryBackend) -> None:
+def test_threads_are_called_in_the_order_of_arrival(backend: MemoryBackend) -> None:
     held, order = lock(R).acquire(), []
 
     def work(number: int) -> None:
@@ -153,7 +153,7 @@ def test_threads_are_called_in_the_order_of_coming(backend: MemoryBackend) -> No
     threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
     for number, thread in enumerate(threads, 1):
         thread.start()
-        until(partial(_waiting, backend, number), "it waits")
+        until(partial(_waiting, backend, number), "the waiter is queued")
     held.release()
     for thread in threads:
         thread.join(10)
@@ -194,7 +194,7 @@ def test_a_thread_calls_a_task(backend: MemoryBackend) -> None:
 
     loop = threading.Thread(target=asyncio.run, args=(work(),))
     loop.start()
-    until(lambda: waiters(backend) == 1, "it waits")
+    until(lambda: waiters(backend) == 1, "the waiter is queued")
     held.release()
     loop.join(10)
     assert not loop.is_alive()
@@ -218,7 +218,7 @@ def test_clear_forgets_everything_and_brings_every_master_up(backend: MemoryBack
 
 
 @pytest.mark.parametrize("down", range(6))
-def test_as_many_masters_down_as_one_likes(backend: MemoryBackend, down: int) -> None:
+def test_any_number_of_masters_may_be_down(backend: MemoryBackend, down: int) -> None:
     backend.down = [index < down for index in range(5)]
     if down < 3:
         with lock(R) as held:
@@ -241,7 +241,7 @@ def test_a_master_that_forgot_its_marker_is_not_counted(backend: MemoryBackend) 
         pass
 
 
-def test_a_clock_that_stands_apart_is_not_counted(backend: MemoryBackend) -> None:
+def test_a_master_whose_clock_is_off_is_not_counted(backend: MemoryBackend) -> None:
     real = backend.masters[0].time
     for master in backend.masters[:2]:
         master.time = lambda: real() + 2_000_000
@@ -267,10 +267,10 @@ def test_the_index_shows_what_is_held(backend: MemoryBackend) -> None:
     assert [m.sets[backend.deployment.held] for m in backend.masters] == [{}] * 5
 
 
-# What may happen to time and to masters.
+# Simulated time and faults.
 
 
-def test_a_release_that_comes_late_takes_its_lock_off_the_index(backend: MemoryBackend) -> None:
+def test_a_late_release_removes_its_lock_from_the_index(backend: MemoryBackend) -> None:
     held = lock(R).acquire()
     lease = held._held_lease.lease  # type: ignore[union-attr]
     backend.advance(60)
@@ -278,7 +278,7 @@ def test_a_release_that_comes_late_takes_its_lock_off_the_index(backend: MemoryB
     assert [master.sets.get(backend.deployment.held) for master in backend.masters] == [{}] * 5
 
 
-def test_time_that_passes_ends_a_lock_here_and_on_the_masters(backend: MemoryBackend) -> None:
+def test_a_lock_expires_in_this_process_and_on_the_masters(backend: MemoryBackend) -> None:
     held = lock(R, ttl=5).acquire()
     backend.advance(4)
     assert 0 < held.remaining() < 1
@@ -289,7 +289,7 @@ def test_time_that_passes_ends_a_lock_here_and_on_the_masters(backend: MemoryBac
         assert next_one.locked
 
 
-def test_a_fence_grows_over_time_that_passed(backend: MemoryBackend) -> None:
+def test_a_fence_still_grows_after_fence_ttl(backend: MemoryBackend) -> None:
     with lock(R) as held:
         first = held.fence
     backend.advance(10_000)  # longer than FENCE_TTL
@@ -298,24 +298,25 @@ def test_a_fence_grows_over_time_that_passed(backend: MemoryBackend) -> None:
 
 
 @pytest.fixture
-def told() -> Iterator[list[tuple[str, str, str]]]:
+def outages() -> Iterator[list[tuple[str, str, str]]]:
+    """Record the signals about masters: "down" or "up", the master, and the reason."""
     heard: list[tuple[str, str, str]] = []
 
-    def went(master: str, reason: str, **_: Any) -> None:
+    def note_down(master: str, reason: str, **_: Any) -> None:
         heard.append(("down", master, reason))
 
-    def came(master: str, reason: str, **_: Any) -> None:
+    def note_up(master: str, reason: str, **_: Any) -> None:
         heard.append(("up", master, reason))
 
-    master_down.connect(went)
-    master_up.connect(came)
+    master_down.connect(note_down)
+    master_up.connect(note_up)
     yield heard
-    master_down.disconnect(went)
-    master_up.disconnect(came)
+    master_down.disconnect(note_down)
+    master_up.disconnect(note_up)
 
 
-def test_masters_that_refuse_and_hang_are_told_of(
-    backend: MemoryBackend, told: list[tuple[str, str, str]]
+def test_masters_that_refuse_and_hang_are_reported(
+    backend: MemoryBackend, outages: list[tuple[str, str, str]]
 ) -> None:
     backend.refuse(0)
     backend.refuse(0)
@@ -326,7 +327,7 @@ def test_masters_that_refuse_and_hang_are_told_of(
     backend.restore(1)
     with lock(R):
         assert holders(backend).count(None) == 2
-    assert told == [
+    assert outages == [
         ("down", "10.0.0.1:6379", "refused the connection"),
         ("down", "10.0.0.2:6379", "did not answer within 0.25 s"),
         ("down", "10.0.0.3:6379", "did not answer within 0.25 s"),
@@ -335,7 +336,7 @@ def test_masters_that_refuse_and_hang_are_told_of(
     assert [one.reason for one in master_status()][:2] == ["refused the connection", ""]
 
 
-def test_a_master_that_failed_still_knows_what_it_knew(backend: MemoryBackend) -> None:
+def test_a_master_that_hung_keeps_its_locks(backend: MemoryBackend) -> None:
     backend.acquire((R,), 10, 0, "{}")
     for index in (0, 1, 2):
         backend.hang(index)
@@ -345,8 +346,8 @@ def test_a_master_that_failed_still_knows_what_it_knew(backend: MemoryBackend) -
         lock(R).acquire()
 
 
-def test_masters_that_restarted_are_not_counted_until_they_may_be(
-    backend: MemoryBackend, told: list[tuple[str, str, str]]
+def test_restarted_masters_are_not_counted_until_they_are_trusted(
+    backend: MemoryBackend, outages: list[tuple[str, str, str]]
 ) -> None:
     for index in (0, 1):
         backend.restart(index)
@@ -361,14 +362,16 @@ def test_masters_that_restarted_are_not_counted_until_they_may_be(
     backend.advance(backend.deployment.restart_delay)
     with lock(R):
         assert None not in holders(backend)
-    assert told == []  # they were never down
+    assert outages == []  # they were never down
 
 
-def test_a_restart_ends_an_outage(backend: MemoryBackend, told: list[tuple[str, str, str]]) -> None:
+def test_a_restart_ends_an_outage(
+    backend: MemoryBackend, outages: list[tuple[str, str, str]]
+) -> None:
     backend.hang(4)
     backend.restart(4)
-    assert [what for what, _, _ in told] == ["down", "up"]
-    assert "trusted in 64 s" in told[1][2]
+    assert [what for what, _, _ in outages] == ["down", "up"]
+    assert "trusted in 64 s" in outages[1][2]
 
 
 def test_a_master_that_was_flushed_is_not_counted(backend: MemoryBackend) -> None:
@@ -398,7 +401,7 @@ def test_a_master_whose_clock_was_set_is_not_counted(backend: MemoryBackend) -> 
         lock(R).acquire()
 
 
-def test_a_refusal_names_what_is_in_the_way(backend: MemoryBackend) -> None:
+def test_a_refusal_names_the_locked_resource(backend: MemoryBackend) -> None:
     backend.acquire(("order:2",), 10, 0, "{}")
     with pytest.raises(ResourceLocked) as caught:
         backend.acquire(("order:1", "order:2", "order:3"), 10, 0, "{}")
@@ -407,7 +410,7 @@ def test_a_refusal_names_what_is_in_the_way(backend: MemoryBackend) -> None:
 
 
 async def test_an_extension_that_begins_too_late_is_a_loss(backend: MemoryBackend) -> None:
-    """The deadline may pass between the caller's look at the clock and the engine's."""
+    """The deadline may pass after the caller has read the clock, before the engine reads it."""
     lease = backend.acquire(("order:1",), 10.0, 0.0, "{}")
     late = replace(lease, until=lease.started)
     assert backend.extend(late, 10.0)[0] is LeaseState.LOST

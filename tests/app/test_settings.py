@@ -1,4 +1,4 @@
-"""settings.REDLOCK: what is read from it, and what a person is told who got it wrong."""
+"""settings.REDLOCK: the values that are read from it, and the errors for wrong ones."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ THREE = ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"]
 
 
 class InMemory(MemoryBackend):
-    """A backend that has no masters outside this process."""
+    """A backend without masters outside this process."""
 
 
 def read(settings: Settings, **section: Any) -> AliasSettings:
@@ -95,7 +95,7 @@ def test_options_go_to_every_master(settings: Settings) -> None:
     assert CANARY not in repr(options)
 
 
-def test_settings_are_read_late(settings: Settings) -> None:
+def test_settings_are_read_again_on_every_load(settings: Settings) -> None:
     assert read(settings, TTL=3).ttl == 3
     assert read(settings, TTL=4).ttl == 4
 
@@ -170,15 +170,15 @@ BAD: list[tuple[str, Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("key", "value", "says"), BAD, ids=lambda part: repr(part)[:40])
+@pytest.mark.parametrize(("key", "value", "message"), BAD, ids=lambda part: repr(part)[:40])
 def test_a_bad_value_is_refused_by_name(
-    settings: Settings, key: str, value: Any, says: str
+    settings: Settings, key: str, value: Any, message: str
 ) -> None:
-    assert says in refusal(settings, **{key: value})
+    assert message in refusal(settings, **{key: value})
 
 
 @pytest.mark.parametrize(
-    ("redlock", "says"),
+    ("redlock", "message"),
     [
         (None, "REDLOCK: the setting is missing"),
         ([], "REDLOCK: must be a dict of aliases, got list"),
@@ -187,11 +187,11 @@ def test_a_bad_value_is_refused_by_name(
         ({"default": "redis://a"}, "REDLOCK['default']: must be a dict, got str"),
     ],
 )
-def test_a_bad_setting_as_a_whole(settings: Settings, redlock: Any, says: str) -> None:
+def test_a_bad_setting_as_a_whole(settings: Settings, redlock: Any, message: str) -> None:
     settings.REDLOCK = redlock
     with pytest.raises(ImproperlyConfigured) as caught:
         load("default")
-    assert str(caught.value).startswith(says)
+    assert str(caught.value).startswith(message)
 
 
 def test_the_setting_is_missing(settings: Settings) -> None:
@@ -266,7 +266,7 @@ def test_the_options_of_the_alias_win_over_those_of_the_cache(settings: Settings
 
 
 @pytest.mark.parametrize(
-    ("config", "says"),
+    ("config", "reason"),
     [
         ({"BACKEND": DJANGO_REDIS, "LOCATION": ["redis://a", "redis://b"]}, "and its replicas"),
         ({"BACKEND": DJANGO_REDIS, "LOCATION": "redis://a,redis://b"}, "and its replicas"),
@@ -283,11 +283,13 @@ def test_the_options_of_the_alias_win_over_those_of_the_cache(settings: Settings
         ({"BACKEND": DJANGO_REDIS, "LOCATION": f"redis://:{CANARY}/@h"}, "bad URL"),
     ],
 )
-def test_a_cache_that_is_no_master(settings: Settings, config: dict[str, Any], says: str) -> None:
+def test_a_cache_that_is_not_a_master(
+    settings: Settings, config: dict[str, Any], reason: str
+) -> None:
     settings.CACHES = {"one": config}
     message = refusal(settings, MASTERS=["redis://a", "cache:one"])
     assert "MASTERS: master 2: " in message
-    assert says in message
+    assert reason in message
     assert CANARY not in message
 
 
@@ -345,7 +347,7 @@ def test_durations_of_a_call(settings: Settings) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ShelfSettings(StoreSettings):
-    """The settings of a store that has keys of its own and no masters."""
+    """The settings of a store with its own keys and without masters."""
 
     DEFAULTS: ClassVar[Mapping[str, Any]] = {**StoreSettings.DEFAULTS, "SHELVES": 3}
 
@@ -364,7 +366,7 @@ class ShelfSettings(StoreSettings):
 
 
 class Shelf(BaseBackend):
-    """A store of another package."""
+    """A store that another package provides."""
 
     settings_class = ShelfSettings
 
@@ -378,7 +380,7 @@ def shelf(settings: Settings) -> Callable[..., AliasSettings]:
     return load_shelf
 
 
-def test_a_store_has_keys_of_its_own(shelf: Callable[..., AliasSettings]) -> None:
+def test_a_store_has_its_own_keys(shelf: Callable[..., AliasSettings]) -> None:
     options = shelf(SHELVES=5)
     assert isinstance(options.store, ShelfSettings)
     assert (options.store.shelves, options.ttl, options.max_ttl) == (5, 10, 60)
@@ -388,7 +390,7 @@ def test_a_store_has_keys_of_its_own(shelf: Callable[..., AliasSettings]) -> Non
 
 
 @pytest.mark.parametrize(
-    ("section", "says"),
+    ("section", "message"),
     [
         ({"SHELFS": 1}, "unknown key 'SHELFS', did you mean 'SHELVES'?"),
         ({"MASTERS": THREE}, "unknown key 'MASTERS'"),
@@ -400,12 +402,12 @@ def test_a_store_has_keys_of_its_own(shelf: Callable[..., AliasSettings]) -> Non
     ],
 )
 def test_a_store_checks_its_own_keys(
-    shelf: Callable[..., AliasSettings], section: dict[str, Any], says: str
+    shelf: Callable[..., AliasSettings], section: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InvalidRedlock) as caught:
         shelf(**section)
     assert str(caught.value).startswith("REDLOCK['default']: ")
-    assert says in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_checks_of_masters_skip_a_store_without_masters(

@@ -1,4 +1,4 @@
-"""Several groups of masters, in memory: one lock service, whose resources are shared out."""
+"""Several groups of masters in memory: one lock service, each resource in one group."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def group(index: int) -> MemoryBackend:
 
 
 def of_group(index: int, nth: int = 0) -> str:
-    """The name of a resource that belongs to a group."""
+    """Return the name of a resource that belongs to a group, the nth one."""
     names = (f"order:{n}" for n in range(1000))
     return [name for name in names if backend().shard_of(name) == index][nth]
 
@@ -80,7 +80,7 @@ def down(index: int, masters: int) -> None:
         group(index).refuse(master)
 
 
-def test_a_lock_stands_in_the_group_of_its_resource_and_in_no_other() -> None:
+def test_a_lock_is_stored_only_in_the_group_of_its_resource() -> None:
     for index in (0, 1):
         with lock(of_group(index)):
             keys = [
@@ -120,7 +120,7 @@ def test_fences_grow_whether_a_resource_is_taken_alone_or_with_others() -> None:
         assert len(fences) == 3
 
 
-def test_a_group_that_is_down_takes_only_its_own_resources_with_it() -> None:
+def test_only_resources_of_a_group_that_is_down_are_refused() -> None:
     down(1, 2)
     assert lock(of_group(0)).acquire().release()
     for names in ([of_group(1)], [of_group(0), of_group(1)]):
@@ -137,7 +137,7 @@ def test_a_lock_over_groups_is_lost_with_its_first_part() -> None:
     assert force_release(there, by="a test").outcome is ReleaseOutcome.RELEASED
     with pytest.raises(LockLost):
         taken.extend()
-    assert held() == []  # what was left of it was given back
+    assert held() == []  # the rest of the lock was released
     assert taken.release() is False
 
 
@@ -154,14 +154,14 @@ def test_an_extension_that_only_one_group_answers_is_not_a_loss() -> None:
     taken = lock(of_group(0), of_group(1)).acquire()
     MemoryBackend.advance(2)
     down(0, 2)
-    assert taken.extend() < 3.1  # what was valid before still is
+    assert taken.extend() < 3.1  # the lock is still valid for its old TTL
     for index in (0, 1):
         group(0).restore(index)
     assert taken.extend() > 4
     assert taken.release()
 
 
-def test_a_release_that_breaks_off_frees_the_groups_behind_it() -> None:
+def test_an_interrupted_release_still_releases_the_remaining_groups() -> None:
     first = min((0, 1), key=backend().identities.__getitem__)
     names = (of_group(0), of_group(1))
     release = group(first).release
@@ -173,7 +173,7 @@ def test_a_release_that_breaks_off_frees_the_groups_behind_it() -> None:
     async def cancelled(lease: Lease) -> None:
         broken(lease)
 
-    async def give_back() -> None:
+    async def acquire_and_release() -> None:
         await backend().arelease(await backend().aacquire(names, 5, 0, "{}"))
 
     group(first).release = broken  # type: ignore[method-assign]
@@ -183,14 +183,14 @@ def test_a_release_that_breaks_off_frees_the_groups_behind_it() -> None:
     assert held() == []
     group(first).release = broken  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
-        asyncio.run(give_back())
+        asyncio.run(acquire_and_release())
     assert held() == []
 
 
 @pytest.mark.parametrize("several", [False, True], ids=["one group", "both"])
 @pytest.mark.parametrize("what", ["acquire", "extend", "release"])
 def test_interrupted_at_every_line_of_sharded(what: str, several: bool) -> None:
-    """A signal where Python may notice one: no part of the lock is left in any group."""
+    """Raise KeyboardInterrupt at each line: no part of the lock is left in any group."""
     lines, visits = Lines(), Counter[tuple[str, int]]()
 
     def strike(wanted: tuple[tuple[str, int], int] | None = None) -> None:
@@ -218,7 +218,7 @@ def test_interrupted_at_every_line_of_sharded(what: str, several: bool) -> None:
             assert held() == [], f"after an interrupt at {index}, time {nth}"
 
 
-async def test_tasks_take_and_give_back_over_groups() -> None:
+async def test_tasks_acquire_and_release_over_groups() -> None:
     names = (of_group(0), of_group(1))
     async with lock(*names) as taken:
         assert await taken.aextend() > 4
@@ -229,7 +229,7 @@ async def test_tasks_take_and_give_back_over_groups() -> None:
         pass
 
 
-def test_who_waits_gets_both_groups_when_they_are_free() -> None:
+def test_a_waiter_acquires_both_groups_when_they_are_free() -> None:
     here, there = of_group(0), of_group(1)
     waiting, got = threading.Event(), threading.Event()
 
@@ -248,7 +248,7 @@ def test_who_waits_gets_both_groups_when_they_are_free() -> None:
     assert held() == []
 
 
-def test_who_waits_keeps_what_it_has_for_half_its_ttl_at_most() -> None:
+def test_a_waiter_keeps_a_partial_lock_for_half_its_ttl_at_most() -> None:
     first, second = sorted((0, 1), key=backend().identities.__getitem__)
     here, there = of_group(first), of_group(second)
     slept: list[float] = []
@@ -258,22 +258,23 @@ def test_who_waits_keeps_what_it_has_for_half_its_ttl_at_most() -> None:
         MemoryBackend.advance(seconds)
 
     group(second).sleep = sleep
-    taken: list[bool] = []
-    give_back = group(first).post_release
+    released_after_sleep: list[bool] = []
+    original = group(first).post_release
 
     def post_release(lease: Lease) -> None:
-        taken.append(bool(slept))
-        give_back(lease)
+        released_after_sleep.append(bool(slept))
+        original(lease)
 
     group(first).post_release = post_release  # type: ignore[method-assign]
     with held_elsewhere(there), pytest.raises(ResourceLocked) as caught:
         lock(here, there, ttl=2, wait=4.5).acquire()
-    assert taken == [True] * 5  # begun anew every second, and given back at the end
+    # The waiter begins again every second, and releases its part at the end.
+    assert released_after_sleep == [True] * 5
     assert 3 < caught.value.waited <= 4.6
     assert held() == []
 
 
-def test_two_that_overlap_do_not_wait_for_each_other_in_a_ring() -> None:
+def test_overlapping_locks_do_not_deadlock() -> None:
     names = [of_group(0), of_group(1)]
     turns: list[str] = []
     failed: list[BaseException] = []
@@ -283,7 +284,7 @@ def test_two_that_overlap_do_not_wait_for_each_other_in_a_ring() -> None:
             for _ in range(20):
                 with lock(*order, wait=30):
                     turns.append(order[0])
-        except BaseException as error:  # noqa: BLE001 - told below
+        except BaseException as error:  # noqa: BLE001 - asserted below
             failed.append(error)
 
     threads = [threading.Thread(target=take, args=order) for order in (names, names[::-1])]
@@ -318,7 +319,7 @@ def test_lists_and_release_know_the_groups() -> None:
 
 @pytest.mark.django_db
 def test_a_forced_release_changes_one_group_only() -> None:
-    """A lock of the same name in a group to which the resource does not belong stays."""
+    """A lock of the same name in a group that the resource does not belong to is kept."""
     here, value = of_group(0), b"%s {}" % (b"f" * 32)
     taken = lock(here).acquire()
     for master in group(1).masters:
@@ -370,7 +371,7 @@ def test_a_quorum_counts_in_the_group_that_decides() -> None:
 
 
 def test_all_groups_are_asked_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Servers that hang in several groups cost one timeout, not one for each group."""
+    """Servers that hang in several groups cost one timeout, not one timeout per group."""
     both = threading.Barrier(2)
     health = MasterInspection.health
 
@@ -393,7 +394,7 @@ def test_one_server_in_two_groups_is_counted_in_neither() -> None:
 
 
 @pytest.mark.django_db
-def test_a_lock_that_a_change_of_groups_left_behind_is_still_shown_and_freed() -> None:
+def test_a_lock_in_its_old_group_is_still_shown_and_released() -> None:
     stray = of_group(0)
     lease = group(1).acquire((stray,), 5, 0, "{}")
     (seen,) = held_locks().locks
@@ -402,7 +403,7 @@ def test_a_lock_that_a_change_of_groups_left_behind_is_still_shown_and_freed() -
     assert held() == []
 
 
-def test_commands_and_checks_say_which_group_is_short() -> None:
+def test_commands_and_checks_name_the_group_without_a_quorum() -> None:
     ran = run("redlock_status")
     assert "default: group 2: 3 of 3 masters are counted, 2 are needed" in ran.said
     down(1, 2)
@@ -430,9 +431,9 @@ def test_commands_and_checks_say_which_group_is_short() -> None:
 def test_passwords_are_found_in_groups(settings: Settings) -> None:
     masters = [["redis://a"], ["redis://:hush@b"]]
     settings.REDLOCK = {"default": {"BACKEND": MEMORY, "MASTERS": masters}}
-    said = [message.msg for message in check_deployment()]
-    assert any("group 2, master 1 has a password in its URL" in text for text in said)
-    assert "hush" not in repr(said)
+    messages = [message.msg for message in check_deployment()]
+    assert any("group 2, master 1 has a password in its URL" in text for text in messages)
+    assert "hush" not in repr(messages)
 
 
 @pytest.mark.parametrize(
@@ -446,7 +447,7 @@ def test_passwords_are_found_in_groups(settings: Settings) -> None:
         ([["redis://a", "redis://a"], ["redis://b", "redis://c"]], "group 1, master 2 are one"),
     ],
 )
-def test_settings_that_cannot_be(settings: Settings, masters: Any, said: str) -> None:
+def test_invalid_groups_are_refused(settings: Settings, masters: Any, said: str) -> None:
     settings.REDLOCK = {"default": {"BACKEND": MEMORY, "MASTERS": masters}}
     with pytest.raises(InvalidRedlock) as caught:
         lock("order:1")
@@ -455,7 +456,7 @@ def test_settings_that_cannot_be(settings: Settings, masters: Any, said: str) ->
     assert "hush" not in str(caught.value)
 
 
-def test_a_list_of_one_group_is_the_group(settings: Settings) -> None:
+def test_a_list_of_one_group_equals_a_plain_list_of_masters(settings: Settings) -> None:
     prints = []
     for masters in (GROUPS[:1], GROUPS[0]):
         settings.REDLOCK = {"default": {"BACKEND": MEMORY, "MASTERS": masters}}
@@ -465,7 +466,7 @@ def test_a_list_of_one_group_is_the_group(settings: Settings) -> None:
     assert prints == ["n=3,ttl=60000,skew=500,delay=63750"] * 2
 
 
-def test_only_other_groups_are_another_deployment(settings: Settings) -> None:
+def test_only_a_change_of_groups_changes_the_deployment(settings: Settings) -> None:
     def fingerprint(masters: Any) -> str:
         settings.REDLOCK = {"default": {"BACKEND": MEMORY, "MASTERS": masters}}
         (found, *_) = {shard.deployment.fingerprint for shard in shards()}

@@ -1,4 +1,4 @@
-"""What a view may do with its transaction, and when its lock is released."""
+"""The transaction of a locked view: its outcome, and the order of commit and release."""
 
 from __future__ import annotations
 

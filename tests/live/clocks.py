@@ -1,4 +1,4 @@
-"""Processes whose clocks a test sets: a library that shifts them, preloaded by the linker."""
+"""Processes whose clocks a test sets, through a preloaded library that shifts them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from redis import Redis
 from redlock_django.testing.masters import LocalMaster, find_server, local_masters
 from tests.waiting import until
 
-WALL = "redlock_django.backends.redlock.wall_ns"  # what fences are proposed by, in this process
+WALL = (
+    "redlock_django.backends.redlock.wall_ns"  # the clock from which this process proposes fences
+)
 SOURCE = Path(__file__).with_name("clock_shim.c")
 _WRAPPER = """#!/bin/sh
 for word; do
@@ -29,7 +31,7 @@ LD_PRELOAD={shim} exec {server} "$@"
 
 
 class NoShim(Exception):
-    """Clocks cannot be set here; the text says why."""
+    """Clocks cannot be set on this machine; the message says why."""
 
 
 class Clock:
@@ -39,7 +41,7 @@ class Clock:
         self.path = path
 
     def set(self, *, wall: float = 0.0, boot: float = 0.0, rate: float = 1.0) -> None:
-        """Let them be off by so many seconds, and the wall clock run at such a rate from now on."""
+        """Shift the clocks by `wall` and `boot` seconds, and run the wall clock at `rate`."""
         since = time.time_ns() // 1000
         shift = struct.pack("=qqqq", *(round(n * 1e6) for n in (wall, boot, rate - 1)), since)
         with open(os.open(self.path, os.O_WRONLY | os.O_CREAT), "wb") as file:
@@ -47,9 +49,11 @@ class Clock:
 
 
 def build(directory: Path) -> Path:
-    """The library, made in this directory; raises NoShim where it cannot be made."""
+    """Compile the library in this directory and return its path; raise NoShim if that fails."""
     if shutil.which("gcc") is None:
-        raise NoShim("no gcc, which makes the library that shifts clocks (apt-get install gcc)")
+        raise NoShim(
+            "gcc is needed to compile the library that shifts clocks (apt-get install gcc)"
+        )
     shim = directory / "clock_shim.so"
     made = subprocess.run(
         ["gcc", "-O1", "-shared", "-fPIC", "-o", shim, SOURCE],
@@ -58,21 +62,21 @@ def build(directory: Path) -> Path:
         check=False,
     )
     if made.returncode:
-        raise NoShim(f"gcc cannot make the library that shifts clocks: {made.stderr[-200:]}")
+        raise NoShim(f"gcc cannot compile the library that shifts clocks: {made.stderr[-200:]}")
     return shim
 
 
 class ClockedMaster:
-    """A master, and its clock, which no other has."""
+    """A master with a clock of its own."""
 
     def __init__(self, master: LocalMaster) -> None:
         self.master = master
         self.clock = Clock(master.directory / "clock")
 
     def set(self, wall: float) -> None:
-        """Let its clock be off by so many seconds; returns once scripts see it.
+        """Shift the master's clock by `wall` seconds, and wait until scripts see the new time.
 
-        Valkey reads the clock some ten times a second only, and reckons in between.
+        Valkey reads the clock only about ten times a second, and extrapolates in between.
         """
         self.clock.set(wall=wall)
         with self.master.client() as client:
@@ -86,14 +90,14 @@ class ClockedMaster:
         return before - 0.1 < off < time.time() + 0.1
 
     def has(self, resource: str) -> bool:
-        """Whether the lock stands here."""
+        """Return whether this master has the lock."""
         with self.master.client() as client:
             return bool(client.exists(f"redlock:lock:{resource}"))
 
 
 @contextmanager
 def clocked_masters(shim: Path, n: int) -> Iterator[list[ClockedMaster]]:
-    """So many masters, each with its clock; raises NoShim where a server does not follow it."""
+    """Start n masters with a clock each; raise NoShim if the server does not follow its clock."""
     wrapper = shim.with_name("server")
     wrapper.write_text(_WRAPPER.format(shim=shlex.quote(str(shim)), server=find_server()))
     wrapper.chmod(0o755)
@@ -103,5 +107,5 @@ def clocked_masters(shim: Path, n: int) -> Iterator[list[ClockedMaster]]:
             try:
                 each.set(1000.0)
             except AssertionError:
-                raise NoShim(f"{find_server()} does not ask the C library for the time") from None
+                raise NoShim(f"{find_server()} does not read the time from the C library") from None
         yield clocked

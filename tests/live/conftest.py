@@ -1,4 +1,4 @@
-"""What the tests of whole sites share: their database, and masters nobody else touches."""
+"""Fixtures for the tests of whole sites: databases, and masters that no other test uses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The library that shifts the clocks of the processes it is preloaded into."""
+    """Return the library that shifts the clocks of processes that preload it."""
     from tests.live.clocks import NoShim, build
 
     try:
@@ -40,7 +40,7 @@ def counters(postgres: dict[str, Any]) -> Iterator[Counters]:
 
 @pytest.fixture(scope="session")
 def site_masters() -> Iterator[list[LocalMaster]]:
-    """Three masters that no other test empties under a running server."""
+    """Start three masters that no other test empties while a site is running."""
     with local_masters(3) as masters:
         yield masters
 
@@ -49,7 +49,7 @@ def site_masters() -> Iterator[list[LocalMaster]]:
 def sites(
     counters: Counters, postgres: dict[str, Any], site_masters: list[LocalMaster]
 ) -> Iterator[Callable[[str, bool], Site]]:
-    """Give the running server of a kind, with ATOMIC_REQUESTS or without; started once."""
+    """Return a function that starts a kind of server once, with or without ATOMIC_REQUESTS."""
     from tests.live.increments.serving import serving
 
     with ExitStack() as running:
@@ -65,7 +65,7 @@ def sites(
 
 @pytest.fixture
 def site(request: pytest.FixtureRequest, sites: Callable[[str, bool], Site]) -> Site:
-    """The server named by the parameter: "wsgi-atomic", "asgi-plain" and so on."""
+    """Return the server named by the parameter: "wsgi-atomic", "asgi-plain" and so on."""
     server, _, transactions = request.param.partition("-")
     return sites(server, transactions == "atomic")
 
@@ -74,7 +74,7 @@ def site(request: pytest.FixtureRequest, sites: Callable[[str, bool], Site]) -> 
 def books(
     postgres: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[str], Books]]:
-    """Give the database for payments of a kind, "postgres" or "sqlite"; made once."""
+    """Return a function that creates the payments database once: "postgres" or "sqlite"."""
     import psycopg
 
     from tests.live.payments.paying import Books
@@ -84,7 +84,7 @@ def books(
         @cache
         def of(kind: str) -> Books:
             if kind == "postgres":
-                # Not the one in which others make and drop the same tables.
+                # A separate database: other tests use the same tables in the default one.
                 server = {name: postgres[name.upper()] for name in ("host", "port", "user")}
                 with psycopg.connect(**server, dbname="postgres", autocommit=True) as connection:
                     connection.execute("CREATE DATABASE payments")
@@ -105,7 +105,7 @@ def books(
 
 @pytest.fixture(scope="session")
 def shop_cache() -> Iterator[LocalMaster]:
-    """The Redis that the cache of every shop is in; it forgets nothing when it is killed."""
+    """Start the Redis server for the caches of all shops; it keeps its data when it is killed."""
     with local_masters(1, args=["--appendonly", "yes", "--appendfsync", "always"]) as (server,):
         yield server
 
@@ -116,7 +116,7 @@ def shops(
     shop_cache: LocalMaster,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Callable[[str], Shop]]:
-    """Give the running shop of a name such as "wsgi-atomic-postgres"; started once."""
+    """Return a function that starts a shop once, by a name such as "wsgi-atomic-postgres"."""
     from tests.live.payments.paying import shop
 
     gates = tmp_path_factory.mktemp("gates")
@@ -135,5 +135,5 @@ def shops(
 
 @pytest.fixture
 def shop(request: pytest.FixtureRequest, shops: Callable[[str], Shop]) -> Shop:
-    """The shop named by the parameter."""
+    """Return the shop named by the parameter."""
     return shops(request.param)

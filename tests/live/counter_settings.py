@@ -1,4 +1,4 @@
-"""Settings of `counter_site`, as the test that starts it wants them."""
+"""Settings of `counter_site`, read from environment variables that the test sets."""
 
 from __future__ import annotations
 

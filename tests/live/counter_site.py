@@ -1,7 +1,4 @@
-"""A site with one counter; `main` serves it, in a process of its own.
-
-It says on which port it listens.
-"""
+"""A site with one counter. `main` serves it in a separate process, and prints its port."""
 
 from __future__ import annotations
 
@@ -39,7 +36,7 @@ def write(n: int) -> None:
 
 
 def add(request: HttpRequest, pk: int) -> HttpResponse:
-    """Read, wait a moment, write: loses what another adds meanwhile."""
+    """Read, sleep for 2 ms, write: without a lock, an increment in between is overwritten."""
     n = read()
     time.sleep(0.002)
     write(n + 1)
@@ -52,7 +49,7 @@ def show(request: HttpRequest) -> HttpResponse:
 
 @lock_resource("counter:<int:pk>")
 def robbed(request: HttpRequest, pk: int) -> HttpResponse:
-    """Somebody deletes the lock while the view works."""
+    """Delete the lock on all masters while the view runs."""
     write(1000)
     lost.clear()
     backend: Any = locks["default"].backend
@@ -62,13 +59,13 @@ def robbed(request: HttpRequest, pk: int) -> HttpResponse:
         host, _, port = address.name.rpartition(":")
         with redis.Redis(host=host, port=int(port)) as client:
             client.delete(backend.deployment.lock(f"counter:{pk}"))
-    told = lost.wait(10)
-    return JsonResponse({"told": told})
+    reported = lost.wait(10)
+    return JsonResponse({"reported": reported})
 
 
 @lock_resource("counter:<int:pk>", using="unrenewed")
 def slow(request: HttpRequest, pk: int) -> HttpResponse:
-    """Takes longer than its lock lives."""
+    """Run for longer than the TTL of the lock."""
     write(2000)
     time.sleep(0.5)
     return JsonResponse({})
@@ -85,7 +82,7 @@ def note_loss(**said: Any) -> None:
 
 
 def look(**said: Any) -> None:
-    """What another connection sees at the moment in which the lock is free."""
+    """Record the value that another connection reads when the lock has been released."""
 
     def other() -> None:
         try:
@@ -109,14 +106,14 @@ urlpatterns = [
 
 
 class Server(ThreadedWSGIServer):
-    """As Django's own, but for a crowd."""
+    """Django's server, with a longer queue of incoming connections."""
 
     request_queue_size = 128
 
 
 class QuietHandler(WSGIRequestHandler):
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-        """Say nothing."""
+        """Do not log requests."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What is left of locks on real masters."""
+"""The lock and queue keys that are left on real masters."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tests.waiting import until
 
 
 def locked(masters: Sequence[LocalMaster], prefix: str = "redlock") -> dict[str, int]:
-    """Every lock key, and on how many masters it stands."""
-    return _standing(masters, f"{prefix}:lock:*")
+    """Return each lock key, and the number of masters that have it."""
+    return _masters_by_key(masters, f"{prefix}:lock:*")
 
 
-def _standing(masters: Sequence[LocalMaster], *patterns: str) -> dict[str, int]:
+def _masters_by_key(masters: Sequence[LocalMaster], *patterns: str) -> dict[str, int]:
     found: dict[str, int] = {}
     for master in masters:
         for keys in _keys(master, patterns):
@@ -31,22 +31,22 @@ def _keys(master: LocalMaster, patterns: Sequence[str]) -> list[list[bytes]]:
 
 
 def nothing_left(masters: Sequence[LocalMaster], seconds: float = 3.0) -> None:
-    """Wait until no master has a lock or a queue: long before a TTL, so by a release alone."""
+    """Wait until no master has a lock or a queue: before any TTL ends, so by a release alone."""
     left: dict[str, int] = {}
 
     def nothing() -> bool:
         left.clear()
-        left.update(_standing(masters, "redlock:lock:*", "redlock:queue:*"))
+        left.update(_masters_by_key(masters, "redlock:lock:*", "redlock:queue:*"))
         return not left
 
     try:
         until(nothing, seconds=seconds)
     except AssertionError:
-        raise AssertionError(f"left behind: {left}") from None
+        raise AssertionError(f"keys that were not deleted: {left}") from None
 
 
 def granted(masters: Sequence[LocalMaster], resource: str) -> bool:
-    """Whether each has granted it once, held or over by now."""
+    """Return whether every master has ever granted the lock; it may have expired since."""
     for master in masters:
         with master.client() as client:
             if not client.exists(f"redlock:fence:{resource}"):

@@ -1,4 +1,4 @@
-"""A process that is connected to every master: a first lock stands on those that were quickest."""
+"""Connecting a process to every master: a first lock needs only the masters that answer first."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from tests.waiting import until
 
 
 def linked() -> None:
-    """Have this process connected to every master of "default"."""
+    """Connect this process to every master of "default"."""
     with lock("first"):
         wait_linked()
 
 
 def wait_linked() -> None:
-    """Wait until the links to all masters of "default" stand, or stand again."""
+    """Wait until this process has a usable link to every master of "default"."""
     backend = locks["default"].backend
     assert isinstance(backend, RedisBackend)
     links = backend.sync_links()

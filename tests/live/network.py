@@ -1,4 +1,4 @@
-"""Hosts of our own: a network namespace for each master, whose way here can be cut."""
+"""Masters in a network namespace each, so that a test can break the connection to them."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from redlock_django.testing.masters import find_server
 from redlock_django.testing.processes import ProcessGroup
 
 
-def why_not() -> str:
-    """Why there can be no namespaces here; "" where there can."""
+def namespace_obstacle() -> str:
+    """Return why network namespaces cannot be created here, or "" if they can."""
     if os.geteuid() != 0:
-        return "network namespaces are root's to make"
+        return "only root can create network namespaces"
     if shutil.which("ip") is None:
         return "iproute2 is not installed (apt-get install iproute2)"
     name = f"rl{os.getpid()}-probe"
     try:
         _ip("netns", "add", name)
     except Refused as refused:
-        return f"no network namespace can be made here: {refused}"
+        return f"no network namespace can be created here: {refused}"
     try:
         _ip("-n", name, "link")
-    except Refused as refused:  # in a chroot whose / is no mount point
+    except Refused as refused:  # in a chroot whose / is not a mount point
         return f"no network namespace can be entered here: {refused}"
     finally:
         _ip("netns", "del", name)
@@ -42,7 +42,7 @@ def why_not() -> str:
 
 
 class Refused(Exception):
-    """`ip` has failed; the text is what it said."""
+    """The command `ip` failed; the message contains its error output."""
 
 
 def _ip(*words: str) -> str:
@@ -53,18 +53,18 @@ def _ip(*words: str) -> str:
 
 
 def _clear_up() -> None:
-    """Take away the machines of processes that were killed."""
+    """Delete the namespaces of test processes that were killed."""
     for pid, index in re.findall(r"^rl(\d+)-(\d+)", _ip("netns", "list"), re.MULTILINE):
         if not Path(f"/proc/{pid}").exists():
             _ip("netns", "del", f"rl{pid}-{index}")
 
 
-class NotHere(Exception):
-    """This machine cannot spoil a way like that; the text says why."""
+class FaultUnavailable(Exception):
+    """This machine cannot cause such a network fault; the message says why."""
 
 
 class Host:
-    """A machine with one master on it, at the other end of a cable."""
+    """A network namespace with one master, connected by a virtual cable."""
 
     def __init__(self, processes: ProcessGroup, index: int, subnet: str) -> None:
         self.name = f"rl{os.getpid()}-{index}"
@@ -84,11 +84,11 @@ class Host:
 
     @property
     def url(self) -> str:
-        """The master's address."""
+        """Return the URL of the master."""
         return f"redis://{self.address}:6379/0"
 
     def client(self) -> Redis:
-        """A new plain client, without retries."""
+        """Return a new plain client, without retries."""
         return Redis(
             host=self.address,
             socket_timeout=1.0,
@@ -110,23 +110,23 @@ class Host:
         _ip("-n", self.name, *words)
 
     def cut(self) -> None:
-        """Pull the cable: nothing gets there or back, and nobody is told."""
+        """Disconnect the cable: packets are lost both ways, and no error is sent."""
         self._inside("link", "set", "cable", "down")
 
     def join(self) -> None:
-        """Put the cable back."""
+        """Connect the cable again."""
         self._inside("link", "set", "cable", "up")
 
     def mute(self) -> None:
-        """Let what we say get there, and nothing back."""
+        """Drop the packets that the master sends; it still receives ours."""
         self._inside("route", "add", "blackhole", f"{self._here}/32")
 
     def unmute(self) -> None:
-        """Let its answers get back again."""
+        """Deliver the packets that the master sends again."""
         self._inside("route", "del", "blackhole", f"{self._here}/32")
 
     def drop(self, percent: int) -> None:
-        """Lose so many of a hundred packets, both ways, from now on; raises NotHere."""
+        """Lose `percent` of the packets, both ways, from now on; raise FaultUnavailable."""
         for way in ("INPUT", "OUTPUT"):
             self._spoil("iptables", "--flush", way)
             if percent:
@@ -134,34 +134,34 @@ class Host:
                 self._spoil("iptables", "-A", way, "-m", "statistic", *chance, "-j", "DROP")
 
     def narrow(self, kbit: int) -> None:
-        """Let its answers out at so many kbit a second, 0: at any rate; raises NotHere."""
+        """Limit replies to `kbit` kbit/s, 0 for no limit; raise FaultUnavailable."""
         rate = ["tbf", "rate", f"{kbit}kbit", "burst", "1600", "latency", "5s"]
         kind = rate if kbit else ["pfifo"]
         self._spoil("tc", "qdisc", "replace", "dev", "cable", "root", *kind)
 
     def delayed(self) -> int:
-        """How many packets had to wait since the way is narrow."""
+        """Return how many packets were delayed since the rate was limited."""
         said = self._spoil("tc", "-statistics", "qdisc", "show", "dev", "cable", "root")
         return sum(map(int, re.findall(r"overlimits (\d+)", said)))
 
     def _spoil(self, *words: str) -> str:
         if shutil.which(words[0]) is None:
-            raise NotHere(f"no {words[0]} (apt-get install iptables iproute2)")
+            raise FaultUnavailable(f"no {words[0]} (apt-get install iptables iproute2)")
         said = subprocess.run(
             ["ip", "netns", "exec", self.name, *words], capture_output=True, text=True, check=False
         )
         if said.returncode:
-            raise NotHere(f"{' '.join(words)}: {said.stderr.strip()}")
+            raise FaultUnavailable(f"{' '.join(words)}: {said.stderr.strip()}")
         return said.stdout
 
     def close(self) -> None:
-        """Take the machine away; its cable goes with it."""
+        """Delete the namespace, which also deletes its cable."""
         _ip("netns", "del", self.name)
 
 
 @contextmanager
 def hosts(number: int) -> Iterator[list[Host]]:
-    """So many machines with a master each; gone when the block is left."""
+    """Start hosts with a master each, and delete them after the block."""
     _clear_up()
     subnet = f"10.{random.randrange(100, 250)}.{random.randrange(250)}"
     with ExitStack() as stack:
@@ -170,7 +170,7 @@ def hosts(number: int) -> Iterator[list[Host]]:
         for index in range(number):
             made.append(Host(processes, index, subnet))
             stack.callback(made[-1].close)
-        stack.enter_context(processes)  # the servers go before their machines
+        stack.enter_context(processes)  # the servers stop before their namespaces are deleted
         for host in made:
             host.wait_ready()
         yield made

@@ -1,4 +1,4 @@
-"""Five real masters of which a minority breaks in every way, under traffic and at the start."""
+"""Real masters that die, hang or answer slowly: under traffic, at the start and at the end."""
 
 from __future__ import annotations
 
@@ -29,42 +29,46 @@ ROOT = Path(__file__).parents[2]
 both = pytest.mark.parametrize("name", VARIANTS)
 
 
-def test_locks_go_on_while_two_of_five_are_hurt_in_every_way(masters: list[LocalMaster]) -> None:
+def test_locks_are_acquired_while_two_of_five_masters_fail_in_every_way(
+    masters: list[LocalMaster],
+) -> None:
     with ExitStack() as stack:
         proxy = stack.enter_context(FaultProxy(masters[1].port))
         urls = [masters[0].url, proxy.url, *(master.url for master in masters[2:])]
-        # A restart delay that covers the largest TTL, as "auto" would have it.
+        # A restart delay that covers the largest TTL, like "auto".
         deployment = {"max_ttl": 1.0, "max_clock_skew": 0.2, "restart_delay": 2.1}
         backend = make_backend(urls, **deployment, master_timeout=0.15)  # type: ignore[arg-type]
         for master in masters:
             trust(master, backend.deployment)
         variants = [stack.enter_context(open_variant(name, backend)) for name in VARIANTS]
         with Traffic(variants, workers=6, resources=2) as traffic:
-            traffic.wait_for_wins(20, "all is well")
+            traffic.wait_for_wins(20, "all masters are healthy")
             masters[0].pause()
             proxy.delay_down = 0.2
-            traffic.wait_for_wins(20, "one hangs and one is slow")
+            traffic.wait_for_wins(20, "one master hangs and one is slow")
             masters[0].resume()
             proxy.delay_down = 0.0
             masters[0].kill()
             proxy.lose_replies = True
-            traffic.wait_for_wins(20, "one is dead and one obeys but never answers")
+            traffic.wait_for_wins(20, "one master is dead and one runs commands but never replies")
             masters[0].start()
             proxy.lose_replies = False
             proxy.refuse()
-            traffic.wait_for_wins(20, "one came back empty and one refuses")
+            traffic.wait_for_wins(20, "one master restarted empty and one refuses connections")
             proxy.accept()
             proxy.slices = True
             proxy.cut()
-            traffic.wait_for_wins(20, "one was cut and answers in pieces of one byte")
+            traffic.wait_for_wins(
+                20, "one master was disconnected and replies in pieces of one byte"
+            )
             proxy.slices = False
             for master in masters[:2]:
                 with master.client() as client:
                     client.script_flush()
             masters[1].pause()
-            traffic.wait_for_wins(20, "the scripts are gone and another hangs")
+            traffic.wait_for_wins(20, "scripts were flushed and another master hangs")
             masters[1].resume()
-            traffic.wait_for_wins(20, "all are back")
+            traffic.wait_for_wins(20, "all masters are back")
         assert traffic.trouble == []
         all_freed(variants, masters)
 
@@ -77,7 +81,7 @@ def test_a_minority_that_is_down_from_the_start(name: str, masters: list[LocalMa
     with open_variant(name, backend) as variant:
         began = time.monotonic()
         lease = variant.acquire("order:1")
-        assert time.monotonic() - began < 4.0, "the hung master is not waited for"
+        assert time.monotonic() - began < 4.0, "the client waited for the hung master"
         assert variant.release(lease) is True
         masters[1].resume()
 
@@ -110,14 +114,16 @@ def test_the_deciding_master_is_killed_in_the_middle_of_a_round(
         for master in masters[:2]:
             master.pause()
         taker = pool.submit(variant.acquire, "order:1")
-        until(lambda: left(masters[2:3]), "the third has granted")
+        until(lambda: left(masters[2:3]), "the third master has granted the lock")
         began = time.monotonic()
         for master in masters[:2]:
             master.kill()
         with pytest.raises(QuorumUnreachable):
             taker.result(20)
-        assert time.monotonic() - began < 5.0, "told by the end of the link, not by the timeout"
-        until(lambda: not left(masters[2:3]), "the minority is freed")
+        assert time.monotonic() - began < 5.0, (
+            "the client waited for the timeout although the links had ended"
+        )
+        until(lambda: not left(masters[2:3]), "the lock of the minority is released")
         for master in masters[:2]:
             master.start()
         variant.wait_usable(3)
@@ -125,7 +131,7 @@ def test_the_deciding_master_is_killed_in_the_middle_of_a_round(
 
 
 @both
-def test_a_busy_master_is_left_out_and_freed_once_it_listens(
+def test_a_busy_master_is_not_counted_and_its_locks_are_released_when_it_is_ready(
     name: str, masters: list[LocalMaster]
 ) -> None:
     with joined(name, masters[:3], master_timeout=0.5) as variant, ExitStack() as stack:
@@ -144,7 +150,7 @@ def test_a_busy_master_is_left_out_and_freed_once_it_listens(
             killer.script_kill()
         endless.join()
         variant.wait_usable(3)
-        until(lambda: not left(masters[:3]), "nothing is left")
+        until(lambda: not left(masters[:3]), "all locks are deleted")
 
 
 def _loop_for_ever(master: LocalMaster) -> None:
@@ -158,7 +164,7 @@ def _busy(master: LocalMaster) -> bool:
     with master.client() as client:
         try:
             client.get("x")
-        except Exception as error:  # noqa: BLE001 - redis-py has no name of its own for it
+        except Exception as error:  # noqa: BLE001 - redis-py has no class for it
             return "BUSY" in str(error).upper()
     return False
 
@@ -172,15 +178,15 @@ def test_threads_stay_few_with_a_hung_master(name: str, masters: list[LocalMaste
             if turn == 40:
                 variant.wait_gone(0)
             assert variant.release(variant.acquire("order:1")) is True
-            # Late on a busy machine, another master may be dialled too.
+            # On a loaded machine, the client may connect to another master again too.
             seen |= Counter(thread.name for thread in threading.enumerate())
         ours = {name: most for name, most in seen.items() if name.startswith("redlock-")}
         assert ours[f"redlock-dial-127.0.0.1:{masters[0].port}"] == 1
-        assert set(ours.values()) == {1}, "one thread for each work"
+        assert set(ours.values()) == {1}, "more than one thread for a job"
         masters[0].resume()
 
 
-LEAVING = """
+EXIT_PROGRAM = """
 import sys
 from tests.wire.variants import Loop, Threads, make_backend
 held = []
@@ -196,7 +202,7 @@ print("done", flush=True)
 def test_a_process_ends_promptly_with_a_hung_master(masters: list[LocalMaster]) -> None:
     masters[0].pause()
     process = subprocess.Popen(
-        [sys.executable, "-c", LEAVING, *(master.url for master in masters[:3])],
+        [sys.executable, "-c", EXIT_PROGRAM, *(master.url for master in masters[:3])],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""How masters are reached: passwords, ACL, TLS, unix sockets; and how links end with their loop."""
+"""Connections: passwords, ACLs, TLS, Unix sockets, and links that close with their event loop."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ PASSWORD = "p@ss/w:rd ?#%"
 ACL = least_acl("redlock").split()
 
 
-def whole_life(variant: Variant) -> None:
-    """Take, be refused, extend, heal and free, as everybody will."""
+def use_a_lock(variant: Variant) -> None:
+    """Acquire, be refused, extend and release."""
     lease = variant.acquire("order:1", "user:7", wait=3.0)
     with pytest.raises(NotAcquired):
         variant.acquire("user:7")
@@ -50,7 +50,7 @@ def whole_life(variant: Variant) -> None:
 
 @contextmanager
 def user(master: LocalMaster, *rules: str) -> Iterator[None]:
-    """An ACL user of that name on a master, while the block runs."""
+    """Define the ACL user "redlock" on a master while the block runs."""
     with master.client() as client:
         client.execute_command("ACL", "SETUSER", "redlock", "reset", "on", f">{PASSWORD}", *rules)
         try:
@@ -64,14 +64,14 @@ def as_user(master: LocalMaster, password: str = PASSWORD) -> str:
 
 
 @both
-def test_a_user_that_may_do_no_more_than_needed(name: str, masters: list[LocalMaster]) -> None:
+def test_a_user_with_only_the_needed_rights(name: str, masters: list[LocalMaster]) -> None:
     with ExitStack() as stack:
         for master in masters[:3]:
             stack.enter_context(user(master, *ACL))
         backend = make_backend([as_user(master) for master in masters[:3]])
         with open_variant(name, backend) as variant:
-            whole_life(variant)
-            # Heal: it has the widest script.
+            use_a_lock(variant)
+            # An extension that restores a lost copy: its script needs the most rights.
             lease = variant.acquire("order:2")
             variant.settle()
             with masters[2].client() as client:
@@ -85,21 +85,23 @@ def test_a_user_that_may_do_no_more_than_needed(name: str, masters: list[LocalMa
 
 
 @both
-def test_a_user_from_before_there_were_queues(name: str, masters: list[LocalMaster]) -> None:
-    """The ACL of an earlier version: locks are taken and freed, and a waiter gets its turn."""
+def test_a_user_with_the_acl_of_a_version_without_queues(
+    name: str, masters: list[LocalMaster]
+) -> None:
+    """Locks are acquired and released, and a waiter acquires the lock in the end."""
     rules = ["~redlock:*", "-@all", *(f"+{command}" for command in LOCKS)]
     with ExitStack() as stack:
         for master in masters[:3]:
             stack.enter_context(user(master, *rules))
         backend = make_backend([as_user(master) for master in masters[:3]])
         variant = stack.enter_context(open_variant(name, backend))
-        whole_life(variant)
+        use_a_lock(variant)
         variant.acquire("order:2", ttl=0.3)
         assert variant.release(variant.acquire("order:2", wait=8.0)) is True
 
 
 @both
-def test_a_wrong_password_and_a_poor_user_are_named_and_no_secret_is_told(
+def test_a_wrong_password_and_missing_rights_are_reported_without_secrets(
     name: str, masters: list[LocalMaster], caplog: pytest.LogCaptureFixture
 ) -> None:
     with ExitStack() as stack:
@@ -111,16 +113,19 @@ def test_a_wrong_password_and_a_poor_user_are_named_and_no_secret_is_told(
         variant = stack.enter_context(open_variant(name, backend))
         with pytest.raises(QuorumUnreachable):
             variant.acquire("order:1")
-        until(lambda: all(m.failures for m in variant.links.masters), "each has been tried")
+        until(
+            lambda: all(m.failures for m in variant.links.masters),
+            "a connection to each master has failed",
+        )
         with pytest.raises(QuorumUnreachable) as caught:
             variant.acquire("order:1")
         said = list(caught.value.tally.values())
         assert said[0] == "refused the password"
         assert said[1].startswith("its ACL forbids 'info'")
         assert "ACL" in said[2] or "NOPERM" in said[2]
-        told = f"{caught.value} {caplog.text} {backend.addresses!r} {variant.links.masters!r}"
-    assert "secret-but-wrong" not in told
-    assert PASSWORD not in told
+        shown = f"{caught.value} {caplog.text} {backend.addresses!r} {variant.links.masters!r}"
+    assert "secret-but-wrong" not in shown
+    assert PASSWORD not in shown
 
 
 @both
@@ -132,26 +137,26 @@ def test_a_password_that_all_masters_share_comes_from_the_options(
             stack.enter_context(user(master, *ACL))
         options = {"username": "redlock", "password": PASSWORD}
         urls = [master.url for master in masters[:3]]
-        whole_life(stack.enter_context(open_variant(name, make_backend(urls, options=options))))
+        use_a_lock(stack.enter_context(open_variant(name, make_backend(urls, options=options))))
 
 
 @both
 def test_unix_sockets(name: str, masters: list[LocalMaster]) -> None:
     with open_variant(name, make_backend([m.unix_url for m in masters[:3]])) as variant:
-        whole_life(variant)
+        use_a_lock(variant)
 
 
-# TLS. The bundled server has none, so a proxy ends it in front of plain masters.
+# TLS. The bundled server does not support it, so a proxy terminates TLS in front of each master.
 
 
 @pytest.fixture(scope="module")
 def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with a CA of our own (`ca.pem`) and a key pair for 127.0.0.1."""
+    """Create a directory with a test CA (`ca.pem`) and a key pair for 127.0.0.1."""
     if shutil.which("openssl") is None:
         pytest.skip("the openssl program is not installed")
     home = tmp_path_factory.mktemp("authority")
     (home / "san").write_text("subjectAltName=IP:127.0.0.1")
-    usage = "-addext keyUsage=critical,keyCertSign,cRLSign"  # asked for since Python 3.13
+    usage = "-addext keyUsage=critical,keyCertSign,cRLSign"  # required since Python 3.13
     key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
     for line in (
         f"req -x509 {key} {usage} -keyout ca.key -out ca.pem -days 2 -subj /CN=authority",
@@ -162,8 +167,8 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
-# Handshakes are work, and the machine may have much to do.
-TLS_PATIENCE: dict[str, Any] = {"master_timeout": 4.0, "connect_timeout": 10.0}
+# TLS handshakes take processor time, and the machine may be loaded.
+TLS_TIMEOUTS: dict[str, Any] = {"master_timeout": 4.0, "connect_timeout": 10.0}
 
 
 @contextmanager
@@ -175,15 +180,15 @@ def behind_tls(authority: Path, masters: Sequence[LocalMaster]) -> Iterator[list
 
 
 @both
-def test_tls_by_many_at_once_in_pieces_and_after_a_cut(
+def test_tls_with_many_threads_small_pieces_and_a_lost_connection(
     name: str, masters: list[LocalMaster], authority: Path
 ) -> None:
     with behind_tls(authority, masters[:3]) as proxies:
         options = {"ssl_ca_certs": str(authority / "ca.pem")}
         urls = [proxy.url for proxy in proxies]
-        backend = make_backend(urls, options=options, **TLS_PATIENCE)
+        backend = make_backend(urls, options=options, **TLS_TIMEOUTS)
         with open_variant(name, backend) as variant, ThreadPoolExecutor(8) as pool:
-            whole_life(variant)
+            use_a_lock(variant)
 
             def work(number: int) -> None:
                 for _ in range(10):
@@ -198,13 +203,13 @@ def test_tls_by_many_at_once_in_pieces_and_after_a_cut(
 
 
 @both
-def test_a_tls_link_that_is_reset_takes_no_other_with_it(
+def test_a_reset_tls_link_does_not_break_other_tls_connections(
     name: str, masters: list[LocalMaster], authority: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with behind_tls(authority, masters[:3]) as proxies:
         options = {"ssl_ca_certs": str(authority / "ca.pem")}
         urls = [proxy.url for proxy in proxies]
-        backend = make_backend(urls, options=options, **TLS_PATIENCE)
+        backend = make_backend(urls, options=options, **TLS_TIMEOUTS)
         context = ssl.create_default_context(cafile=authority / "ca.pem")
         address = ("127.0.0.1", proxies[2].port)
         with (
@@ -222,22 +227,22 @@ def test_a_tls_link_that_is_reset_takes_no_other_with_it(
             with pytest.raises(ssl.SSLWantReadError):
                 variant.inside(lambda: of_the_application.recv(1))
             variant.wait_usable(3)
-            told = [line for line in caplog.messages if "conne" in line]
-            assert all(str(proxies[0].port) in line for line in told), told
+            logged = [line for line in caplog.messages if "conne" in line]
+            assert all(str(proxies[0].port) in line for line in logged), logged
 
 
 @both
-def test_an_error_of_the_application_is_not_laid_at_a_tls_links_door(
+def test_an_openssl_error_of_the_application_does_not_break_a_tls_link(
     name: str, masters: list[LocalMaster], authority: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail() -> None:
-        with pytest.raises(ValueError, match="unknown object"):  # OpenSSL notes it down
+        with pytest.raises(ValueError, match="unknown object"):  # stays in OpenSSL's error queue
             ssl.Purpose.fromname("none of that name")
 
     with behind_tls(authority, masters[:3]) as proxies:
         options = {"ssl_ca_certs": str(authority / "ca.pem")}
         urls = [proxy.url for proxy in proxies]
-        backend = make_backend(urls, options=options, **TLS_PATIENCE)
+        backend = make_backend(urls, options=options, **TLS_TIMEOUTS)
         with open_variant(name, backend) as variant:
             variant.start()
             variant.wait_usable(3)
@@ -256,24 +261,24 @@ def test_a_large_command_over_tls(name: str, masters: list[LocalMaster], authori
     with behind_tls(authority, masters[:3]) as proxies:
         options = {"ssl_ca_certs": str(authority / "ca.pem")}
         urls = [proxy.url for proxy in proxies]
-        backend = make_backend(urls, options=options, **TLS_PATIENCE)
+        backend = make_backend(urls, options=options, **TLS_TIMEOUTS)
         with open_variant(name, backend) as variant:
             lease = variant.acquire("order:1", holder='{"app":"' + "x" * 2_000_000 + '"}')
             assert variant.release(lease) is True
 
 
 @both
-def test_a_certificate_that_nobody_vouches_for_is_refused(
+def test_a_certificate_of_an_unknown_authority_is_refused(
     name: str, masters: list[LocalMaster], authority: Path
 ) -> None:
     with behind_tls(authority, masters[:1]) as proxies:
-        backend = make_backend([proxies[0].url], **TLS_PATIENCE)
+        backend = make_backend([proxies[0].url], **TLS_TIMEOUTS)
         with open_variant(name, backend) as variant, pytest.raises(QuorumUnreachable) as caught:
             variant.acquire("order:1")
         assert "could not be reached" in str(caught.value)
 
 
-# Loops.
+# Event loops.
 
 LOOPS = """
 import asyncio, gc, logging, sys, threading, time
@@ -283,7 +288,7 @@ from tests.wire.variants import HOLDER, make_backend
 urls = sys.argv[1:]
 backend = make_backend(urls, options={"client_name": "looped"})
 unclean = []
-# In this mode it also warns of slow steps, and a busy machine is slow.
+# In debug mode asyncio also warns about slow callbacks, which a loaded machine has.
 logging.getLogger("asyncio").setLevel(logging.ERROR)
 
 async def go():
@@ -297,7 +302,7 @@ async def go():
     return await backend.arelease(lease)
 
 async def left_open():
-    # Ends with the lock held and its release on the way.
+    # The loop ends while the lock is held and its release is being sent.
     backend.post_release(await backend.aacquire(("order:1",), 8.0, 3.0, HOLDER))
 
 for _ in range(5):
@@ -325,7 +330,9 @@ def names(masters: Sequence[LocalMaster]) -> list[str]:
     return found
 
 
-def test_loop_after_loop_leaves_nothing_behind(masters: list[LocalMaster]) -> None:
+def test_each_event_loop_closes_its_links_and_releases_its_locks(
+    masters: list[LocalMaster],
+) -> None:
     process = subprocess.Popen(
         [sys.executable, "-X", "dev", "-W", "error", "-c", LOOPS, *(m.url for m in masters[:3])],
         cwd=ROOT,
@@ -337,7 +344,7 @@ def test_loop_after_loop_leaves_nothing_behind(masters: list[LocalMaster]) -> No
     with process:
         assert process.stdout is not None
         assert process.stdout.readline() == "clean\n", process.communicate()[1]
-        # The process lives: it is the end of each loop that has closed its links.
+        # The process still runs, so it was the end of each loop that closed its links.
         until(lambda: "looped" not in names(masters[:3]), "the links are closed")
         for master in masters[:3]:
             with master.client() as client:
@@ -361,13 +368,13 @@ def test_a_forgotten_loop_is_collected_with_its_links(masters: list[LocalMaster]
     code = LOOPS.partition("for _ in range(5)")[0] + (
         "loop = asyncio.new_event_loop()\n"
         "assert loop.run_until_complete(go()) is True\n"
-        "loop.__class__.__del__ = lambda self: None\n"  # asyncio's own warning is not ours
+        "loop.__class__.__del__ = lambda self: None\n"  # suppresses asyncio's own warning
         "del loop\n"
-        "until = time.monotonic() + 20\n"  # a thread that dials may look at the loop just now
+        "until = time.monotonic() + 20\n"  # a connecting thread may still refer to the loop
         "while len(backend._loops) and time.monotonic() < until:\n"
         "    gc.collect()\n"
         "assert not len(backend._loops)\n"
-        "gc.collect()\n"  # until then the backend has held them
+        "gc.collect()\n"  # the backend has referred to the links until now
         "print('clean', flush=True)\n"
         "sys.stdin.readline()\n"
     )

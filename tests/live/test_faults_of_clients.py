@@ -1,4 +1,4 @@
-"""Our own process: stopped, suspended, starved, or with a wrong wall clock, before real masters."""
+"""Clients that are stopped, suspended, starved, or have a wrong wall clock, with real masters."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ MINUTE = 60.0
 
 @contextmanager
 def started(program: str, *words: str, **env: str) -> Iterator[subprocess.Popen[str]]:
-    """A Python of its own, which has said that it is ready."""
+    """Start a Python process and wait until it prints that it is ready."""
     process = subprocess.Popen(
         [sys.executable, "-c", program, *words],
         cwd=ROOT,
@@ -65,7 +65,7 @@ def started(program: str, *words: str, **env: str) -> Iterator[subprocess.Popen[
             process.kill()
 
 
-LATECOMER = """
+STOPPED_CLIENT = """
 import sys
 from redlock_django.engine import rounds
 from redlock_django.engine.errors import NotAcquired
@@ -91,23 +91,23 @@ with open_variant(sys.argv[2], make_backend(sys.argv[3:], master_timeout=8.0)) a
 def test_a_client_that_is_stopped_before_it_reads_the_replies(
     name: str, guarded: bool, masters: list[LocalMaster]
 ) -> None:
-    """It wakes when its lock is over, and reads that it was granted everywhere."""
+    """The client continues when its lock has expired, and reads that every master granted it."""
     how, ending = ("guarded", "not held\n") if guarded else ("unguarded", "held\n")
     with ExitStack() as stack:
         proxies = stack.enter_context(behind(masters[:3]))
         urls = [proxy.url for proxy in proxies]
-        client = stack.enter_context(started(LATECOMER, how, name, *urls))
+        client = stack.enter_context(started(STOPPED_CLIENT, how, name, *urls))
         for proxy in proxies:
             proxy.hold()
         assert client.stdin is not None
         client.stdin.write("go\n")
         client.stdin.flush()
-        until(lambda: granted(masters[:3], "order:1"), "all have granted")
+        until(lambda: granted(masters[:3], "order:1"), "all masters have granted the lock")
         client.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, client.pid, os.WSTOPPED | os.WNOWAIT)
         for proxy in proxies:
             proxy.let_go()
-        until(lambda: not locked(masters[:3]), "all locks are over")
+        until(lambda: not locked(masters[:3]), "all locks have expired")
         client.send_signal(signal.SIGCONT)
         out, _ = client.communicate(timeout=20)
         assert out == ending
@@ -118,7 +118,7 @@ def test_a_client_that_is_stopped_before_it_reads_the_replies(
 def test_an_extension_that_is_answered_after_the_old_deadline(
     name: str, guarded: bool, masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The masters have it still, but for a while nobody knew: it must not rise again."""
+    """The masters still have the lock, but a lease that was past its deadline stays lost."""
     with behind(masters[:3]) as proxies, ThreadPoolExecutor(1) as pool:
         urls = [proxy.url for proxy in proxies]
         with joined(name, masters[:3], urls=urls, master_timeout=8.0) as variant:
@@ -129,23 +129,26 @@ def test_an_extension_that_is_answered_after_the_old_deadline(
             deadline = clock() + 0.4
             until_then = replace(lease, until=deadline if guarded else math.inf)
             extended = pool.submit(variant.extend, until_then, 8.0)
-            until(lambda: all(lives(m) > 5_000 for m in masters[:3]), "all have extended it")
-            until(lambda: clock() >= deadline, "the old deadline")
+            until(
+                lambda: all(pttl(m) > 5_000 for m in masters[:3]),
+                "all masters have extended the lock",
+            )
+            until(lambda: clock() >= deadline, "the old deadline has passed")
             for proxy in proxies:
                 proxy.let_go()
             state, _ = extended.result(10)
             assert state is (LeaseState.LOST if guarded else LeaseState.RENEWED)
             variant.release(lease)
-            until(lambda: not left(masters[:3]), "nothing is left")
+            until(lambda: not left(masters[:3]), "all locks are deleted")
 
 
-def lives(master: LocalMaster) -> int:
+def pttl(master: LocalMaster) -> int:
     with master.client() as client:
         return int(client.pttl("redlock:lock:order:1"))
 
 
-def seize(seconds: float) -> None:
-    """Let no other thread of this process run: one long call of C that keeps the GIL."""
+def hold_gil(seconds: float) -> None:
+    """Block all other threads of this process: make one long C call that keeps the GIL."""
     ctypes.PyDLL(None).usleep(round(seconds * 1e6))
 
 
@@ -153,7 +156,7 @@ def seize(seconds: float) -> None:
 def test_a_renewal_that_never_gets_to_run(
     name: str, masters: list[LocalMaster], settings: Settings
 ) -> None:
-    """The holder knows by its own clock, before any master has said anything."""
+    """The holder notices by its own clock, before any master has replied."""
     settings.REDLOCK = {
         "default": {
             "MASTERS": [master.url for master in masters[:3]],
@@ -165,12 +168,12 @@ def test_a_renewal_that_never_gets_to_run(
 
     def with_threads() -> None:
         with lock("order:1", wait=5) as held:
-            seize(0.6)
+            hold_gil(0.6)
             held.ensure_held()
 
     async def with_a_loop() -> None:
         async with lock("order:1", wait=5) as held:
-            seize(0.6)
+            hold_gil(0.6)
             held.ensure_held()
 
     with pytest.raises(LockLost):
@@ -180,10 +183,10 @@ def test_a_renewal_that_never_gets_to_run(
 
 @both
 @pytest.mark.parametrize("wrong", [-3600, 3600])
-def test_a_client_whose_wall_clock_is_wrong_harms_nobody(
+def test_a_client_whose_wall_clock_is_wrong_does_no_harm(
     name: str, wrong: int, masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it proposes as a fence is cut to the masters' clocks, and it measures by another."""
+    """The masters limit its proposed fence by their clocks; leases do not use the wall clock."""
     with joined(name, masters[:3]) as variant:
         with monkeypatch.context() as patch:
             patch.setattr(WALL, lambda: wall_ns() + wrong * 1_000_000_000)
@@ -198,7 +201,7 @@ def test_a_client_whose_wall_clock_is_wrong_harms_nobody(
 
 
 @both
-def test_without_the_cut_a_client_an_hour_ahead_is_refused(
+def test_without_the_fence_limit_a_client_an_hour_ahead_is_refused(
     name: str, masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clamped = "math.min(math.max(tonumber(ARGV[4]), now - skew), now + skew)"
@@ -209,7 +212,7 @@ def test_without_the_cut_a_client_an_hour_ahead_is_refused(
             variant.acquire("order:1")
 
 
-SLEEPER = """
+SUSPENDED_CLIENT = """
 import sys, time
 if sys.argv[1] == "monotonic":
     del time.CLOCK_BOOTTIME
@@ -231,12 +234,12 @@ with open_variant(sys.argv[2], make_backend(sys.argv[3:])) as variant:
 def test_a_machine_that_was_suspended(
     name: str, by: str, ending: str, shim: Path, tmp_path: Path, masters: list[LocalMaster]
 ) -> None:
-    """What CLOCK_BOOTTIME is for: CLOCK_MONOTONIC does not count the time it slept."""
-    its = Clock(tmp_path / "clock")
-    its.set()
-    env = {"LD_PRELOAD": str(shim), "CLOCK_SHIFT": str(its.path)}
+    """CLOCK_MONOTONIC does not count the time of a suspend, which CLOCK_BOOTTIME does."""
+    clock_file = Clock(tmp_path / "clock")
+    clock_file.set()
+    env = {"LD_PRELOAD": str(shim), "CLOCK_SHIFT": str(clock_file.path)}
     urls = [master.url for master in masters[:3]]
-    with started(SLEEPER, by, name, *urls, **env) as sleeper:
-        its.set(boot=MINUTE)
-        out, _ = sleeper.communicate("wake\n", timeout=20)
+    with started(SUSPENDED_CLIENT, by, name, *urls, **env) as client:
+        clock_file.set(boot=MINUTE)
+        out, _ = client.communicate("wake\n", timeout=20)
     assert out == ending

@@ -1,4 +1,4 @@
-"""Clocks of real masters that stand off, step, go back or run at another rate, and our own."""
+"""Clocks of real masters that are wrong, step, go back, or run at another rate."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def three_clocked(shim: Path) -> Iterator[Clocked]:
 
 @pytest.fixture
 def clocked(three_clocked: Clocked) -> Clocked:
-    """Three masters, empty, whose clocks are right as yet."""
+    """Return three empty masters whose clocks are right."""
     for each in three_clocked:
         each.set(0)
         with each.master.client() as client:
@@ -65,23 +65,20 @@ def urls(clocked: Clocked) -> list[str]:
     return [each.master.url for each in clocked]
 
 
-# A master's clock.
-
-
 @both
 @guards
 @pytest.mark.parametrize("known", [True, False], ids=["seen", "unseen"])
 def test_a_clock_a_minute_ahead_makes_no_second_holder(
     name: str, known: bool, guarded: bool, clocked: Clocked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A holds masters 1 and 2; the clock of 2 is set, and what A has there expires at once.
+    """A holds masters 1 and 2; the clock of 2 steps, and the lock of A expires there at once.
 
-    B can reach all three, and was there before (it sees the step) or comes later.
+    B reaches all three masters. It was connected before the step and sees it, or connects later.
     """
     if not guarded:
         monkeypatch.setattr(Tally, "_near", lambda self, vote, middle: True)
         monkeypatch.setattr(StepWatch, "note", lambda self, master, low, high: True)
-        # The last guard: nobody else lets a fence stand that is a minute ahead.
+        # The last guard: a confirmation refuses a fence that is a minute ahead of the clock.
         mutate_script(monkeypatch, "confirm", "> now + 2 *", "> 9e99 + now + 2 *")
     away = f"redis://127.0.0.1:{free_port()}/0"
     with ExitStack() as stack:
@@ -112,7 +109,7 @@ def test_a_clock_that_stays_a_minute_ahead_is_left_out(name: str, clocked: Clock
         lease = variant.acquire("order:1")
         variant.settle()
         variant.release(lease)
-        variant.wait_usable(3)  # the step is over and marked; it is off all the same
+        variant.wait_usable(3)  # the step is marked and its delay is over; the clock is still off
         lease = variant.acquire("order:1")
         variant.settle()
         assert lease.tally.reasons()[1] == "its clock is +60.0 s off the other masters'"
@@ -122,10 +119,10 @@ def test_a_clock_that_stays_a_minute_ahead_is_left_out(name: str, clocked: Clock
 
 @both
 @guards
-def test_a_lock_from_before_the_clocks_went_back_is_cut(
+def test_a_lock_from_before_the_clocks_went_back_is_shortened(
     name: str, guarded: bool, clocked: Clocked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A dead holder's lock of a second would keep everybody out for a minute."""
+    """Otherwise, a dead holder's lock of one second would block the resource for a minute."""
     if not guarded:
         mutate_script(monkeypatch, "acquire", "left > max_ttl and", "false and")
     backend = make_backend(urls(clocked), max_ttl=1.0)
@@ -138,7 +135,7 @@ def test_a_lock_from_before_the_clocks_went_back_is_cut(
             each.set(-MINUTE)
             trust(each.master, backend.deployment)
     with open_variant(name, make_backend(urls(clocked), max_ttl=1.0)) as variant:
-        until(lambda: usable_again(variant), "links to all")
+        until(lambda: usable_again(variant), "the client has a link to each master")
         with pytest.raises(ResourceLocked):
             variant.acquire("order:1")
         variant.settle()
@@ -146,7 +143,7 @@ def test_a_lock_from_before_the_clocks_went_back_is_cut(
             with each.master.client() as client:
                 assert (client.pttl("redlock:lock:order:1") <= 1_000) is guarded
                 client.delete("redlock:lock:order:1")
-        # What has a fence from before has to wait all the same, until the clocks are there again.
+        # The resource still has to wait until the clocks have passed its old fence.
         with pytest.raises(QuorumUnreachable, match="its fence is ahead of its clock"):
             variant.acquire("order:1")
 
@@ -164,7 +161,7 @@ def usable_again(variant: Variant) -> bool:
 def test_masters_are_trusted_in_time_although_their_clocks_went_back(
     name: str, guarded: bool, clocked: Clocked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The moment from which on they are trusted is a minute away, by their clocks."""
+    """By their clocks, the time from which they are trusted is more than a minute ahead."""
     if not guarded:
         mutate_script(monkeypatch, "join", " and tonumber(at) <= now + delay", "")
     backend = make_backend(urls(clocked), restart_delay=0.5)
@@ -179,17 +176,20 @@ def test_masters_are_trusted_in_time_although_their_clocks_went_back(
             variant.wait_usable(3)
             assert variant.release(variant.acquire("order:1")) is True
         else:
-            until(lambda: all(far_away(m) for m in variant.links.masters), "not for a minute")
+            until(
+                lambda: all(is_trusted_much_later(m) for m in variant.links.masters),
+                "the masters are trusted only after 30 s",
+            )
 
 
-def far_away(master: Master) -> bool:
+def is_trusted_much_later(master: Master) -> bool:
     return master.trust is not None and master.trust.ready > clock() + 30
 
 
 @both
 @pytest.mark.parametrize("asked", [True, False], ids=["asked meanwhile", "not asked"])
 def test_a_clock_that_steps_and_comes_back(name: str, asked: bool, clocked: Clocked) -> None:
-    """Seen by whoever asks in between. By nobody else: then one master has forgotten."""
+    """A client that asks in between notices the step. Otherwise, one master has lost the lock."""
     backend = make_backend(urls(clocked), restart_delay=0.5)
     for each in clocked:
         trust(each.master, backend.deployment)
@@ -199,29 +199,33 @@ def test_a_clock_that_steps_and_comes_back(name: str, asked: bool, clocked: Cloc
         lease = variant.acquire("order:1")
         variant.settle()
         clocked[1].set(MINUTE)
-        assert not clocked[1].has("order:1"), "it has expired there"
+        assert not clocked[1].has("order:1"), (
+            "the lock has not expired on the master whose clock stepped"
+        )
         if asked:
             assert variant.release(variant.acquire("order:2")) is True
-            place = variant.links.masters[1]
-            until(lambda: "clock stepped: trusted in" in variant.fault(place), "it is marked")
+            stepped = variant.links.masters[1]
+            until(
+                lambda: "clock stepped: trusted in" in variant.fault(stepped), "the step is noticed"
+            )
         clocked[1].set(0)
         state, lease = variant.extend(lease)
-        assert state is LeaseState.RENEWED, "the other two have it"
+        assert state is LeaseState.RENEWED, "the other two masters have not extended it"
         variant.settle()
         vote = lease.tally.votes[1]
         assert vote is not None
         assert vote.absent is not asked
-        variant.wait_usable(3)  # not after a minute
+        variant.wait_usable(3)  # long before a minute
         assert variant.release(lease) is True
 
 
 @both
-def test_small_steps_are_borne_and_the_fence_only_grows(name: str, clocked: Clocked) -> None:
-    luck = random.Random(36)
+def test_small_steps_are_tolerated_and_the_fence_only_grows(name: str, clocked: Clocked) -> None:
+    rng = random.Random(36)
     with joined(name, masters_of(clocked)) as variant:
         before = 0
         for _ in range(10):
-            luck.choice(clocked).set(luck.uniform(-0.2, 0.2))
+            rng.choice(clocked).set(rng.uniform(-0.2, 0.2))
             lease = variant.acquire("order:1")
             assert lease.fences[0] > before
             before = lease.fences[0]
@@ -230,8 +234,8 @@ def test_small_steps_are_borne_and_the_fence_only_grows(name: str, clocked: Cloc
         assert variant.usable() == 3
         for each in clocked:
             each.set(0)
-        for way in (0.4, 0.8):  # too small for a step, until it stands too far off
-            clocked[1].set(way)
+        for shift in (0.4, 0.8):  # two steps too small to notice, until the clock is too far off
+            clocked[1].set(shift)
             lease = variant.acquire("order:1")
             variant.settle()
             assert variant.release(lease) is True
@@ -239,7 +243,7 @@ def test_small_steps_are_borne_and_the_fence_only_grows(name: str, clocked: Cloc
 
 
 @both
-def test_a_step_too_small_to_be_noticed_lets_two_in_whom_the_fence_tells_apart(
+def test_fences_order_two_holders_after_a_step_too_small_to_notice(
     name: str, clocked: Clocked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Steps up to MAX_CLOCK_SKEW are assumed not to happen while a lock is held."""
@@ -255,7 +259,7 @@ def test_a_step_too_small_to_be_noticed_lets_two_in_whom_the_fence_tells_apart(
         held = a.acquire("order:1")
         a.settle()
         clocked[1].set(20.0)
-        # The one who comes later has the earlier clock: it is not by that that the fence grows.
+        # The second holder has the earlier clock, so the fence does not grow because of its clock.
         monkeypatch.setattr(WALL, lambda: wall_ns() - 10_000_000_000)
         taken = b.acquire("order:1")
         assert clock() < held.until
@@ -267,7 +271,7 @@ def test_a_step_too_small_to_be_noticed_lets_two_in_whom_the_fence_tells_apart(
 def test_a_master_whose_clock_runs_faster(
     name: str, rate: float, bounded: bool, clocked: Clocked
 ) -> None:
-    """Up to 1 % the lease is over before its keys are. At 200 times it is not."""
+    """Up to 1 % faster, the lease ends before its keys expire; 200 times faster, it does not."""
     with joined(name, masters_of(clocked)) as variant:
         lease = variant.acquire("order:1", ttl=0.6 if bounded else 8.0)
         variant.settle()

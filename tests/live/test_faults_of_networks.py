@@ -1,4 +1,4 @@
-"""Connections that break in ways the other tests do not have, between us and real masters."""
+"""Network faults with real masters: no answer, late or repeated commands, split views."""
 
 from __future__ import annotations
 
@@ -37,12 +37,14 @@ both = pytest.mark.parametrize("name", VARIANTS)
 
 @contextmanager
 def black_hole() -> Iterator[str]:
-    """The URL of a port where nobody takes a connection, and nobody refuses one."""
+    """Return the URL of a port that neither accepts nor refuses connections."""
     with ExitStack() as stack:
         listener = stack.enter_context(socket.socket())
         listener.bind(("127.0.0.1", 0))
         listener.listen(0)
-        for _ in range(3):  # as many as wait to be taken; whoever comes after them is not heard
+        for _ in range(
+            3
+        ):  # these fill the queue of the listener, so that later connections get no answer
             caller = stack.enter_context(socket.socket())
             caller.setblocking(False)
             caller.connect_ex(listener.getsockname())
@@ -59,10 +61,10 @@ def test_masters_that_never_take_a_connection_are_not_waited_for(
         backend = make_backend(urls, connect_timeout=10.0)
         variant = stack.enter_context(open_variant(name, backend))
         lease = variant.acquire("order:1")
-        # Whoever dials them has not even given up.
+        # The attempts to connect to them have not even timed out.
         assert [m.reason for m in variant.links.masters[:2]] == ["connecting"] * 2
         assert variant.release(lease) is True
-        holes.close()  # who still dials is refused
+        holes.close()  # refuses the attempts that are still connecting
 
 
 @both
@@ -70,7 +72,7 @@ def test_masters_that_never_take_a_connection_are_not_waited_for(
 def test_masters_that_are_all_slower_than_the_ttl(
     name: str, guarded: bool, masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every grant comes when its lock is over. Without a look at the clock it would be held."""
+    """Every grant arrives after its lock has expired. Only the clock check refuses the lock."""
     if not guarded:
         monkeypatch.setattr(rounds, "valid_until", lambda ttl, started: math.inf)
     with behind(masters[:3]) as proxies, ThreadPoolExecutor(1) as pool:
@@ -79,8 +81,8 @@ def test_masters_that_are_all_slower_than_the_ttl(
             for proxy in proxies:
                 proxy.hold()
             taker = pool.submit(variant.acquire, "order:1", ttl=0.3)
-            until(lambda: granted(masters[:3], "order:1"), "all have granted")
-            until(lambda: not locked(masters[:3]), "all locks are over")
+            until(lambda: granted(masters[:3], "order:1"), "all masters have granted the lock")
+            until(lambda: not locked(masters[:3]), "all locks have expired")
             for proxy in proxies:
                 proxy.let_go()
             if guarded:
@@ -91,34 +93,34 @@ def test_masters_that_are_all_slower_than_the_ttl(
 
 
 @contextmanager
-def listening() -> Iterator[dict[int, bytes]]:
-    """What is said to each port last, while this lasts."""
-    said: dict[int, bytes] = {}
+def recorded_commands() -> Iterator[dict[int, bytes]]:
+    """Record the last bytes that are sent to each port while the block runs."""
+    sent: dict[int, bytes] = {}
     send = Link.send
 
-    def listen(link: Link) -> None:
+    def record(link: Link) -> None:
         if link.out:
-            said[link.socket.getpeername()[1]] = bytes(link.out)
+            sent[link.socket.getpeername()[1]] = bytes(link.out)
         send(link)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Link, "send", listen)
-        yield said
+        patch.setattr(Link, "send", record)
+        yield sent
 
 
 @both
-def test_the_same_words_said_again_are_the_same_grant(
+def test_a_repeated_acquire_command_is_the_same_grant(
     name: str, masters: list[LocalMaster]
 ) -> None:
     with joined(name, masters[:3]) as variant:
-        with listening() as said:
+        with recorded_commands() as sent:
             lease = variant.acquire("order:1")
             variant.settle()
-        assert len(said) == 3
+        assert len(sent) == 3
         for master in masters[:3]:
             with master.client() as client:
                 before = client.get("redlock:fence:order:1"), client.get("redlock:lock:order:1")
-                assert again(master, said[master.port])[3:] == [int(before[0] or b"")]
+                assert repeat(master, sent[master.port])[3:] == [int(before[0] or b"")]
                 after = client.get("redlock:fence:order:1"), client.get("redlock:lock:order:1")
                 assert after == before
         assert variant.release(lease) is True
@@ -126,28 +128,28 @@ def test_the_same_words_said_again_are_the_same_grant(
 
 
 @both
-def test_an_acquire_that_comes_behind_its_release_finds_the_tombstone(
+def test_an_acquire_that_arrives_after_its_release_finds_the_tombstone(
     name: str, masters: list[LocalMaster]
 ) -> None:
     with joined(name, masters[:3], master_timeout=0.5) as variant:
         masters[2].pause()
-        with listening() as said:
+        with recorded_commands() as sent:
             lease = variant.acquire("order:1")
             variant.wait_gone(2)
         masters[2].resume()
         assert variant.release(lease) is True
         variant.wait_usable(3)
         variant.settle()
-        status, *_ = again(masters[2], said[masters[2].port])[1:]
+        status, *_ = repeat(masters[2], sent[masters[2].port])[1:]
         assert status == BURIED
         assert not left(masters[:3])
 
 
-def again(master: LocalMaster, words: bytes) -> list[int]:
-    """The answer to these bytes on another connection."""
+def repeat(master: LocalMaster, command: bytes) -> list[int]:
+    """Send these bytes over another connection, and return the reply."""
     parser = hiredis.Reader()
     with closing(socket.create_connection(("127.0.0.1", master.port), 5)) as other:
-        other.sendall(words)
+        other.sendall(command)
         while (answer := parser.gets()) is False:
             parser.feed(other.recv(65536))
     assert isinstance(answer, list)
@@ -159,7 +161,7 @@ def again(master: LocalMaster, words: bytes) -> list[int]:
 def test_two_clients_that_see_different_masters(
     name: str, guarded: bool, masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A sees masters 1 to 3, B sees 3 to 5. With a quorum of two, both would hold it."""
+    """A reaches masters 1 to 3, B 3 to 5. With a quorum of two, both would hold the lock."""
     if not guarded:
         monkeypatch.setattr(quorum, "quorum", lambda masters: masters // 2)
     direct = [master.url for master in masters]
@@ -185,19 +187,19 @@ def attempt(variant: Variant, resource: str) -> RedlockLease | None:
 
 
 def test_masters_that_come_and_go_in_any_order(masters: list[LocalMaster]) -> None:
-    """Cut off one after the other, and put back in another order, until a majority is gone."""
-    luck = random.Random(15)
+    """Masters are disconnected and come back in random order, up to all five at once."""
+    rng = random.Random(15)
     with behind(masters) as proxies, ExitStack() as stack:
         backend = make_backend([proxy.url for proxy in proxies])
         variants = [stack.enter_context(open_variant(name, backend)) for name in VARIANTS]
         with Traffic(variants, workers=4, resources=2) as traffic:
-            traffic.wait_for_wins(10, "all is well")
+            traffic.wait_for_wins(10, "all masters are reachable")
             for _ in range(3):
-                away = luck.sample(proxies, 2)
+                away = rng.sample(proxies, 2)
                 for proxy in away:
                     proxy.refuse()
-                traffic.wait_for_wins(5, "a minority is gone")
-                a, b = luck.sample(variants, 2)
+                traffic.wait_for_wins(5, "a minority is disconnected")
+                a, b = rng.sample(variants, 2)
                 held = a.acquire("order:held", ttl=8.0, wait=5.0)
                 for proxy in away:
                     proxy.accept()
@@ -205,11 +207,11 @@ def test_masters_that_come_and_go_in_any_order(masters: list[LocalMaster]) -> No
                 with pytest.raises(NotAcquired):
                     b.acquire("order:held")
                 assert a.release(held) is True
-                for proxy in luck.sample(proxies, 5):
+                for proxy in rng.sample(proxies, 5):
                     proxy.refuse()
-                for proxy in luck.sample(proxies, 5):
+                for proxy in rng.sample(proxies, 5):
                     proxy.accept()
-                traffic.wait_for_wins(5, "all are back")
+                traffic.wait_for_wins(5, "all masters are back")
         assert traffic.trouble == []
         all_freed(variants, masters)
 
@@ -219,7 +221,7 @@ def test_masters_that_come_and_go_in_any_order(masters: list[LocalMaster]) -> No
 def test_a_failover_behind_one_address(
     name: str, delay: float, ttl: float, masters: list[LocalMaster]
 ) -> None:
-    """A holds masters 1 and 3; a replica that had not heard of it takes the place of 3."""
+    """A holds masters 1 and 3; a replica that does not have the lock replaces master 3."""
     promoted = masters[3]
     with ExitStack() as stack:
         (proxy, away) = stack.enter_context(behind([masters[2], masters[1]]))

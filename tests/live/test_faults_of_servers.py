@@ -1,4 +1,4 @@
-"""Real masters that answer with an error: full, loading, read-only, unable to save, closed."""
+"""Real masters that reply with errors or restart: full, loading, read-only, unable to save."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.live
 
 both = pytest.mark.parametrize("name", VARIANTS)
-Hurt = Callable[[ExitStack, "Redis"], None]
+Break = Callable[[ExitStack, "Redis"], None]
 
 
-def hang_up(client: Redis) -> None:
-    """Close all connections of a server but this one."""
+def close_other_connections(client: Redis) -> None:
+    """Close all connections of a server except this one."""
     for kind in ("normal", "pubsub"):
         client.client_kill_filter(_type=kind, skipme=True)
 
@@ -56,7 +56,7 @@ def without_its_master(after: ExitStack, client: Redis) -> None:
 def behind_a_password(after: ExitStack, client: Redis) -> None:
     client.config_set("requirepass", "canary")
     after.callback(client.config_set, "requirepass", "")
-    hang_up(client)
+    close_other_connections(client)
 
 
 def without_rights(after: ExitStack, client: Redis) -> None:
@@ -68,7 +68,7 @@ def full_of_clients(after: ExitStack, client: Redis) -> None:
     limit = client.config_get("maxclients")["maxclients"] or ""
     client.config_set("maxclients", "1")
     after.callback(client.config_set, "maxclients", limit)
-    hang_up(client)
+    close_other_connections(client)
 
 
 def with_a_key_of_another_type(after: ExitStack, client: Redis) -> None:
@@ -88,28 +88,30 @@ ERRORS = [
 
 
 @both
-@pytest.mark.parametrize(("hurt", "said"), ERRORS, ids=[hurt.__name__ for hurt, _ in ERRORS])
+@pytest.mark.parametrize(
+    ("break_master", "reason"), ERRORS, ids=[fault.__name__ for fault, _ in ERRORS]
+)
 def test_masters_that_answer_with_an_error(
-    name: str, masters: list[LocalMaster], hurt: Hurt, said: str
+    name: str, masters: list[LocalMaster], break_master: Break, reason: str
 ) -> None:
     with joined(name, masters[:3]) as variant, ExitStack() as after:
         clients = [after.enter_context(master.client()) for master in masters[:2]]
-        hurt(after, clients[0])
+        break_master(after, clients[0])
         assert variant.release(variant.acquire("order:2", wait=5.0)) is True
-        hurt(after, clients[1])
+        break_master(after, clients[1])
 
-        def told() -> bool:
+        def reported() -> bool:
             with pytest.raises(QuorumUnreachable) as caught:
                 variant.acquire("order:1")
-            reasons = list(caught.value.tally.values())
-            return all(reason.startswith(said) for reason in reasons[:2])
+            found = list(caught.value.tally.values())
+            return all(each.startswith(reason) for each in found[:2])
 
-        until(told, f"both say {said}")
+        until(reported, f"both masters are reported: {reason}")
         after.close()
         variant.wait_usable(3)
         assert variant.release(variant.acquire("order:1", wait=5.0)) is True
         variant.settle()
-        until(lambda: not left(masters[:3]), "nothing is left")
+        until(lambda: not left(masters[:3]), "all locks are deleted")
 
 
 @both
@@ -130,7 +132,7 @@ def test_full_masters_still_extend_and_release(name: str, masters: list[LocalMas
 
 @contextmanager
 def unable_to_save(master: LocalMaster) -> Iterator[None]:
-    """Have a master refuse every write, because its last snapshot failed."""
+    """Make a master refuse every write: let its last snapshot fail."""
     with ExitStack() as after, master.client() as client:
         in_the_way = master.directory / "dump.rdb"
         in_the_way.unlink(missing_ok=True)
@@ -141,8 +143,8 @@ def unable_to_save(master: LocalMaster) -> Iterator[None]:
         client.bgsave()
 
         def failed() -> bool:
-            said = client.info("persistence")  # the last one may be another test's
-            return not said["rdb_bgsave_in_progress"] and said["rdb_last_bgsave_status"] == "err"
+            info = client.info("persistence")  # another snapshot may still be in progress
+            return not info["rdb_bgsave_in_progress"] and info["rdb_last_bgsave_status"] == "err"
 
         until(failed, "the snapshot has failed")
         yield
@@ -150,7 +152,7 @@ def unable_to_save(master: LocalMaster) -> Iterator[None]:
 
 @both
 def test_masters_that_refuse_every_write(name: str, masters: list[LocalMaster]) -> None:
-    """They refuse to free a lock, too: nobody knows, and it stands there until its TTL is over."""
+    """They refuse releases too: the result is unknown, and the lock stays until its TTL ends."""
     with joined(name, masters[:3]) as variant, ExitStack() as stack:
         lease = variant.acquire("order:1")
         variant.settle()
@@ -182,9 +184,9 @@ def test_a_master_that_is_still_loading(name: str, masters: list[LocalMaster]) -
         loading.kill()
         loading.spawn()
         assert variant.release(variant.acquire("order:1", wait=5.0)) is True
-        # Only who has something to say notices that a link is gone.
-        place = variant.links.masters[2]
-        until(lambda: variant.fault(place) == "is still loading its data", "it is loading")
+        # A client notices that a link is closed only when it sends a command.
+        link_state = variant.links.masters[2]
+        until(lambda: variant.fault(link_state) == "is still loading its data", "it is loading")
         assert variant.release(variant.acquire("order:1")) is True
         with loading.client() as client:
             client.config_set("key-load-delay", "0")
@@ -196,17 +198,17 @@ def test_a_master_that_is_still_loading(name: str, masters: list[LocalMaster]) -
 
 @pytest.fixture(scope="module")
 def durable() -> Iterator[list[LocalMaster]]:
-    """Three masters that answer only when what they say is on disk."""
+    """Start three masters that write every command to disk before they reply."""
     with local_masters(3, args=["--appendonly", "yes", "--appendfsync", "always"]) as started:
         yield started
 
 
 @both
 @pytest.mark.parametrize("kept", [True, False], ids=["on disk", "in memory"])
-def test_masters_that_write_everything_down_forget_nothing(
+def test_masters_that_write_every_command_to_disk_keep_their_locks(
     name: str, kept: bool, durable: list[LocalMaster], masters: list[LocalMaster]
 ) -> None:
-    """With RESTART_DELAY 0, which is for such masters only."""
+    """RESTART_DELAY is 0, which is safe for such masters only."""
     three = durable if kept else masters[:3]
     for master in durable:
         with master.client() as client:
@@ -222,20 +224,20 @@ def test_masters_that_write_everything_down_forget_nothing(
             master.wait_ready()
         if kept:
             with pytest.raises(ResourceLocked):
-                again(rival)
-            until(lambda: variant.extend(held)[0] is LeaseState.RENEWED, "still held")
+                acquire_when_linked(rival)
+            until(lambda: variant.extend(held)[0] is LeaseState.RENEWED, "the lock is extended")
         else:
-            assert again(rival) > held.fences
+            assert acquire_when_linked(rival) > held.fences
             assert clock() < held.until
 
 
-def again(variant: Variant) -> tuple[int, ...]:
-    """The fences of a lock that is taken once the masters are back."""
-    until(lambda: not missing(variant), "the links are back")
+def acquire_when_linked(variant: Variant) -> tuple[int, ...]:
+    """Acquire the lock when all masters are back, and return its fences."""
+    until(lambda: not lacks_masters(variant), "the links are back")
     return variant.acquire("order:1").fences
 
 
-def missing(variant: Variant) -> bool:
+def lacks_masters(variant: Variant) -> bool:
     try:
         variant.release(variant.acquire("order:2"))
     except QuorumUnreachable:
@@ -248,7 +250,7 @@ def missing(variant: Variant) -> bool:
 def test_all_masters_are_restarted_within_one_ttl(
     name: str, delay: float, ttl: float, masters: list[LocalMaster]
 ) -> None:
-    """One after the other and empty. Without the delay somebody would get in beside the holder."""
+    """The masters restart empty, one by one. Without the delay, there would be two holders."""
     deployment = {"restart_delay": delay, "max_ttl": ttl, "max_clock_skew": 0.1}
     backend = make_backend([master.url for master in masters], **deployment)  # type: ignore[arg-type]
     for master in masters:

@@ -86,7 +86,7 @@ def of_group(index: int, nth: int = 0) -> str:
     return [name for name in names if backend().shard_of(name) == index][nth]
 
 
-def test_a_lock_stands_in_its_own_group_only(site: list[LocalMaster]) -> None:
+def test_a_lock_is_stored_in_its_own_group_only(site: list[LocalMaster]) -> None:
     here, there = of_group(0), of_group(1)
     with lock(here, there):
         until(
@@ -114,7 +114,7 @@ def test_a_lock_over_both_groups_and_single_ones_exclude_each_other(
                         assert inside[name] == 1
                     for name in names:
                         inside[name] -= 1
-        except BaseException as error:  # noqa: BLE001 - told below
+        except BaseException as error:  # noqa: BLE001 - asserted below
             failed.append(error)
 
     every = [(here,), (there,), (here, there), (there, here)]
@@ -177,7 +177,7 @@ async def test_a_cancelled_wait_for_the_second_group_leaves_nothing(
     for held in names:
         async with lock(held):
             task = asyncio.ensure_future(lock(*names, wait=60).aacquire())
-            await asyncio.sleep(0.3)  # whichever group comes first, it waits now
+            await asyncio.sleep(0.3)  # whichever group comes first, the task waits now
             assert not task.done()
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -197,7 +197,7 @@ def _hold_for_ever(names: tuple[str, ...], taken: Any) -> None:
     threading.Event().wait()
 
 
-def test_a_killed_holder_of_both_frees_both_by_their_ttl(site: list[LocalMaster]) -> None:
+def test_locks_of_a_killed_holder_expire_in_both_groups(site: list[LocalMaster]) -> None:
     names = (of_group(0), of_group(1))
     context = multiprocessing.get_context("fork")
     taken = context.Event()
@@ -236,10 +236,10 @@ def test_a_forked_child_holds_nothing_of_both_groups(site: list[LocalMaster]) ->
     nothing_left(site)
 
 
-# A change of groups.
+# Changing the groups.
 
 
-def test_a_new_group_lets_nobody_in_who_has_the_old_settings(
+def test_a_new_group_refuses_clients_with_the_old_settings(
     six: list[LocalMaster], settings: Settings
 ) -> None:
     settings.REDLOCK = section(six[:3], MAX_TTL=0.6, TTL=0.5, MASTER_TIMEOUT=0.2)
@@ -252,8 +252,8 @@ def test_a_new_group_lets_nobody_in_who_has_the_old_settings(
     settings.REDLOCK = with_new
     with pytest.raises(QuorumUnreachable, match="--reconfigure"):
         lock(of_group(0)).acquire()
-    assert run("redlock_init").status == 2  # it is a planned change, and has to be said
-    # Who has no delay would not wait for the locks of the old group.
+    assert run("redlock_init").status == 2  # a planned change needs --reconfigure
+    # Without RESTART_DELAY, clients would not wait for the locks of the old group.
     settings.REDLOCK = section(six[:3], six[3:], **numbers)
     ran = run("redlock_init", "--reconfigure")
     assert ran.status == 2
@@ -267,28 +267,28 @@ def test_a_new_group_lets_nobody_in_who_has_the_old_settings(
             lock(of_group(index)).acquire()
     settings.REDLOCK = section(six[:3], MAX_TTL=0.6, TTL=0.5, MASTER_TIMEOUT=0.2)
     with pytest.raises(QuorumUnreachable, match="groups="):
-        lock(name, wait=0.5).acquire()  # the old settings are of no more use
+        lock(name, wait=0.5).acquire()  # the masters refuse the old settings now
     settings.REDLOCK = with_new
     with lock(of_group(0), of_group(1), wait=20) as both:
         both.ensure_held()
     assert lease.until < locks["default"].backend.clock()
 
 
-def test_a_reconfiguration_that_breaks_off_leaves_no_two_ways_in(
+def test_an_interrupted_reconfiguration_allows_neither_old_nor_new_settings(
     six: list[LocalMaster], settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.REDLOCK = old = section(six[:3], six[3:], RESTART_DELAY="auto")
     assert run("redlock_init").status == 0
     settings.REDLOCK = new = section(six[3:], six[:3][::-1], MAX_TTL=30, RESTART_DELAY="auto")
-    look = "redlock_django.management.commands.redlock_init.close"
+    target = "redlock_django.management.commands.redlock_init.close"
 
-    def breaks_off(state: MasterState, *more: Any) -> None:
+    def close_or_fail(state: MasterState, *more: Any) -> None:
         if state.address.name.endswith(f":{six[0].port}"):
             raise Unfit("went away")
         close(state, *more)
 
     with monkeypatch.context() as patched:
-        patched.setattr(look, breaks_off)
+        patched.setattr(target, close_or_fail)
         ran = run("redlock_init", "--reconfigure")
     assert ran.status == 2
     assert "until this command is run again" in ran.said
@@ -297,11 +297,11 @@ def test_a_reconfiguration_that_breaks_off_leaves_no_two_ways_in(
         with pytest.raises(QuorumUnreachable, match=",closed"):
             lock(*(f"order:{n}" for n in range(20))).acquire()
     ran = run("redlock_init", "--reconfigure")
-    # By the old MAX_TTL of 60 s, which the closed masters remember.
+    # The delay covers the old MAX_TTL of 60 s, which the closed masters remember.
     assert ran.out.count("trusted in 63.") == 6
 
 
-def test_one_server_in_two_groups_is_told_of(six: list[LocalMaster], settings: Settings) -> None:
+def test_one_server_in_two_groups_is_reported(six: list[LocalMaster], settings: Settings) -> None:
     urls = [[six[0].url, six[1].url, six[2].url], [six[0].unix_url, six[3].url, six[4].url]]
     settings.REDLOCK = {"default": {"MASTERS": urls, "RESTART_DELAY": 0, **generous_timeouts()}}
     ran = run("redlock_init")

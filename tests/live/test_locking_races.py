@@ -217,7 +217,7 @@ def test_two_resources_go_to_the_first_waiter_in_whatever_order_they_are_named(
         takers = []
         for index in range(6):
             takers.append(pool.submit(take, index, two[:: 1 if index % 2 else -1]))
-            until(partial(waits, index + 1), what=f"{index + 1} who wait")
+            until(partial(waits, index + 1), what=f"{index + 1} waiters")
         held.release()
         for taker in takers:
             taker.result(20)

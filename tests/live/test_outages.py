@@ -1,4 +1,4 @@
-"""Masters that fail and come back: told once each, out of everybody's way, counted all along."""
+"""Master outages: each is reported once, does not delay locks, and is counted."""
 
 from __future__ import annotations
 
@@ -51,27 +51,27 @@ def configure(masters: list[LocalMaster], settings: Settings) -> Configure:
 
 @pytest.fixture
 def heard() -> Iterator[list[tuple[str, str, str]]]:
-    """What was told of masters, in order: which signal, of whom, and why."""
+    """Record the signals about masters, in order: "down" or "up", the master, and the reason."""
     seen: list[tuple[str, str, str]] = []
 
-    def went(master: str, reason: str, **_: Any) -> None:
+    def note_down(master: str, reason: str, **_: Any) -> None:
         seen.append(("down", master, reason))
 
-    def came(master: str, reason: str, **_: Any) -> None:
+    def note_up(master: str, reason: str, **_: Any) -> None:
         seen.append(("up", master, reason))
 
-    master_down.connect(went)
-    master_up.connect(came)
+    master_down.connect(note_down)
+    master_up.connect(note_up)
     yield seen
-    master_down.disconnect(went)
-    master_up.disconnect(came)
+    master_down.disconnect(note_down)
+    master_up.disconnect(note_up)
 
 
 def name_of(master: LocalMaster) -> str:
     return f"127.0.0.1:{master.port}"
 
 
-def tallied(master: LocalMaster) -> MasterCounts:
+def counts_of(master: LocalMaster) -> MasterCounts:
     return counters["default"].masters[name_of(master)]
 
 
@@ -81,7 +81,7 @@ def work(variant: Variant, times: int = 5) -> None:
 
 
 @both
-def test_an_outage_is_told_once_and_so_is_its_end(
+def test_an_outage_and_its_end_are_reported_once_each(
     name: str,
     masters: list[LocalMaster],
     configure: Configure,
@@ -95,22 +95,22 @@ def test_an_outage_is_told_once_and_so_is_its_end(
         assert heard == []
         dead.kill()
         work(variant)
-        until(lambda: heard, "the outage is told")
-        until(lambda: tallied(dead).errors >= 3, "more attempts to connect")
+        until(lambda: heard, "the outage is reported")
+        until(lambda: counts_of(dead).errors >= 3, "more attempts to connect")
         work(variant)
-        assert tallied(dead).down
+        assert counts_of(dead).down
         dead.start()
-        until(lambda: len(heard) > 1, "the end of the outage is told")
+        until(lambda: len(heard) > 1, "the end of the outage is reported")
         variant.wait_usable(5)
         work(variant)
-    [(went, who, why), (came, again, _)] = heard
-    assert (went, came) == ("down", "up")
-    assert who == again == name_of(dead)
-    assert "refused the connection" in why or "reset" in why
-    assert not tallied(dead).down
-    assert [m for m in masters if tallied(m).errors] == [dead]
+    [(first, failed, reason), (second, recovered, _)] = heard
+    assert (first, second) == ("down", "up")
+    assert failed == recovered == name_of(dead)
+    assert "refused the connection" in reason or "reset" in reason
+    assert not counts_of(dead).down
+    assert [m for m in masters if counts_of(m).errors] == [dead]
     [back] = [r for r in caplog.records if "is back" in r.getMessage()]
-    assert (back.levelno, back.__dict__["master"]) == (logging.INFO, who)
+    assert (back.levelno, back.__dict__["master"]) == (logging.INFO, failed)
 
 
 @both
@@ -122,10 +122,10 @@ def test_a_hung_master_is_down_until_it_goes_on(
         variant.wait_usable(5)
         masters[3].pause()
         work(variant)
-        until(lambda: heard, "the outage is told")
+        until(lambda: heard, "the outage is reported")
         assert "did not answer" in heard[0][2]
         masters[3].resume()
-        until(lambda: len(heard) > 1, "the end of the outage is told")
+        until(lambda: len(heard) > 1, "the end of the outage is reported")
     assert [what for what, _, _ in heard] == ["down", "up"]
 
 
@@ -149,18 +149,18 @@ def test_a_quiet_reconnect_is_no_outage(
         variant.wait_usable(5)
         work(variant)
     assert heard == []
-    assert tallied(masters[0]) == MasterCounts()
+    assert counts_of(masters[0]) == MasterCounts()
 
 
-def test_loops_that_come_and_go_tell_it_once_too(
+def test_short_lived_event_loops_report_an_outage_once(
     masters: list[LocalMaster], configure: Configure, heard: list[tuple[str, str, str]]
 ) -> None:
-    """Under WSGI every async view has a loop of its own, and each finds the master dead."""
+    """Under WSGI every async view runs in its own event loop, and each finds the master dead."""
 
     async def view() -> None:
-        before = tallied(masters[0]).errors
+        before = counts_of(masters[0]).errors
         async with lock("order:1", wait=5):
-            while tallied(masters[0]).errors == before:  # noqa: ASYNC110 - a thread counts it
+            while counts_of(masters[0]).errors == before:  # noqa: ASYNC110 - a thread counts it
                 await asyncio.sleep(0.001)
 
     configure()
@@ -170,25 +170,25 @@ def test_loops_that_come_and_go_tell_it_once_too(
     assert [what for what, _, _ in heard] == ["down"]
     masters[0].start()
     with lock("order:1", wait=5):
-        until(lambda: len(heard) == 2, "the end of the outage is told")
+        until(lambda: len(heard) == 2, "the end of the outage is reported")
     assert heard[1][0] == "up"
 
 
-def test_a_restarted_master_is_up_and_says_that_it_is_not_counted_yet(
+def test_a_restarted_master_is_reported_as_up_but_not_counted_yet(
     masters: list[LocalMaster], configure: Configure, heard: list[tuple[str, str, str]]
 ) -> None:
-    def told() -> bool:
+    def outage_reported() -> bool:
         with pytest.raises(QuorumUnreachable):
             variant.acquire("order:1")
         return bool(heard)
 
     with open_variant("threads", configure(RESTART_DELAY="auto")) as variant:
-        told()
+        outage_reported()
         variant.wait_joined()
         masters[0].kill()
-        until(told, "the outage is told")
+        until(outage_reported, "the outage is reported")
         masters[0].start()
-        until(lambda: len(heard) > 1, "the end of the outage is told")
+        until(lambda: len(heard) > 1, "the end of the outage is reported")
     assert "trusted in" in heard[1][2]
 
 
@@ -217,7 +217,7 @@ def test_receivers_may_take_locks_fail_and_exit(
             variant.wait_usable(5)
             masters[2].kill()
             work(variant)
-            until(lambda: taken, "the receiver got its lock")
+            until(lambda: taken, "the receiver has acquired its lock")
             masters[2].start()
             variant.wait_usable(5)
     finally:

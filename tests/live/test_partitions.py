@@ -1,4 +1,4 @@
-"""Masters on hosts of their own whose cables are pulled: no answer, no refusal, only silence."""
+"""Masters behind a broken network: packets are lost without an error, or are delayed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from redlock_django.engine.errors import QuorumUnreachable, ResourceLocked
 from redlock_django.engine.validity import LeaseState
-from tests.live.network import Host, NotHere, hosts, why_not
+from tests.live.network import FaultUnavailable, Host, hosts, namespace_obstacle
 from tests.live.traffic import Traffic, all_freed
 from tests.waiting import until
 from tests.wire.variants import VARIANTS, Variant, make_backend, open_variant
@@ -25,7 +25,7 @@ Way = Callable[[Host], None]
 
 @pytest.fixture(scope="module")
 def five_machines() -> Iterator[list[Host]]:
-    if reason := why_not():
+    if reason := namespace_obstacle():
         pytest.skip(reason)
     with hosts(5) as made:
         yield made
@@ -33,7 +33,7 @@ def five_machines() -> Iterator[list[Host]]:
 
 @pytest.fixture
 def machines(five_machines: list[Host]) -> list[Host]:
-    """Five hosts with a master each, which is empty."""
+    """Return five hosts with an empty master each."""
     for machine in five_machines:
         with machine.client() as client:
             client.flushall()
@@ -42,7 +42,7 @@ def machines(five_machines: list[Host]) -> list[Host]:
 
 @contextmanager
 def linked(name: str, machines: list[Host]) -> Iterator[Variant]:
-    """Links to all masters."""
+    """Connect a client to all masters."""
     backend = make_backend([machine.url for machine in machines], max_ttl=4.0, master_timeout=0.5)
     with open_variant(name, backend) as variant:
         variant.start()
@@ -61,8 +61,8 @@ def holders(machines: list[Host], resource: str) -> int:
 def nothing_left(variant: Variant, machines: list[Host]) -> None:
     """Wait until every link is back and every lock is freed.
 
-    What was said over a link that was given up is still delivered, as late as TCP says it again:
-    the release behind its acquire, too. A lock that expired instead stays on the index.
+    TCP still delivers commands of links that were closed, as late as its next retransmission, and
+    delivers a release after its acquire. A lock that expired instead would stay in the index.
     """
     all_freed([variant], machines, links=20, seconds=20)
 
@@ -96,26 +96,26 @@ def test_a_minority_that_is_cut_off(name: str, machines: list[Host], cut: Way, h
 def test_a_majority_that_is_cut_off(name: str, machines: list[Host], cut: Way, heal: Way) -> None:
     with linked(name, machines) as variant, linked(name, machines) as rival:
         held = variant.acquire("order:1", ttl=2.0)
-        until(lambda: holders(machines, "order:1") == 5, what="on all masters")
+        until(lambda: holders(machines, "order:1") == 5, what="all masters have the lock")
         for machine in machines[:3]:
             cut(machine)
         try:
-            # Nobody learns whether it was extended, nor gets what may still be held.
+            # The holder does not learn whether it was extended, and no client acquires anything.
             state, held = variant.extend(held, 2.0)
             assert state is LeaseState.UNKNOWN
-            for who in (variant, rival):
+            for client in (variant, rival):
                 with pytest.raises(QuorumUnreachable):
-                    who.acquire("order:2", ttl=2.0)
+                    client.acquire("order:2", ttl=2.0)
             assert variant.backend.clock() < held.until
         finally:
             for machine in machines[:3]:
                 heal(machine)
         taken = rival.acquire("order:1", ttl=2.0, wait=20.0)
-        # It had to wait until the lease was over: its holder cannot have freed it.
+        # It had to wait until the lease had ended: its holder cannot have released it.
         assert rival.backend.clock() >= held.until
         assert taken.fences[0] > held.fences[0]
         variant.wait_usable(5, 20)
-        # The minority that heard of it may hold what was extended, until it is given back.
+        # The minority that received the extension may keep the lock until it is released.
         assert variant.release(held) is False
         rival.release(taken)
         nothing_left(rival, machines)
@@ -123,42 +123,44 @@ def test_a_majority_that_is_cut_off(name: str, machines: list[Host], cut: Way, h
 
 
 @contextmanager
-def spoiled(machines: list[Host], spoil: Callable[[Host, int], None], by: int) -> Iterator[None]:
-    """The ways to these machines spoilt; skips where that cannot be done."""
+def network_fault(
+    machines: list[Host], cause: Callable[[Host, int], None], amount: int
+) -> Iterator[None]:
+    """Cause a network fault at these machines while the block runs; skip if that is impossible."""
     try:
         try:
             for machine in machines:
-                spoil(machine, by)
-        except NotHere as why:
+                cause(machine, amount)
+        except FaultUnavailable as why:
             pytest.skip(str(why))
         yield
     finally:
         for machine in machines:
-            with suppress(NotHere):
-                spoil(machine, 0)
+            with suppress(FaultUnavailable):
+                cause(machine, 0)
 
 
 @pytest.mark.parametrize(("percent", "of"), [(5, 5), (20, 5), (50, 2)])
 def test_packets_that_are_lost(percent: int, of: int, machines: list[Host]) -> None:
-    """It takes longer, since TCP says again what was lost, and is never given to two."""
+    """TCP retransmits lost packets, so locks take longer, but never have two holders."""
     with ExitStack() as stack:
         variants = [stack.enter_context(linked(name, machines)) for name in VARIANTS]
         with (
-            spoiled(machines[:of], Host.drop, percent),
+            network_fault(machines[:of], Host.drop, percent),
             Traffic(variants, workers=4, resources=2) as traffic,
         ):
             lost = f"{percent} % of the packets to {of} masters are lost"
-            traffic.wait_for_wins(8, lost, seconds=90)  # TCP waits longer for each that is lost
+            traffic.wait_for_wins(8, lost, seconds=90)  # TCP waits longer after each loss
         assert traffic.trouble == []
         for variant in variants:
             nothing_left(variant, machines)
 
 
 @both
-def test_a_way_that_is_very_narrow(name: str, machines: list[Host]) -> None:
+def test_a_very_slow_network(name: str, machines: list[Host]) -> None:
     with linked(name, machines) as variant:
-        with spoiled(machines, Host.narrow, 16):
-            for turn in range(300):  # who asks slowly enough does not notice
+        with network_fault(machines, Host.narrow, 16):
+            for turn in range(300):  # a client that sends slowly enough is not delayed
                 if turn > 5 and any(machine.delayed() for machine in machines):
                     break
                 held = variant.acquire(f"order:{turn}", ttl=4.0)

@@ -1,4 +1,4 @@
-"""Which masters count: fresh, restarted, flushed and restored ones, odd servers, odd clocks."""
+"""Which masters count: restarted or flushed masters, unsuitable servers, clocks that step."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.live
 
 both = pytest.mark.parametrize("name", VARIANTS)
-either = pytest.mark.parametrize("name", VARIANTS[:1])  # what no driver has a part in
+either = pytest.mark.parametrize(
+    "name", VARIANTS[:1]
+)  # for tests that do not depend on the sync or async driver
 
 
 def marker(master: LocalMaster) -> bytes | None:
@@ -37,7 +39,7 @@ def marker(master: LocalMaster) -> bytes | None:
 
 @contextmanager
 def trusted(name: str, masters: list[LocalMaster], **settings: Any) -> Iterator[Variant]:
-    """A variant over masters that an operator has declared trusted."""
+    """Connect a client to masters that an operator has declared trusted."""
     backend = make_backend([master.url for master in masters], **settings)
     for master in masters:
         trust(master, backend.deployment)
@@ -48,11 +50,11 @@ def trusted(name: str, masters: list[LocalMaster], **settings: Any) -> Iterator[
         yield variant
 
 
-# Masters that may have forgotten.
+# Masters that may have lost their locks.
 
 
 @both
-def test_fresh_masters_say_when_they_will_count_and_what_would_help(
+def test_the_error_names_when_fresh_masters_count_and_which_command_helps(
     name: str, masters: list[LocalMaster]
 ) -> None:
     backend = make_backend([master.url for master in masters[:3]], restart_delay=0.8)
@@ -82,7 +84,7 @@ def flushed(master: LocalMaster) -> None:
 
 
 def restored(master: LocalMaster) -> None:
-    """Come back with what was on disk: from before the lock was taken."""
+    """Restart with the snapshot on disk, which is older than the lock."""
     assert (master.directory / "dump.rdb").exists()
     master.restart()
     (master.directory / "dump.rdb").unlink()
@@ -104,7 +106,7 @@ def test_a_master_that_may_have_forgotten_counts_only_after_the_delay(
         if forget is restored:
             with masters[2].client() as client:
                 client.save()
-        masters[0].pause()  # so that the forgetful one decides
+        masters[0].pause()  # so that the vote of master 2 decides
         lease = variant.acquire("order:1", ttl=8.0)
         variant.settle()
         variant.wait_gone(0)
@@ -118,7 +120,7 @@ def test_a_master_that_may_have_forgotten_counts_only_after_the_delay(
         with pytest.raises(QuorumUnreachable, match=doubt):
             variant.acquire("order:2")
         state, _ = variant.extend(lease)
-        assert state is LeaseState.UNKNOWN, "one says yes, two cannot be counted"
+        assert state is LeaseState.UNKNOWN, "one master has the lock, two are not counted"
         lease_2 = None
         while lease_2 is None:
             try:
@@ -136,10 +138,9 @@ def test_a_master_that_may_have_forgotten_counts_only_after_the_delay(
 def test_an_old_holder_and_a_master_that_forgot_never_make_two(
     name: str, masters: list[LocalMaster], delay: float, ttl: float
 ) -> None:
-    """A holds 3 of 5, one of them restarts empty, B can reach all five.
+    """Client A holds the lock on 3 of 5 masters, one of them restarts empty, B reaches all five.
 
-    Without the delay there are two holders: this is what the delay is for, and the proof
-    that the test would see it.
+    Without RESTART_DELAY there are two holders, which also proves that this test detects them.
     """
     with ExitStack() as stack:
         proxies = [stack.enter_context(FaultProxy(master.port)) for master in masters[3:]]
@@ -173,7 +174,7 @@ def test_a_ready_at_that_is_too_far_away_is_cut(name: str, masters: list[LocalMa
         trust(master, backend.deployment)
         run_id, ready_at, print_ = (marker(master) or b"").split()
         with master.client() as client:
-            # As written while the master's clock stood an hour ahead.
+            # A marker written while the master's clock was an hour ahead.
             client.set(
                 "redlock:master", b"%s %d %s" % (run_id, int(ready_at) + 3_600_000_000, print_)
             )
@@ -186,7 +187,7 @@ def test_a_ready_at_that_is_too_far_away_is_cut(name: str, masters: list[LocalMa
 
 
 @either
-def test_a_marker_that_was_removed_or_is_not_ours_is_written_anew(
+def test_a_missing_or_invalid_marker_is_written_again(
     name: str, masters: list[LocalMaster]
 ) -> None:
     with trusted(name, masters[:3], restart_delay=0.25) as variant:
@@ -197,7 +198,10 @@ def test_a_marker_that_was_removed_or_is_not_ours_is_written_anew(
                 else:
                     client.set("redlock:master", text)
             assert variant.release(variant.acquire("order:1")) is True
-            until(lambda text=text: marker(masters[0]) not in (None, text), "a new marker")  # type: ignore[misc]
+            until(
+                lambda text=text: marker(masters[0]) not in (None, text),
+                "the marker is written again",
+            )  # type: ignore[misc]
             variant.wait_usable(3)
 
 
@@ -249,7 +253,7 @@ def test_a_mismatch_that_comes_later_is_noticed_on_the_live_link(
         assert marker(masters[0]) == foreign
 
 
-# Odd servers.
+# Unsuitable servers.
 
 
 @both
@@ -260,7 +264,7 @@ def test_one_server_under_two_names_counts_under_neither(
     backend = make_backend(urls)
     first, second = backend.addresses[0].name, backend.addresses[1].name
     with open_variant(name, backend) as variant:
-        # While only one of the names is joined it may well vote, once.
+        # As long as only one of the two names has joined, the server may vote, once.
         with suppress(QuorumUnreachable):
             variant.release(variant.acquire("warm-up"))
         variant.wait_joined()
@@ -353,7 +357,7 @@ def test_what_is_tolerated_is_a_warning(
 ) -> None:
     with ExitStack() as stack:
         client = stack.enter_context(masters[0].client())
-        # Only a replica that takes writes can be of use at all.
+        # Only a replica that accepts writes can grant locks.
         client.config_set("replica-read-only", "no")
         stack.callback(client.config_set, "replica-read-only", "yes")
         odd(masters[0], masters[4])
@@ -368,11 +372,11 @@ def test_what_is_tolerated_is_a_warning(
     assert f"redlock master {backend.addresses[0].name} {said}" in warnings
 
 
-# Clocks that step. What we remember of a master's clock is bent, so that its next answer
-# shows a step, as it would after one.
+# Clocks that step. The tests change the clock offset that the client remembers of a master, so
+# that the next reply looks like the first one after a step.
 
 
-def bend(variant: Variant, *indexes: int) -> None:
+def shift_remembered_clock(variant: Variant, *indexes: int) -> None:
     def change() -> None:
         for index in indexes:
             offset = variant.links.masters[index].offset
@@ -391,13 +395,13 @@ def test_the_clock_of_a_minority_steps(
         before = [marker(master) for master in masters]
         lease = variant.acquire("order:1")
         variant.settle()
-        bend(variant, 0, 1)
+        shift_remembered_clock(variant, 0, 1)
         assert variant.release(variant.acquire("order:2")) is True
         for index in (0, 1):
             master = variant.links.masters[index]
             until(
                 lambda master=master: "its clock stepped: trusted in" in variant.fault(master),  # type: ignore[misc]
-                "the step is marked",
+                "the step is noticed",
             )
         assert [marker(master) == old for master, old in zip(masters, before, strict=True)] == [
             False, False, True, True, True,
@@ -406,7 +410,7 @@ def test_the_clock_of_a_minority_steps(
         assert variant.release(variant.acquire("order:3")) is True
         variant.wait_usable(5)
         assert variant.release(lease) is True
-    # What is proved of the step, less what the answers took.
+    # The log names the smallest step that is certain: 60 s less the time that the replies took.
     assert re.search(r"its clock stepped by (59\.[5-9]|60\.0) s", caplog.text)
 
 
@@ -418,10 +422,10 @@ def test_another_client_learns_of_the_step_from_the_master(
         trusted(name, masters[:3], restart_delay=30.0) as variant,
         joined(name, masters[:3], restart_delay=30.0) as other,
     ):
-        bend(variant, 0)
+        shift_remembered_clock(variant, 0)
         variant.release(variant.acquire("order:1"))
         master = variant.links.masters[0]
-        until(lambda: "stepped: trusted in" in variant.fault(master), "the step is marked")
+        until(lambda: "stepped: trusted in" in variant.fault(master), "the step is noticed")
         other.release(other.acquire("order:1"))
         other.wait_usable(2)
 
@@ -435,17 +439,17 @@ def test_the_clocks_of_a_majority_step_so_it_was_ours(
         lease = variant.acquire("order:1")
         variant.settle()
         if away:
-            # It would show the same step when it comes back, all alone.
+            # When it is back, this master alone shows the same step.
             masters[4].pause()
             variant.release(variant.acquire("order:2"))
             variant.wait_gone(4)
-            bend(variant, 0, 1, 2, 3, 4)
+            shift_remembered_clock(variant, 0, 1, 2, 3, 4)
         else:
-            bend(variant, 0, 1, 2)
+            shift_remembered_clock(variant, 0, 1, 2)
         before = [marker(master) for master in masters[:4]]
         with pytest.raises(QuorumUnreachable, match="clock stepped"):
             variant.acquire("order:2")
-        until(lambda: variant.backend.voided(lease), "the lease is void")
+        until(lambda: variant.backend.voided(lease), "the lease is voided")
         with pytest.raises(QuorumUnreachable, match="our own clock stepped: trusted in"):
             variant.acquire("order:2")
         masters[4].resume()

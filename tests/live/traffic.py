@@ -1,4 +1,4 @@
-"""Many who want the same few locks, and watch each other while masters break."""
+"""Threads that compete for a few locks and check for exclusion while masters fail."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tests.wire.variants import Variant
 
 
 class Server(Protocol):
-    """A master, wherever it runs."""
+    """A master on this machine or on another."""
 
     def client(self) -> Redis:
-        """A new plain client."""
+        """Return a new plain client."""
 
 
 def left(masters: Sequence[Server]) -> list[str]:
-    """The locks, and members of the index, that stand on any of these masters."""
+    """Return the locks, and the members of the index, that any of these masters has."""
     found = []
     for master in masters:
         with master.client() as client:
@@ -39,17 +39,19 @@ def all_freed(
     links: float = 8.0,
     seconds: float = 3.0,
 ) -> None:
-    """Wait until every link is back, for so many seconds, and every lock is freed, for so many."""
+    """Wait up to `links` seconds for every link, and up to `seconds` for every release."""
     for variant in variants:
         variant.wait_usable(len(masters), links)
         variant.settle()
-    until(lambda: not left(masters), f"nothing is left: {left(masters)}", seconds=seconds)
+    until(
+        lambda: not left(masters), f"all locks are deleted, left: {left(masters)}", seconds=seconds
+    )
 
 
 class Traffic:
-    """Threads of both variants that want the same few locks, and watch each other.
+    """Threads that compete for a few locks, sync and async, and check for exclusion.
 
-    `wins` counts; `trouble` lists whatever must not happen.
+    `wins` counts the locks that were acquired; `trouble` lists every violation and error.
     """
 
     def __init__(self, variants: Sequence[Variant], workers: int, resources: int) -> None:
@@ -79,11 +81,11 @@ class Traffic:
             thread.join(10)
 
     def wait_for_wins(self, more: int, when: str, *, seconds: float = 30.0) -> None:
-        """Wait until so many more locks were taken; AssertionError where they are not in time."""
+        """Wait until `more` locks were acquired; raise AssertionError after `seconds`."""
         enough = self.wins + more
         until(
             lambda: self.wins >= enough or self.trouble,
-            f"{more} more locks while {when}",
+            f"{more} more locks acquired while {when}",
             seconds=seconds,
         )
         assert self.trouble == [], when
@@ -103,9 +105,9 @@ class Traffic:
             with self._guard:
                 other = self._inside.get(resource)
                 if other is not None and clock() < lease.until:
-                    self.trouble.append(f"{who} beside {other} in {resource}")
+                    self.trouble.append(f"{who} and {other} both hold {resource}")
                 if lease.fences[0] <= self._fences.get(resource, 0):
-                    self.trouble.append(f"{who} has an old fence for {resource}")
+                    self.trouble.append(f"the fence of {who} for {resource} did not grow")
                 self._fences[resource] = lease.fences[0]
                 self._inside[resource] = who
             if turn % 3 == 0:
