@@ -73,7 +73,7 @@ BODIES: dict[str, bytes] = {
     "nan": b'{"a": {"b": NaN}}',
     "list": b'{"a": {"b": ["x"]}}',
     "dict": b'{"a": {"b": {}}}',
-    "a is a text": b'{"a": "b"}',
+    "a is a string": b'{"a": "b"}',
     "a is a list": b'{"a": [{"b": "x"}]}',
     "huge number": b'{"a": {"b": ' + b"9" * 100_000 + b"}}",
     "surrogate": b'{"a": {"b": "\\ud800"}}',

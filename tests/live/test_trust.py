@@ -199,9 +199,9 @@ def test_a_missing_or_invalid_marker_is_written_again(
                     client.set("redlock:master", text)
             assert variant.release(variant.acquire("order:1")) is True
             until(
-                lambda text=text: marker(masters[0]) not in (None, text),
+                lambda text=text: marker(masters[0]) not in (None, text),  # type: ignore[misc]
                 "the marker is written again",
-            )  # type: ignore[misc]
+            )
             variant.wait_usable(3)
 
 
