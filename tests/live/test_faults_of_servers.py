@@ -83,7 +83,7 @@ ERRORS = [
     (behind_a_password, "refused the password"),
     (without_rights, "answered NOPERM"),
     (full_of_clients, "has too many clients (maxclients)"),
-    (with_a_key_of_another_type, "one of its keys holds something else"),
+    (with_a_key_of_another_type, "one of its keys has another type"),
 ]
 
 
