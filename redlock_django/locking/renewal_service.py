@@ -187,9 +187,9 @@ class RenewalService:
     def move_to_thread(self, held_lease: HeldLease) -> None:
         """Check a lease from the thread that was checked on a loop, which may end before it."""
         if held_lease.timer is not None:
+            self.watch_in_thread(held_lease)  # first: if no thread can be started, the loop goes on
             held_lease.timer.cancel()
             held_lease.timer = None
-            self.watch_in_thread(held_lease)
 
     def _start_task(self, reference: weakref.ref[HeldLease]) -> None:
         held_lease = reference()

@@ -33,7 +33,7 @@ class SignalThread:
     def _reset(self) -> None:
         self._pending: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()  # a finalizer inside may notice another loss
         self._deferring = threading.local()
 
     def defer_in_this_thread(self) -> None:

@@ -774,3 +774,22 @@ async def test_a_lock_that_a_task_forgot_is_not_renewed(world: World) -> None:
         await asyncio.sleep(0)
     assert world.extensions == []
     assert renewal_service._tasks == set()
+
+
+async def test_the_loop_goes_on_if_no_thread_can_be_started_for_a_detached_lock(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    follow(world)
+    other = RenewalService()
+    monkeypatch.setattr("redlock_django.locking.lock.renewal_service", other)
+    async with lock(R) as held:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", fail)
+            with pytest.raises(RuntimeError):
+                held.detach()
+        world.advance(3.1)
+        await turn(lambda: world.extensions == [3.1])
+        await turn(lambda: held.remaining() > 8.8)

@@ -511,6 +511,12 @@ MUTANTS: tuple[Mutant, ...] = (
         link_schedules.a_release_is_sent_after_its_acquire,
     ),
     Mutant(
+        "a master without a thread stays lost",
+        "link: every round dials masters that no thread could be started for", Links.begin,
+        without(Links.redial),
+        link_schedules.a_master_that_no_thread_connects_to_is_dialled_by_the_next_round,
+    ),
+    Mutant(
         "a release with no link is lost", "link: a release without a link is kept", Links.begin,
         without(Master.keep_release),
         link_schedules.a_release_for_a_lost_link_is_sent_first_and_buries,

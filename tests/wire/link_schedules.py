@@ -5,6 +5,7 @@ A schedule raises AssertionError if the rule is broken.
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import replace
 from unittest.mock import patch
@@ -16,6 +17,8 @@ from redlock_django.engine.statuses import MISMATCH
 from redlock_django.wire.clock import clock
 from redlock_django.wire.join import Unfit, check
 from redlock_django.wire.link import Exchange
+from redlock_django.wire.links import Links
+from redlock_django.wire.master import Master
 from tests.engine.masters import Masters
 from tests.wire.manual_links import TIMEOUT, ManualLinks, manual_links
 from tests.wire.scripted import NAMES, resp
@@ -51,6 +54,22 @@ def a_late_reply_is_skipped_and_not_read_as_the_next_one() -> None:
         assert second.tally.outstanding == 1
         links.reply(0, second.number)
         assert second.tally.verdict is Verdict.WON
+
+
+def a_master_that_no_thread_connects_to_is_dialled_by_the_next_round() -> None:
+    dialled: list[tuple[str, float]] = []
+
+    def dial(links: Links, master: Master, reason: str, delay: float) -> None:
+        dialled.append((reason, delay))
+
+    failing = patch.object(threading.Thread, "start", side_effect=RuntimeError("no more threads"))
+    with manual_links(1) as links:
+        with failing, patch.object(ManualLinks, "_dial", Links._dial):
+            links.lose(links.masters[0], "lost")
+        with patch.object(ManualLinks, "_dial", dial):
+            exchange = links.ask(links.acquire())
+        assert "no more threads" in str(exchange.tally.votes[0])
+        assert dialled == [("lost", 0.0)]
 
 
 def a_release_is_sent_after_its_acquire() -> None:
