@@ -76,7 +76,7 @@ class Asking:
 
 
 class Checker:
-    """What one simulation is checked for."""
+    """The invariants that one simulation is checked for."""
 
     def __init__(self, world: World) -> None:
         self.world = world

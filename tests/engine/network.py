@@ -115,7 +115,7 @@ class Link:
 
 
 class Line(Master):
-    """What one client knows of one master, with or without a link."""
+    """The state that one client keeps about one master, with or without a link."""
 
     def __init__(self, world: World, ours: Clock, master: SimulatedMaster) -> None:
         super().__init__(master.index, _address(master.name))
@@ -435,7 +435,7 @@ class Wire:
     # Losing.
 
     def _check_owed(self, line: Line, link: Link) -> None:
-        """Give up a link that owes a reply for too long."""
+        """Close a link that has owed a reply for longer than MASTER_TIMEOUT."""
         if line.link is not link or not link.owed:
             link.watched = False
             return
@@ -465,7 +465,7 @@ class Wire:
             )
 
     def lose(self, line: Line, reason: str) -> None:
-        """Give up a link, fail the votes it owes, and connect again."""
+        """Close a link, fail the votes that it owes, and connect again."""
         link = line.link
         assert link is not None
         self.world.note(self.owner.name, "xx", line.master.name, reason)

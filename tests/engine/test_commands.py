@@ -1,4 +1,4 @@
-"""What is sent to a master, byte for byte, and how each reply is read."""
+"""The bytes of each command that is sent to a master, and the parsing of each reply."""
 
 from __future__ import annotations
 

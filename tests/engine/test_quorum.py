@@ -1,4 +1,4 @@
-"""Who won: every ballot in every order, compared with an oracle too simple to be wrong."""
+"""The verdict of a vote: every ballot in every order, compared with a very simple oracle."""
 
 from __future__ import annotations
 

@@ -236,7 +236,7 @@ def log_in(request: HttpRequest, name: str) -> HttpResponse:
 
 @csrf_exempt
 def permit(request: HttpRequest, name: str, whether: str) -> HttpResponse:
-    """Give a user the permission to pay, or remove it."""
+    """Grant a user the permission to pay, or revoke it."""
     user = User.objects.get(username=name)
     permission = Permission.objects.get(codename="add_payment")
     if whether == "yes":
