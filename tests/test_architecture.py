@@ -29,7 +29,7 @@ LAYERS = [
     wire wire.acl wire.address wire.clock wire.wakeup
     wire.join wire.link
     wire.declaration wire.master wire.survey wire.waiters
-    wire.steps
+    wire.arrival wire.steps
     wire.links
     wire.aio wire.sync
     exceptions

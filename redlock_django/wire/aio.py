@@ -16,6 +16,7 @@ from typing import Any
 
 from redlock_django.engine.rounds import Pause, Protocol, Result, Round, Step
 from redlock_django.engine.trampoline import is_finished
+from redlock_django.wire.arrival import Arrival
 from redlock_django.wire.clock import clock
 from redlock_django.wire.join import Joined, Unfit
 from redlock_django.wire.link import wake_none
@@ -36,7 +37,7 @@ class LoopLinks(Links):
         self._flushing = False
         self._ticking = False
         self._ticked = 0.0
-        self._arriving: list[Joined | Unfit] = []
+        self._arrivals = [Arrival() for _ in self.masters]
         self._link_waits: set[asyncio.Future[None]] = set()
         self._end: AsyncGenerator[None, None] | None = None
 
@@ -192,18 +193,22 @@ class LoopLinks(Links):
             _complete(change)
 
     def deliver(self, index: int, result: Joined | Unfit) -> bool:
-        loop = self._loop()
-        self._arriving.append(result)
+        loop, arrival = self._loop(), self._arrivals[index]
+        arrival.put(result)
         with suppress(RuntimeError):  # the loop was closed in between
             if loop is not None and not self.closed.is_set():
-                loop.call_soon_threadsafe(self._delivered, index, result)
+                if not arrival.scheduled:
+                    arrival.scheduled = True
+                    loop.call_soon_threadsafe(self._delivered, index)
                 return isinstance(result, Unfit)
         self.closed.set()
-        discard(result)
+        arrival.drop()
         return False
 
-    def _delivered(self, index: int, result: Joined | Unfit) -> None:
-        self._arriving.remove(result)
+    def _delivered(self, index: int) -> None:
+        result = self._arrivals[index].take()
+        if result is None:
+            return
         if self.closed.is_set() or self.masters[index].link is not None:
             discard(result)
             return
@@ -255,8 +260,8 @@ class LoopLinks(Links):
     def shut(self) -> None:
         super().shut()
         # A loop that ends drops the callbacks that are still scheduled.
-        for result in self._arriving:
-            discard(result)
+        for arrival in self._arrivals:
+            arrival.drop()
 
     async def aclose(self) -> None:
         """Close every link. The object cannot be used afterwards."""

@@ -120,7 +120,7 @@ def dial(
         try:
             result = join(master.address, deployment, tolerate, timeout)
         except Unfit as error:
-            result = error
+            result = error.with_traceback(None)  # its frames would keep the connection in memory
         except Exception as error:  # a bug or a misuse must not silently end the attempts
             logger.exception("redlock master %s", master.address.name)
             result = Unfit(f"could not be reached: {type(error).__name__}")

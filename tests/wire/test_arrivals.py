@@ -1,0 +1,74 @@
+"""The results of connecting that an event loop has not handled yet."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from contextlib import suppress
+
+import pytest
+
+from redlock_django.engine.errors import QuorumUnreachable
+from redlock_django.wire.aio import LoopLinks
+from redlock_django.wire.arrival import Arrival
+from redlock_django.wire.join import Unfit
+from redlock_django.wire.master import Master
+from tests.waiting import until
+from tests.wire.variants import make_backend
+
+URLS = [f"unix:///nowhere/{index}.sock" for index in range(3)]
+
+
+def test_a_loop_that_stands_still_keeps_one_result_for_each_master(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Master, "backoff", lambda self: 0.002)
+    attempts: list[Unfit] = []
+    real = LoopLinks.deliver
+
+    def deliver(self: LoopLinks, index: int, result: Unfit) -> bool:
+        attempts.append(result)
+        return real(self, index, result)
+
+    monkeypatch.setattr(LoopLinks, "deliver", deliver)
+    backend = make_backend(URLS)
+    loop = asyncio.new_event_loop()
+
+    async def ask() -> LoopLinks:
+        with suppress(QuorumUnreachable):
+            await backend.aacquire(("r",), 5.0, 0.0, "{}")
+        return backend.loop_links()
+
+    links = loop.run_until_complete(ask())
+    begun = len(attempts)
+    until(lambda: len(attempts) > begun + 60, "many attempts to connect")
+    assert len(loop._ready) <= 3 + 2  # type: ignore[attr-defined]
+    assert all(result.__traceback__ is None for result in attempts)
+    gc.collect()
+    waiting = [arrival for arrival in gc.get_objects() if isinstance(arrival, Arrival)]
+    assert all(len(arrival._results) <= 1 for arrival in waiting)
+    # The loop still hears of the next attempts, and of the end.
+    failures = links.masters[0].failures
+
+    async def turn() -> None:
+        for _ in range(500):
+            await asyncio.sleep(0.01)
+            if links.masters[0].failures > failures + 3:
+                return
+        raise AssertionError("no result arrives any more")
+
+    loop.run_until_complete(turn())
+    loop.run_until_complete(backend.aclose())
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    loop.close()
+
+
+def test_the_latest_result_counts() -> None:
+    arrival = Arrival()
+    first, second = Unfit("first"), Unfit("second")
+    arrival.scheduled = True
+    arrival.put(first)
+    arrival.put(second)
+    assert arrival.take() is second
+    assert arrival.scheduled is False
+    assert arrival.take() is None
