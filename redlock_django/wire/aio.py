@@ -106,6 +106,7 @@ class LoopLinks(Links):
             self.begin(self.exchange(step, wake_none))
             self._flush()  # immediately: the loop may be about to end
             return
+        self.look_at_idle_links()
         if (
             wait_for_links
             and self.may_reach_quorum()

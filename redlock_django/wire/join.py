@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -26,6 +26,9 @@ from redlock_django.engine.statuses import MISMATCH
 from redlock_django.wire.acl import forbidden
 from redlock_django.wire.address import Address
 from redlock_django.wire.clock import clock
+
+KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+"""Probes of an idle connection, in seconds: routers forget one after as little as two minutes."""
 
 _MARKER = re.compile(r"([0-9a-fA-F]+) (\d+) (\S+)")
 
@@ -100,8 +103,17 @@ def join(
     finally:
         connection.disconnect()
     if taken.family in (socket.AF_INET, socket.AF_INET6):
-        taken.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        _keep_alive(taken, address.kwargs.get("socket_keepalive_options") or {})
     return Joined(taken, run_id, trust, warnings, pushes)
+
+
+def _keep_alive(taken: socket.socket, given: Mapping[int, int]) -> None:
+    """Have the kernel probe an idle connection; options that the settings give are left alone."""
+    taken.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in KEEPALIVE.items():
+        option = getattr(socket, name, None)  # not every system has them
+        if option is not None and option not in given:
+            taken.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def prepare(address: Address, timeout: float) -> Any:

@@ -50,6 +50,8 @@ from redlock_django.wire.waiters import Waiter, Waiters
 
 logger = logging.getLogger("redlock_django")
 
+IDLE = 1.0  # seconds without a round after which all links are read before the next one
+
 
 class Links:
     """The links of one process or one loop to all masters of an alias."""
@@ -76,6 +78,7 @@ class Links:
         self._listening = False
         self._numbers = count(1)
         self._dirty: set[int] = set()
+        self._last_round = clock()
 
     # Methods that a driver supplies.
 
@@ -298,6 +301,15 @@ class Links:
             if data is None:
                 data = packed[id(command)] = pack_command(command, exchange.number)
             self._write(master, Owed(exchange, command, now), data)
+
+    def look_at_idle_links(self) -> None:
+        """Read all links before a round that follows a pause: a master may have closed one."""
+        now = clock()
+        if now - self._last_round > IDLE:
+            for master in self.masters:
+                self.read(master)
+            self.flush()
+        self._last_round = now
 
     def exchange(self, asked: Round, wake: Callable[[], object]) -> Exchange:
         """Return a new exchange for a round."""

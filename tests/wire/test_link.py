@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -20,14 +22,16 @@ from redlock_django.engine.commands import Release, script
 from redlock_django.engine.errors import NotAcquired, QuorumUnreachable
 from redlock_django.engine.quorum import Ballot
 from redlock_django.engine.validity import LeaseState
+from redlock_django.wire import links as links_module
 from redlock_django.wire import master as master_module
 from redlock_django.wire import sync
+from redlock_django.wire.join import KEEPALIVE
 from redlock_django.wire.link import Link, ProtocolDesync
 from redlock_django.wire.master import Master
 from tests.waiting import until
 from tests.wire.proxy import FaultProxy
 from tests.wire.scripted import Received, ScriptedMaster, honest, resp
-from tests.wire.variants import VARIANTS, Variant, joined, make_backend, open_variant
+from tests.wire.variants import HOLDER, VARIANTS, Variant, joined, make_backend, open_variant
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -485,6 +489,42 @@ def test_links_closed_while_idle_reconnect_before_they_are_needed(
         lease = variant.acquire("order:1")
         assert variant.release(lease) is True
         assert not any(master.link in links for master in variant.links.masters)
+
+
+def test_a_loop_that_runs_now_and_then_notices_links_closed_meanwhile(
+    masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links_module, "IDLE", 0.0)
+    backend = make_backend([master.url for master in masters[:3]], connect_timeout=5.0)
+    loop = asyncio.new_event_loop()
+
+    async def once(name: str) -> None:
+        lease = await backend.aacquire((name,), 8.0, 0.0, HOLDER)
+        assert await backend.arelease(lease) is True
+
+    try:
+        for turn in range(3):
+            loop.run_until_complete(once(f"order:{turn}"))
+            for master in masters[:3]:
+                with master.client() as client:
+                    client.client_kill_filter(_type="normal", skipme=True)
+                    client.client_kill_filter(_type="pubsub", skipme=True)
+    finally:
+        loop.run_until_complete(backend.aclose())
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+
+
+@both
+def test_idle_links_are_probed_before_routers_forget_them(
+    name: str, masters: list[LocalMaster]
+) -> None:
+    with joined(name, masters[:3]) as variant:
+        for master in variant.links.masters:
+            assert master.link is not None
+            for option, value in KEEPALIVE.items():
+                set_to = master.link.socket.getsockopt(socket.IPPROTO_TCP, getattr(socket, option))
+                assert set_to == value
 
 
 @both
