@@ -6,6 +6,7 @@ travel on connections of their own, never on the links of locks.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
@@ -19,24 +20,24 @@ Answer = TypeVar("Answer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Query(Generic[Answer]):
+class Query(ABC, Generic[Answer]):
     """One query to one master. `name` is its script."""
 
     name: ClassVar[str]
 
     deployment: Deployment
 
+    @abstractmethod
     def keys(self) -> list[str]:
         """Return the KEYS of the script."""
-        raise NotImplementedError
 
     def arguments(self) -> list[str | int | bytes]:
         """Return the ARGV of the script, without the round's number."""
         return []
 
+    @abstractmethod
     def read(self, reply: Sequence[Any]) -> Answer:
         """Return the answer that a reply contains; `reply` begins with the status."""
-        raise NotImplementedError
 
 
 class SendQuery(Protocol):

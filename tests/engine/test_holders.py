@@ -98,3 +98,11 @@ def test_a_repr_holds_no_token() -> None:
     assert seen_here.fingerprint in text
     assert "held by another client" in text
     assert token not in text
+
+
+def test_each_holder_has_a_holding_of_its_own() -> None:
+    ours, rival = b"a" * 32 + b" {}", b"b" * 32 + b" {}"
+    sightings = [Sighting("m0", ours, 5.0), Sighting("m1", rival, 5.0), Sighting("m2", ours, 5.0)]
+    both = merge("r", sightings, ("m0", "m1", "m2"), ()).by_holder()
+    assert [[one.server for one in holding.leading] for holding in both] == [["m0", "m2"], ["m1"]]
+    assert [holding.rivals for holding in both] == [(), ()]

@@ -152,3 +152,16 @@ def test_is_finished() -> None:
     assert not is_finished(driven)
     driven.close()
     assert is_finished(driven)
+
+
+def test_a_stop_iteration_while_an_awaitable_is_made_reaches_the_protocol() -> None:
+    def perform(step: str) -> Any:
+        raise StopIteration
+
+    def protocol() -> Protocol:
+        try:
+            yield "ask"
+        except StopIteration:
+            return "caught"
+
+    assert asyncio.run(adrive(protocol(), perform)) == "caught"
