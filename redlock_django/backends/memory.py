@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 from redlock_django.backends.base import Notice, ignore
 from redlock_django.backends.memory_master import MemoryMaster
 from redlock_django.backends.memory_survey import MemorySurvey, reason
-from redlock_django.backends.redis_inspection import MasterInspection
 from redlock_django.backends.redlock import RedlockBackend, RedlockSettings
 from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.marker import Join
@@ -171,14 +170,8 @@ class MemoryBackend(RedlockBackend):
     def post_release(self, lease: Lease) -> None:
         self.release(lease)
 
-    def inspect(self) -> MasterInspection:
-        return MasterInspection(
-            self.alias,
-            MemorySurvey(self),
-            deployment=self.deployment,
-            addresses=self.addresses,
-            tolerate=self.settings.tolerate,
-        )
+    def survey(self) -> MemorySurvey:
+        return MemorySurvey(self)
 
     def _run(self, protocol: Protocol[Result], waiter: Waiter | None = None) -> Result:
         def perform(step: Step) -> float:

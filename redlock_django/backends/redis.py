@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from redlock_django.backends.base import Notice, ignore
-from redlock_django.backends.redis_inspection import MasterInspection
 from redlock_django.backends.redlock import RedlockBackend, RedlockSettings
 from redlock_django.engine.validity import Lease, LeaseState, RedlockLease
 from redlock_django.wire.aio import LoopLinks
@@ -96,15 +95,9 @@ class RedisBackend(RedlockBackend):
         links = self._home_sync(lease)
         links.post(protocol if links is lease.home else bury)
 
-    def inspect(self) -> MasterInspection:
+    def survey(self) -> Survey:
         timeout = min(INSPECTION_TIMEOUT, self.settings.connect_timeout)
-        return MasterInspection(
-            self.alias,
-            Survey(self.addresses, self.deployment, timeout),
-            deployment=self.deployment,
-            addresses=self.addresses,
-            tolerate=self.settings.tolerate,
-        )
+        return Survey(self.addresses, self.deployment, timeout)
 
     def voided(self, lease: Lease) -> bool:
         if isinstance(lease.home, Links) and lease.home.steps.void(lease):

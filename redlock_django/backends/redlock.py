@@ -11,6 +11,7 @@ from itertools import count
 from typing import Any, ClassVar, Self
 
 from redlock_django.backends.base import Notice, Section, StoreSettings, ignore
+from redlock_django.backends.redis_inspection import MasterInspection
 from redlock_django.backends.sharded import ShardableBackend
 from redlock_django.conf.masters import read_masters
 from redlock_django.conf.values import SHORTEST_TTL, mapping, seconds, several
@@ -20,6 +21,7 @@ from redlock_django.engine.rendezvous import identity
 from redlock_django.engine.validity import Lease, LeaseState, RedlockLease
 from redlock_django.wire.address import Address, nearest
 from redlock_django.wire.clock import wall_ns
+from redlock_django.wire.survey import Survey
 from redlock_django.wire.waiters import Waiter
 
 TOLERABLE = ("eviction", "replica")
@@ -177,6 +179,19 @@ class RedlockBackend(ShardableBackend):
         if isinstance(held, RedlockLease) and isinstance(extended, RedlockLease):
             return rounds.merged(held, extended)
         return super().merged(held, extended)
+
+    def survey(self) -> Survey:
+        """Return a new survey of the masters, which the caller closes."""
+        raise NotImplementedError
+
+    def inspect(self) -> MasterInspection:
+        return MasterInspection(
+            self.alias,
+            self.survey(),
+            deployment=self.deployment,
+            addresses=self.addresses,
+            tolerate=self.settings.tolerate,
+        )
 
     def wall_us(self) -> int:
         """Return the wall clock of this process in µs."""

@@ -43,7 +43,7 @@ IDLE = 1.0  # seconds without a round after which all links are read before the 
 
 
 Sleeper = Exchange | Batch | Waiter
-"""What a thread sleeps for."""
+"""A thread sleeps until one of these is decided."""
 
 
 class SyncLinks(Links):
