@@ -60,7 +60,8 @@ def test_the_number_of_mutants_is_right() -> None:
 
 
 def test_every_attack_is_listed() -> None:
-    assert re.findall(r"^\| (\d+) \|", LIST, re.MULTILINE) == [str(n) for n in range(1, 53)]
+    numbers = [int(n) for n in re.findall(r"^\| (\d+) \|", LIST, re.MULTILINE)]
+    assert numbers == list(range(1, max(52, len(numbers)) + 1))
 
 
 @pytest.mark.parametrize("name", ["fence:r", "lock:r", "master", "held", "tomb:" + "a" * 32])

@@ -23,7 +23,8 @@ def check_views(**_: Any) -> list[CheckMessage]:
     """Return errors for views whose lock cannot work.
 
     E004: unknown URL kwarg. E005, E006: lock acquired inside a transaction. E007: async template
-    on a sync view. E008: options that the alias does not allow.
+    on a sync view. E008: options that the alias does not allow. E012: `<user.pk>` read before REST
+    framework authenticates the user.
     """
     return errors_of_views(_route_errors)
 
@@ -53,6 +54,11 @@ def atomic_aliases(view: Any) -> list[str]:
 def _route_errors(route: Route) -> Iterator[CheckMessage]:
     view: Any = route.pattern.callback
     yield from _option_errors(view_name(view), view, route)
+    if options := getattr(view, "lock_options", None):
+        try:
+            options.check_user(view)
+        except InvalidRedlock as error:
+            yield Error(str(error), id="redlock_django.E012")
     atomic = atomic_aliases(view)
     for name, handler in handlers_of(view):
         yield from _option_errors(name, handler, route)

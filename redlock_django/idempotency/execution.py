@@ -22,6 +22,7 @@ from redlock_django.idempotency.recorders import AnyRecorder
 from redlock_django.web.call import Call
 from redlock_django.web.options import no_lock
 from redlock_django.web.request_state import RequestState, opens_transaction
+from redlock_django.web.request_user import arequest_user, request_user
 from redlock_django.web.responses import aanswer, answer
 from redlock_django.web.transactions import two_locks_error, view_name
 
@@ -83,7 +84,7 @@ class Execution:
                     )
                 return result
             case GetUser():
-                return getattr(self._call.request, "user", None)
+                return request_user(self._call.request)
             case HoldLock(resources, wait):
                 return stack.enter_context(self._lock(resources, wait))
             case RunView(recorder):
@@ -97,8 +98,7 @@ class Execution:
                 result = hook(self._call.request, **self._call.kwargs)
                 return await result if inspect.isawaitable(result) else result
             case GetUser():
-                auser = getattr(self._call.request, "auser", None)
-                return None if auser is None else await auser()
+                return await arequest_user(self._call.request)
             case HoldLock(resources, wait):
                 return await stack.enter_async_context(self._lock(resources, wait))
             case RunView(recorder):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.settings import IdempotencySettings
 from redlock_django.web.request_state import records_requests
+from redlock_django.web.request_user import authenticates_itself
 from redlock_django.web.transactions import open_blocks, view_name
 
 if TYPE_CHECKING:
@@ -23,10 +24,11 @@ def check_placement(call: Call, settings: IdempotencySettings, *, is_async: bool
             f"{name}: with REST framework, @idempotent needs "
             "redlock_django.contrib.drf.LockAPIMixin as the first base class of the view"
         )
-    if not call.wrapped and hasattr(call.owner, "initialize_request"):
+    if not call.wrapped and authenticates_itself(call.view, call.owner):
         raise InvalidRedlock(
-            f"{name}: with REST framework, put @idempotent on a handler method or an action, which "
-            "run after authentication, and not on dispatch"
+            f"{name}: REST framework authenticates the user inside of @idempotent. Put @idempotent "
+            "on a handler method or an action of a class with "
+            "redlock_django.contrib.drf.LockAPIMixin, and not on dispatch, as_view() or @api_view"
         )
     if is_async:
         return

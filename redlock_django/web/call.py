@@ -158,18 +158,20 @@ class Call(NamedTuple):
             raise RuntimeError("You cannot use ATOMIC_REQUESTS with async views.")
 
     def _lock(self) -> Lock:
-        self._check_kwargs()
+        self._check_templates()
         options, request = self.options, self.request
         names = [template.render(request, self.kwargs) for template in options.templates]
         return options.lock(request, names)
 
     async def _alock(self) -> Lock:
-        self._check_kwargs()
+        self._check_templates()
         options, request = self.options, self.request
         names = [await template.arender(request, self.kwargs) for template in options.templates]
         return options.lock(request, names)
 
-    def _check_kwargs(self) -> None:
+    def _check_templates(self) -> None:
+        if not self.wrapped:
+            self.options.check_user(self.view, self.owner)
         for name, template in self.options.missing(self.kwargs):
             raise InvalidRedlock(
                 f"{view_name(self.view)}: template {template!r} needs the URL kwarg {name!r}; "

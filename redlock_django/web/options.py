@@ -11,7 +11,9 @@ from django.http import HttpRequest
 from redlock_django.exceptions import InvalidRedlock, RedlockError, ResourceLocked
 from redlock_django.locking.handler import locks
 from redlock_django.locking.lock import Lock, lock
+from redlock_django.web.request_user import authenticates_itself
 from redlock_django.web.resources import Template
+from redlock_django.web.transactions import view_name
 
 OnLocked = Callable[[HttpRequest, ResourceLocked], Any]
 
@@ -51,6 +53,16 @@ class LockOptions:
                 settings.check_ttl(self.ttl)
         except ValueError as error:
             raise InvalidRedlock(f"lock_resource(using={self.using!r}): {error}") from None
+
+    def check_user(self, view: Callable[..., Any], owner: object = None) -> None:
+        """Raise InvalidRedlock if `<user.pk>` is read before the view authenticates the user."""
+        needs_user = any(template.needs_user for template in self.templates)
+        if needs_user and authenticates_itself(view, owner):
+            raise InvalidRedlock(
+                f"{view_name(view)}: <user.pk> is read before REST framework authenticates the "
+                "user. Put @lock_resource on a handler method or an action of a class with "
+                "redlock_django.contrib.drf.LockAPIMixin"
+            )
 
     def own_answer(self, request: HttpRequest, error: RedlockError) -> Any:
         """Return the answer of `on_locked` to a held lock, or None."""

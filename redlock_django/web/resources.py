@@ -17,6 +17,7 @@ from django.urls.converters import get_converters
 
 from redlock_django.exceptions import BadResource, InvalidRedlock
 from redlock_django.locking.names import HASH_MARK, check_resource, encode
+from redlock_django.web.request_user import arequest_user, request_user
 from redlock_django.wire.address import nearest
 
 Computed = Callable[..., str | Awaitable[str]]
@@ -53,13 +54,14 @@ class Template:
     sources are `<user.pk>`, `<header:X-Tenant>`, `<get:q>`, `<post:f>` and `<json:a.b>`. Values
     are percent-encoded, so that different values never make the same name. A name over 200 bytes
     keeps its beginning and ends in a hash of the whole name. `names` are the URL kwargs that the
-    template needs; `needs_request` is whether it also reads the request. Raises InvalidRedlock
-    for a malformed string.
+    template needs; `needs_request` is whether it also reads the request, and `needs_user` whether
+    it reads the request's user. Raises InvalidRedlock for a malformed string.
     """
 
     def __init__(self, source: str | Computed) -> None:
         self.names: frozenset[str] = frozenset()
         self.needs_request = True
+        self.needs_user = False
         self.is_async = inspect.iscoroutinefunction(source)
         self._computed: Computed | None = None
         if isinstance(source, str):
@@ -67,6 +69,7 @@ class Template:
             self._literals, self._slots = _parse(source)
             self.names = frozenset(s.name for s in self._slots if s.source == "url")
             self.needs_request = any(s.source != "url" for s in self._slots)
+            self.needs_user = any(s.source == "user" for s in self._slots)
         elif callable(source):
             self.text = getattr(source, "__qualname__", repr(source))
             self._computed = source
@@ -86,7 +89,7 @@ class Template:
         """
         if self._computed:
             return self._check(self._computed(request, **kwargs))
-        user = request.user if self._needs_user(request, "user") else None
+        user = self._known(request, request_user(request)) if self.needs_user else None
         return self._join([_read(slot, request, kwargs, user) for slot in self._slots])
 
     async def arender(self, request: HttpRequest, kwargs: Mapping[str, Any]) -> str:
@@ -94,7 +97,7 @@ class Template:
         if self._computed:
             result = self._computed(request, **kwargs)
             return self._check(await result if inspect.isawaitable(result) else result)
-        user = await request.auser() if self._needs_user(request, "auser") else None
+        user = self._known(request, await arequest_user(request)) if self.needs_user else None
         return self._join([_read(slot, request, kwargs, user) for slot in self._slots])
 
     def render_values(self, values: Mapping[str, Any]) -> str:
@@ -108,14 +111,12 @@ class Template:
             raise InvalidRedlock(f"template {self.text!r} has no placeholder {_quoted(unknown)}")
         return self._join([values[key] for key in wanted])
 
-    def _needs_user(self, request: HttpRequest, attribute: str) -> bool:
-        if not any(slot.source == "user" for slot in self._slots):
-            return False
-        if not hasattr(request, attribute):
+    def _known(self, request: HttpRequest, user: Any) -> Any:
+        if user is None and not hasattr(request, "user"):
             raise InvalidRedlock(
                 f"template {self.text!r} needs AuthenticationMiddleware in MIDDLEWARE"
             )
-        return True
+        return user
 
     def _check(self, name: object) -> str:
         if inspect.iscoroutine(name):
@@ -204,7 +205,7 @@ def _read(slot: _Slot, request: HttpRequest, kwargs: Mapping[str, Any], user: An
                 raise InvalidRedlock(f"<{slot.text}> needs a URL kwarg; the URL provides: {given}")
             return kwargs[slot.name]
         case "user":
-            return user.pk
+            return getattr(user, "pk", None)
         case "header":
             return request.headers.get(slot.name)
         case "get":

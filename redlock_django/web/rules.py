@@ -74,6 +74,7 @@ def _locked(alias: str, rule: Mapping[str, Any]) -> Iterator[tuple[URLPattern, C
     # A list of patterns that is included twice yields the same pattern twice.
     views: dict[URLPattern, Any] = {r.pattern: lock(r.pattern.callback) for r in matching}
     for route in matching:
+        views[route.pattern].lock_options.check_user(route.pattern.callback)
         for name, template in views[route.pattern].lock_options.missing(route.kwargs):
             given = ", ".join(map(repr, sorted(route.kwargs))) or "none"
             raise InvalidRedlock(
