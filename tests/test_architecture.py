@@ -65,6 +65,7 @@ LAYERS = [
     idempotency.events idempotency.fingerprint idempotency.key idempotency.protocol
     idempotency.scope idempotency.settings
     idempotency idempotency.registration idempotency.forms idempotency.placement
+    idempotency.exception_answers
     idempotency.stores.*
     idempotency.options idempotency.recorders
     idempotency.attempt_steps idempotency.resolve

@@ -34,6 +34,7 @@ from redlock_django.idempotency.errors import (
     OutcomeUncertain,
     RequestTooLarge,
 )
+from redlock_django.idempotency.exception_answers import answer_to
 from redlock_django.idempotency.fingerprint import FORMS, request_fingerprint
 from redlock_django.idempotency.forms import add_key_field
 from redlock_django.idempotency.key import lock_name, parse_key, request_hashes, seed_of
@@ -203,11 +204,11 @@ class Attempt:
         except AlreadyRecorded:
             return None
         except Exception as error:
-            if recorder.started:
-                yield InThread(partial(recorder.failed, error))
-            elif isinstance(error, DATABASE_ERRORS):
+            if not recorder.started and isinstance(error, DATABASE_ERRORS):
                 raise IdempotencyUnavailable from error  # BEGIN failed, for example
-            raise
+            response = yield InThread(partial(recorder.failed, error, self._answer_to))
+            if response is None or not self.call.wrapped:
+                raise
         if recorder.started:
             yield InThread(partial(recorder.answered, response))
             _set_header(response, "Idempotent-Replayed", "false")
@@ -251,6 +252,9 @@ class Attempt:
             ignore=self._options.ignore,
             largest=self._settings.max_request_bytes,
         )
+
+    def _answer_to(self, error: Exception) -> Any:
+        return answer_to(self.call, error)
 
     def _recorder(self, store: Store, claim: Claim, instead_of: Record | None) -> AnyRecorder:
         outcome = partial(outcome_of, self._settings)

@@ -41,11 +41,11 @@ def store_of(settings: IdempotencySettings) -> Store:
 
 
 def outcome_of(
-    settings: IdempotencySettings, response: Any, *, undone: bool, refused: bool
+    settings: IdempotencySettings, response: Any, *, undone: bool
 ) -> tuple[ViewOutcome, StoredResponse | None]:
-    """Return what to record of a response, or of None if the view raised.
+    """Return what to record of a response, or of None if the view failed.
 
-    `undone` and `refused` are those of `view_outcome`.
+    `undone` is that of `view_outcome`.
     """
     stored = None
     if response is not None:
@@ -55,7 +55,6 @@ def outcome_of(
     outcome = view_outcome(
         None if response is None else response.status_code,
         undone=undone,
-        refused=refused,
         storable=stored is not None,
         keep_5xx=settings.on_5xx == "record",
     )

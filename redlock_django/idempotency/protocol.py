@@ -104,26 +104,19 @@ class ViewOutcome(Enum):
 
     COMPLETED = "completed, with its response"
     TOMBSTONE = "completed, without its response"
-    NO_EFFECT = "delete the record: the view had no effect, and may run again"
+    NO_EFFECT = "delete the record: its effects are rolled back, and it may run again"
     UNCERTAIN = "uncertain"
 
 
-BUSY_STATUSES = frozenset({408, 423, 425, 429})
-"""The statuses of a view that has done nothing yet, and would do it in a retry."""
-
-
 def view_outcome(
-    status: int | None, *, undone: bool, refused: bool, storable: bool, keep_5xx: bool
+    status: int | None, *, undone: bool, storable: bool, keep_5xx: bool
 ) -> ViewOutcome:
-    """Return what to record of a view that answered with `status`, or raised (None).
+    """Return what to record of a view that answered with `status`, or failed (None).
 
-    `undone` is whether its effects are rolled back with its record, because both are in one
-    transaction. `refused` is whether its exception is an answer to the client, such as Http404.
+    `undone` is whether its effects are rolled back, because they are in a transaction of the
+    package. Nothing else makes a key unused again: whatever its status, an answer does not prove
+    that the view did nothing.
     """
-    if status is None:
-        return ViewOutcome.NO_EFFECT if undone or refused else ViewOutcome.UNCERTAIN
-    if status in BUSY_STATUSES:
-        return ViewOutcome.NO_EFFECT
-    if status >= 500 and not keep_5xx:
+    if status is None or (status >= 500 and not keep_5xx):
         return ViewOutcome.NO_EFFECT if undone else ViewOutcome.UNCERTAIN
     return ViewOutcome.COMPLETED if storable else ViewOutcome.TOMBSTONE

@@ -7,10 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from asgiref.sync import sync_to_async
-from django.core.exceptions import BadRequest, PermissionDenied, SuspiciousOperation
 from django.db import connections, transaction
-from django.http import Http404
-from django.http.multipartparser import MultiPartParserError
 from django.http.response import HttpResponseBase
 
 from redlock_django.exceptions import InvalidRedlock
@@ -23,10 +20,10 @@ from redlock_django.idempotency.stores.database import DatabaseStore
 logger = logging.getLogger("redlock_django")
 
 OutcomeOf = Callable[..., tuple[ViewOutcome, StoredResponse | None]]
-"""`(response or None, undone=, refused=)`; returns what to record. See `options.outcome_of`."""
+"""`(response or None, undone=)`; returns what to record. See `options.outcome_of`."""
 
-# The exceptions that Django answers with a status below 500.
-_REFUSALS = (Http404, PermissionDenied, SuspiciousOperation, BadRequest, MultiPartParserError)
+AnswerTo = Callable[[Exception], Any]
+"""Returns the client's answer to an exception that is not a failure, or None."""
 
 
 class TransactionRecorder:
@@ -62,7 +59,7 @@ class TransactionRecorder:
         if not isinstance(response, HttpResponseBase):
             _roll_back(self._aliases)  # Django will raise an error about it
             return
-        outcome, stored = self._outcome_of(response, undone=True, refused=False)
+        outcome, stored = self._outcome_of(response, undone=True)
         if outcome is ViewOutcome.NO_EFFECT:
             _roll_back(self._aliases)
         elif not self._store.complete(self.claim, response.status_code, stored):
@@ -74,8 +71,8 @@ class TransactionRecorder:
     def answered(self, response: Any) -> None:
         """Do nothing: the transaction has decided."""
 
-    def failed(self, error: BaseException) -> None:
-        """Do nothing: the transaction has decided."""
+    def failed(self, error: Exception, answer_to: AnswerTo) -> Any:
+        """Return None: the transaction has decided."""
 
     # An async view has no transaction, so these are never called.
 
@@ -128,7 +125,7 @@ class SeparateRecorder:
     def finish(self, response: Any) -> None:
         if not isinstance(response, HttpResponseBase):
             response = None  # Django will raise an error about it
-        outcome, stored = self._outcome_of(response, undone=bool(self._aliases), refused=False)
+        outcome, stored = self._outcome_of(response, undone=bool(self._aliases))
         if self._aliases and all(map(transaction.get_rollback, self._aliases)):
             outcome = ViewOutcome.NO_EFFECT  # the view rolls back all its transactions
         elif outcome is ViewOutcome.NO_EFFECT:
@@ -156,7 +153,7 @@ class SeparateRecorder:
             )
         if callable(render := getattr(response, "render", None)) and not response.is_rendered:
             response = render()
-        _, stored = self._outcome_of(response, undone=False, refused=False)
+        _, stored = self._outcome_of(response, undone=False)
         self._completed_by_view = True
         if not self._store.complete(self.claim, response.status_code, stored):
             raise IdempotencyUnavailable("the record of a running request was deleted")
@@ -165,22 +162,26 @@ class SeparateRecorder:
         """Record the outcome if a lock error was answered after the view was called."""
         if not self.started or self._is_recorded or self._recorded_from_commits():
             return
-        outcome, _ = self._outcome_of(response, undone=False, refused=False)
-        undone = self._aliases or outcome is ViewOutcome.NO_EFFECT
-        self._record(ViewOutcome.NO_EFFECT if undone else ViewOutcome.UNCERTAIN)
+        # The error was raised inside the transactions, so they were rolled back.
+        self._record(ViewOutcome.NO_EFFECT if self._aliases else ViewOutcome.UNCERTAIN)
 
-    def failed(self, error: BaseException) -> None:
-        """Record the outcome after the view or its COMMIT has raised."""
+    def failed(self, error: Exception, answer_to: AnswerTo) -> Any:
+        """Record the outcome after the view or its COMMIT has raised.
+
+        Return the answer to the exception if that is what was recorded, else None.
+        """
         if not self.started or self._is_recorded or self._recorded_from_commits():
-            return
+            return None
         if self._finished is not None:
             # A COMMIT may have succeeded on the server although it raised here.
             self._record(ViewOutcome.UNCERTAIN)
-            return
+            return None
         # A record that the view completed was in its transaction, which was rolled back.
         undone = bool(self._aliases) or self._completed_by_view
-        outcome, _ = self._outcome_of(None, undone=undone, refused=isinstance(error, _REFUSALS))
-        self._record(outcome)
+        response = None if undone else answer_to(error)
+        outcome, stored = self._outcome_of(response, undone=undone)
+        self._record(outcome, stored, getattr(response, "status_code", 0))
+        return response
 
     def _recorded_from_commits(self) -> bool:
         """Record the outcome if COMMITs were seen; return whether any was."""

@@ -10,7 +10,7 @@ import pytest
 from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.core.cache import caches
 from django.db import connection, transaction
-from django.http import Http404, HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
+from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpResponse
 from django.template import engines
 from django.template.response import SimpleTemplateResponse
 from django.test import AsyncClient
@@ -183,21 +183,6 @@ async def test_an_exception_is_uncertain(site: Site, client: AsyncClient, store:
     again = await post(client)
     assert (again.status_code, again.json()["code"]) == (409, "idempotency-outcome-uncertain")
     assert await Order.objects.acount() == 1
-
-
-@STORES
-async def test_an_exception_for_the_client_runs_again(
-    site: Site, client: AsyncClient, store: str
-) -> None:
-    ran: list[int] = []
-
-    async def view(request: HttpRequest, **_: Any) -> HttpResponse:
-        ran.append(1)
-        raise Http404
-
-    site.serve(idempotent(store=store)(view))
-    assert [(await post(client)).status_code for _ in range(2)] == [404, 404]
-    assert len(ran) == 2
 
 
 @STORES

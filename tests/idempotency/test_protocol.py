@@ -16,7 +16,6 @@ from redlock_django.exceptions import (
     ResultUnavailable,
 )
 from redlock_django.idempotency.protocol import (
-    BUSY_STATUSES,
     Action,
     KeyLock,
     RecordState,
@@ -94,19 +93,17 @@ def test_refusals(known: RecordStatus | None, lock: KeyLock, refusal: type[Excep
 
 VIEWS: list[Any] = list(
     product(
-        [None, 200, 201, 302, 400, 404, 408, 409, 422, 423, 425, 429, 500, 503],
-        *[(True, False)] * 4,
+        [None, 200, 201, 302, 400, 403, 404, 408, 423, 425, 429, 500, 503], *[(True, False)] * 3
     )
 )
 
 
-def test_what_may_have_had_an_effect_never_runs_again() -> None:
-    for status, undone, refused, storable, keep_5xx in VIEWS:
-        outcome = view_outcome(
-            status, undone=undone, refused=refused, storable=storable, keep_5xx=keep_5xx
-        )
+def test_what_is_not_undone_never_runs_again() -> None:
+    for status, undone, storable, keep_5xx in VIEWS:
+        outcome = view_outcome(status, undone=undone, storable=storable, keep_5xx=keep_5xx)
         if outcome is ViewOutcome.NO_EFFECT:
-            assert undone or (refused and status is None) or status in BUSY_STATUSES
+            assert undone
+            assert status is None or status >= 500
         if outcome in (ViewOutcome.COMPLETED, ViewOutcome.TOMBSTONE):
             assert status is not None
             assert (outcome is ViewOutcome.COMPLETED) == storable
@@ -116,11 +113,9 @@ def test_what_may_have_had_an_effect_never_runs_again() -> None:
 
 
 def test_a_final_answer_is_kept_whatever_else_is_true() -> None:
-    for status, undone, refused, storable, keep_5xx in VIEWS:
-        if status is not None and status < 500 and status not in BUSY_STATUSES:
-            outcome = view_outcome(
-                status, undone=undone, refused=refused, storable=storable, keep_5xx=keep_5xx
-            )
+    for status, undone, storable, keep_5xx in VIEWS:
+        if status is not None and status < 500:
+            outcome = view_outcome(status, undone=undone, storable=storable, keep_5xx=keep_5xx)
             assert outcome in (ViewOutcome.COMPLETED, ViewOutcome.TOMBSTONE)
 
 

@@ -118,7 +118,7 @@ def test_a_view_that_raises_leaves_nothing_and_runs_again(site: Site) -> None:
     assert orders() == 1
 
 
-@pytest.mark.parametrize("status", [500, 503, 429, 408, 425, 423])
+@pytest.mark.parametrize("status", [500, 503])
 def test_a_failure_that_is_returned_is_rolled_back_and_runs_again(site: Site, status: int) -> None:
     answers = iter([status, 201])
 
@@ -143,7 +143,7 @@ def test_a_5xx_may_be_recorded(site: Site) -> None:
     assert orders() == 1
 
 
-@pytest.mark.parametrize("status", [200, 204, 302, 400, 404, 409, 422])
+@pytest.mark.parametrize("status", [200, 204, 302, 400, 404, 409, 422, 429])
 def test_any_other_answer_is_final(site: Site, status: int) -> None:
     def view(request: HttpRequest, **_: Any) -> HttpResponse:
         make_order(request)
