@@ -298,6 +298,15 @@ TABLES = (
         ],
     ),
     Table(
+        "Crowd: 20 processes with 8 threads each, distinct keys",
+        "crowd",
+        [
+            Column("pairs/s", "free", "20 × 8", "per_s"),
+            Column("failed", "free", "20 × 8", "failed"),
+            Column("p99 ms, worst process", "free", "20 × 8", "p99_us", scale=1e-3),
+        ],
+    ),
+    Table(
         "Tasks: pairs/s, distinct keys",
         "tasks",
         [

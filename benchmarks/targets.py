@@ -200,6 +200,13 @@ def _targets() -> list[Target]:
             profile="threads",
         )
     )
+    crowd = "20 processes with 8 threads each, distinct keys"
+    lines += [
+        Target(crowd, "failed, of all", 0.001,
+               own("crowd", "free", "20 × 8", "ours", "failed_share"), unit=""),
+        Target(crowd, "pairs/s by redis-py", 0.6,
+               compared("crowd", "free", "20 × 8", "ours", "redis-py", "per_s"), False),
+    ]  # fmt: skip
     lines += [
         Target(
             "100 tasks, distinct keys: pairs/s",

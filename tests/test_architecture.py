@@ -26,7 +26,7 @@ LAYERS = [
     engine.holders engine.refusal engine.renewal
     engine.queries engine.rounds
     engine.marker
-    wire wire.acl wire.address wire.clock wire.wakeup
+    wire wire.acl wire.address wire.clock wire.lateness wire.wakeup
     wire.join wire.link
     wire.declaration wire.master wire.survey wire.waiters
     wire.arrival wire.steps

@@ -118,8 +118,9 @@ def threads(
     seconds: float,
     warm_up: float = 0.2,
     profile: bool = False,
+    process: int = 0,
 ) -> dict[str, Any]:
-    """Run pairs in many threads, each with its own keys."""
+    """Run pairs in many threads, each with its own keys, also among several processes."""
     start = threading.Barrier(count + 1)
     watch = Profile(profile)
     done = Done()
@@ -127,7 +128,7 @@ def threads(
     mine = threading.Lock()
 
     def work(place: int) -> None:
-        names = [name(f"t{place:03}", key) for key in range(4)]
+        names = [name(f"{process:02}t{place:02}", key) for key in range(4)]
         with intruder.another() as looker:
             some_pairs(contender, looker, names, clock() + warm_up)
             start.wait()

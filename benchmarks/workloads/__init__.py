@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from benchmarks.conductor import Plan
 from benchmarks.workloads import (
+    crowd,
     faults,
     groups,
     growth,
@@ -26,6 +27,7 @@ WORKLOADS: dict[str, Callable[[Plan], None]] = {
     "growth": growth.run,
     "groups": groups.run,
     "threads": threads.run,
+    "crowd": crowd.run,
     "tasks": tasks.run,
     "handoff": handoff.run,
     "faults": faults.run,

@@ -232,7 +232,7 @@ class LoopLinks(Links):
     def _tick(self) -> None:
         self._ticking = False
         self.redial()
-        self.waited(self.owing(), self.master_timeout / 4, clock() - self._ticked)
+        self.waited(self.master_timeout / 4, clock() - self._ticked)
         self._flush()
 
     # The end of the loop.

@@ -86,7 +86,7 @@ class Owed:
     and for a SUBSCRIBE (`subscribes`), whose answer is a push.
     """
 
-    __slots__ = ("command", "exchange", "loads", "sent", "subscribes")
+    __slots__ = ("command", "exchange", "loads", "ran", "sent", "subscribes")
 
     def __init__(
         self,
@@ -100,6 +100,7 @@ class Owed:
         self.exchange = exchange
         self.command = command
         self.sent = sent
+        self.ran = 0.0  # how long the driver had been running when the command was written
         self.loads = loads
         self.subscribes = subscribes
 
@@ -109,18 +110,18 @@ class Link:
 
     __slots__ = (
         "blocked",
+        "expired",
         "out",
         "owed",
         "parser",
         "pushes",
+        "ran",
         "recv",
         "send_some",
         "sending",
         "sent",
-        "since",
         "socket",
         "tail",
-        "waited",
     )
 
     def __init__(self, connected: socket.socket, *, pushes: bool = False) -> None:
@@ -132,10 +133,10 @@ class Link:
         self.pushes = pushes  # the link uses RESP3: a push cannot be mistaken for a reply
         self.parser = hiredis.Reader()
         self.owed: deque[Owed] = deque()
+        self.expired = 0  # how many of these replies are so old that they cost their votes
         self.out = bytearray()
         self.tail = b""
-        self.waited = 0.0  # seconds a driver has polled in vain for the oldest reply
-        self.since = 0.0  # when that silence began
+        self.ran = 0.0  # how long the driver had been running when the last reply came
         self.sending = False
         self.sent: list[int] = []
         self.blocked = False

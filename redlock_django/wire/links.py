@@ -5,8 +5,8 @@ Rules of this module:
 1. Every command written is owed one reply, in order (see `link`).
 2. A release is sent on the same link as its acquire, after it. If that link is gone, the release is
    kept, and is sent first after the next join, with a tombstone.
-3. A master that owes a reply for longer than the timeout loses its link. Only time during which a
-   driver was polling counts, and only after one more read that does not block.
+3. A late reply costs its vote, never its link (`lateness`). A master is judged only after one more
+   read that does not block.
 4. A push is not a reply: it removes nothing from the owed replies, except for the answer to
    SUBSCRIBE.
 5. Nothing here blocks (except for `shut`) and nothing here takes a mutex: a driver admits one
@@ -35,6 +35,7 @@ from redlock_django.engine.statuses import NOT_READY
 from redlock_django.wire.address import Address
 from redlock_django.wire.clock import clock
 from redlock_django.wire.join import Joined, Trust, Unfit, first_word, join_arguments, read_trust
+from redlock_django.wire.lateness import Lateness, RunningTime
 from redlock_django.wire.link import (
     Exchange,
     Link,
@@ -72,6 +73,8 @@ class Links:
         self.tolerate = tolerate
         self.notice = notice
         self.masters = [Master(index, address) for index, address in enumerate(addresses)]
+        self.lateness = Lateness(master_timeout)
+        self.running = RunningTime(clock())
         self.steps = StepWatch(self.masters, deployment, self._check)
         self.closed = threading.Event()
         self.waiters = Waiters(deployment)
@@ -280,6 +283,8 @@ class Links:
             if command is None:
                 exchange.cast(master.index, NOT_ASKED)
                 continue
+            if master.late:
+                self.read(master)  # it may have answered by now
             fault = master.fault(now) if command.trusted or master.link is None else ""
             if fault:
                 if isinstance(command, Release):
@@ -301,6 +306,8 @@ class Links:
             if data is None:
                 data = packed[id(command)] = pack_command(command, exchange.number)
             self._write(master, Owed(exchange, command, now), data)
+            if master.late:
+                exchange.cast(master.index, failed(master.late))
 
     def look_at_idle_links(self) -> None:
         """Read all links before a round that follows a pause: a master may have closed one."""
@@ -320,8 +327,7 @@ class Links:
         assert link is not None
         if owed.command is not None and owed.command.trusted:
             data += link.tail
-        if not link.owed:
-            link.waited, link.since = 0.0, owed.sent
+        owed.ran = self.running.passed
         # An interrupt between these two lines leaves a reply that is not expected or that never
         # comes: in both cases the link is dropped, and no reply is misread.
         link.owed.append(owed)
@@ -382,6 +388,8 @@ class Links:
             ended = error
         if ended is not None and master.link is link:
             self.lose(master, _broken(ended))
+        if master.late and not link.owed:
+            self._in_time(master)
 
     def _answer(self, master: Master, link: Link, reply: Any) -> None:
         plain = type(reply) is list  # as nearly every reply is
@@ -444,8 +452,10 @@ class Links:
     def _pop_owed(self, link: Link) -> float:
         """Remove the oldest owed reply, which has come; return the current time."""
         link.owed.popleft()
-        link.waited, link.since = 0.0, (now := clock())
-        return now
+        if link.expired:
+            link.expired -= 1
+        link.ran = self.running.passed
+        return clock()
 
     def _handle_error(self, master: Master, owed: Owed, word: str) -> None:
         """Handle an error reply."""
@@ -494,34 +504,87 @@ class Links:
         return [m for m in self.masters if m.link is not None and m.link.owed]
 
     def poll_timeout(self) -> float:
-        """Return the seconds to poll until the next link may be late."""
-        waited = -1.0
+        """Return the seconds to poll until the next reply may be late."""
+        left, now = 1.0, clock()
         for master in self.masters:
             link = master.link
-            if link is not None and link.owed and link.waited > waited:
-                waited = link.waited
-        return 1.0 if waited < 0 else self.master_timeout - waited
+            if link is not None and link.owed:
+                left = min(left, self._left(master, link, now))
+        return left
 
-    def waited(self, masters: Sequence[Master], asked: float, took: float) -> None:
-        """Add to the waiting time of `masters`, which stayed silent in a poll; lose the late ones.
+    def _age(self, owed: Owed, now: float) -> float:
+        """Return the age of an owed reply."""
+        # A poll that was under way when the command was written counts in part only.
+        return min(self.running.passed - owed.ran, now - owed.sent)
 
-        The poll was to last `asked` seconds and took `took`. A poll that took much longer means
-        that this process stalled, and a master may have stalled as well: then only a part of the
-        time counts.
-        """
-        counts = min(asked, took) if took < 2 * asked + 0.005 else asked / 4
+    def _silent(self, link: Link, now: float) -> float:
+        """Return for how long a reply has been owed on a link without any answer."""
+        return min(self._age(link.owed[0], now), self.running.passed - link.ran)
+
+    def _left(self, master: Master, link: Link, now: float) -> float:
+        """Return the seconds until the replies owed on a link must be judged; 0 or less for now."""
+        rule = self.lateness
+        if master.late:
+            if rule.is_over(silent := self._silent(link, now), len(link.owed)):
+                return 0.0
+            return min(rule.give_up - silent, rule.master_timeout)
+        left = rule.late_after - self._age(link.owed[0], now)
+        if link.expired < len(link.owed):
+            left = min(left, rule.master_timeout - self._age(link.owed[link.expired], now))
+        return left
+
+    def waited(self, asked: float, took: float) -> None:
+        """Count a poll that was to last `asked` seconds and took `took`; judge what is late."""
         now = clock()
-        for master in masters:
+        self.running.polled(asked, took, now)
+        for master in self.masters:
             link = master.link
-            if link is None or not link.owed:
+            if link is None or not link.owed or self._left(master, link, now) > 0:
                 continue
-            link.waited += counts
-            if link.waited > (silent := now - link.since):
-                link.waited = silent
-            if link.waited >= self.master_timeout:
-                self.read(master)
-                if master.link is link and link.owed and link.waited >= self.master_timeout:
-                    self.lose(master, f"did not answer within {self.master_timeout:g} s", late=True)
+            self.read(master)
+            if master.link is link and link.owed:
+                self._judge(master, link, now)
+
+    def _judge(self, master: Master, link: Link, now: float) -> None:
+        """Apply the rule of `lateness` to the replies that are owed on a link."""
+        rule = self.lateness
+        if master.late:
+            if rule.is_over(self._silent(link, now), len(link.owed)):
+                self.lose(master, f"did not answer within {rule.give_up:g} s", late=True)
+            return
+        reason = f"did not answer within {rule.master_timeout:g} s"
+        late = rule.is_late(self._age(link.owed[0], now))
+        while link.expired < len(link.owed):
+            owed = link.owed[link.expired]
+            if not (late or rule.has_expired(self._age(owed, now))):
+                break
+            if owed.exchange is not None:
+                owed.exchange.cast(master.index, failed(reason))
+            link.expired += 1
+        if late:
+            self._mark_late(master, reason)
+
+    def _mark_late(self, master: Master, reason: str) -> None:
+        """Ask a master for no more votes until it has answered what it owes; its link stays."""
+        master.late = reason
+        logger.info(
+            "redlock master %s %s: not counted until it answers",
+            master.address.name,
+            reason,
+            extra={"master": master.address.name},
+        )
+        self.steps.decide()
+        self._changed()
+
+    def _in_time(self, master: Master) -> None:
+        """Count a master again: it was late, and has answered all that it owed."""
+        master.late = ""
+        logger.info(
+            "redlock master %s answers again",
+            master.address.name,
+            extra={"master": master.address.name},
+        )
+        self._changed()
 
     def lose(self, master: Master, reason: str, *, late: bool = False) -> None:
         """Close a link that failed, notify every caller that waits for it, and connect again."""
@@ -531,6 +594,7 @@ class Links:
         self._unwatch(master)
         master.link = None
         master.checking = False
+        master.late = ""
         # A link that is closed on purpose still delivers its releases.
         link.close(cut=not self.closed.is_set())
         for owed in link.owed:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from redlock_django.engine.commands import Release
 from redlock_django.engine.deployment import Deployment
 from redlock_django.wire.address import Address
+from redlock_django.wire.clock import clock
 from redlock_django.wire.join import Joined, Trust, Unfit, join
 from redlock_django.wire.link import Link
 
@@ -25,6 +26,33 @@ are). Called in a connecting thread.
 """
 
 MAX_REMEMBERED = 10_000  # releases and unanswered tokens kept for a master that is away, at most
+
+
+class Pace:
+    """The pace of repeated attempts to connect, for all links of this process together.
+
+    To connect costs processor time. If all links of all loops did it at the same time, a busy
+    machine would have none left to read replies, and would lose the next links. The first attempt
+    after the start, or after a connection that ended without a fault, need not wait for its turn.
+    """
+
+    SPACING = 0.02  # seconds between two attempts, on average
+
+    def __init__(self) -> None:
+        self._next = 0.0
+
+    def turn(self) -> float:
+        """Take the next turn and return the seconds until then.
+
+        Two threads at the same moment may take the same turn, which is harmless.
+        """
+        now = clock()
+        at = max(now, self._next)
+        self._next = at + random.uniform(0.5, 1.5) * self.SPACING
+        return at - now
+
+
+PACE = Pace()
 
 
 class Master:
@@ -41,6 +69,7 @@ class Master:
         # The reason and delay with which a thread must be started that connects to it.
         self.undialed: tuple[str, float] | None = None
         self.failures = 0
+        self.late = ""  # why its votes are not waited for: it owes a late reply
         self.suspect = ""  # a clock step that is being examined
         self.twin = ""  # the name of another master that is the same server
         self.distrusted_until = 0.0
@@ -55,6 +84,8 @@ class Master:
         """Return why this master's vote must not be counted now; "" if it may."""
         if self.link is None:
             return self.reason
+        if self.late:
+            return self.late
         if self.twin:
             return f"is the same server as {self.twin}"
         if doubt := self.doubt(now):
@@ -116,6 +147,8 @@ def dial(
     if lost:
         notice(Unfit(lost))
     while not closed.wait(delay):
+        if delay and closed.wait(PACE.turn()):
+            return
         result: Joined | Unfit
         try:
             result = join(master.address, deployment, tolerate, timeout)

@@ -76,8 +76,8 @@ class StepWatch:
         self.decide()
 
     def decide(self) -> None:
-        """Decide whose clock stepped, once every master that was asked has answered or is gone."""
-        if not self._stepped or any(m.checking and m.link for m in self.masters):
+        """Decide whose clock stepped, once every master asked has answered, or is late or gone."""
+        if not self._stepped or any(m.checking and m.link and not m.late for m in self.masters):
             return
         stepped = [self.masters[index] for index in sorted(self._stepped)]
         self._stepped = set()

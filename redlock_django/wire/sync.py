@@ -22,7 +22,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import filterfalse
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -301,8 +300,10 @@ class SyncLinks(Links):
                         break
                     self._poll(left)
             else:
-                with suppress(Empty):
+                try:
                     wakeups.get(timeout=longest)
+                except Empty:
+                    self._wake_poll()  # the reader judges who is late
         finally:
             successor: Sleeper | None = None
             with self._mutex:
@@ -322,7 +323,6 @@ class SyncLinks(Links):
         self._last_poll = clock()
         took = self._last_poll - began
         with self._mutex:
-            heard = []
             for fd, event in events:
                 master = self._by_fd.get(fd)
                 if master is None:
@@ -332,8 +332,7 @@ class SyncLinks(Links):
                     self._dirty.add(master.index)
                 if event & ~select.POLLOUT:
                     self.read(master)
-                heard.append(master)
-            self.waited(list(filterfalse(heard.__contains__, self.masters)), asked, took)
+            self.waited(asked, took)
             self._send_all()
 
     # Methods that Links requires of a driver.
@@ -399,7 +398,7 @@ class SyncLinks(Links):
                 self.closed.wait(self.master_timeout)
 
     def _tend_until_closed(self) -> None:
-        """Read the replies that no thread waits for, and lose the links that are late with them."""
+        """Read the replies that no thread waits for, and judge which masters are late."""
         pause = self.master_timeout / 2
         dialed = True
         while not self.closed.is_set():
@@ -412,7 +411,7 @@ class SyncLinks(Links):
                     if self._reader is None:  # otherwise the reader reads and judges
                         for master in self.owing():
                             self._serve(master)
-                        self.waited(self.owing(), pause, clock() - began)
+                        self.waited(pause, clock() - began)
                     self._send_all()
                     began = clock()
                     if not self.owing():

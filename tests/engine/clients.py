@@ -109,9 +109,8 @@ class Client:
     def _wake(self, seconds: float) -> None:
         events, self._asleep = self._asleep, None
         # Time in which this client did not poll does not make a master late.
-        for line in self.lines:
-            if line.link is not None:
-                line.link.since += seconds
+        for wire in self.wires:
+            wire.stalled += seconds
         for what, args in events or ():
             self.hear(what, *args)
 

@@ -29,9 +29,10 @@ from redlock_django.engine.quorum import Tally
 from redlock_django.engine.validity import valid_until
 from redlock_django.locking.held_lease import HeldLease
 from redlock_django.wire import join
+from redlock_django.wire.lateness import Lateness, RunningTime
 from redlock_django.wire.link import Link
 from redlock_django.wire.links import Links
-from redlock_django.wire.master import Master
+from redlock_django.wire.master import Master, Pace
 from redlock_django.wire.steps import StepWatch
 from redlock_django.wire.waiters import Waiter
 from tests.engine import (
@@ -555,19 +556,85 @@ MUTANTS: tuple[Mutant, ...] = (
         never("word == 'NOSCRIPT'"), link_schedules.a_script_that_was_flushed_is_sent_at_once,
     ),
     Mutant(
-        "lateness is never judged", "link: closed when it owes replies for too long", Links.waited,
-        never("link.waited >= self.master_timeout", nth=1),
-        link_schedules.a_master_that_never_answers_loses_its_link,
+        "a round waits for a late reply", "link: a late reply costs its vote", Lateness.has_expired,
+        returns("False"), link_schedules.a_late_reply_costs_its_vote,
     ),
     Mutant(
-        "a link is closed without a last read", "link: the socket is read before it is closed",
+        "one late reply fails all", "link: a late reply costs no other vote", Links._judge,
+        never("not (late or ...)"), link_schedules.a_late_reply_costs_no_vote_after_it,
+    ),
+    Mutant(
+        "expired replies are not counted off", "link: each reply has its own age", Links._pop_owed,
+        never("link.expired"),
+        link_schedules.an_expired_reply_that_has_come_is_not_counted_for_the_next,
+    ),
+    Mutant(
+        "a master is never late", "link: late at twice MASTER_TIMEOUT", Lateness.is_late,
+        returns("False"), link_schedules.no_release_waits_for_a_late_master,
+    ),
+    Mutant(
+        "a late reply costs its link", "link: a late reply never costs its link", Links._judge,
+        instead("self._mark_late(...)", "self.lose(master, 'late')"),
+        link_schedules.a_late_reply_never_costs_its_link,
+    ),
+    Mutant(
+        "a link is never given up", "link: given up after a long silence", Lateness.is_over,
+        never("silent >= self.give_up"), link_schedules.a_master_that_never_answers_loses_its_link,
+    ),
+    Mutant(
+        "replies without limit", "link: given up for many replies", Lateness.is_over,
+        never("owed > MOST_OWED"), link_schedules.a_master_that_owes_too_much_loses_its_link,
+    ),
+    Mutant(
+        "a long queue costs the link", "link: not given up while answers come", Links._silent,
+        returns("self._age(link.owed[0], now)"),
+        link_schedules.a_master_that_works_off_a_queue_keeps_its_link,
+    ),
+    Mutant(
+        "any answer is in time", "link: the oldest owed reply is judged", Links._judge,
+        instead("link.owed[0]", "link.owed[-1]"),
+        link_schedules.a_master_that_always_answers_late_is_late,
+    ),
+    Mutant(
+        "a late master is waited for", "link: no round waits for a late master", Links.begin,
+        never("master.late", nth=2), link_schedules.no_release_waits_for_a_late_master,
+    ),
+    Mutant(
+        "a late master is asked", "link: a late master is sent no acquire", Master.fault,
+        never("self.late", nth=1), link_schedules.a_late_master_is_sent_releases_only,
+    ),
+    Mutant(
+        "late for ever", "link: counted again once it has answered", Links.read,
+        never("master.late and ..."), link_schedules.a_late_master_that_has_answered_votes_again,
+    ),
+    Mutant(
+        "in time after one answer", "link: counted again once it has answered all", Links.read,
+        always("not link.owed"), link_schedules.a_late_master_must_answer_all_that_it_owes,
+    ),
+    Mutant(
+        "a late master is not read first", "link: a late master is read before a round",
+        Links.begin,
+        without(Links.read), link_schedules.a_late_master_is_read_before_it_is_left_out,
+    ),
+    Mutant(
+        "a link is judged without a last read", "link: the socket is read before it is judged",
         Links.waited,
-        without(Links.read), link_schedules.received_replies_are_read_before_a_link_is_closed,
+        without(Links.read), link_schedules.received_replies_are_read_before_they_are_judged,
     ),
     Mutant(
-        "our stall makes masters late", "link: a stall of our own does not count", Links.waited,
+        "our stall makes masters late", "link: a stall of our own does not count",
+        RunningTime.polled,
         instead("min(asked, took) if ... else ...", "took"),
         link_schedules.a_stall_of_our_own_makes_no_master_late,
+    ),
+    Mutant(
+        "a decision waits for a late master", "clock step: no check of a late master is awaited",
+        StepWatch.decide,
+        always("not m.late"), link_schedules.a_late_master_does_not_hold_up_a_decision,
+    ),
+    Mutant(
+        "all attempts at once", "link: attempts to connect are paced", Pace.turn,
+        without("self._next = ..."), link_schedules.attempts_to_connect_are_paced,
     ),
     Mutant(
         "asked without a majority", "link: refused at once if no majority is open", Links.begin,

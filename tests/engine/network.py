@@ -1,5 +1,7 @@
 """The simulated network: FIFO links that can be lost, with the rules of `wire/links.py`.
 
+Late replies are judged by `wire/lateness.py` itself, in the time that the client was running.
+
 A single message on a link is never lost: a partition holds it back. When a link is lost, a part
 of what is in flight is lost with it; the rest still arrives, late.
 """
@@ -22,6 +24,7 @@ from redlock_django.engine.quorum import Ballot, Verdict, Vote, failed, quorum
 from redlock_django.engine.rounds import Round
 from redlock_django.engine.statuses import ABSENT, BURIED, FENCE_AHEAD, GRANTED, NOT_READY, RESERVED
 from redlock_django.wire.address import Address
+from redlock_django.wire.lateness import Lateness
 from redlock_django.wire.master import Master
 from redlock_django.wire.steps import StepWatch
 from tests.engine.stepping import Truth
@@ -81,6 +84,7 @@ class Message:
     packed: Packed | None
     sent: float  # by the client's clock
     off: float  # how far that clock was off then
+    written: float  # in the seconds that the client was running
     number: int = 0
     exchange: Exchange | None = None
     answered: float = 0.0  # how far the master's clock was off when it answered
@@ -106,7 +110,8 @@ class Link:
         self.alive = True
         self.joined = False
         self.owed: deque[Message] = deque()
-        self.since = 0.0  # since when the master owes its next reply
+        self.expired = 0  # how many of these replies are so old that they cost their votes
+        self.heard = 0.0  # when its last reply came, in the seconds that the client was running
         self.watched = False  # whether an event is scheduled that checks for an overdue reply
         self.flying: deque[Message] = deque()
         self.there = 0.0  # when the last message arrives: later ones do not overtake it
@@ -145,11 +150,13 @@ class Wire:
         masters: list[SimulatedMaster],
         *,
         master_timeout: float,
+        give_up: float,
         latency: float,
         late: float,
     ) -> None:
         self.world = world
         self.owner = owner
+        self.lateness = Lateness(master_timeout, give_up)
         self.lines = [Line(world, owner.clock, master) for master in masters]
         self.deployment = masters[0].deployment
         self.steps = StepWatch(self.lines, self.deployment, self._check, owner.clock.read)
@@ -159,6 +166,7 @@ class Wire:
         self.latency = latency
         self.late = late
         self.closed = False
+        self.stalled = 0.0  # seconds that the client was stopped
         self.channel = self.deployment.wake(owner.name)
         self.shard = masters[0].shard
         shard = f" {self.shard}" if self.shard else ""
@@ -188,6 +196,9 @@ class Wire:
             elif command.trusted and (now < line.ready or line.doubt(now)):
                 self.world.seen["untrusted"] += 1
                 exchange.cast(line.index, _not_sent("is not trusted yet"))
+            elif command.trusted and line.late:
+                self.world.seen["late"] += 1
+                exchange.cast(line.index, _not_sent(line.late))
             else:
                 asked.append((line, command))
         hopeless = exchange.decided and exchange.tally.unreachable
@@ -202,11 +213,19 @@ class Wire:
                 continue
             if packed is None or packed.command is not command:
                 packed = Packed(command)  # most rounds send the same command to all masters
-            self._write(line, Message(packed, now, off, exchange.number, exchange))
+            message = Message(packed, now, off, self._running(), exchange.number, exchange)
+            self._write(line, message)
+            if line.late:
+                exchange.cast(line.index, failed(line.late))
 
     def _message(self, packed: Packed | None, *, mode: str = "", run_id: str = "") -> Message:
         clock = self.owner.clock
-        return Message(packed, clock.read(), clock.off, mode=mode, run_id=run_id)
+        running = self._running()
+        return Message(packed, clock.read(), clock.off, running, mode=mode, run_id=run_id)
+
+    def _running(self) -> float:
+        """Return how many seconds the client was running."""
+        return self.world.now - self.stalled
 
     # Connecting.
 
@@ -290,7 +309,9 @@ class Wire:
 
     def _settle_steps(self, what: Callable[[], None]) -> None:
         """Run a step of the watch; at its end, check whether it should blame our own clock."""
-        if not self._noticed or any(line.checking and line.link for line in self.lines):
+        if not self._noticed or any(
+            line.checking and line.link and not line.late for line in self.lines
+        ):
             what()
             return
         stepped, self._noticed = self._noticed, set()
@@ -303,11 +324,9 @@ class Wire:
     def _write(self, line: Line, message: Message) -> None:
         link = line.link
         assert link is not None
-        if not link.owed:
-            link.since = self.world.now
-            if not link.watched:
-                link.watched = True
-                self.world.after(self.master_timeout, self.owner.hear, self._check_owed, line, link)
+        if not link.owed and not link.watched:
+            link.watched = True
+            self.world.after(self.master_timeout, self.owner.hear, self._judge, line, link)
         link.owed.append(message)
         message.marker, message.ready_at = line.marker, line.ready_at
         self._post(line, link, message)
@@ -410,7 +429,11 @@ class Wire:
             self._joined(line, link, reply)
             return
         message = link.owed.popleft()
-        link.since = self.world.now
+        link.expired = max(link.expired - 1, 0)
+        link.heard = self._running()
+        if line.late and not link.owed:
+            self.world.seen["in time again"] += 1
+            line.late = ""
         assert reply[0] == message.number, "a reply was matched to another round"
         if message.packed is None:
             line.checking = False
@@ -434,16 +457,45 @@ class Wire:
 
     # Losing.
 
-    def _check_owed(self, line: Line, link: Link) -> None:
-        """Close a link that has owed a reply for longer than MASTER_TIMEOUT."""
+    def _judge(self, line: Line, link: Link) -> None:
+        """Judge the replies that a master owes by the rule of `wire/lateness.py`."""
         if line.link is not link or not link.owed:
             link.watched = False
             return
-        left = link.since + self.master_timeout - self.world.now
-        if left <= 1e-9:
-            self.lose(line, "did not answer in time")
+        rule, now = self.lateness, self._running() + 1e-9
+        if line.late:
+            silent = now - max(link.owed[0].written, link.heard)
+            if rule.is_over(silent, len(link.owed)):
+                self.lose(line, "did not answer for long")
+                return
+            left = min(rule.give_up - silent, rule.master_timeout)
         else:
-            self.world.after(left, self.owner.hear, self._check_owed, line, link)
+            left = self._expire(line, link, now)
+        # A shorter delay might not move the simulated time at all.
+        self.world.after(max(left, 1e-6), self.owner.hear, self._judge, line, link)
+
+    def _expire(self, line: Line, link: Link, now: float) -> float:
+        """Fail the votes of replies that are too old; return when to judge again."""
+        rule = self.lateness
+        late = rule.is_late(now - link.owed[0].written)
+        while link.expired < len(link.owed):
+            message = link.owed[link.expired]
+            if not (late or rule.has_expired(now - message.written)):
+                break
+            link.expired += 1
+            if message.exchange is not None:
+                self.world.seen["reply expired"] += 1
+                message.exchange.cast(line.index, failed("did not answer in time"))
+        if late:
+            self.world.note(self.owner.name, "..", line.master.name, "is late")
+            self.world.seen["taken for late"] += 1
+            line.late = "did not answer in time"
+            self._settle_steps(self.steps.decide)
+            return rule.master_timeout
+        left = rule.late_after - (now - link.owed[0].written)
+        if link.expired < len(link.owed):
+            left = min(left, rule.master_timeout - (now - link.owed[link.expired].written))
+        return min(left, rule.master_timeout)
 
     def _ended(self, line: Line, link: Link) -> None:
         if line.link is link:
@@ -470,7 +522,7 @@ class Wire:
         assert link is not None
         self.world.note(self.owner.name, "xx", line.master.name, reason)
         self.world.seen["link lost"] += 1
-        line.link, line.checking, line.reason = None, False, reason
+        line.link, line.checking, line.late, line.reason = None, False, "", reason
         link.alive = False
         # A master that cannot be reached does not learn this, and goes on calling.
         self.world.after(self._delay(line), self._unhear, line, link)

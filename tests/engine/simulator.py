@@ -64,6 +64,7 @@ class Setup:
     two: float = 0.0
     latency: float = 0.002
     master_timeout: float = 0.05
+    give_up: float = 0.4  # a link that owes a reply for that long
     late: float = 0.8
     drifting: bool = False
     wrong_walls: float = 0.0
@@ -116,6 +117,7 @@ class Setup:
             | {kind for kind in STEPS if steps.random() < 0.12},
             every=rng.choice((0.1, 0.3, 1.0)),
         )
+        drawn = replace(drawn, give_up=drawn.master_timeout * rng.choice((4, 8)))
         return drawn if groups == 1 else replace(drawn, groups=groups, two=0.7)
 
 
@@ -233,6 +235,7 @@ class Simulation:
             client,
             [master for master in self.masters if master.name in deployment.names],
             master_timeout=self.setup.master_timeout,
+            give_up=self.setup.give_up,
             latency=self.setup.latency,
             late=self.setup.late,
         )

@@ -53,7 +53,7 @@ def test_no_seed_breaks_a_promise(swept: tuple[Counter[str], dict[int, str]]) ->
         "confirm rounds", "confirm failed", "fence ahead", "clock off the median",
         "split votes", "refused by one rival", "unreachable", "two resources",
         "late message", "buried", "kept release", "link lost", "joined",
-        "not ready", "untrusted",
+        "not ready", "untrusted", "reply expired", "taken for late", "late", "in time again",
         "interrupted with grants out", "interrupted releasing",
         "killed holding", "paused past the deadline", "woke up too late",
         "step noticed", "distrusted for a step", "stepped against a majority", "lease voided",
@@ -196,7 +196,7 @@ MUTANTS: dict[Callable[[Patch], None], tuple[int, str]] = {
     _no_bound_on_proposals: (0, "fence"),
     _fences_from_the_clock_alone: (0, "fence"),
     _acquire_overwrites: (0, "hold it"),
-    _no_tombstone: (4, "buried"),
+    _no_tombstone: (99, "buried"),
     _no_undo: (24, "left on"),
     _undo_only_what_was_granted: (38, "left on"),
 }
@@ -284,7 +284,7 @@ def test_must_fail_an_extension_that_re_creates(monkeypatch: Patch) -> None:
     assert state is LeaseState.RENEWED  # two holders
 
 
-@pytest.mark.parametrize("seed", [10_049, 10_579])
+@pytest.mark.parametrize("seed", [12_121])
 def test_a_lock_that_outlives_its_tombstone_stays_for_its_ttl_without_a_holder(seed: int) -> None:
     """A hung master processes an acquire more than MAX_TTL after it was undone."""
     assert Simulation(seed).run()["outlived its tombstone"] == 1

@@ -16,9 +16,10 @@ from redlock_django.engine.rounds import Round
 from redlock_django.engine.statuses import MISMATCH
 from redlock_django.wire.clock import clock
 from redlock_django.wire.join import Unfit, check
+from redlock_django.wire.lateness import GIVE_UP, MOST_OWED
 from redlock_django.wire.link import Exchange
 from redlock_django.wire.links import Links
-from redlock_django.wire.master import Master
+from redlock_django.wire.master import Master, Pace
 from tests.engine.masters import Masters
 from tests.wire.manual_links import TIMEOUT, ManualLinks, manual_links
 from tests.wire.scripted import NAMES, resp
@@ -147,36 +148,199 @@ def a_decided_round_is_not_sent_again() -> None:
         assert _no_script(links, 2)[0] == b"SCRIPT"
 
 
-def _owes(links: ManualLinks) -> Exchange:
+def _owes(links: ManualLinks, seconds: float = 10.0) -> Exchange:
+    """Send an acquire to every master, `seconds` ago."""
     exchange = links.ask(links.acquire())
-    link = links.masters[0].link
-    assert link is not None
-    link.since -= 10  # long ago
+    _age(links, seconds)
     return exchange
+
+
+def _age(links: ManualLinks, seconds: float) -> None:
+    for master in links.masters:
+        assert master.link is not None
+        for owed in master.link.owed:
+            owed.sent -= seconds
+
+
+def _poll(links: ManualLinks, seconds: float) -> None:
+    links.running._counted -= seconds
+    links.waited(seconds, seconds)
+
+
+def _late(links: ManualLinks) -> Exchange:
+    exchange = _owes(links)
+    _poll(links, 2 * TIMEOUT)
+    assert all(master.late for master in links.masters)
+    return exchange
+
+
+def a_late_reply_costs_its_vote() -> None:
+    with manual_links(1) as links:
+        exchange = _owes(links)
+        _poll(links, TIMEOUT)
+        assert exchange.tally.verdict is Verdict.LOST
+        assert not links.masters[0].late
+
+
+def a_late_reply_costs_no_vote_after_it() -> None:
+    with manual_links(1) as links:
+        first = _owes(links)
+        second = links.ask(links.acquire("b" * 32))
+        _poll(links, TIMEOUT)
+        assert first.tally.verdict is Verdict.LOST
+        links.reply(0, first.number)
+        links.reply(0, second.number)
+        assert second.tally.verdict is Verdict.WON
+
+
+def an_expired_reply_that_has_come_is_not_counted_for_the_next() -> None:
+    with manual_links(1) as links:
+        first, second = _owes(links), links.ask(links.acquire("b" * 32))
+        _poll(links, TIMEOUT)
+        links.reply(0, first.number)
+        _age(links, 10.0)
+        _poll(links, TIMEOUT)
+        assert second.tally.verdict is Verdict.LOST
+
+
+def a_late_reply_never_costs_its_link() -> None:
+    with manual_links(1) as links:
+        link = links.masters[0].link
+        exchange = _late(links)
+        assert links.masters[0].link is link
+        links.reply(0, exchange.number)
+        assert links.masters[0].link is link
+        vote = exchange.tally.votes[0]
+        assert vote is not None
+        assert vote.ballot is Ballot.FAILED, "the vote stays failed"
 
 
 def a_master_that_never_answers_loses_its_link() -> None:
     with manual_links(1) as links:
-        exchange = _owes(links)
-        links.waited(links.masters, TIMEOUT, TIMEOUT)
+        _late(links)
+        links.ask(links.release())
+        _poll(links, GIVE_UP)
         assert links.masters[0].link is None
-        assert exchange.tally.verdict is Verdict.LOST
+        assert [*links.masters[0].pending_releases] == ["a" * 32]
 
 
-def received_replies_are_read_before_a_link_is_closed() -> None:
+def a_master_that_works_off_a_queue_keeps_its_link() -> None:
+    with manual_links(1) as links:
+        first = links.ask(links.acquire())
+        links.ask(links.release())
+        _age(links, 10.0)
+        _poll(links, 2 * TIMEOUT)
+        _poll(links, GIVE_UP - 2 * TIMEOUT - 0.1)
+        links.reply(0, first.number)
+        _poll(links, 0.2)
+        assert links.masters[0].link is not None
+        assert links.masters[0].late
+
+
+def a_master_that_owes_too_much_loses_its_link() -> None:
+    with manual_links(1) as links:
+        _late(links)
+        link = links.masters[0].link
+        assert link is not None
+        link.owed.extend([link.owed[0]] * MOST_OWED)
+        _poll(links, 0.0)
+        assert links.masters[0].link is None
+
+
+def a_master_that_always_answers_late_is_late() -> None:
+    with manual_links(1) as links:
+        first = _owes(links)
+        for _ in range(7):
+            _poll(links, TIMEOUT / 3)
+            links.ask(links.release())
+            _age(links, 10.0)
+        assert first.tally.verdict is Verdict.LOST
+        assert links.masters[0].late
+
+
+def no_release_waits_for_a_late_master() -> None:
+    with manual_links(1) as links:
+        _late(links)
+        exchange = links.ask(links.release())
+        assert exchange.decided
+        assert links.ends[0].names() == ["acquire", "release"]
+
+
+def a_late_master_is_sent_releases_only() -> None:
+    with manual_links(3) as links:
+        _late(links)
+        for index in (1, 2):
+            links.reply(index, 1)
+        assert [bool(master.late) for master in links.masters] == [True, False, False]
+        exchange = links.ask(links.acquire("b" * 32))
+        vote = exchange.tally.votes[0]
+        assert vote is not None
+        assert not vote.sent
+        assert links.ends[0].names() == ["acquire"]
+
+
+def a_late_master_that_has_answered_votes_again() -> None:
+    with manual_links(1) as links:
+        links.reply(0, _late(links).number)
+        exchange = links.ask(links.acquire("b" * 32))
+        links.reply(0, exchange.number)
+        assert exchange.tally.verdict is Verdict.WON
+
+
+def a_late_master_must_answer_all_that_it_owes() -> None:
+    with manual_links(1) as links:
+        first = _late(links)
+        links.ask(links.release())
+        links.reply(0, first.number)
+        assert links.masters[0].late
+
+
+def a_late_master_is_read_before_it_is_left_out() -> None:
+    with manual_links(1) as links:
+        first = _late(links)
+        links.ends[0].say(resp([first.number, 1, int(time.time() * 1e6), 7]))
+        exchange = links.ask(links.acquire("b" * 32))
+        links.reply(0, exchange.number)
+        assert exchange.tally.verdict is Verdict.WON
+
+
+def received_replies_are_read_before_they_are_judged() -> None:
     with manual_links(1) as links:
         exchange = _owes(links)
         links.ends[0].say(resp([exchange.number, 1, int(time.time() * 1e6), 7]))
-        links.waited(links.masters, TIMEOUT, TIMEOUT)
-        assert links.masters[0].link is not None
+        _poll(links, TIMEOUT)
         assert exchange.tally.verdict is Verdict.WON
 
 
 def a_stall_of_our_own_makes_no_master_late() -> None:
     with manual_links(1) as links:
-        _owes(links)
-        links.waited(links.masters, TIMEOUT / 5, 10.0)
+        exchange = _owes(links)
+        links.running._counted -= 10.0
+        links.waited(TIMEOUT / 5, 10.0)
         assert links.masters[0].link is not None
+        assert exchange.tally.verdict is Verdict.PENDING
+
+
+def a_late_master_does_not_hold_up_a_decision() -> None:
+    """One master's step is marked although another one does not answer its check."""
+    with manual_links(3) as links:
+        exchange = links.ask(links.acquire())
+        links.reply(0, exchange.number, ahead=30.0)
+        links.reply(1, exchange.number)
+        links.trusted(1)
+        links.ends[0].heard()
+        _age(links, 10.0)
+        _poll(links, 2 * TIMEOUT)
+        links.flush()
+        assert links.masters[2].late
+        assert [said[-1] for said in links.ends[0].heard()] == [b"distrust"]
+
+
+def attempts_to_connect_are_paced() -> None:
+    pace = Pace()
+    turns = [pace.turn() for _ in range(11)]
+    assert turns[0] == 0.0
+    assert 5 * Pace.SPACING < turns[-1] <= 15 * Pace.SPACING
 
 
 def one_server_under_two_names_has_no_vote() -> None:

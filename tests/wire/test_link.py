@@ -441,6 +441,36 @@ def test_a_hung_master_costs_later_rounds_nothing(name: str, masters: list[Local
 
 
 @both
+def test_a_late_majority_keeps_its_links_and_votes_again(
+    name: str, masters: list[LocalMaster]
+) -> None:
+    with joined(name, masters, master_timeout=0.4) as variant:
+        links = [master.link for master in variant.links.masters]
+        for master in masters[:3]:
+            master.pause()
+        began = time.monotonic()
+        with pytest.raises(QuorumUnreachable, match=r"did not answer within 0\.4 s"):
+            variant.acquire("order:1")
+        assert time.monotonic() - began < 2.0
+        variant.wait_late(0, 1, 2)
+        took = []
+        for _ in range(20):
+            began = time.monotonic()
+            with pytest.raises(QuorumUnreachable):
+                variant.acquire("order:1")
+            took.append(time.monotonic() - began)
+        assert sorted(took)[10] < 0.1, "refused at once, even on a busy machine"
+        for master in masters[:3]:
+            master.resume()
+        variant.wait_usable(5)
+        lease = variant.acquire("order:2")
+        assert variant.release(lease) is True
+        variant.settle()
+        assert [master.link for master in variant.links.masters] == links
+        assert not any(present(master, "lock:order:1") for master in masters)
+
+
+@both
 def test_a_majority_known_to_be_down_refuses_at_once_and_asks_no_master(
     name: str, masters: list[LocalMaster]
 ) -> None:

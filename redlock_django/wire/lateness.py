@@ -1,0 +1,67 @@
+"""The rule for replies that are late: what they cost, and when a link is given up for them.
+
+1. The age of an owed reply is the time since its command was written, but only as far as this
+   process was running: a stall of our own makes no reply late.
+2. A reply that reaches the age MASTER_TIMEOUT costs its vote: the round does not wait for it any
+   more. It is read and dropped when it comes, in its order. The link stays, because to connect
+   again costs a busy machine the processor time that the replies need.
+3. A master whose oldest owed reply reaches twice that age is *late*. Every round in flight counts
+   its vote as failed, and no later round asks it: it is sent what needs no vote (releases, checks)
+   and nothing else. It votes again once it has answered all that it owes. The oldest reply counts,
+   so a master that answers something all the time, but always late, is late too. Between the two
+   ages a master is still asked: one that shares our busy machine mostly answers by then, and to
+   refuse at once would fail many rounds for one late reply.
+4. The link of a late master is given up once nothing has come for `give_up` seconds of running
+   time, or if it owes more than MOST_OWED replies. A master that works off a long queue keeps it.
+
+The links and the simulator both judge by this module.
+"""
+
+from __future__ import annotations
+
+GIVE_UP = 3.0
+"""The seconds after which a link is given up, or four times MASTER_TIMEOUT if that is longer."""
+
+MOST_OWED = 20_000  # more than the releases that are kept for one master and sent at once
+
+
+class Lateness:
+    """The rule for one MASTER_TIMEOUT; all ages are in seconds."""
+
+    def __init__(self, master_timeout: float, give_up: float = GIVE_UP) -> None:
+        self.master_timeout = master_timeout
+        self.late_after = 2 * master_timeout
+        self.give_up = max(give_up, 4 * master_timeout)
+
+    def has_expired(self, age: float) -> bool:
+        """Return whether a reply of that age costs its vote."""
+        return age >= self.master_timeout
+
+    def is_late(self, age: float) -> bool:
+        """Return whether a master is late; `age` is that of the oldest reply that it owes."""
+        return age >= self.late_after
+
+    def is_over(self, silent: float, owed: int) -> bool:
+        """Return whether the link of a late master must be given up.
+
+        It owes `owed` replies, and nothing has come for `silent` seconds.
+        """
+        return silent >= self.give_up or owed > MOST_OWED
+
+
+class RunningTime:
+    """How long a driver was running, as far as its polls show it. `now` is its clock."""
+
+    def __init__(self, now: float) -> None:
+        self.passed = 0.0
+        self._counted = now
+
+    def polled(self, asked: float, took: float, now: float) -> None:
+        """Add a poll that was to last `asked` seconds, took `took`, and ended now.
+
+        A poll that took much longer means that this process stalled, and the masters may have
+        stalled as well: then only a part of the time counts.
+        """
+        counts = min(asked, took) if took < 2 * asked + 0.005 else asked / 4
+        self.passed += min(counts, now - self._counted)
+        self._counted = now
