@@ -105,6 +105,39 @@ def record_of(path: str) -> IdempotencyRecord:
     return IdempotencyRecord.objects.get(path=path)
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        "body__startswith=%7B",
+        "body__gte=%7B",
+        "body=%7B",
+        "body__isnull=0",
+        "headers__icontains=json",
+        "headers__0__0=Content-Type",
+        "headers__contains=%5B%5D",
+        "fingerprint__startswith=a",
+        "attempt__startswith=a",
+        "key_hash__startswith=a",
+    ],
+)
+@pytest.mark.parametrize("permissions", [(SEE,), (SEE, BODY)])
+def test_the_list_cannot_be_filtered_by_what_was_answered(
+    orders_site: Site, staff: Callable[..., Client], query: str, permissions: tuple[str, ...]
+) -> None:
+    orders_site.post()
+    refused = staff(*permissions, raise_request_exception=False).get(f"{LIST}?{query}")
+    assert (refused.status_code, b"POST /orders/" in refused.content) == (400, False)
+
+
+def test_the_list_can_be_filtered_by_its_columns(
+    orders_site: Site, staff: Callable[..., Client]
+) -> None:
+    orders_site.post()
+    reader = staff(SEE)
+    for query in ("status=201", "path__startswith=/orders/", "created_at__year__gt=2000"):
+        assert "POST /orders/" in reader.get(f"{LIST}?{query}").content.decode(), query
+
+
 def test_what_was_answered_is_only_for_those_who_may_see_it(
     orders_site: Site, staff: Callable[..., Client]
 ) -> None:
