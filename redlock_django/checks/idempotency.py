@@ -17,10 +17,11 @@ from redlock_django.conf.settings import load
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.placement import (
     OUTSIDE,
+    handler_permission_check,
     inner_permission_check,
     replay_skips_check_error,
 )
-from redlock_django.idempotency.settings import IdempotencySettings, settings_of
+from redlock_django.idempotency.settings import METHODS, IdempotencySettings, settings_of
 from redlock_django.locking.handler import locks
 from redlock_django.web.request_state import records_requests
 from redlock_django.web.routes import Route
@@ -84,6 +85,10 @@ def _misplaced(view: Any) -> Iterator[CheckMessage]:
             id="redlock_django.E010",
         )
     elif not getattr(options, "replay_check", None):
-        check = inner_permission_check(view, owner)
+        try:
+            methods = options.settings().methods if options is not None else METHODS
+        except InvalidRedlock:
+            return  # E001 reports it.
+        check = inner_permission_check(view, owner) or handler_permission_check(owner, methods)
         if check is not None:
             yield Error(str(replay_skips_check_error(view, check)), id="redlock_django.E011")

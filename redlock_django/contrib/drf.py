@@ -12,17 +12,19 @@ from django.http.response import HttpResponseBase
 from django.utils.decorators import classonlymethod
 from rest_framework import views
 from rest_framework.exceptions import APIException
+from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from redlock_django.exceptions import RedlockError
+from redlock_django.exceptions import InvalidRedlock, RedlockError
 from redlock_django.web.problems import has_problem, problem_of, problem_type, retry_after
-from redlock_django.web.request_state import opens_transaction, records_requests
+from redlock_django.web.request_state import RequestState, opens_transaction, records_requests
 from redlock_django.web.transactions import (
     marker_of_request,
     open_blocks,
     transaction_marker,
     transactions_of,
+    view_name,
 )
 
 if TYPE_CHECKING:
@@ -69,6 +71,35 @@ def exception_handler(error: Exception, context: dict[str, Any]) -> Response | N
     return views.exception_handler(as_api_exception(error), context)
 
 
+def object_permissions(request: Request, **_: Any) -> bool:
+    """Return True if the user may access the object of the URL; for `replay_check`.
+
+    It calls `get_object()` of the view, which raises NotFound or PermissionDenied: an object that
+    was deleted since, or that this user no longer sees, is answered 404, and no replay is sent.
+    """
+    request.parser_context["view"].get_object()
+    return True
+
+
+def _checks_objects(permission: Any) -> bool:
+    """Return whether a permission has a check of its own for objects."""
+    # The operands of &, | and ~.
+    operands = [getattr(permission, name) for name in ("op1", "op2") if hasattr(permission, name)]
+    if operands:
+        return any(map(_checks_objects, operands))
+    own = type(permission).has_object_permission
+    return own is not BasePermission.has_object_permission
+
+
+def _object_check_error(handler: Any, permission: Any) -> InvalidRedlock:
+    return InvalidRedlock(
+        f"{view_name(handler)}: the object permission {type(permission).__name__} is checked "
+        "inside of @idempotent, so a replay would be sent to a user who no longer has the "
+        "permission. Write @idempotent(replay_check=object_permissions), from "
+        "redlock_django.contrib.drf, or another replay_check="
+    )
+
+
 class LockAPIMixin(APIView):
     """Mixin for an APIView or ViewSet whose handlers are locked.
 
@@ -93,6 +124,22 @@ class LockAPIMixin(APIView):
         handler = getattr(self, name, None)
         if handler is not None and not (opens_transaction(handler) or records_requests(handler)):
             setattr(self, name, partial(self._in_transaction, handler))
+
+    def check_object_permissions(self, request: Request, obj: Any) -> None:
+        """Check the permissions for an object, as REST framework does.
+
+        Raises InvalidRedlock in an idempotent handler without `replay_check`: a replay does not run
+        the handler, so it would be sent to a user who no longer has the permission.
+        """
+        handler = getattr(self, str(request.method).lower(), None)
+        options = getattr(handler, "idempotent_options", None)
+        if options is not None and RequestState.of(request).recording:
+            settings = options.settings()
+            if request.method in settings.methods and options.replay_check is None:
+                for permission in self.get_permissions():
+                    if _checks_objects(permission):
+                        raise _object_check_error(handler, permission)
+        super().check_object_permissions(request, obj)
 
     def _in_transaction(
         self, handler: Callable[..., Any], request: Request, *args: Any, **kwargs: Any

@@ -14,7 +14,11 @@ from redlock_django.conf.values import choice, duration, flag, http_methods
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.execution import Execution
 from redlock_django.idempotency.options import IdempotentOptions
-from redlock_django.idempotency.placement import inner_permission_check, replay_skips_check_error
+from redlock_django.idempotency.placement import (
+    handler_permission_check,
+    inner_permission_check,
+    replay_skips_check_error,
+)
 from redlock_django.idempotency.settings import CHOICES, METHODS
 from redlock_django.web.call import Call, call_of
 from redlock_django.web.options import no_lock
@@ -163,17 +167,26 @@ def _async_view(view: Callable[..., Any], options: IdempotentOptions) -> Any:
     @functools.wraps(view)
     async def run_once(*args: Any, **kwargs: Any) -> Any:
         call = call_of(view, no_lock(options.using), args, kwargs, None)
+        _check_permissions(call, options)
         return await Execution(call, options).arun()
 
     return run_once
 
 
 def _check_permissions(call: Call, options: IdempotentOptions) -> None:
-    if call.owner is None or getattr(call.view, "__name__", "") != "dispatch":
+    if options.replay_check is not None:
         return
-    check = None if options.replay_check else inner_permission_check(call.view, type(call.owner))
+    check = None
+    owner: type | None = getattr(call.view, "view_class", None)
+    if call.owner is not None and getattr(call.view, "__name__", "") == "dispatch":
+        owner = type(call.owner)
+        check = inner_permission_check(call.view, owner)
+    if owner is None:
+        return
+    if check is None and call.request.method in options.settings().methods:
+        check = handler_permission_check(owner, [call.request.method])
     if check is not None:
-        raise replay_skips_check_error(type(call.owner), check)
+        raise replay_skips_check_error(owner, check)
 
 
 def _given(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from redlock_django.exceptions import InvalidRedlock
@@ -58,7 +58,7 @@ def inner_permission_check(view: Callable[..., Any], owner: type | None = None) 
 
     `view` is the decorated view; `owner` is the class if the view is its `dispatch`.
     """
-    if hasattr(view, "login_url") and hasattr(view, "redirect_field_name"):
+    if _checks_user(view):
         return "a login or permission decorator"
     classes: tuple[type, ...] = getattr(view, "view_class", object).__mro__
     if owner is not None:
@@ -70,10 +70,27 @@ def inner_permission_check(view: Callable[..., Any], owner: type | None = None) 
     mixins: Any = sys.modules.get("django.contrib.auth.mixins")
     for cls in classes if mixins is not None else ():
         own = vars(cls).get("dispatch")
-        checks = issubclass(cls, mixins.AccessMixin) and own is not None
-        if checks and not records_requests(own):
+        if own is None or records_requests(own):
+            continue
+        if issubclass(cls, mixins.AccessMixin) or _checks_user(own):
             return cls.__name__
     return None
+
+
+def handler_permission_check(owner: type, methods: Iterable[str]) -> str | None:
+    """Return the name of a handler of a view class that checks permissions itself, or None.
+
+    `methods` are the HTTP methods whose requests may be replayed.
+    """
+    for name in sorted(map(str.lower, methods)):
+        if _checks_user(getattr(owner, name, None)):
+            return f"the login or permission decorator of {name}()"
+    return None
+
+
+def _checks_user(view: object) -> bool:
+    """Return whether a view has one of the decorators of django.contrib.auth, at any depth."""
+    return hasattr(view, "login_url") and hasattr(view, "redirect_field_name")
 
 
 def replay_skips_check_error(view: Callable[..., Any], check: str) -> InvalidRedlock:
@@ -81,6 +98,6 @@ def replay_skips_check_error(view: Callable[..., Any], check: str) -> InvalidRed
     return InvalidRedlock(
         f"{view_name(view)}: {check} is inside of @idempotent, so a replay would be sent to a user "
         "who no longer has the permission. Put @idempotent below login and permission decorators; "
-        "in a class, list IdempotentMixin after the mixins that check permissions; or pass "
-        "replay_check="
+        "in a class, list IdempotentMixin after the mixins that check permissions, and check them "
+        "in dispatch; or pass replay_check="
     )

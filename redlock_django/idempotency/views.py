@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import iscoroutinefunction
+from django.http import HttpRequest
 from django.utils.decorators import classonlymethod
 
 from redlock_django.idempotency.decorators import idempotent
@@ -35,6 +36,9 @@ class IdempotentMixin(View):
         if not iscoroutinefunction(view):
             view._non_atomic_requests = transaction_marker(view)
         view.records_requests = True
+        given = initkwargs.get("idempotent_options", cls.idempotent_options)
+        decorated: Any = idempotent(**given)(_no_view)
+        view.idempotent_options = decorated.idempotent_options
         return view
 
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
@@ -42,3 +46,7 @@ class IdempotentMixin(View):
         return idempotent(**self.idempotent_options)(super().dispatch)(request, *args, **kwargs)
 
     dispatch.records_requests = True  # type: ignore[attr-defined]
+
+
+def _no_view(request: HttpRequest) -> None:
+    """A view to decorate where only the options of the decorator are needed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -289,6 +290,92 @@ def test_a_permission_mixin_that_a_replay_would_skip_is_an_error(site: Site) -> 
         (error,) = run_checks(tags=["redlock"])[:1]
         assert error.id == "redlock_django.E011"
         assert "LoginRequiredMixin" in error.msg
+
+
+add_order = permission_required("shop.add_order", raise_exception=True)
+
+
+class CheckedHandler(Plain):
+    @method_decorator(add_order)
+    def post(self, request: HttpRequest, **kwargs: Any) -> HttpResponse:
+        return super().post(request, **kwargs)
+
+
+class CheckedAsyncHandler(View):
+    @method_decorator(add_order)
+    async def post(self, request: HttpRequest, **_: Any) -> HttpResponse:
+        raise AssertionError("never")
+
+
+class CheckedDispatch(Plain):
+    @method_decorator(add_order)
+    def dispatch(self, *args: Any, **kwargs: Any) -> Any:
+        return super().dispatch(*args, **kwargs)
+
+
+class MixinAboveHandler(IdempotentMixin, CheckedHandler):
+    pass
+
+
+@method_decorator(idempotent, name="dispatch")
+class DecoratedDispatch(CheckedHandler):
+    pass
+
+
+class MixinAboveAsyncHandler(IdempotentMixin, CheckedAsyncHandler):
+    pass
+
+
+class MixinAboveDispatch(IdempotentMixin, CheckedDispatch):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("view", "what"),
+    [
+        (MixinAboveHandler.as_view(), "decorator of post()"),
+        (MixinAboveAsyncHandler.as_view(), "decorator of post()"),
+        (MixinAboveDispatch.as_view(), "CheckedDispatch"),
+        (idempotent(CheckedHandler.as_view()), "decorator of post()"),
+        (idempotent(CheckedAsyncHandler.as_view()), "decorator of post()"),
+        (DecoratedDispatch.as_view(), "decorator of post()"),
+    ],
+    ids=["mixin", "async mixin", "dispatch", "as_view()", "async as_view()", "method_decorator"],
+)
+def test_a_permission_decorator_inside_the_class_is_an_error(
+    site: Site, monkeypatch: pytest.MonkeyPatch, view: Any, what: str
+) -> None:
+    """A replay would not run the decorator of `post()`, so it would ignore a removed permission."""
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
+    site.serve(view)
+    client = Client()
+    client.cookies = site.client.cookies
+    with pytest.raises(InvalidRedlock, match=re.escape(what)):
+        client.post("/orders/", headers={"Idempotency-Key": KEY})
+    assert ("redlock_django.E011", True) in [
+        (error.id, what in error.msg) for error in run_checks(tags=["redlock"])
+    ]
+
+
+class Rechecked(MixinAboveHandler):
+    idempotent_options = {  # noqa: RUF012
+        "replay_check": lambda request, **_: request.user.has_perm("shop.add_order")
+    }
+
+
+class OtherMethod(MixinAboveHandler):
+    idempotent_options = {"methods": ["PATCH"]}  # noqa: RUF012
+
+
+def test_a_permission_decorator_that_no_replay_skips_is_no_error(site: Site, allowed: User) -> None:
+    for view in (Rechecked, OtherMethod):
+        site.serve(view.as_view())
+        assert run_checks(tags=["redlock"]) == []
+    site.serve(Rechecked.as_view())
+    assert [site.post().status_code, site.post().status_code] == [201, 201]
+    allowed.user_permissions.clear()
+    refused = site.post()
+    assert (refused.status_code, b"A-1" in refused.content) == (403, False)
 
 
 def test_a_handler_inside_a_transaction_of_django_is_found_out(site: Site) -> None:

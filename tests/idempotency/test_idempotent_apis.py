@@ -19,15 +19,15 @@ from pytest_django import Settings
 from rest_framework import exceptions, parsers, renderers
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.decorators import action
-from rest_framework.permissions import BasePermission
+from rest_framework.permissions import BasePermission, IsAdminUser, IsAuthenticated
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.routers import DefaultRouter
 from rest_framework.views import APIView
-from rest_framework.viewsets import ViewSet
+from rest_framework.viewsets import GenericViewSet, ViewSet
 
 from redlock_django import idempotent, lock_resource
-from redlock_django.contrib.drf import LockAPIMixin
+from redlock_django.contrib.drf import LockAPIMixin, object_permissions
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.models import IdempotencyRecord
 from testproject.shop.models import Order
@@ -91,6 +91,41 @@ class Actions(LockAPIMixin, ViewSet):
         return Response({"order": Order.objects.count()})
 
 
+class OwnersOnly(BasePermission):
+    def has_object_permission(self, request: Request, view: APIView, obj: Order) -> bool:
+        return request.user.pk not in forbidden
+
+
+class OnObjects(LockAPIMixin, GenericViewSet):
+    """Actions that ask for object permissions by get_object()."""
+
+    authentication_classes = (ByToken,)
+    permission_classes: tuple[Any, ...] = (OwnersOnly,)
+    queryset = Order.objects.all()
+
+    @action(detail=True, methods=["post"])
+    @idempotent
+    def pay(self, request: Request, pk: str) -> Response:
+        order = self.get_object()
+        Order.objects.filter(pk=pk).update(total=order.total + 1)
+        return Response({"total": order.total + 1})
+
+    @action(detail=True, methods=["post"])
+    @idempotent(replay_check=object_permissions)
+    def repay(self, request: Request, pk: str) -> Response:
+        return self.pay.__wrapped__(self, request, pk)
+
+    @action(detail=True, methods=["post"], permission_classes=[IsAuthenticated | IsAdminUser])
+    @idempotent
+    def touch(self, request: Request, pk: str) -> Response:
+        return self.pay.__wrapped__(self, request, pk)
+
+    @action(detail=True, methods=["put"])
+    @idempotent(methods=["POST"])
+    def change(self, request: Request, pk: str) -> Response:
+        return Response({"number": self.get_object().number})
+
+
 class WithoutTheMixin(APIView):
     authentication_classes = (ByToken,)
 
@@ -109,6 +144,7 @@ def api(site: Site, urls: Callable[..., None], settings: Settings) -> Site:
     settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "rest_framework"]
     router = DefaultRouter()
     router.register("actions", Actions, basename="action")
+    router.register("objects", OnObjects, basename="object")
     urls(
         path("orders/", Orders.as_view()),
         path("plain/", WithoutTheMixin.as_view()),
@@ -240,6 +276,32 @@ def test_an_action(api: Site, happened: list[str]) -> None:
     assert post(api, url="/actions/7/pay/").json() == {"order": 1}
     assert happened == ["lock", "lock", "BEGIN", "guard", "COMMIT", "release", "release"]
     assert post(api, url="/actions/7/pay/").json() == {"order": 1}
+
+
+def test_a_replay_that_would_skip_object_permissions_is_an_error(api: Site) -> None:
+    order = Order.objects.create(number="7", total=1)
+    headers = {"Authorization": "ann-1"}
+    for key in ({}, {"Idempotency-Key": KEY}):
+        with pytest.raises(InvalidRedlock, match="OwnersOnly is checked inside of @idempotent"):
+            Client().post(f"/objects/{order.pk}/pay/", headers={**headers, **key})
+    order.refresh_from_db()
+    assert (order.total, IdempotencyRecord.objects.count()) == (1, 0)
+    # Permissions without a check for objects, and a method that is never replayed.
+    assert post(api, url=f"/objects/{order.pk}/touch/").json() == {"total": 2}
+    assert api.client.put(f"/objects/{order.pk}/change/", headers=headers).status_code == 200
+
+
+def test_a_replay_needs_the_object_permission(api: Site) -> None:
+    order = Order.objects.create(number="7", total=1)
+    answers = [post(api, url=f"/objects/{order.pk}/repay/") for _ in range(2)]
+    assert [answer.json() for answer in answers] == [{"total": 2}] * 2
+    assert answers[1]["Idempotent-Replayed"] == "true"
+    forbidden.add(len("ann"))
+    refused = post(api, url=f"/objects/{order.pk}/repay/")
+    assert (refused.status_code, b"total" in refused.content) == (403, False)
+    forbidden.clear()
+    Order.objects.all().delete()
+    assert post(api, url=f"/objects/{order.pk}/repay/").status_code == 404
 
 
 def test_a_handler_without_it_has_its_transaction_still(api: Site) -> None:
