@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from asgiref.sync import iscoroutinefunction, markcoroutinefunction
+from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_async
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
 from redlock_django.exceptions import ResourceLocked
 from redlock_django.locking.cancellation import call_after_threads
 from redlock_django.locking.handler import locks
+from redlock_django.locking.open_transactions import has_sync_caller
 from redlock_django.web.problems import has_problem
 from redlock_django.web.request_state import RequestState, add_attributes
 from redlock_django.web.responses import answer
@@ -61,9 +62,12 @@ class LockMiddleware:
             await call_after_threads(state.release_locks)
             raise
         except BaseException:
-            state.release_locks()
+            await _release(state)
             raise
-        _release_after(response, state)
+        if response.streaming:
+            _release_after(response, state)
+        else:
+            await _release(state)
         return response
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
@@ -72,6 +76,14 @@ class LockMiddleware:
             return None
         prepared = RequestState.of(request).prepared_answer(error)
         return prepared or answer(request, error, status=_status(error))
+
+
+async def _release(state: RequestState) -> None:
+    if state.locks and has_sync_caller():
+        # A sync middleware may have opened a transaction in its thread.
+        await sync_to_async(state.release_locks)()
+    else:
+        state.release_locks()
 
 
 def _release_after(response: HttpResponseBase, state: RequestState) -> None:

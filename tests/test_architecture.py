@@ -47,7 +47,7 @@ LAYERS = [
     signals locking locking.names locking.cancellation locking.counters locking.holder
     locking.signal_thread
     locking.events
-    locking.handler
+    locking.handler locking.open_transactions
     locking.held_lease locking.parameters
     locking.registry locking.renewal_service
     locking.lock_state

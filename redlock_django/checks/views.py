@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from asgiref.sync import iscoroutinefunction
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, register
 from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from redlock_django.checks import TAG
 from redlock_django.checks.middleware import lock_middlewares
 from redlock_django.exceptions import InvalidRedlock
+from redlock_django.locking.open_transactions import READ_COMMITTED
 from redlock_django.web.options import LockOptions
 from redlock_django.web.routes import Route, routes
-from redlock_django.web.transactions import OUTSIDE, sees_commits, view_name
+from redlock_django.web.transactions import OUTSIDE, view_name
 
 
 @register(TAG)
-def check_views(**_: Any) -> list[CheckMessage]:
+def check_views(databases: Collection[str] | None = None, **_: Any) -> list[CheckMessage]:
     """Return errors for views whose lock cannot work.
+
+    `databases` may be connected to (`check --database ALIAS`), to ask for isolation levels.
 
     E004: unknown URL kwarg. E005, E006: lock acquired inside a transaction. E007: async template
     on a sync view. E008: options that the alias does not allow. E012: `<user.pk>` read before REST
     framework authenticates the user.
     """
-    return errors_of_views(_route_errors)
+    return errors_of_views(partial(_route_errors, databases=databases or ()))
 
 
 def errors_of_views(check: Callable[[Route], Iterable[CheckMessage]]) -> list[CheckMessage]:
@@ -51,7 +56,31 @@ def atomic_aliases(view: Any) -> list[str]:
     ]
 
 
-def _route_errors(route: Route) -> Iterator[CheckMessage]:
+def sees_commits(connection: BaseDatabaseWrapper, databases: Collection[str] = ()) -> bool:
+    """Return what `locking.open_transactions.sees_commits` will find, as far as is known.
+
+    Only a database among `databases` is connected to. A level that the role or the server sets
+    instead of OPTIONS is otherwise found where the lock is acquired.
+    """
+    if connection.vendor != "postgresql":
+        return False
+    if connection.alias in databases:
+        with connection.cursor() as cursor:
+            cursor.execute("SHOW default_transaction_isolation")
+            return cursor.fetchone()[0] in READ_COMMITTED
+    from django.db.backends.postgresql.psycopg_any import IsolationLevel
+
+    options = connection.settings_dict["OPTIONS"]
+    level = options.get("isolation_level")
+    is_in_options = "isolation" in str(options.get("options", ""))
+    return not is_in_options and level in (
+        None,
+        IsolationLevel.READ_COMMITTED,
+        IsolationLevel.READ_UNCOMMITTED,
+    )
+
+
+def _route_errors(route: Route, databases: Collection[str]) -> Iterator[CheckMessage]:
     view: Any = route.pattern.callback
     yield from _option_errors(view_name(view), view, route)
     if options := getattr(view, "lock_options", None):
@@ -66,14 +95,14 @@ def _route_errors(route: Route) -> Iterator[CheckMessage]:
             continue
         if not lock_middlewares():
             yield Error(
-                f"{name} acquires its lock inside the transaction of ATOMIC_REQUESTS, and would "
-                "release it before COMMIT.",
+                f"{name} acquires its lock inside the transaction of ATOMIC_REQUESTS, and only "
+                "LockMiddleware can answer a lock error after rollback.",
                 hint="Add 'redlock_django.middleware.LockMiddleware' to MIDDLEWARE. Or better: "
                 + OUTSIDE,
                 id="redlock_django.E005",
             )
         for alias in atomic:
-            if not sees_commits(connections[alias]):
+            if not sees_commits(connections[alias], databases):
                 yield Error(
                     f"{name} acquires its lock inside the transaction of ATOMIC_REQUESTS. On the "
                     f"database {alias!r} that transaction may read data from before the lock.",

@@ -17,11 +17,11 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from redlock_django.exceptions import InvalidRedlock, RedlockError
+from redlock_django.locking.open_transactions import open_blocks
 from redlock_django.web.problems import has_problem, problem_of, problem_type, retry_after
 from redlock_django.web.request_state import RequestState, opens_transaction, records_requests
 from redlock_django.web.transactions import (
     marker_of_request,
-    open_blocks,
     transaction_marker,
     transactions_of,
     view_name,

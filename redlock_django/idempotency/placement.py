@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.settings import IdempotencySettings
+from redlock_django.locking.open_transactions import open_blocks
 from redlock_django.web.request_state import records_requests
 from redlock_django.web.request_user import authenticates_itself
-from redlock_django.web.transactions import open_blocks, view_name
+from redlock_django.web.transactions import view_name
 
 if TYPE_CHECKING:
     from redlock_django.web.call import Call

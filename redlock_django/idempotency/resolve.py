@@ -72,8 +72,11 @@ def resolve(
         if record.state is RecordState.RUNNING:
             try:
                 for alias in aliases:
+                    # Not until COMMIT: each statement names the state that it expects.
                     held.enter_context(
-                        InFlightLock(lock_name(record.key_hash), using=alias, wait=0)
+                        InFlightLock(
+                            lock_name(record.key_hash), using=alias, wait=0, until_commit=False
+                        )
                     )
             except ResourceLocked:
                 return ResolveOutcome.RUNNING

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import weakref
 from collections.abc import Mapping
+from typing import Any
 
 from redlock_django.backends.base import BaseBackend
 from redlock_django.engine.renewal import next_extension
@@ -57,7 +58,7 @@ class HeldLease:
         self.loss_reason = ""
         self._loss_report = threading.Lock()  # never released: the first to get it reports
         self._merging = threading.Lock()
-        self.lock_objects: weakref.WeakSet[object] = weakref.WeakSet()
+        self.lock_objects: weakref.WeakSet[Any] = weakref.WeakSet()
         self.registry_keys: list[RegistryKey] = []
         self.call: object = None
         self.forks = locks.forks

@@ -16,7 +16,7 @@ from django.utils.asyncio import async_unsafe
 
 from redlock_django.engine.validity import Lease
 from redlock_django.exceptions import NotAcquired, StoreUnavailable
-from redlock_django.locking import events
+from redlock_django.locking import events, open_transactions
 from redlock_django.locking.cancellation import call_after_threads
 from redlock_django.locking.handler import LockService, locks
 from redlock_django.locking.held_lease import HeldLease
@@ -36,12 +36,10 @@ _USE_ASYNC = (
 class Lock(LockState):
     """A lock on one or several resources. It can be acquired again after its release.
 
-    Not to be shared between threads or tasks: each makes its own, for the same resource.
+    Not to be shared between threads or tasks.
     """
 
     _strict = False  # True: never continue without a quorum, whatever ON_UNAVAILABLE says
-
-    # Acquire.
 
     def acquire(self) -> Self:
         """Acquire the lock and return it.
@@ -59,6 +57,8 @@ class Lock(LockState):
         self._refuse_in_loop()
         if self._share_outer_lease():
             return self
+        if self._until_commit:
+            open_transactions.check(self._names)
         service, ttl, wait = self._resolve()
         holder = holder_json(self._holder)
         try:
@@ -78,6 +78,8 @@ class Lock(LockState):
     async def _aacquire(self, *, renew: bool) -> Self:
         if self._share_outer_lease():
             return self
+        if self._until_commit:
+            await open_transactions.acheck(self._names)
         service, ttl, wait = self._resolve()
         holder = holder_json(self._holder)
         try:
@@ -164,15 +166,17 @@ class Lock(LockState):
     def release(self) -> bool:
         """Release the lock; return True if a majority of the masters released it just now.
 
-        False if it was not held, was lost before, is still held by an outer lock, or if too few
-        masters answered in time: the release is sent to these again when they are back. Never
-        raises for a lost lock, and never blocks a running event loop.
+        False if it was not held, was lost before, is kept by an outer lock or an open transaction,
+        or if too few masters answered in time: the release is sent to these again when they are
+        back. Never raises for a lost lock, and never blocks a running event loop.
         """
         held_lease, self._unlocked = self._held_lease, False
         if held_lease is None:
             return False
         freed: bool | None = None
         try:
+            if self._until_commit and open_transactions.keep(self):
+                return False
             if not self._leave(held_lease):
                 return False
             if _in_loop():
@@ -190,6 +194,9 @@ class Lock(LockState):
             return False
         freed: bool | None = None
         try:
+            if self._until_commit and await open_transactions.akeep(self):
+                self.detach()  # the transaction may outlive the task and its loop
+                return False
             if not self._leave(held_lease):
                 return False
             freed = await held_lease.backend.arelease(held_lease.lease)
@@ -241,11 +248,9 @@ class Lock(LockState):
         return await self._aacquire(renew=self._renews_in_block())
 
     async def __aexit__(self, kind: type[BaseException] | None, *exception: object) -> None:
-        if kind is not None and issubclass(kind, asyncio.CancelledError):
-            # A disconnect or a timeout cannot stop a thread: it may be about to COMMIT.
-            await call_after_threads(self.arelease)
-        else:
-            await self.arelease()
+        is_cancelled = kind is not None and issubclass(kind, asyncio.CancelledError)
+        # A disconnect or a timeout cannot stop a thread: it may be about to COMMIT.
+        await (call_after_threads(self.arelease) if is_cancelled else self.arelease())
 
 
 @parameters_of(Lock)
@@ -258,10 +263,11 @@ def lock(*args: Any, **kwargs: Any) -> Lock:
     blocks if the alias says so, and not after an explicit `acquire()`. With `reentrant`, a task or
     thread that holds the resources already shares the lease of its outer lock, which is released
     with the last of the locks; sync code that `sync_to_async` runs does so only while the call
-    that acquired the outer lock is running. `holder` is shown to operators in addition to host,
-    process and time.
+    that acquired the outer lock is running. With `until_commit`, a release inside a transaction
+    takes effect at its end, and a transaction that may read older data is refused; False ignores
+    transactions. `holder` is shown to operators besides host, process and time.
 
-    Raises BadResource, ValueError for a bad duration, InvalidRedlock for wrong settings.
+    Raises BadResource, ValueError for a bad value, InvalidRedlock for wrong settings.
     """
     return Lock(*args, **kwargs)
 

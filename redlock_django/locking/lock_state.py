@@ -9,6 +9,7 @@ from redlock_django.exceptions import AlreadyHeld, LockLost, NotHeld
 from redlock_django.locking import events, registry
 from redlock_django.locking.handler import LockService, locks
 from redlock_django.locking.held_lease import HeldLease
+from redlock_django.locking.open_transactions import KeptLocks
 from redlock_django.locking.parameters import LockParameters
 
 logger = logging.getLogger("redlock_django")
@@ -19,6 +20,8 @@ class LockState(LockParameters):
 
     _held_lease: HeldLease | None = None
     _unlocked = False  # acquire() returned without a lock (ON_UNAVAILABLE = "proceed")
+    kept_by: KeptLocks | None = None
+    """What releases the lock after COMMIT, if it was released inside a transaction."""
 
     def __repr__(self) -> str:
         state = "held" if self.locked else "not held"
@@ -81,6 +84,11 @@ class LockState(LockParameters):
 
         Raises AlreadyHeld if sharing is not allowed or one lease does not have all resources.
         """
+        if self.kept_by is not None:
+            self.kept_by.remove(self)
+            self.kept_by = None
+            if self.locked:
+                return True
         if self._held_lease is not None and self._held_lease.remaining():
             raise AlreadyHeld(
                 f"{self._names}: this Lock object holds it already; make another one, with "
@@ -92,11 +100,15 @@ class LockState(LockParameters):
         if not outer:
             return False
         held_lease, *others = set(outer.values())
-        if not self._reentrant or others or set(self.resources) - {*held_lease.lease.resources}:
+        is_kept = all(lock.kept_by for lock in held_lease.lock_objects)
+        shares = self._reentrant or is_kept
+        if not shares or others or set(self.resources) - {*held_lease.lease.resources}:
             names = ", ".join(outer)
             raise AlreadyHeld(
-                f"{names}: this task or thread holds it already; lock(..., reentrant=True) "
-                "nests in one outer lock that holds all the same resources",
+                f"{names}: this task or thread holds it already"
+                f"{', until the open transaction has ended' if is_kept else ''}; "
+                "lock(..., reentrant=True) nests in one outer lock that holds all the same "
+                "resources",
                 resource=names,
             )
         held_lease.lock_objects.add(self)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar
 
+from redlock_django.conf.values import flag
 from redlock_django.exceptions import BadResource
 from redlock_django.locking.handler import LockService, locks
 from redlock_django.locking.names import check_resource
@@ -29,6 +30,7 @@ class LockParameters:
         wait: float | timedelta | None = None,
         renew: bool | None = None,
         reentrant: bool = False,
+        until_commit: bool = True,
         holder: Mapping[str, str] | None = None,
     ) -> None:
         self.resources = tuple(check_resource(resource) for resource in resources)
@@ -42,6 +44,7 @@ class LockParameters:
         self._wait = wait
         self._renew = renew
         self._reentrant = reentrant
+        self._until_commit = flag({"until_commit": until_commit}, "until_commit")
         self._holder = dict(holder or {})
         self._resolve()  # a bad duration is an error here, not at the first acquire()
 

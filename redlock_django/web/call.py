@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from asgiref.sync import sync_to_async
 from django.http import HttpRequest, StreamingHttpResponse
 
-from redlock_django.exceptions import InvalidRedlock, RedlockError
+from redlock_django.exceptions import InvalidRedlock, LockLost, RedlockError
+from redlock_django.locking.open_transactions import MayReadOldData, open_blocks
 from redlock_django.web.problems import has_problem
 from redlock_django.web.request_state import RequestState, records_requests
 from redlock_django.web.responses import aanswer, answer
 from redlock_django.web.streams import call_on_close, guard_stream
 from redlock_django.web.transactions import (
     TransactionMarker,
-    check_open_blocks,
+    check_answerable,
     marker_of_request,
-    open_blocks,
+    old_data_error,
     transactions_of,
     view_name,
 )
@@ -77,7 +78,7 @@ class Call(NamedTuple):
                 return view(*self.args, **self.kwargs)
         blocks = open_blocks()
         inside = bool(blocks)
-        check_open_blocks(view, blocks, outlived=state.has_middleware and recorder is None)
+        check_answerable(view, blocks, answerable=state.has_middleware and recorder is None)
         try:
             with ExitStack() as stack:
                 held = stack.enter_context(self._lock()) if locks_it else None
@@ -85,8 +86,8 @@ class Call(NamedTuple):
                     # Before the view, because the outer transaction ends first in any case.
                     _hand_over(held, state, stack)
                 with transactions_of(
-                    None if inside else self.marker,
-                    durable=True,
+                    self.marker,
+                    durable=not inside,
                     record=recorder.database if recorder is not None else None,
                 ) as aliases:
                     if recorder is not None:
@@ -102,9 +103,15 @@ class Call(NamedTuple):
                 if held is not None:
                     _keep_until_stream_ends(response, held, state, stack)
             return response
+        except MayReadOldData as error:
+            raise old_data_error(view, error) from None
         except RedlockError as error:
             if not has_problem(error):
                 raise
+            if isinstance(error, LockLost):
+                # The blocks that others have opened contain the work of the view, too.
+                for connection in blocks:
+                    connection.set_rollback(True)
             own = options.own_answer(request, error)
             if own is None:
                 reply = getattr(self.owner, "answer_lock_error", answer)
@@ -141,6 +148,8 @@ class Call(NamedTuple):
                         _hand_over(held, state, stack)
                     _keep_until_stream_ends(response, held, state, stack)
             return response
+        except MayReadOldData as error:
+            raise old_data_error(view, error) from None
         except RedlockError as error:
             if not has_problem(error):
                 raise

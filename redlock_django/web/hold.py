@@ -16,7 +16,6 @@ from redlock_django.conf.values import SHORTEST_TTL, duration
 from redlock_django.exceptions import InvalidRedlock, ResourceLocked
 from redlock_django.locking.lock import Lock, lock
 from redlock_django.web.resources import Template
-from redlock_django.web.transactions import open_blocks
 
 logger = logging.getLogger("redlock_django")
 
@@ -94,7 +93,6 @@ def hold(
 
         @functools.wraps(function)
         def held(*args: Any, **kwargs: Any) -> Any:
-            _refuse_inside_a_block(function)
             with ExitStack() as stack:
                 try:
                     stack.enter_context(lock_for(args, kwargs))
@@ -140,13 +138,3 @@ def _check_parameters(
                 f"{_name(function)}: template {template.text!r} needs a parameter {name!r}; "
                 f"the parameters are: {', '.join(map(repr, signature.parameters)) or 'none'}"
             )
-
-
-def _refuse_inside_a_block(function: Callable[..., Any]) -> None:
-    for connection in open_blocks():
-        raise InvalidRedlock(
-            f"{_name(function)} is called inside an atomic block of database "
-            f"{connection.alias!r}, which would commit only after the lock is released. Call it "
-            "with transaction.on_commit(), or open the block inside the function. For work "
-            "outside this database, use 'with lock(...)', which does not check this"
-        )

@@ -2,7 +2,8 @@
 
 Django opens the transaction of a request around the outermost view callable, so a decorator would
 release its lock before COMMIT. A locked view therefore makes Django skip that transaction, and
-opens the same one itself. Where a transaction is already open, the lock outlives it.
+opens the same one itself. Where a transaction is already open, the lock is kept until it has ended
+(`locking.open_transactions`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.http import HttpRequest
 
 from redlock_django.exceptions import InvalidRedlock
+from redlock_django.locking.open_transactions import MayReadOldData
 
 
 class TransactionMarker(set[str]):
@@ -102,57 +104,29 @@ def transactions_of(
         yield aliases
 
 
-def open_blocks() -> list[BaseDatabaseWrapper]:
-    """Return the connections inside an atomic block; the blocks around a test do not count."""
-    return [
-        connection
-        for connection in connections.all(initialized_only=True)
-        if not all(map(_of_a_test, connection.atomic_blocks))
-    ]
-
-
-def _of_a_test(block: Any) -> bool:
-    return bool(block._from_testcase)
-
-
-def sees_commits(connection: BaseDatabaseWrapper) -> bool:
-    """Return whether each statement of an open transaction sees all earlier commits of others.
-
-    True only for PostgreSQL at READ COMMITTED. Elsewhere a transaction that is already open when
-    the lock is acquired may keep reading data from before the lock.
-    """
-    if connection.vendor != "postgresql":
-        return False
-    from django.db.backends.postgresql.psycopg_any import IsolationLevel
-
-    options = connection.settings_dict["OPTIONS"]
-    level = options.get("isolation_level")
-    is_in_options = "isolation" in str(options.get("options", ""))
-    return not is_in_options and level in (
-        None,
-        IsolationLevel.READ_COMMITTED,
-        IsolationLevel.READ_UNCOMMITTED,
+def old_data_error(view: Callable[..., Any], error: MayReadOldData) -> InvalidRedlock:
+    """Return the error for a view whose lock was refused inside an open transaction."""
+    return InvalidRedlock(
+        f"{view_name(view)} is called inside an open transaction of {error.alias!r}, which may "
+        f"read data from before the lock. {OUTSIDE}. A middleware that opens a transaction around "
+        "locked views needs PostgreSQL at READ COMMITTED"
     )
 
 
-def check_open_blocks(
-    view: Callable[..., Any], blocks: list[BaseDatabaseWrapper], *, outlived: bool
+def check_answerable(
+    view: Callable[..., Any], blocks: list[BaseDatabaseWrapper], *, answerable: bool
 ) -> None:
-    """Raise InvalidRedlock where a lock acquired inside these blocks comes too late.
+    """Raise InvalidRedlock if a lock error cannot be answered after these blocks' rollback.
 
-    `outlived` is whether the lock is kept until the blocks have ended.
+    `answerable` is whether LockMiddleware will answer it.
     """
     for connection in blocks:
-        where = f"{view_name(view)} is called inside an atomic block of {connection.alias!r}, which"
-        if not outlived:
+        if not answerable:
             raise InvalidRedlock(
-                f"{where} would commit only after the lock is released. {OUTSIDE}. Or add "
-                "'redlock_django.middleware.LockMiddleware' to MIDDLEWARE, which releases the lock "
-                "after COMMIT"
+                f"{view_name(view)} is called inside an atomic block of {connection.alias!r}, so "
+                "only LockMiddleware can answer a lock error after that is rolled back. "
+                f"{OUTSIDE}. Or add 'redlock_django.middleware.LockMiddleware' to MIDDLEWARE"
             )
-        # Inside the transaction of a test, no other transaction commits.
-        if not (_of_a_test(connection.atomic_blocks[0]) or sees_commits(connection)):
-            raise InvalidRedlock(f"{where} may read data from before the lock. {OUTSIDE}")
 
 
 OUTSIDE = (

@@ -16,9 +16,9 @@ from pytest_django import Settings
 
 from redlock_django import testing
 from redlock_django.backends.memory import MemoryBackend
+from redlock_django.locking import open_transactions
 from redlock_django.locking.handler import locks
 from redlock_django.locking.lock import Lock
-from redlock_django.web import transactions
 
 MEMORY = "redlock_django.backends.memory.MemoryBackend"
 LOCK_MIDDLEWARE = "redlock_django.middleware.LockMiddleware"
@@ -75,9 +75,9 @@ def happened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 @pytest.fixture
 def sees_commits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make SQLite pass for PostgreSQL at READ COMMITTED."""
-    for module in (transactions, sys.modules.get("redlock_django.checks.views")):
+    for module in (open_transactions, sys.modules.get("redlock_django.checks.views")):
         if module is not None:
-            monkeypatch.setattr(module, "sees_commits", lambda connection: True)
+            monkeypatch.setattr(module, "sees_commits", lambda connection, databases=(): True)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from django.views.generic import View
 from pytest_django import Settings
 
 from redlock_django import LockResourceMixin, lock_resource
-from redlock_django.web.transactions import sees_commits as really_sees_commits
+from redlock_django.checks.views import sees_commits as really_sees_commits
 from tests.app.checking import found
 from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
 

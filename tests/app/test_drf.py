@@ -264,7 +264,7 @@ def test_the_key_knows_the_user_and_the_decorator_its_status(client: Client) -> 
 
 
 @WRITES
-def test_errors_of_the_body_roll_back_and_free(client: Client) -> None:
+def test_errors_of_the_body_roll_back_and_free(client: Client, sees_commits: None) -> None:
     assert client.post("/pay/7/", {"invalid": 1}).status_code == 400
     with held("other"):
         assert client.post("/pay/7/", {"busy": 1}).status_code == 423
@@ -338,7 +338,7 @@ def test_the_system_checks_ask_for_the_mixin() -> None:
 
 @WRITES
 def test_the_exception_handler_alone_answers_errors_of_bodies(
-    client: Client, monkeypatch: pytest.MonkeyPatch
+    client: Client, monkeypatch: pytest.MonkeyPatch, sees_commits: None
 ) -> None:
     with held("other"):
         assert client.post("/plain/7/body/").json()["code"] == "resource-locked"

@@ -24,6 +24,7 @@ from redlock_django.exceptions import (
     QuorumUnreachable,
     ResourceLocked,
 )
+from redlock_django.locking import open_transactions
 from redlock_django.locking.handler import locks
 from redlock_django.management.single_run import SingleRunMixin
 
@@ -222,15 +223,23 @@ def test_the_bodys_exception_comes_out_and_the_lock_is_free() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_commit_after_the_release_is_refused() -> None:
+def test_inside_a_transaction_the_lock_is_kept_until_commit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     @hold("nightly")
     def function() -> str:
         with transaction.atomic():
             return "ran"
 
     assert function() == "ran"
-    with transaction.atomic(), pytest.raises(InvalidRedlock, match=r"on_commit\(\)"):
+    assert not is_locked("nightly")
+    with transaction.atomic(), pytest.raises(InvalidRedlock, match="before the lock"):
         function()
+    monkeypatch.setattr(open_transactions, "sees_commits", lambda connection: True)
+    with transaction.atomic():
+        assert function() == "ran"
+        assert is_locked("nightly")
+    assert not is_locked("nightly")
 
 
 class UsersTestCase(TestCase):

@@ -191,7 +191,7 @@ def test_the_function_and_the_class_have_the_same_parameters() -> None:
     parameters = inspect.signature(lock).parameters
     assert parameters == inspect.signature(Lock).parameters
     assert list(parameters) == [
-        "resources", "using", "ttl", "wait", "renew", "reentrant", "holder",
+        "resources", "using", "ttl", "wait", "renew", "reentrant", "until_commit", "holder",
     ]  # fmt: skip
 
 

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from asgiref.sync import iscoroutinefunction, sync_to_async
+from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
 from django.core.exceptions import PermissionDenied
-from django.db import connections, transaction
+from django.db import connection, connections, transaction
 from django.http import HttpRequest, HttpResponse
 from django.template import engines
 from django.template.response import TemplateResponse
@@ -36,6 +36,7 @@ from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
 
 WRITES = pytest.mark.django_db(transaction=True)
 Urls = Callable[..., None]
+locked = lock_resource("order:<int:pk>")
 
 
 @pytest.fixture(autouse=True)
@@ -231,7 +232,7 @@ def test_where_reads_may_be_older_than_the_lock_dispatch_is_named(
     urls(path("<int:pk>/", Handler.as_view()))
     with pytest.raises(InvalidRedlock, match='name="dispatch"'):
         client.post("/7/")
-    assert "lock" not in happened
+    assert happened == ["BEGIN", "lock", "ROLLBACK"]
 
 
 @WRITES
@@ -274,6 +275,70 @@ class InATestCase(TestCase):
 
 
 urlpatterns = [path("<int:pk>/", Handler.as_view())]
+
+
+# A transaction of another middleware, around LockMiddleware.
+
+OUTER = "tests.live.increments.outer.TransactionMiddleware"
+
+
+@locked
+def failing(request: HttpRequest, pk: int) -> HttpResponse:
+    order()
+    raise PermissionDenied
+
+
+@WRITES
+@pytest.mark.parametrize("middleware", [[OUTER, LOCK_MIDDLEWARE], [LOCK_MIDDLEWARE, OUTER]])
+@pytest.mark.parametrize("asgi", [True, False])
+def test_the_lock_outlives_the_transaction_of_a_middleware(
+    settings: Settings,
+    urls: Urls,
+    happened: list[str],
+    sees_commits: None,
+    middleware: list[str],
+    asgi: bool,
+) -> None:
+    settings.MIDDLEWARE = middleware
+    urls(path("<int:pk>/", Handler.as_view()))
+    post: Any = async_to_sync(AsyncClient().post) if asgi else Client().post
+    assert post("/7/").status_code == 200
+    assert happened[-2:] == ["COMMIT", "release"]
+    assert "release" not in happened[: happened.index("lock")]
+
+
+@WRITES
+@pytest.mark.parametrize("atomic_requests", [True, False])
+def test_a_lost_lock_rolls_back_the_transaction_of_a_middleware(
+    settings: Settings,
+    urls: Urls,
+    client: Client,
+    sees_commits: None,
+    lose_locks: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+    atomic_requests: bool,
+) -> None:
+    @locked
+    def losing(request: HttpRequest, pk: int) -> HttpResponse:
+        order()
+        lose_locks()
+        return HttpResponse()
+
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", atomic_requests)
+    settings.MIDDLEWARE = [OUTER, LOCK_MIDDLEWARE]
+    urls(path("<int:pk>/", losing))
+    assert client.post("/7/").status_code == 503
+    assert Order.objects.count() == 0
+
+
+@WRITES
+def test_a_view_keeps_its_own_block_inside_the_transaction_of_a_middleware(
+    settings: Settings, urls: Urls, client: Client, sees_commits: None
+) -> None:
+    settings.MIDDLEWARE = [OUTER, LOCK_MIDDLEWARE]
+    urls(path("<int:pk>/", failing))
+    assert client.post("/7/").status_code == 403
+    assert Order.objects.count() == 0
 
 
 # Cancellation.

@@ -12,9 +12,9 @@ from tests.live.increments.serving import Counters, Site, serving
 
 pytestmark = [pytest.mark.live, pytest.mark.postgres, pytest.mark.slow]
 
-SYNC = ["function", "dispatch", "handler", "mixin", "rule"]
+SYNC = ["function", "dispatch", "handler", "mixin", "rule", "with-lock"]
 APIS = ["drf", "drf-mixin", "drf-action", "drf-mixin-action", "ninja"]
-ASYNC = ["async-function", "async-mixin"]
+ASYNC = ["async-function", "async-mixin", "async-with-lock"]
 TIMES = 60
 
 
@@ -50,6 +50,26 @@ def test_no_increment_of_an_async_view_is_lost(site: Site, counters: Counters, k
     statuses = site.press(f"/{kind}/{pk}/", TIMES)
     assert set(statuses) == {200}, site.log
     assert counters.value(pk) == TIMES
+
+
+@on("wsgi-atomic-outer", "wsgi-plain-outer")
+@pytest.mark.parametrize("kind", [*SYNC, *APIS])
+def test_no_increment_is_lost_inside_a_transaction_of_a_middleware(
+    site: Site, counters: Counters, kind: str
+) -> None:
+    pk = counters.new()
+    assert set(site.press(f"/{kind}/{pk}/", TIMES // 3)) == {200}, site.log
+    assert counters.value(pk) == TIMES // 3
+
+
+@on("wsgi-plain-outer", "asgi-plain-outer")
+@pytest.mark.parametrize("kind", ASYNC)
+def test_no_increment_of_an_async_view_is_lost_inside_a_transaction_of_a_middleware(
+    site: Site, counters: Counters, kind: str
+) -> None:
+    pk = counters.new()
+    assert set(site.press(f"/{kind}/{pk}/", TIMES // 3)) == {200}, site.log
+    assert counters.value(pk) == TIMES // 3
 
 
 @on("wsgi-atomic", "asgi-plain")

@@ -17,6 +17,8 @@ INSTALLED_APPS = [
     "tests.live.increments",
 ]
 MIDDLEWARE = ["redlock_django.middleware.LockMiddleware"]
+if os.environ.get("INCREMENTS_OUTER"):
+    MIDDLEWARE.insert(0, "tests.live.increments.outer.TransactionMiddleware")
 WSGI_APPLICATION = "tests.live.increments.serving.wsgi"
 USE_TZ = True
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"

@@ -13,7 +13,7 @@ from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.utils.decorators import method_decorator
 from django.views.generic import View
 
-from redlock_django import LockResourceMixin, lock_resource
+from redlock_django import LockResourceMixin, lock, lock_resource
 from tests.live.increments.models import Counter
 
 PAUSE = 0.001  # seconds between reading and writing
@@ -53,6 +53,18 @@ def unlocked(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 function = locked(unlocked)
+
+
+def with_lock(request: HttpRequest, pk: int) -> HttpResponse:
+    """Lock inside the view, and so inside its transaction."""
+    with lock(f"counter:{pk}"):
+        return increment(pk)
+
+
+async def async_with_lock(request: HttpRequest, pk: int) -> HttpResponse:
+    """Lock inside an async view."""
+    async with lock(f"counter:{pk}"):
+        return await aincrement(pk)
 
 
 @locked
@@ -187,6 +199,8 @@ KINDS: dict[str, Any] = {
     "handler": Handler.as_view(),
     "mixin": Mixin.as_view(),
     "rule": unlocked,
+    "with-lock": with_lock,
+    "async-with-lock": async_with_lock,
     "async-function": async_function,
     "async-mixin": AsyncMixin.as_view(),
     "twice": locked(increment_twice),

@@ -1,0 +1,192 @@
+"""The transactions that are open where a lock is acquired or released.
+
+A lock that is released before COMMIT lets the next holder read what was true before. So
+`Lock.release()` asks `keep`, which keeps the lock until the outermost transaction of
+every connection has ended. Django has hooks for COMMIT, but none for ROLLBACK. Both end with
+`set_autocommit(True)` or with `close()`, and both of these methods are watched on the connection
+while it keeps locks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, Protocol
+
+from asgiref.sync import AsyncToSync, sync_to_async
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from redlock_django.exceptions import InvalidRedlock
+
+READ_COMMITTED = ("read committed", "read uncommitted")
+"""The names of PostgreSQL's isolation levels at which each statement sees earlier commits."""
+
+_ATTRIBUTE = "_redlock_kept_locks"
+
+
+class MayReadOldData(InvalidRedlock):
+    """A lock would be acquired inside a transaction that may read data from before the lock."""
+
+    def __init__(self, names: str, alias: str) -> None:
+        super().__init__(
+            f"{names} is locked inside an open transaction of {alias!r}, which may read data from "
+            "before the lock. Acquire the lock before transaction.atomic() begins (in a view under "
+            "ATOMIC_REQUESTS, with @lock_resource), or pass until_commit=False if the work under "
+            "the lock does not use this database"
+        )
+        self.alias = alias
+
+
+def open_blocks() -> list[BaseDatabaseWrapper]:
+    """Return the connections inside an atomic block; the blocks around a test do not count."""
+    return [
+        connection
+        for connection in connections.all(initialized_only=True)
+        if not all(map(_is_of_test, connection.atomic_blocks))
+    ]
+
+
+def open_transactions() -> list[BaseDatabaseWrapper]:
+    """Return the connections whose transaction is open, by an atomic block or without autocommit.
+
+    The transaction of a test does not count: it is never committed.
+    """
+    return [c for c in connections.all(initialized_only=True) if _is_open(c)]
+
+
+def check(names: str) -> None:
+    """Raise MayReadOldData if an open transaction may read data from before the lock `names`."""
+    for connection in open_transactions():
+        if not sees_commits(connection):
+            raise MayReadOldData(names, connection.alias)
+
+
+async def acheck(names: str) -> None:
+    """Check as `check` does, in async code."""
+    if has_sync_caller():
+        await sync_to_async(check)(names)
+
+
+def sees_commits(connection: BaseDatabaseWrapper) -> bool:
+    """Ask an open transaction whether each of its statements sees all earlier commits of others.
+
+    True only for PostgreSQL at READ COMMITTED. Elsewhere a transaction that is already open when
+    the lock is acquired may keep reading data from before the lock. The level may come from
+    OPTIONS, the role, the database or the server, so the server is asked.
+    """
+    if connection.vendor != "postgresql":
+        return False
+    if connection.needs_rollback:
+        return True  # it reads nothing any more, and is never committed
+    with connection.cursor() as cursor:
+        cursor.execute("SHOW transaction_isolation")
+        return cursor.fetchone()[0] in READ_COMMITTED
+
+
+def keep(lock: KeptLock) -> bool:
+    """Keep a lock until the open transactions have ended; return False if none is open."""
+    for connection in open_transactions():
+        kept = vars(connection).get(_ATTRIBUTE) or KeptLocks(connection)
+        kept.add(lock)
+        return True  # when this one has ended, the lock is kept until the next one has
+    return False
+
+
+async def akeep(lock: KeptLock) -> bool:
+    """Keep a lock as `keep` does, in async code."""
+    return has_sync_caller() and await sync_to_async(keep)(lock)
+
+
+def has_sync_caller() -> bool:
+    """Return whether sync code waits for this coroutine in `async_to_sync`.
+
+    Only then can a transaction be open around it, in the thread of that code, where
+    `sync_to_async` runs its calls. Asking that thread in any case would make every async lock
+    wait for the sync code of other tasks.
+    """
+    if getattr(AsyncToSync.executors, "current", None) is not None:
+        return True
+    return asyncio.get_running_loop() in AsyncToSync.loop_thread_executors
+
+
+class KeptLock(Protocol):
+    """A lock, for a module above which locks are."""
+
+    kept_by: KeptLocks | None
+
+    def release(self) -> bool:
+        """Release the lock."""
+
+
+class KeptLocks:
+    """The locks that are released when the open transaction of a connection has ended."""
+
+    def __init__(self, connection: BaseDatabaseWrapper) -> None:
+        self._connection = connection
+        self._locks: dict[KeptLock, None] = {}
+        self._watched: dict[str, Any] = {}
+        self._released = False
+        setattr(connection, _ATTRIBUTE, self)
+        names = ["set_autocommit", "close"]
+        if not (connection.in_atomic_block and connection.commit_on_exit):
+            names += ["commit", "rollback"]  # without autocommit, the site calls these itself
+        for name in names:
+            self._watched[name] = vars(connection).get(name)
+            setattr(connection, name, self._watching(name, getattr(connection, name)))
+
+    def add(self, lock: KeptLock) -> None:
+        """Keep a lock; it is released once, however often it is added."""
+        self._locks[lock] = None
+        lock.kept_by = self
+
+    def remove(self, lock: object) -> None:
+        """Stop keeping a lock: its holder has acquired it again inside the transaction."""
+        self._locks = {kept: None for kept in self._locks if kept is not lock}
+
+    def _watching(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return method(*args, **kwargs)
+            finally:
+                if not _is_open(self._connection):
+                    self._release()
+
+        return watched
+
+    def _release(self) -> None:
+        if self._released:
+            return  # by a transaction that an on_commit hook has opened and ended
+        self._released = True
+        for name, before in self._watched.items():
+            if before is None:
+                vars(self._connection).pop(name, None)
+            else:
+                setattr(self._connection, name, before)
+        vars(self._connection).pop(_ATTRIBUTE, None)
+        with ExitStack() as stack:  # each one, even if a signal interrupts another
+            for lock in self._locks:
+                lock.kept_by = None
+                stack.callback(lock.release)
+
+
+def _is_of_test(block: Any) -> bool:
+    return bool(block._from_testcase)
+
+
+def _is_open(connection: BaseDatabaseWrapper) -> bool:
+    if connection.connection is None or connection.closed_in_transaction:
+        return False
+    if connection.in_atomic_block:
+        return not any(map(_is_of_test, connection.atomic_blocks[:1]))
+    return not connection.autocommit and _has_begun(connection.connection)
+
+
+def _has_begun(driver: Any) -> bool:
+    """Return whether a connection without autocommit has begun a transaction.
+
+    sqlite3 and psycopg know that; with another driver, the answer is yes.
+    """
+    status = getattr(getattr(driver, "info", None), "transaction_status", True)
+    return bool(getattr(driver, "in_transaction", status))

@@ -1,0 +1,114 @@
+"""PostgreSQL: how a transaction ends, and which isolation level it really has."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from django.db import connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.utils import OperationalError
+from pytest_django import Settings
+
+from redlock_django import lock
+from redlock_django.checks.views import sees_commits as sees_commits_in_check
+from redlock_django.exceptions import InvalidRedlock
+from redlock_django.locking.open_transactions import sees_commits
+from tests.app.conftest import MEMORY, is_free  # noqa: F401 - a fixture
+
+pytestmark = [pytest.mark.live, pytest.mark.postgres]
+
+
+@pytest.fixture
+def pg(postgres: dict[str, Any], settings: Settings) -> Iterator[BaseDatabaseWrapper]:
+    """A connection to PostgreSQL as the alias "pg", as a new role."""
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY}}
+    defaults = dict(connections.settings["default"])
+    role = f"role_{uuid.uuid4().hex[:8]}"
+    connections.settings["pg"] = {**defaults, **postgres, "OPTIONS": {}, "ATOMIC_REQUESTS": False}
+    with connections["pg"].cursor() as cursor:
+        cursor.execute(f"CREATE ROLE {role} SUPERUSER LOGIN")
+    connections["pg"].close()
+    del connections["pg"]
+    connections.settings["pg"]["USER"] = role
+    yield connections["pg"]
+    connections["pg"].close()
+    del connections["pg"], connections.settings["pg"]
+
+
+@pytest.fixture(autouse=True)
+def _may_connect(django_db_blocker: Any) -> Iterator[None]:
+    with django_db_blocker.unblock():
+        yield
+
+
+def run(connection: BaseDatabaseWrapper, statement: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+
+
+@pytest.mark.parametrize("end", ["commit", "rollback", "close", "killed"])
+def test_a_lock_is_kept_until_the_end(
+    pg: BaseDatabaseWrapper,
+    is_free: Callable[[str], bool],  # noqa: F811 - the fixture
+    end: str,
+) -> None:
+    with suppress(ZeroDivisionError, OperationalError), transaction.atomic("pg"):
+        with lock("order:1"):
+            run(pg, "SELECT 1")
+        assert not is_free("order:1")
+        match end:
+            case "rollback":
+                raise ZeroDivisionError
+            case "close":
+                pg.close()
+                assert is_free("order:1")
+            case "killed":
+                run(pg, "SELECT pg_terminate_backend(pg_backend_pid())")
+    assert is_free("order:1")
+
+
+def test_without_autocommit_a_lock_is_kept_until_the_site_commits(
+    pg: BaseDatabaseWrapper,
+    is_free: Callable[[str], bool],  # noqa: F811 - the fixture
+) -> None:
+    pg.set_autocommit(False)
+    with lock("order:1"):
+        assert not pg.in_atomic_block
+    assert is_free("order:1")  # no transaction has begun
+    with lock("order:1"):
+        run(pg, "SELECT 1")
+    assert not is_free("order:1")
+    pg.commit()
+    assert is_free("order:1")
+    with transaction.atomic("pg"), lock("order:1"):
+        run(pg, "SELECT 1")
+    assert not is_free("order:1")
+    pg.rollback()
+    assert is_free("order:1")
+
+
+@pytest.mark.parametrize("level", ["read committed", "repeatable read", "serializable"])
+@pytest.mark.parametrize("where", ["role", "transaction"])
+def test_the_isolation_level_is_that_of_the_server(
+    pg: BaseDatabaseWrapper, level: str, where: str
+) -> None:
+    if where == "role":
+        run(pg, f"ALTER ROLE CURRENT_USER SET default_transaction_isolation = '{level}'")
+        pg.close()
+    is_seen = level == "read committed"
+    with transaction.atomic("pg"):
+        if where == "transaction":
+            run(pg, f"SET TRANSACTION ISOLATION LEVEL {level}")
+        assert sees_commits(pg) is is_seen
+        if is_seen:
+            with lock("order:1"):
+                pass
+        else:
+            with pytest.raises(InvalidRedlock, match="open transaction of 'pg'"):
+                lock("order:1").acquire()
+    assert sees_commits_in_check(pg) is True  # `check` does not connect
+    assert sees_commits_in_check(pg, ["pg"]) is (is_seen or where == "transaction")
