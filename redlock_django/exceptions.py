@@ -42,11 +42,16 @@ class InvalidRedlock(ImproperlyConfigured):
     """`settings.REDLOCK` or a decorator is wrong; the message names the alias and the key."""
 
 
+class IncompleteBody(RedlockError):
+    """The connection was closed before the whole body of the request had arrived."""
+
+
 __all__ = [
     "AlreadyHeld",
     "BadResource",
     "IdempotencyRefused",
     "IdempotencyUnavailable",
+    "IncompleteBody",
     "InvalidRedlock",
     "KeyExpired",
     "KeyInFlight",

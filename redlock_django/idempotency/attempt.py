@@ -50,6 +50,7 @@ from redlock_django.idempotency.scope import UserId, scope_of, user_of
 from redlock_django.idempotency.settings import IdempotencySettings
 from redlock_django.idempotency.stores.base import AlreadyRecorded, Claim, Record, Store
 from redlock_django.idempotency.stores.database import DATABASE_ERRORS, DatabaseStore
+from redlock_django.web.body import check_body_is_complete
 
 if TYPE_CHECKING:
     from redlock_django.web.call import Call
@@ -134,6 +135,7 @@ class Attempt:
             values = yield InThread(lambda: self._request.POST.getlist(self._settings.field))
         except RequestDataTooBig:
             raise RequestTooLarge from None
+        check_body_is_complete(self._request)  # the field may be in the part that is missing
         if len(values) > 1:
             raise KeyInvalid
         self._from_form = bool(values)

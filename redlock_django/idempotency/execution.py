@@ -11,7 +11,7 @@ from typing import Any
 from asgiref.sync import sync_to_async
 
 from redlock_django.engine.trampoline import adrive, drive
-from redlock_django.exceptions import InvalidRedlock
+from redlock_django.exceptions import IncompleteBody, InvalidRedlock
 from redlock_django.idempotency.attempt import Attempt
 from redlock_django.idempotency.attempt_steps import CallHook, GetUser, HoldLock, InThread, RunView
 from redlock_django.idempotency.attempt_steps import Step as AttemptStep
@@ -46,7 +46,7 @@ class Execution:
             with ExitStack() as stack:
                 steps = Attempt(call, self._options, is_async=False).steps()
                 return drive(steps, partial(self._perform, stack))
-        except IdempotencyRefused as error:
+        except (IdempotencyRefused, IncompleteBody) as error:
             self._set_problem_base(error)
             return getattr(call.owner, "answer_lock_error", answer)(call.request, error)
         finally:
@@ -63,7 +63,7 @@ class Execution:
             async with AsyncExitStack() as stack:
                 steps = Attempt(call, self._options, is_async=True).steps()
                 return await adrive(steps, partial(self._aperform, stack))
-        except IdempotencyRefused as error:
+        except (IdempotencyRefused, IncompleteBody) as error:
             self._set_problem_base(error)
             return await aanswer(call.request, error)
         finally:
@@ -118,5 +118,5 @@ class Execution:
             raise two_locks_error(call.view)
         return call.view(*call.args, **call.kwargs)
 
-    def _set_problem_base(self, error: IdempotencyRefused) -> None:
+    def _set_problem_base(self, error: IdempotencyRefused | IncompleteBody) -> None:
         error.problem_base = self._options.settings().problem_base

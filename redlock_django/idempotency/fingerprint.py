@@ -17,6 +17,7 @@ from django.utils.datastructures import MultiValueDict
 
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.errors import RequestTooLarge
+from redlock_django.web.body import check_body_is_complete, declared_length
 
 FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")
 """Media types whose bodies are compared part by part, because boundaries differ in each retry."""
@@ -36,7 +37,8 @@ def request_fingerprint(
 
     The form field `key_field` is left out. With `canonical_json`, the formatting of JSON and the
     values at the JSON pointers of `ignore` are left out too. `largest` is the maximum size of a
-    body in bytes. Raises RequestTooLarge, and InvalidRedlock if the body was read before.
+    body in bytes. Raises RequestTooLarge, IncompleteBody, and InvalidRedlock if the body was read
+    before.
     """
     if largest is not None and _length(request) > largest:
         raise RequestTooLarge
@@ -44,6 +46,7 @@ def request_fingerprint(
     for part in _parts(request, key_field, canonical_json, tuple(ignore)):
         # Each part is preceded by its length, so that two divisions of the same bytes differ.
         digest.update(len(part).to_bytes(8, "big") + part)
+    check_body_is_complete(request)
     return digest.digest()
 
 
@@ -64,8 +67,8 @@ def _parts(
 
 
 def _length(request: HttpRequest) -> int:
-    if declared := request.META.get("CONTENT_LENGTH"):
-        return int(declared)
+    if declared := declared_length(request):
+        return declared
     # A chunked body has no length. Django does not parse a multipart form from one.
     return 0 if request.content_type == FORMS[1] else len(_body(request))
 

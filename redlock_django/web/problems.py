@@ -14,6 +14,7 @@ from django.utils.translation import gettext
 
 from redlock_django.exceptions import (
     BadResource,
+    IncompleteBody,
     LockLost,
     RedlockError,
     ResourceLocked,
@@ -135,5 +136,16 @@ register_problem(
         title=gettext_noop("Bad request"),
         detail=gettext_noop("A value that identifies the resource is missing or invalid."),
         retryable=False,
+    ),
+)
+register_problem(
+    IncompleteBody,
+    Problem(
+        status=400,
+        code="incomplete-body",
+        title=gettext_noop("Body is incomplete"),
+        detail=gettext_noop(
+            "The body of the request is shorter than its Content-Length. Nothing was changed."
+        ),
     ),
 )

@@ -12,6 +12,7 @@ from django.utils import translation
 
 from redlock_django.exceptions import (
     BadResource,
+    IncompleteBody,
     LockLost,
     QuorumUnreachable,
     RedlockError,
@@ -47,6 +48,7 @@ def asked(error: RedlockError, accept: str | None = None, **kwargs: Any) -> Http
         (StoreUnavailable("x"), 503, "lock-unavailable", True, "1"),
         (LockLost("x"), 503, "lock-lost", True, "1"),
         (BadResource("x"), 400, "bad-resource", False, None),
+        (IncompleteBody("x"), 400, "incomplete-body", True, "1"),
     ],
 )
 def test_the_table(

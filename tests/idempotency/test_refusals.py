@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
+from io import BytesIO
 from typing import Any
 
 import pytest
@@ -231,4 +232,40 @@ def test_a_record_that_comes_from_nowhere_stops_the_view(
     monkeypatch.setattr(DatabaseStore, "find", late)
     answer = site.post()
     assert (answer.status_code, answer["Idempotent-Replayed"]) == (201, "true")
+    assert orders() == 1
+
+
+FORM = "application/x-www-form-urlencoded"
+PARTS = 'multipart/form-data; boundary="x"'
+PART = b'--x\r\nContent-Disposition: form-data; name="amount"\r\n\r\n100\r\n--x--\r\n'
+
+
+@pytest.mark.parametrize(
+    ("content_type", "whole", "arrived", "key"),
+    [
+        ("application/json", b'{"amount": 100}', b'{"amount": 10', "k"),
+        (FORM, b"amount=100", b"amount=10", "k"),
+        (FORM, b"amount=100", b"", "k"),
+        (PARTS, PART, PART[:-10], "k"),
+        # The key may be in the part that is missing.
+        (FORM, b"amount=100&idempotency_key=k", b"amount=10", None),
+        (PARTS, PART, PART[:-10], None),
+        (PARTS, PART, PART[:30], None),
+    ],
+)
+def test_half_a_body_is_refused_and_the_retry_runs(
+    site: Site, content_type: str, whole: bytes, arrived: bytes, key: str | None
+) -> None:
+    """A server that loses the client in the middle of the body passes on what has arrived."""
+    site.serve(idempotent(make_order))
+    headers = {} if key is None else {"Idempotency-Key": key}
+
+    def post(body: bytes) -> Any:
+        sent = {"wsgi.input": BytesIO(body), "CONTENT_LENGTH": str(len(whole))}
+        return site.client.generic("POST", "/", headers=headers, CONTENT_TYPE=content_type, **sent)
+
+    half = post(arrived)
+    assert (half.status_code, half.json()["code"]) == (400, "incomplete-body")
+    assert (orders(), IdempotencyRecord.objects.count()) == (0, 0)
+    assert post(whole).status_code == 201
     assert orders() == 1

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.live.payments.paying import Answer, Client, Shop, new_key, new_order
+from tests.live.payments.paying import JSON, Answer, Client, Shop, new_key, new_order
 from tests.live.test_idempotency_once import everywhere
 
 pytestmark = [pytest.mark.live, pytest.mark.postgres, pytest.mark.slow]
@@ -165,3 +166,21 @@ def test_a_body_of_unknown_length_is_too_large_as_well(shop: Shop) -> None:
     assert shop.books.payments(order) == 0
     taken = client.pay("small", order, key, chunks(1000))
     assert (taken.status, taken.json) == (201, {"bytes": 1000})
+
+
+@pytest.mark.parametrize("shop", ["wsgi-atomic-postgres"], indirect=True)
+def test_half_a_body_burns_no_key(shop: Shop) -> None:
+    """The server passes the first half of a body on when the client disconnects after it."""
+    client, order, key = shop.client(), new_order(), new_key()
+    with client.connected() as connection:
+        connection.putrequest("POST", f"/function/{order}/")
+        sent = {"Content-Type": "application/json", "Idempotency-Key": key, **client.headers}
+        for name, value in {**sent, "Content-Length": str(len(JSON))}.items():
+            connection.putheader(name, value)
+        connection.endheaders(JSON[:-3])
+        connection.sock.shutdown(socket.SHUT_WR)
+        response = connection.getresponse()
+        assert (response.status, b"incomplete-body" in response.read()) == (400, True)
+    assert shop.books.payments(order) == 0
+    answer = client.pay("function", order, key)
+    assert (answer.status, answer.replayed) == (201, False), shop.site.log

@@ -129,15 +129,20 @@ class Client:
     @contextlib.contextmanager
     def asking(self, kind: str, order: int, key: str) -> Iterator[None]:
         """Request a payment that waits at its gate, and disconnect when the block is left."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.site.port, timeout=90)
         sent = {"Content-Type": "application/json", "X-Do": "wait", "Idempotency-Key": key}
-        with contextlib.closing(connection):
+        with self.connected() as connection:
             connection.request("POST", f"/{kind}/{order}/", JSON, {**self.headers, **sent})
             yield
 
-    def _ask(self, path: str, body: Any, headers: Mapping[str, str]) -> Answer:
+    @contextlib.contextmanager
+    def connected(self) -> Iterator[http.client.HTTPConnection]:
+        """A connection to the site, which is closed at the end of the block."""
         connection = http.client.HTTPConnection("127.0.0.1", self.site.port, timeout=90)
         with contextlib.closing(connection):
+            yield connection
+
+    def _ask(self, path: str, body: Any, headers: Mapping[str, str]) -> Answer:
+        with self.connected() as connection:
             # The server refuses forbidden characters.
             connection.request("POST", path, body, {"Connection": "close", **headers})
             response = connection.getresponse()
