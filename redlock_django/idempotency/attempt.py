@@ -46,7 +46,7 @@ from redlock_django.idempotency.recorders import (
     SeparateRecorder,
     TransactionRecorder,
 )
-from redlock_django.idempotency.scope import UserId, scope_of, user_of
+from redlock_django.idempotency.scope import UserId, host_of, scope_of, user_of
 from redlock_django.idempotency.settings import IdempotencySettings
 from redlock_django.idempotency.stores.base import AlreadyRecorded, Claim, Record, Store
 from redlock_django.idempotency.stores.database import DATABASE_ERRORS, DatabaseStore
@@ -148,7 +148,7 @@ class Attempt:
             anonymous = (yield CallHook(self._options.anonymous_scope)) or ""
         if self._settings.tenant is not None:
             tenant = (yield CallHook(self._settings.tenant)) or ""
-        return scope_of(user, anonymous, tenant)
+        return scope_of(user, anonymous, tenant, host_of(self._request))
 
     def _run_once(self, claim: Claim) -> Steps:
         """Run the view, or replay or refuse the request, as `decide` decides."""

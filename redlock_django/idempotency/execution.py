@@ -11,7 +11,7 @@ from typing import Any
 from asgiref.sync import sync_to_async
 
 from redlock_django.engine.trampoline import adrive, drive
-from redlock_django.exceptions import IncompleteBody, InvalidRedlock
+from redlock_django.exceptions import IncompleteBody, InvalidRedlock, RedlockError
 from redlock_django.idempotency.attempt import Attempt
 from redlock_django.idempotency.attempt_steps import CallHook, GetUser, HoldLock, InThread, RunView
 from redlock_django.idempotency.attempt_steps import Step as AttemptStep
@@ -118,5 +118,6 @@ class Execution:
             raise two_locks_error(call.view)
         return call.view(*call.args, **call.kwargs)
 
-    def _set_problem_base(self, error: IdempotencyRefused | IncompleteBody) -> None:
-        error.problem_base = self._options.settings().problem_base
+    def _set_problem_base(self, error: RedlockError) -> None:
+        if isinstance(error, IdempotencyRefused):
+            error.problem_base = self._options.settings().problem_base

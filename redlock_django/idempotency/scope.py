@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
+from django.http import HttpRequest
+from django.http.request import split_domain_port
+
 from redlock_django.exceptions import InvalidRedlock
 
 
@@ -28,15 +31,31 @@ def user_of(user: Any) -> UserId | None:
             f"idempotent(): the user, of type {type(user).__name__}, is logged in and has no pk. "
             "Give it a pk that is the same in every request"
         )
-    # A site may have several user models, such as customers and staff, with overlapping pks.
-    model = getattr(getattr(user, "_meta", None), "concrete_model", None)
-    return UserId(str(pk), "" if model is None else model._meta.label_lower)
+    return UserId(str(pk), _kind_of(user.__class__))  # of a lazy user, the class of the real one
 
 
-def scope_of(user: UserId | None, anonymous: object, tenant: object) -> str | None:
+def _kind_of(user_class: Any) -> str:
+    # A site may have several kinds of users, such as customers, staff and API clients, with
+    # overlapping pks. Not all of them are models.
+    model = getattr(getattr(user_class, "_meta", None), "concrete_model", None)
+    if model is not None:
+        return f"model {model._meta.label_lower}"
+    return f"class {user_class.__module__}.{user_class.__qualname__}"
+
+
+def host_of(request: HttpRequest) -> str:
+    """Return the host name that a request was sent to, without its port.
+
+    Raises DisallowedHost if ALLOWED_HOSTS does not contain it.
+    """
+    return split_domain_port(request.get_host())[0]
+
+
+def scope_of(user: UserId | None, anonymous: object, tenant: object, host: str) -> str | None:
     """Return the scope, made of a user's id and of the results of the site's hooks.
 
-    Return None if there is neither a user nor a scope for anonymous requests.
+    Without a `tenant` (None), each host has keys of its own. Return None if there is neither a user
+    nor a scope for anonymous requests.
     """
     if user is not None:
         owner = ["user", user.kind, user.pk]
@@ -44,7 +63,8 @@ def scope_of(user: UserId | None, anonymous: object, tenant: object) -> str | No
         owner = ["anonymous", _string(anonymous, "anonymous_scope")]
     else:
         return None
-    return json.dumps([owner, [] if tenant is None else [_string(tenant, "tenant")]])
+    part = ["host", host] if tenant is None else ["tenant", _string(tenant, "tenant")]
+    return json.dumps([owner, part])
 
 
 def _string(value: object, name: str) -> str:

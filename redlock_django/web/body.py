@@ -23,6 +23,7 @@ def check_body_is_complete(request: Any) -> None:
     nothing itself. Middleware that replaces a body by a shorter one has to set CONTENT_LENGTH.
     """
     request = getattr(request, "_request", request)
+    read: int | None
     if hasattr(request, "_body"):
         read = len(request._body)
     else:

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import AnonymousUser, User
+from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.test import Client
+from django.utils.functional import SimpleLazyObject
 from hypothesis import given
 from hypothesis import strategies as st
 from pytest_django import Settings
@@ -190,15 +192,56 @@ def test_a_user_without_a_pk_is_an_error() -> None:
 def test_scopes_cannot_be_mistaken_for_each_other() -> None:
     seven = user_of(User(pk=7))
     every = [
-        scope_of(seven, None, None),
-        scope_of(UserId("7", "shop.customer"), None, None),
-        scope_of(None, "7", None),
-        scope_of(None, 'user", "7', None),
-        scope_of(seven, None, "7"),
+        scope_of(seven, None, None, "a"),
+        scope_of(seven, None, None, "b"),
+        scope_of(UserId("7", "model shop.customer"), None, None, "a"),
+        scope_of(UserId("7", "class auth.user"), None, None, "a"),
+        scope_of(None, "7", None, "a"),
+        scope_of(None, 'user", "7', None, "a"),
+        scope_of(seven, None, "7", "a"),
+        scope_of(seven, None, "a", "a"),
     ]
     assert None not in every
     assert len(set(every)) == len(every)
-    assert scope_of(None, None, "7") is None
+    assert scope_of(None, None, "7", "a") is None
+    assert scope_of(seven, None, "7", "a") == scope_of(seven, None, "7", "b")
+
+
+@writes
+def test_two_kinds_of_users_that_are_no_models_never_meet(site: Site) -> None:
+    class Principal:
+        is_authenticated = True
+        pk = 7
+
+    class Device(Principal):
+        pass
+
+    class Terminal(Principal):
+        pass
+
+    def as_user(request: Any, **_: Any) -> HttpResponse:
+        kinds = {"device": Device, "terminal": Terminal}
+        request.user = SimpleLazyObject(kinds[request.headers["X-Kind"]])
+        return make_order_once(request)
+
+    make_order_once = idempotent(make_order)
+    site.serve(transaction.non_atomic_requests(as_user))
+    answers = [site.post(headers={"X-Kind": kind}) for kind in ("device", "terminal", "device")]
+    assert [answer["Idempotent-Replayed"] for answer in answers] == ["false", "false", "true"]
+    assert orders() == 2
+
+
+@writes
+@pytest.mark.parametrize("shared", [False, True])
+def test_each_host_has_keys_of_its_own_unless_a_tenant_is_named(site: Site, shared: bool) -> None:
+    site.settings.ALLOWED_HOSTS = ["*"]
+    hook: Any = {"tenant": lambda request, **_: "all"} if shared else {}
+    site.serve(idempotent(**hook)(make_order))
+    hosts = ("a.test", "b.test", "A.test:8000")
+    answers = [site.post(headers={"Host": host}) for host in hosts]
+    replayed = ["false", "true" if shared else "false", "true"]
+    assert [answer["Idempotent-Replayed"] for answer in answers] == replayed
+    assert orders() == (1 if shared else 2)
 
 
 @writes

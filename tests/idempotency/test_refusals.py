@@ -261,7 +261,7 @@ def test_half_a_body_is_refused_and_the_retry_runs(
     headers = {} if key is None else {"Idempotency-Key": key}
 
     def post(body: bytes) -> Any:
-        sent = {"wsgi.input": BytesIO(body), "CONTENT_LENGTH": str(len(whole))}
+        sent: Any = {"wsgi.input": BytesIO(body), "CONTENT_LENGTH": str(len(whole))}
         return site.client.generic("POST", "/", headers=headers, CONTENT_TYPE=content_type, **sent)
 
     half = post(arrived)
