@@ -68,7 +68,8 @@ LAYERS = [
     idempotency.exception_answers
     idempotency.stores.*
     idempotency.options idempotency.recorders
-    idempotency.attempt_steps idempotency.resolve
+    idempotency.attempt_steps idempotency.resolve idempotency.disconnects
+    idempotency.claim_reader
     idempotency.attempt
     idempotency.execution
     idempotency.decorators

@@ -7,11 +7,10 @@ the decisions, and `execution` performs the steps.
 from __future__ import annotations
 
 import logging
-from datetime import timedelta
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
-from django.core.exceptions import PermissionDenied, RequestDataTooBig
+from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
@@ -19,38 +18,30 @@ from redlock_django.exceptions import AlreadyHeld, ResourceLocked, StoreUnavaila
 from redlock_django.idempotency import events
 from redlock_django.idempotency.attempt_steps import (
     CallHook,
-    GetUser,
     HoldLock,
     InThread,
     RunView,
     Steps,
 )
+from redlock_django.idempotency.claim_reader import ClaimReader
 from redlock_django.idempotency.current import Idempotency
 from redlock_django.idempotency.errors import (
     IdempotencyUnavailable,
-    KeyInvalid,
-    KeyMissing,
-    KeyUnscoped,
     OutcomeUncertain,
-    RequestTooLarge,
 )
 from redlock_django.idempotency.exception_answers import answer_to
-from redlock_django.idempotency.fingerprint import FORMS, request_fingerprint
 from redlock_django.idempotency.forms import add_key_field
-from redlock_django.idempotency.key import lock_name, parse_key, request_hashes, seed_of
+from redlock_django.idempotency.key import lock_name
 from redlock_django.idempotency.options import IdempotentOptions, outcome_of, store_of
-from redlock_django.idempotency.placement import check_placement
 from redlock_django.idempotency.protocol import Action, Decision, KeyLock, decide
 from redlock_django.idempotency.recorders import (
     AnyRecorder,
     SeparateRecorder,
     TransactionRecorder,
 )
-from redlock_django.idempotency.scope import UserId, host_of, scope_of, user_of
 from redlock_django.idempotency.settings import IdempotencySettings
 from redlock_django.idempotency.stores.base import AlreadyRecorded, Claim, Record, Store
 from redlock_django.idempotency.stores.database import DATABASE_ERRORS, DatabaseStore
-from redlock_django.web.body import check_body_is_complete
 
 if TYPE_CHECKING:
     from redlock_django.web.call import Call
@@ -70,13 +61,17 @@ class Attempt:
         self._options = options
         self._is_async = is_async
         self._request: HttpRequest = getattr(call.request, "_request", call.request)
-        self._from_form = False
-        self._seed = b""
+        self._reader = ClaimReader(call, options, is_async=is_async)
         self._retry_after: float | None = None
 
     @cached_property
     def _settings(self) -> IdempotencySettings:
         return self._options.settings()
+
+    @property
+    def finishes_without_client(self) -> bool:
+        """True if an async view must run to its end, although its client disconnects."""
+        return self._reader.may_have_key and self._settings.on_disconnect == "finish"
 
     def steps(self) -> Steps:
         """Yield the steps from the request to its response, and return the response.
@@ -84,71 +79,18 @@ class Attempt:
         Raises an IdempotencyRefused if the request is refused.
         """
         header = self._settings.header
-        claim = None
-        if self._request.method in self._settings.methods:
-            claim = yield from self._claim()
+        claim = yield from self._reader.claim()
         if claim is None:
             self._request.idempotency = Idempotency()  # type: ignore[attr-defined]
             add_key_field(self._request, self._options.using)
             response = yield RunView(None)
-            if header in self._request.headers or self._from_form:
+            if header in self._request.headers or self._reader.from_form:
                 _set_header(response, "Idempotency-Status", "ignored")
             return response
         response = yield from self._run_once(claim)
-        if not self._from_form:
+        if not self._reader.from_form:
             _set_header(response, header, self._request.headers[header])
         return response
-
-    def _claim(self) -> Steps:
-        """Return the claim of the request: its user, key and fingerprint.
-
-        Return None if it has no key, or no scope, and the view does not require one.
-        """
-        sent = self._request.headers.get(self._settings.header)
-        key = parse_key(sent) if sent is not None else (yield from self._key_in_form())
-        if key is None:
-            if self._settings.required:
-                raise KeyMissing
-            return None
-        if self._settings.key_pattern and not self._settings.key_pattern.fullmatch(key):
-            raise KeyInvalid
-        check_placement(self.call, self._settings, is_async=self._is_async)
-        user = user_of((yield GetUser()))
-        scope = yield from self._scope(user)
-        if scope is None:
-            if self._settings.required:
-                raise KeyUnscoped
-            return None
-        self._seed = seed_of(scope, key)
-        return Claim(
-            hashes=request_hashes(scope, key, (yield InThread(self._fingerprint))),
-            user="" if user is None else user.pk,
-            method=self._request.method or "",
-            path=self._request.path,
-            retention=timedelta(seconds=self._settings.retention),
-        )
-
-    def _key_in_form(self) -> Steps:
-        if self._request.method != "POST" or self._request.content_type not in FORMS:
-            return None
-        try:
-            values = yield InThread(lambda: self._request.POST.getlist(self._settings.field))
-        except RequestDataTooBig:
-            raise RequestTooLarge from None
-        check_body_is_complete(self._request)  # the field may be in the part that is missing
-        if len(values) > 1:
-            raise KeyInvalid
-        self._from_form = bool(values)
-        return parse_key(values[0]) if values else None
-
-    def _scope(self, user: UserId | None) -> Steps:
-        anonymous = tenant = None
-        if user is None and self._options.anonymous_scope is not None:
-            # None becomes "", which scope_of refuses: a hook must return a scope.
-            anonymous = (yield CallHook(self._options.anonymous_scope)) or ""
-        if self._settings.tenant is not None:
-            tenant = (yield CallHook(self._settings.tenant)) or ""
-        return scope_of(user, anonymous, tenant, host_of(self._request))
 
     def _run_once(self, claim: Claim) -> Steps:
         """Run the view, or replay or refuse the request, as `decide` decides."""
@@ -156,7 +98,7 @@ class Attempt:
         record: Record | None = yield InThread(partial(store.find, claim))
         action = self._decide(record, KeyLock.NOT_TRIED)
         if action is Action.LOCK:
-            waiting = ("wait", "auto") if self._from_form else ("wait",)
+            waiting = ("wait", "auto") if self._reader.from_form else ("wait",)
             waits = self._settings.in_flight in waiting
             state = yield from self._lock(claim, 0)
             if waits and state is KeyLock.BUSY:
@@ -198,7 +140,7 @@ class Attempt:
     def _first(self, recorder: AnyRecorder) -> Steps:
         """Run the view and return its response; None if another request recorded the key first."""
         complete = recorder.complete if self._is_async else None
-        current = Idempotency(recorder.claim.key_hash, self._seed, complete)
+        current = Idempotency(recorder.claim.key_hash, self._reader.seed, complete)
         self._request.idempotency = current  # type: ignore[attr-defined]
         add_key_field(self._request, self._options.using)
         try:
@@ -245,15 +187,6 @@ class Attempt:
     def _decide(self, record: Record | None, lock: KeyLock) -> Decision:
         status = None if record is None else record.status
         return decide(status, lock, rerun_expired=self._settings.on_expired == "run")
-
-    def _fingerprint(self) -> bytes:
-        return request_fingerprint(
-            self._request,
-            key_field=self._settings.field,
-            canonical_json=self._options.canonical_json,
-            ignore=self._options.ignore,
-            largest=self._settings.max_request_bytes,
-        )
 
     def _answer_to(self, error: Exception) -> Any:
         return answer_to(self.call, error)

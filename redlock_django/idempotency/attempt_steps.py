@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from redlock_django.idempotency.recorders import AnyRecorder
+if TYPE_CHECKING:
+    from redlock_django.idempotency.recorders import AnyRecorder
 
 
 class InThread(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import timedelta
 from typing import Any, TypeVar, cast, overload
 
@@ -45,6 +45,7 @@ def idempotent(
     retention: float | timedelta | None = None,
     on_expired: str | None = None,
     on_5xx: str | None = None,
+    on_disconnect: str | None = None,
     anonymous_scope: Scope | None = None,
     tenant: Scope | None = None,
     replay_check: Callable[..., Any] | None = None,
@@ -66,6 +67,7 @@ def idempotent(
     retention: float | timedelta | None = None,
     on_expired: str | None = None,
     on_5xx: str | None = None,
+    on_disconnect: str | None = None,
     anonymous_scope: Scope | None = None,
     tenant: Scope | None = None,
     replay_check: Callable[..., Any] | None = None,
@@ -86,6 +88,7 @@ def idempotent(
     - `retention`, seconds or a timedelta, is how long the response is replayed. After that,
       `on_expired` "reject" refuses the key and "run" runs the view again.
     - `on_5xx` is "forget" or "record".
+    - `on_disconnect` is "finish" (an async view runs to its end) or "cancel".
 
     A key belongs to the user who is logged in. Three callables get `(request, **kwargs)`:
     `anonymous_scope` returns the owner of the key of an anonymous request, `tenant` returns a part
@@ -103,7 +106,14 @@ def idempotent(
     if view is not None:
         return idempotent()(view)
     try:
-        given = _given(store, required, methods, in_flight, wait, retention, on_expired, on_5xx)
+        choices = {
+            "store": store,
+            "in_flight": in_flight,
+            "on_expired": on_expired,
+            "on_5xx": on_5xx,
+            "on_disconnect": on_disconnect,
+        }
+        given = _given(choices, required, methods, wait, retention)
     except ValueError as error:
         raise InvalidRedlock(f"idempotent(): {error}") from None
     for name, value in (
@@ -190,17 +200,13 @@ def _check_permissions(call: Call, options: IdempotentOptions) -> None:
 
 
 def _given(
-    store: str | None,
+    choices: Mapping[str, str | None],
     required: bool | None,
     methods: Collection[str] | None,
-    in_flight: str | None,
     wait: float | timedelta | None,
     retention: float | timedelta | None,
-    on_expired: str | None,
-    on_5xx: str | None,
 ) -> dict[str, Any]:
     given: dict[str, Any] = {}
-    choices = {"store": store, "in_flight": in_flight, "on_expired": on_expired, "on_5xx": on_5xx}
     for name, value in choices.items():
         if value is not None:
             given[name] = choice(value, name, CHOICES[name])

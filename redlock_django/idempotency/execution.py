@@ -15,6 +15,7 @@ from redlock_django.exceptions import IncompleteBody, InvalidRedlock, RedlockErr
 from redlock_django.idempotency.attempt import Attempt
 from redlock_django.idempotency.attempt_steps import CallHook, GetUser, HoldLock, InThread, RunView
 from redlock_django.idempotency.attempt_steps import Step as AttemptStep
+from redlock_django.idempotency.disconnects import finish_despite_cancellation
 from redlock_django.idempotency.errors import IdempotencyRefused
 from redlock_django.idempotency.in_flight_lock import InFlightLock
 from redlock_django.idempotency.options import IdempotentOptions
@@ -35,6 +36,7 @@ class Execution:
         self._options = options
         self._state = RequestState.of(call.request)
         self._deferred_lock = self._state.take_deferred_lock()
+        self._recorder: AnyRecorder | None = None
 
     def run(self) -> Any:
         """Return the response of a sync view, or the one that is recorded."""
@@ -58,11 +60,17 @@ class Execution:
         call, state = self._call, self._state
         if state.recording:  # an idempotent view calls another one within the same request
             return await call.view(*call.args, **call.kwargs)
+        attempt = Attempt(call, self._options, is_async=True)
+        if attempt.finishes_without_client:
+            return await finish_despite_cancellation(self._arun(attempt), self._has_begun)
+        return await self._arun(attempt)
+
+    async def _arun(self, attempt: Attempt) -> Any:
+        call, state = self._call, self._state
         state.recording = True
         try:
             async with AsyncExitStack() as stack:
-                steps = Attempt(call, self._options, is_async=True).steps()
-                return await adrive(steps, partial(self._aperform, stack))
+                return await adrive(attempt.steps(), partial(self._aperform, stack))
         except (IdempotencyRefused, IncompleteBody) as error:
             self._set_problem_base(error)
             return await aanswer(call.request, error)
@@ -104,6 +112,9 @@ class Execution:
             case RunView(recorder):
                 return await self._run_view(recorder, Call.arun)
 
+    def _has_begun(self) -> bool:
+        return self._recorder is not None and self._recorder.begun
+
     def _lock(self, resources: tuple[str, ...], wait: float) -> InFlightLock:
         holder = {"path": self._call.request.path}
         return InFlightLock(*resources, using=self._options.using, wait=wait, holder=holder)
@@ -111,7 +122,7 @@ class Execution:
     def _run_view(self, recorder: AnyRecorder | None, run: Callable[[Call], Any]) -> Any:
         """Run the view with a recorder; `run` is for a view that opens no transaction itself."""
         call = self._call
-        self._state.recorder = recorder
+        self._recorder = self._state.recorder = recorder
         if not opens_transaction(call.view):
             return run(call._replace(options=self._deferred_lock or no_lock(self._options.using)))
         if self._deferred_lock is not None:

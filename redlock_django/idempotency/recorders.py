@@ -37,7 +37,7 @@ class TransactionRecorder:
         instead_of: Record | None,
     ) -> None:
         self.database: str | None = store.alias
-        self.started = False
+        self.begun = self.started = False
         self._store = store
         self.claim = claim
         self._outcome_of = outcome_of
@@ -97,6 +97,7 @@ class SeparateRecorder:
         self, store: Store, claim: Claim, outcome_of: OutcomeOf, instead_of: Record | None
     ) -> None:
         self.database: str | None = None
+        self.begun = False  # true before the record is written, `started` after it
         self.started = False
         self._store = store
         self.claim = claim
@@ -120,6 +121,7 @@ class SeparateRecorder:
         self._commits += 1
 
     async def abegin(self) -> None:
+        self.begun = True
         await sync_to_async(self.begin)(())
 
     def finish(self, response: Any) -> None:

@@ -27,6 +27,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "in_flight": ("auto", "conflict", "wait"),
     "on_expired": ("reject", "run"),
     "on_5xx": ("forget", "record"),
+    "on_disconnect": ("finish", "cancel"),
 }
 """The allowed values of some settings, and of the arguments with the same name."""
 
@@ -48,6 +49,7 @@ DEFAULTS: Mapping[str, Any] = {
     "KEEP_HEADERS": (),
     "ON_EXPIRED": "reject",
     "ON_5XX": "forget",
+    "ON_DISCONNECT": "finish",
     "TENANT": None,
     "PROBLEM_BASE": IdempotencyRefused.problem_base,
 }
@@ -75,6 +77,7 @@ class IdempotencySettings:
     keep_headers: frozenset[str]
     on_expired: str
     on_5xx: str
+    on_disconnect: str
     tenant: Callable[..., Any] | None
     problem_base: str
 
@@ -131,6 +134,7 @@ def _settings(given: Mapping[str, Any]) -> IdempotencySettings:
         keep_headers=_headers(section),
         on_expired=choice(section["ON_EXPIRED"], "ON_EXPIRED", CHOICES["on_expired"]),
         on_5xx=choice(section["ON_5XX"], "ON_5XX", CHOICES["on_5xx"]),
+        on_disconnect=choice(section["ON_DISCONNECT"], "ON_DISCONNECT", CHOICES["on_disconnect"]),
         tenant=_tenant(section),
         problem_base=string(section, "PROBLEM_BASE"),
     )

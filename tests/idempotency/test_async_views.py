@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -14,11 +15,15 @@ from django.http import HttpRequest, HttpResponse, JsonResponse, StreamingHttpRe
 from django.template import engines
 from django.template.response import SimpleTemplateResponse
 from django.test import AsyncClient
+from django.utils import translation
 from django.utils.decorators import method_decorator
 from django.views.generic import View
 
-from redlock_django import IdempotentMixin, LockResourceMixin, idempotent, lock_resource
+from redlock_django import IdempotentMixin, LockResourceMixin, idempotent, lock, lock_resource
 from redlock_django.exceptions import InvalidRedlock
+from redlock_django.idempotency.stores.base import Claim
+from redlock_django.idempotency.stores.cache import CacheStore
+from redlock_django.idempotency.stores.database import DatabaseStore
 from redlock_django.models import IdempotencyRecord
 from testproject.shop.models import Order
 from tests.idempotency.conftest import KEY, Site, make_order
@@ -187,8 +192,6 @@ async def test_an_exception_is_uncertain(site: Site, client: AsyncClient, store:
 
 @STORES
 async def test_a_busy_resource_is_not_recorded(site: Site, client: AsyncClient, store: str) -> None:
-    from redlock_django import lock
-
     site.serve(idempotent(store=store)(locked(amake_order)))
     async with lock("order:7"):
         busy = await asyncio.create_task(post(client))
@@ -196,26 +199,163 @@ async def test_a_busy_resource_is_not_recorded(site: Site, client: AsyncClient, 
     assert (await post(client))["Idempotent-Replayed"] == "false"
 
 
+class Gates:
+    """A view that waits in the middle, and a client that disconnects meanwhile."""
+
+    def __init__(self, client: AsyncClient) -> None:
+        self.entered, self.opened = asyncio.Event(), asyncio.Event()
+        self._client = client
+
+    async def view(self, request: HttpRequest, **_: Any) -> HttpResponse:
+        response = await amake_order(request)
+        self.entered.set()
+        await self.opened.wait()
+        translation.activate("fr")
+        return response
+
+    async def disconnect(self, key: str | None = KEY) -> asyncio.Task[Any]:
+        """Send a request, and cancel it in the view, as Django does for a client that leaves."""
+        gone = asyncio.create_task(post(self._client, key))
+        await self.entered.wait()
+        gone.cancel()
+        await asyncio.sleep(0)
+        return gone
+
+
+async def is_cancelled(task: asyncio.Task[Any]) -> bool:
+    await asyncio.wait({task}, timeout=20)
+    return task.cancelled()
+
+
 @STORES
-async def test_a_client_that_has_gone_leaves_no_phantom(
+async def test_a_view_whose_client_has_gone_runs_to_its_end(
+    site: Site, client: AsyncClient, is_free: Callable[[str], bool], store: str
+) -> None:
+    gates = Gates(client)
+    site.serve(idempotent(store=store)(locked(gates.view)))
+    gone = await gates.disconnect()
+    assert (await post(client)).json()["code"] == "idempotency-key-in-flight"
+    gates.opened.set()
+    assert await is_cancelled(gone)
+    answer = await post(client)
+    assert (answer.status_code, answer["Idempotent-Replayed"]) == (201, "true")
+    assert await Order.objects.acount() == 1
+    assert is_free("order:7")
+
+
+@STORES
+async def test_a_client_that_goes_while_the_record_is_written_leaves_a_replay(
+    site: Site, client: AsyncClient, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kind: Any = {"database": DatabaseStore, "cache": CacheStore}[store]
+    begin, begins = kind.begin, threading.Event()
+
+    def slow(self: Any, claim: Claim, **options: Any) -> None:
+        begins.set()
+        assert leaves.wait(20)
+        begin(self, claim, **options)
+
+    leaves = threading.Event()
+    monkeypatch.setattr(kind, "begin", slow)
+    site.serve(idempotent(store=store)(amake_order))
+    gone = asyncio.create_task(post(client))
+    while not begins.is_set():  # noqa: ASYNC110 - the thread cannot set an asyncio.Event
+        await asyncio.sleep(0.001)
+    gone.cancel()
+    leaves.set()
+    assert await is_cancelled(gone)
+    assert (await post(client))["Idempotent-Replayed"] == "true"
+    assert await Order.objects.acount() == 1
+
+
+@STORES
+async def test_a_client_that_goes_while_it_waits_for_a_resource_leaves_nothing(
     site: Site, client: AsyncClient, store: str
 ) -> None:
-    running = asyncio.Event()
+    site.serve(idempotent(store=store)(lock_resource("order:7", wait=30)(amake_order)))
+    async with lock("order:7"):
+        gone = asyncio.create_task(post(client))
+        await asyncio.sleep(0.05)
+        gone.cancel()
+        assert await is_cancelled(gone)
+    assert await Order.objects.acount() == 0
+    assert (await asyncio.create_task(post(client)))["Idempotent-Replayed"] == "false"
 
-    async def view(request: HttpRequest, **_: Any) -> HttpResponse:
-        await amake_order(request)
-        running.set()
-        await asyncio.sleep(60)
-        return HttpResponse()
 
-    site.serve(idempotent(store=store)(view))
-    gone = asyncio.create_task(post(client))
-    await running.wait()
-    gone.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await gone
+@STORES
+async def test_a_view_may_be_cancelled_with_its_client(
+    site: Site, client: AsyncClient, store: str
+) -> None:
+    gates = Gates(client)
+    site.serve(idempotent(store=store, on_disconnect="cancel")(gates.view))
+    assert await is_cancelled(await gates.disconnect())
     assert (await post(client)).json()["code"] == "idempotency-outcome-uncertain"
     assert await Order.objects.acount() == 1
+
+
+async def test_a_request_without_a_key_is_cancelled_with_its_client(
+    site: Site, client: AsyncClient
+) -> None:
+    gates = Gates(client)
+    site.serve(idempotent(gates.view))
+    assert await is_cancelled(await gates.disconnect(None))
+
+
+async def test_a_failure_without_a_client_is_logged_and_recorded(
+    site: Site, client: AsyncClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    gates = Gates(client)
+
+    async def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        await gates.view(request)
+        raise RuntimeError("after its client")
+
+    site.serve(idempotent(view))
+    gone = await gates.disconnect()
+    gates.opened.set()
+    assert await is_cancelled(gone)
+    assert "after its client" in caplog.text
+    assert (await post(client)).json()["code"] == "idempotency-outcome-uncertain"
+
+
+async def test_a_stream_without_a_client_is_closed(
+    site: Site, client: AsyncClient, is_free: Callable[[str], bool]
+) -> None:
+    gates = Gates(client)
+    closed: list[int] = []
+
+    async def view(request: HttpRequest, **_: Any) -> StreamingHttpResponse:
+        await gates.view(request)
+        response = StreamingHttpResponse(iter([b"x"]))
+        response._resource_closers.append(lambda: closed.append(1))  # type: ignore[attr-defined]
+        return response
+
+    site.serve(idempotent(locked(view)))
+    gone = await gates.disconnect()
+    gates.opened.set()
+    assert await is_cancelled(gone)
+    assert closed == [1]
+    assert is_free("order:7")
+    assert (await post(client)).json()["code"] == "idempotency-result-unavailable"
+
+
+async def test_what_a_view_sets_in_its_context_reaches_middleware(
+    site: Site, client: AsyncClient
+) -> None:
+    gates = Gates(client)
+    gates.opened.set()
+    languages: list[str] = []
+    decorated = idempotent(gates.view)
+
+    async def above(request: HttpRequest, **_: Any) -> HttpResponse:
+        response = await decorated(request)
+        languages.append(translation.get_language())
+        return response
+
+    site.serve(above)
+    with translation.override("en"):
+        await post(client)
+    assert languages == ["fr"]
 
 
 async def test_streams_and_templates(site: Site, client: AsyncClient) -> None:

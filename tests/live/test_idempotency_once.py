@@ -181,12 +181,16 @@ def test_a_client_that_goes_away_finds_what_was_done(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("shop", ["asgi-plain-postgres"], indirect=True)
-def test_an_async_view_that_was_broken_off_is_uncertain(shop: Shop) -> None:
+@pytest.mark.parametrize("kind", ["async", "cached-async"])
+def test_an_async_view_runs_to_its_end_without_its_client(shop: Shop, kind: str) -> None:
     client, order, key = shop.client(), new_order(), new_key()
-    with client.asking("async", order, key):
-        until(shop.gate(order)[0].exists, f"the view: {shop.site.log}", seconds=30)
-    for _ in range(2):
-        assert retry(client, "async", order, key).code == "idempotency-outcome-uncertain"
+    entered, opened = shop.gate(order)
+    with client.asking(kind, order, key):
+        until(entered.exists, f"the view: {shop.site.log}", seconds=30)
+    assert client.pay(kind, order, key).code == "idempotency-key-in-flight"
+    opened.touch()
+    answer = retry(client, kind, order, key)
+    assert (answer.status, answer.replayed) == (201, True), shop.site.log
     assert shop.books.payments(order) == 1
 
 

@@ -1,0 +1,112 @@
+"""Read from a request what its idempotency is about: its key, its scope and its fingerprint."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from django.core.exceptions import RequestDataTooBig
+from django.http import HttpRequest
+
+from redlock_django.idempotency.attempt_steps import CallHook, GetUser, InThread, Steps
+from redlock_django.idempotency.errors import KeyInvalid, KeyMissing, KeyUnscoped, RequestTooLarge
+from redlock_django.idempotency.fingerprint import FORMS, request_fingerprint
+from redlock_django.idempotency.key import parse_key, request_hashes, seed_of
+from redlock_django.idempotency.options import IdempotentOptions
+from redlock_django.idempotency.placement import check_placement
+from redlock_django.idempotency.scope import UserId, host_of, scope_of, user_of
+from redlock_django.idempotency.settings import IdempotencySettings
+from redlock_django.idempotency.stores.base import Claim
+from redlock_django.web.body import check_body_is_complete
+
+if TYPE_CHECKING:
+    from redlock_django.web.call import Call
+
+
+class ClaimReader:
+    """Reads the claim of one request.
+
+    `from_form` is whether the key was in a form field. `seed` is that of the derived keys.
+    """
+
+    def __init__(self, call: Call, options: IdempotentOptions, *, is_async: bool) -> None:
+        self._call = call
+        self._options = options
+        self._is_async = is_async
+        self._request: HttpRequest = getattr(call.request, "_request", call.request)
+        self.from_form = False
+        self.seed = b""
+
+    @cached_property
+    def _settings(self) -> IdempotencySettings:
+        return self._options.settings()
+
+    @property
+    def may_have_key(self) -> bool:
+        """True if the request has a key in its header, or a form that may contain one."""
+        has_header = self._settings.header in self._request.headers
+        has_form = self._request.method == "POST" and self._request.content_type in FORMS
+        return self._request.method in self._settings.methods and (has_header or has_form)
+
+    def claim(self) -> Steps:
+        """Yield steps, and return the claim of the request: its user, key and fingerprint.
+
+        Return None if it has no key, or no scope, and the view does not require one.
+        """
+        if self._request.method not in self._settings.methods:
+            return None
+        sent = self._request.headers.get(self._settings.header)
+        key = parse_key(sent) if sent is not None else (yield from self._key_in_form())
+        if key is None:
+            if self._settings.required:
+                raise KeyMissing
+            return None
+        if self._settings.key_pattern and not self._settings.key_pattern.fullmatch(key):
+            raise KeyInvalid
+        check_placement(self._call, self._settings, is_async=self._is_async)
+        user = user_of((yield GetUser()))
+        scope = yield from self._scope(user)
+        if scope is None:
+            if self._settings.required:
+                raise KeyUnscoped
+            return None
+        self.seed = seed_of(scope, key)
+        return Claim(
+            hashes=request_hashes(scope, key, (yield InThread(self._fingerprint))),
+            user="" if user is None else user.pk,
+            method=self._request.method or "",
+            path=self._request.path,
+            retention=timedelta(seconds=self._settings.retention),
+        )
+
+    def _key_in_form(self) -> Steps:
+        if self._request.method != "POST" or self._request.content_type not in FORMS:
+            return None
+        try:
+            values = yield InThread(lambda: self._request.POST.getlist(self._settings.field))
+        except RequestDataTooBig:
+            raise RequestTooLarge from None
+        check_body_is_complete(self._request)  # the field may be in the part that is missing
+        if len(values) > 1:
+            raise KeyInvalid
+        self.from_form = bool(values)
+        return parse_key(values[0]) if values else None
+
+    def _scope(self, user: UserId | None) -> Steps:
+        anonymous = tenant = None
+        if user is None and self._options.anonymous_scope is not None:
+            # None becomes "", which scope_of refuses: a hook must return a scope.
+            anonymous = (yield CallHook(self._options.anonymous_scope)) or ""
+        if self._settings.tenant is not None:
+            tenant = (yield CallHook(self._settings.tenant)) or ""
+        return scope_of(user, anonymous, tenant, host_of(self._request))
+
+    def _fingerprint(self) -> bytes:
+        return request_fingerprint(
+            self._request,
+            key_field=self._settings.field,
+            canonical_json=self._options.canonical_json,
+            ignore=self._options.ignore,
+            largest=self._settings.max_request_bytes,
+        )
