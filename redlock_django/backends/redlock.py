@@ -214,6 +214,7 @@ class RedlockBackend(ShardableBackend):
             holder,
             now=self.clock(),
             wait=wait,
+            overrun=2 * self.settings.master_timeout,
             tokens=tokens(),
             proposals=proposals(self.wall_us),
             delays=delays(),

@@ -57,6 +57,7 @@ def acquire(
     *,
     now: float,
     wait: float,
+    overrun: float,
     tokens: Iterator[str],
     proposals: Iterator[int],
     delays: Iterator[float],
@@ -65,10 +66,11 @@ def acquire(
 ) -> Protocol[RedlockLease]:
     """Acquire the lock of all `resources` or of none.
 
-    `ttl` and `wait` are in seconds; `holder` describes this client without the token. `tokens`
-    yields a new token for every round: with one token for all rounds, a late undo of the first
-    round would delete the lock that the second round won. `proposals` yields the wall clock in µs.
-    `home` is the lease's.
+    `ttl`, `wait` and `overrun` are in seconds; `holder` describes this client without the token.
+    The last attempt begins once `wait` is over or, if votes are split, at most `overrun` after
+    that. `tokens` yields a new token for every round: with one token for all rounds, a late undo of
+    the first round would delete the lock that the second round won. `proposals` yields the wall
+    clock in µs. `home` is the lease's.
 
     A waiter joins a queue on every master that refuses it. Its ticket is its first proposal; if its
     clock is wrong, the ticket is what a majority's clocks showed at that time. `waiter` is the name
@@ -81,7 +83,7 @@ def acquire(
 
     Raises ResourceLocked or QuorumUnreachable once `wait` is over.
     """
-    asked, give_up = now, now + wait
+    asked, give_up, limit = now, now + wait, now + wait + overrun
     splits = ticket = wrong = 0
     queued: frozenset[int] = frozenset()  # the masters that may have this waiter in a queue
     while True:
@@ -133,7 +135,7 @@ def acquire(
             # them may lose.
             split = not (late or last.unreachable or last.rival_won)
             splits += split
-            again = now < give_up or (split and splits < SPLIT_ROUNDS)
+            again = now < give_up or (split and splits < SPLIT_ROUNDS and now < limit)
             now = yield _undo(ask, tally, frozenset() if again else queued, leave=not again)
             if again:
                 if lag := clock_lag(tally, proposal, now - started):
@@ -143,8 +145,8 @@ def acquire(
                 if not split:
                     queueing = bool(waiter) and not (late or last.unreachable)
                     delay = retry_delay(last, delay, queueing=queueing)
-                if now < give_up:
-                    delay = min(delay, give_up - now)
+                end = give_up if now < give_up else limit
+                delay = max(0.0, min(delay, end - now))
                 resting = not waiter  # then no master has a lock or a ticket of this client
                 now = yield Pause(delay)
                 continue

@@ -15,6 +15,7 @@ import pytest
 from redlock_django.backends.memory import MemoryBackend
 from redlock_django.backends.memory_master import MemoryMaster
 from redlock_django.engine import waiting
+from redlock_django.engine.rounds import SPLIT_ROUNDS
 from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import QuorumUnreachable, ResourceLocked
 from redlock_django.locking.handler import locks
@@ -204,6 +205,28 @@ def test_a_wait_that_times_out_leaves_no_trace(backend: MemoryBackend) -> None:
     with lock(R), pytest.raises(ResourceLocked):
         backend.acquire((R,), 5.0, 0.05, "{}")
     assert waiters(backend) == 0
+
+
+def test_split_votes_are_asked_again_for_twice_master_timeout_only(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pauses between all the attempts that a split vote may have add up to more."""
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "MASTERS": FIVE, "MASTER_TIMEOUT": 0.02}}
+    backend = locks["default"].backend
+    assert isinstance(backend, MemoryBackend)
+    for index, master in enumerate(backend.masters):
+        master.set(backend.deployment.lock(R), b"another %d" % (index % 3))
+    attempts = []
+    real = MemoryMaster._acquire
+
+    def acquire(self: MemoryMaster, *args: Any) -> Any:
+        attempts.append(self)
+        return real(self, *args)
+
+    monkeypatch.setattr(MemoryMaster, "_acquire", acquire)
+    with pytest.raises(ResourceLocked):
+        lock(R).acquire()
+    assert 0 < attempts.count(backend.masters[0]) < SPLIT_ROUNDS
 
 
 def test_clear_forgets_everything_and_brings_every_master_up(backend: MemoryBackend) -> None:

@@ -235,6 +235,7 @@ class Client:
         self.wire.begin(self._exchange)
 
     def _pause_for(self, seconds: float) -> None:
+        assert seconds >= 0, "a driver cannot sleep for a negative time"
         called = partial(self.world.after, 0.0, self.hear, self._go_on, self._ticket)
         if self.waiter is not None:
             self.checker.queues(self.name)

@@ -5,7 +5,7 @@ Where other backends block or are awaited, these return programs that the simula
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from redlock_django.backends.base import BaseBackend, StoreSettings
@@ -48,26 +48,27 @@ class SimulatedGroup(BaseBackend):
 
     def acquire(self, resources: tuple[str, ...], ttl: float, wait: float, holder: str) -> Any:
         client = self.client
+        in_time = _Deadline(client, wait, 1)
         client.wire = self.wire
         if wait > 0:
             client.waiter = Waiter(
                 f"{self.wire.channel} {next(client.waits)}", self.deployment.masters
             )
+        protocol = rounds.acquire(
+            self.deployment,
+            resources,
+            ttl,
+            holder,
+            now=self.clock(),
+            wait=wait,
+            overrun=2 * self.wire.master_timeout,
+            tokens=client.fresh(),
+            proposals=client.proposals(),
+            delays=client.delays(),
+            waiter="" if client.waiter is None else client.waiter.name,
+        )
         try:
-            return (
-                yield from rounds.acquire(
-                    self.deployment,
-                    resources,
-                    ttl,
-                    holder,
-                    now=self.clock(),
-                    wait=wait,
-                    tokens=client.fresh(),
-                    proposals=client.proposals(),
-                    delays=client.delays(),
-                    waiter="" if client.waiter is None else client.waiter.name,
-                )
-            )
+            return (yield from in_time.check(protocol))
         finally:
             client.waiter = None
 
@@ -124,16 +125,9 @@ class SimulatedGroups(ShardedBackend):
 
     def acquire(self, resources: tuple[str, ...], ttl: float, wait: float, holder: str) -> Any:
         client = self.client
-        world, began, disturbed = client.world, client.world.now, client.disturbed
-        try:
-            lease = yield from self._run(self._acquire(resources, ttl, wait, holder))
-        except NotAcquired:
-            late = world.now - began - wait
-            if client.disturbed == disturbed and late > 1 + 3 * client.wire.master_timeout:
-                raise Violation(
-                    f"{client.name} waited {late:.3f} s longer than it asked for"
-                ) from None
-            raise
+        disturbed = client.disturbed
+        in_time = _Deadline(client, wait, len(self.simulated))
+        lease = yield from in_time.check(self._run(self._acquire(resources, ttl, wait, holder)))
         if client.disturbed == disturbed and self.clock() >= lease.until:
             raise Violation(f"{client.name} acquires a lease that is over")
         return lease
@@ -151,6 +145,34 @@ class SimulatedGroups(ShardedBackend):
     def parts(self, lease: Lease) -> list[tuple[SimulatedGroup, RedlockLease]]:
         """Return a lease's part in each group."""
         return [(_simulated(part), _redlock(part.lease)) for part in self._parts(lease)]
+
+
+class _Deadline:
+    """The time by which a call must have ended that waits `wait` s for so many groups.
+
+    For each group, votes may be split for two MASTER_TIMEOUTs, and the last attempt takes at most
+    two: a round, and a confirm round.
+    """
+
+    def __init__(self, client: Client, wait: float, groups: int) -> None:
+        self.client, self.began, self.disturbed = client, client.world.now, client.disturbed
+        self.wait, self.groups = wait, groups
+
+    def check(self, call: Generator[Any, Any, Lease]) -> Any:
+        """Run a call; raise Violation if it ends too late although its client was not disturbed."""
+        refusal: NotAcquired | None = None
+        try:
+            lease = yield from call
+        except NotAcquired as error:
+            refusal = error
+        client, longest = self.client, 4 * self.groups * self.client.wire.master_timeout
+        late = client.world.now - self.began - self.wait
+        # Clocks are off by up to 1 %.
+        if client.disturbed == self.disturbed and late > longest + 0.01 * (self.wait + longest):
+            raise Violation(f"{client.name} waited {late:.3f} s longer than it asked for")
+        if refusal is not None:
+            raise refusal
+        return lease
 
 
 def _simulated(part: Part) -> SimulatedGroup:

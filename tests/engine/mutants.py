@@ -115,7 +115,18 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a split vote is a refusal", "quorum: a split vote is asked again", rounds.acquire,
-        never("split and splits < SPLIT_ROUNDS"), test_rounds.test_a_split_vote_that_is_over_is_won,
+        never("split and ..."), test_rounds.test_a_split_vote_that_is_over_is_won,
+    ),
+    Mutant(
+        "split votes without end", "quorum: a split vote is asked again for a limited time",
+        rounds.acquire,
+        always("now < limit"),
+        test_rounds.test_split_votes_are_asked_again_until_their_time_is_over,
+    ),
+    Mutant(
+        "a pause past the end", "rounds: a pause ends in time", rounds.acquire,
+        instead("min(delay, end - now)", "delay"),
+        test_rounds.test_a_pause_between_split_votes_ends_in_time,
     ),
     Mutant(
         "a verdict waits for all", "quorum: a round returns at its verdict", Tally._judge,

@@ -182,6 +182,39 @@ def test_a_split_vote_is_tried_again_even_without_waiting() -> None:
     assert caught.value.retry_after == pytest.approx(5.0)
 
 
+def test_split_votes_are_asked_again_until_their_time_is_over() -> None:
+    """A call ends with an attempt that began before `wait` and `overrun` were over."""
+    masters = Masters(3)
+    protocol = masters.acquire(wait=1.0, overrun=0.5)
+    attempts = []
+
+    def attempt(step: Step) -> Step:
+        attempts.append(masters.now - START)
+        masters.now += 0.4  # as on a host that is very busy
+        refuse(step, "A", "B", None)
+        is_undo(protocol.send(masters.now), one(step), {2})
+        pause = protocol.send(masters.now)
+        assert isinstance(pause, Pause)
+        masters.now += pause.seconds
+        return protocol.send(masters.now)
+
+    last = attempt(attempt(attempt(next(protocol))))
+    with pytest.raises(ResourceLocked):
+        attempt(last)
+    assert attempts == pytest.approx([0.0, 0.41, 0.82, 1.23])
+
+
+def test_a_pause_between_split_votes_ends_in_time() -> None:
+    for stalled, left in ((0.0, 0.005), (60.0, 0.0)):
+        masters = Masters(3)
+        protocol = masters.acquire(wait=0.0, overrun=0.005)
+        refuse(next(protocol), "A", "B", None)
+        protocol.send(masters.now)
+        pause = protocol.send(masters.now + stalled)
+        assert isinstance(pause, Pause)
+        assert pause.seconds == pytest.approx(left, abs=1e-6)
+
+
 def test_a_split_vote_that_is_over_is_won() -> None:
     masters = Masters(3)
     protocol = masters.acquire(wait=0.0)
