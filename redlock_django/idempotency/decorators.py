@@ -77,9 +77,9 @@ def idempotent(
     """Return a decorator: a request with an `Idempotency-Key` takes effect once.
 
     The first request runs the view in a transaction that also contains its record. Every later one
-    gets the same response. Put it below login and permission decorators, and above or below
-    `@lock_resource`: the order is always record, lock, transaction. For an argument that is None,
-    the setting applies:
+    gets the same response. Put it below login and permission decorators, and above
+    `@lock_resource` or directly below it: the order is always record, lock, transaction. For an
+    argument that is None, the setting applies:
 
     - `store` is "database" or "cache".
     - `required` refuses requests without a key.
@@ -151,7 +151,7 @@ def idempotent(
             raise replay_skips_check_error(view, check)
         wrap = _async_view if iscoroutinefunction(view) else _sync_view
         wrapped = wrap(view, options)
-        wrapped.records_requests = True
+        wrapped.records_requests = wrapped
         wrapped.idempotent_options = options  # the system checks read it
         return cast("View", wrapped)
 

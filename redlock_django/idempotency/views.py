@@ -35,7 +35,11 @@ class IdempotentMixin(View):
         view: Any = super().as_view(**initkwargs)
         if not iscoroutinefunction(view):
             view._non_atomic_requests = transaction_marker(view)
-        view.records_requests = True
+        from django.views.generic import View as DjangoView
+
+        # A lock around the view would not be held in `setup` and a `dispatch` in front of ours.
+        is_direct = cls.dispatch is IdempotentMixin.dispatch and cls.setup is DjangoView.setup
+        view.records_requests = view if is_direct else IdempotentMixin.dispatch
         given = initkwargs.get("idempotent_options", cls.idempotent_options)
         decorated: Any = idempotent(**given)(_no_view)
         view.idempotent_options = decorated.idempotent_options
@@ -45,7 +49,7 @@ class IdempotentMixin(View):
         """Replay the recorded response, or run the next dispatch."""
         return idempotent(**self.idempotent_options)(super().dispatch)(request, *args, **kwargs)
 
-    dispatch.records_requests = True  # type: ignore[attr-defined]
+    dispatch.records_requests = dispatch  # type: ignore[attr-defined]
 
 
 def _no_view(request: HttpRequest) -> None:

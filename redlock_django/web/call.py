@@ -13,13 +13,18 @@ from django.http import HttpRequest, StreamingHttpResponse
 from redlock_django.exceptions import InvalidRedlock, LockLost, RedlockError
 from redlock_django.locking.open_transactions import MayReadOldData, open_blocks
 from redlock_django.web.problems import has_problem
-from redlock_django.web.request_state import RequestState, records_requests
+from redlock_django.web.request_state import (
+    RequestState,
+    is_recording_wrapper,
+    records_requests,
+)
 from redlock_django.web.responses import aanswer, answer
 from redlock_django.web.streams import call_on_close, guard_stream
 from redlock_django.web.transactions import (
     TransactionMarker,
     check_answerable,
     marker_of_request,
+    not_adjacent_error,
     old_data_error,
     transactions_of,
     view_name,
@@ -59,11 +64,18 @@ class Call(NamedTuple):
 
     @property
     def defers_lock(self) -> bool:
-        """True if the lock is acquired further in, by a wrapper that records requests."""
+        """True if the lock is acquired by the view, which is a wrapper that records requests.
+
+        Raises InvalidRedlock if such a wrapper is further in.
+        """
         if self.state.recording:
             return False
+        if is_recording_wrapper(self.view):
+            return True
         handler = getattr(self.owner, str(self.request.method).lower(), None)
-        return records_requests(self.view) or records_requests(handler)
+        if records_requests(self.view) or records_requests(handler):
+            raise not_adjacent_error(self.view)
+        return False
 
     def run(self) -> Any:
         """Call a sync view under its lock, and return its response or the answer to an error."""

@@ -16,9 +16,17 @@ from redlock_django.conf.values import SHORTEST_TTL, choice, duration, http_meth
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.web.call import call_of
 from redlock_django.web.options import LockOptions, OnLocked
-from redlock_django.web.request_state import opens_transaction
+from redlock_django.web.request_state import (
+    is_recording_wrapper,
+    opens_transaction,
+    records_requests,
+)
 from redlock_django.web.resources import Computed, Template
-from redlock_django.web.transactions import transaction_marker, two_locks_error
+from redlock_django.web.transactions import (
+    not_adjacent_error,
+    transaction_marker,
+    two_locks_error,
+)
 
 View = TypeVar("View", bound=Callable[..., Any])
 
@@ -72,12 +80,23 @@ def lock_resource(
             )
         if opens_transaction(view):
             raise two_locks_error(view)
+        check_adjacent(view)
         wrap = _async_view if iscoroutinefunction(view) else _sync_view
         locked = wrap(view, options)
         locked.lock_options = options  # the system checks read it
         return cast("View", locked)
 
     return decorate
+
+
+def check_adjacent(view: Any) -> None:
+    """Raise InvalidRedlock for a view to lock that has @idempotent further in."""
+    if is_recording_wrapper(view):
+        return
+    view_class = getattr(view, "view_class", None) or getattr(view, "cls", None)
+    handlers = [getattr(view_class, method.lower(), None) for method in _METHODS]
+    if any(map(records_requests, [view, *handlers])):
+        raise not_adjacent_error(view)
 
 
 def _sync_view(view: Callable[..., Any], options: LockOptions) -> Any:

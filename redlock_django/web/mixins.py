@@ -12,8 +12,14 @@ from django.utils.decorators import classonlymethod
 
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.web.lock_resource import lock_resource
+from redlock_django.web.request_state import is_recording_wrapper, records_requests
 from redlock_django.web.resources import Computed
-from redlock_django.web.transactions import transaction_marker, two_locks_error, view_name
+from redlock_django.web.transactions import (
+    not_adjacent_error,
+    transaction_marker,
+    two_locks_error,
+    view_name,
+)
 
 if TYPE_CHECKING:
     from django.views.generic import View
@@ -49,6 +55,7 @@ class LockResourceMixin(View):
             )
         if cls.lock_key:
             _decorator(cls, cls.lock_key)
+        _check_adjacent(cls)
 
     def get_lock_key(self) -> str | Sequence[str]:
         """Return the templates for this request, or names from `resource()`.
@@ -76,6 +83,17 @@ class LockResourceMixin(View):
         return locked(request, *args, **kwargs)
 
     dispatch.opens_transaction = True  # type: ignore[attr-defined]
+
+
+def _check_adjacent(cls: type[LockResourceMixin]) -> None:
+    """Raise InvalidRedlock for an idempotent class with something between it and the lock."""
+    bases = cls.__mro__[cls.__mro__.index(LockResourceMixin) + 1 :]
+    dispatches = [vars(base)["dispatch"] for base in bases if "dispatch" in vars(base)]
+    if dispatches and is_recording_wrapper(dispatches[0]):
+        return
+    handlers = [getattr(cls, name, None) for name in getattr(cls, "http_method_names", ())]
+    if any(map(records_requests, [*dispatches, *handlers])):
+        raise not_adjacent_error(cls)
 
 
 def _no_view(request: HttpRequest) -> None:

@@ -4,8 +4,9 @@ It is used by the decorators of a view, which may have other decorators between 
 `LockMiddleware`, which releases the locks that outlive their view. An extension that records
 requests, such as `@idempotent`, uses it in this order:
 
-1. A lock decorator above the extension's wrapper does not acquire its lock. It leaves its options
-   in `deferred_lock`, and the wrapper acquires that lock after it has looked at its record.
+1. A lock decorator directly around the extension's wrapper does not acquire its lock. It leaves its
+   options in `deferred_lock`, and the wrapper acquires that lock after it has looked at its record.
+   With anything in between, which would run without the lock, it raises an error.
 2. The wrapper puts a `Recorder` into `recorder`. The next locked call of a view takes it, and
    calls it inside the transaction of the view.
 """
@@ -13,6 +14,7 @@ requests, such as `@idempotent`, uses it in this order:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from django.http import HttpRequest, HttpResponse
@@ -105,9 +107,18 @@ class RequestState:
 def records_requests(view: Callable[..., Any] | None) -> bool:
     """Return whether a view has a wrapper that records requests, at any depth.
 
-    Such a wrapper sets the attribute `records_requests` of the view to True.
+    Such a wrapper has the attribute `records_requests`, whose value is the wrapper itself.
     """
-    return getattr(view, "records_requests", False) is True
+    return hasattr(view, "records_requests")
+
+
+def is_recording_wrapper(view: Callable[..., Any]) -> bool:
+    """Return whether a view is itself a wrapper that records requests, with nothing around it."""
+    function: Any = view
+    while isinstance(function, partial):  # as method_decorator() binds a method
+        function = function.func
+    function = getattr(function, "__func__", function)
+    return getattr(function, "records_requests", None) is function
 
 
 def opens_transaction(view: Callable[..., Any]) -> bool:

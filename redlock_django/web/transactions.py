@@ -77,8 +77,22 @@ def two_locks_error(view: Callable[..., Any]) -> InvalidRedlock:
     )
 
 
+def not_adjacent_error(view: Callable[..., Any]) -> InvalidRedlock:
+    """Return the error for a view with something between its lock and @idempotent below it."""
+    return InvalidRedlock(
+        f"{view_name(view)}: @idempotent is below the lock, but not directly, and what is between "
+        "them would run without the lock and outside of the transaction. Put @idempotent directly "
+        "below @lock_resource, or above it; in a class, list LockResourceMixin directly before "
+        "IdempotentMixin, or decorate dispatch or the handler with both: "
+        "@method_decorator([lock_resource(...), idempotent])"
+    )
+
+
 def view_name(view: Callable[..., Any]) -> str:
     """Return the dotted name of a view, for messages."""
+    bound = getattr(getattr(view, "func", None), "__self__", None)
+    if bound is not None:  # a method that method_decorator() has bound
+        return f"{view_name(type(bound))}.{getattr(view, '__name__', '?')}"
     named = getattr(view, "view_class", view)
     name = getattr(named, "__qualname__", type(named).__qualname__)
     return f"{getattr(named, '__module__', '?')}.{name}"

@@ -85,14 +85,32 @@ class AroundTheLockMixin(LockResourceMixin, Plain):
     lock_key = "order:7"
 
 
-class Handler(LockResourceMixin, Plain):
-    """A view whose @idempotent is inside its @lock_resource."""
+class BothOnTheHandler(Plain):
+    """The two on the handler, in one method_decorator."""
 
-    lock_key = "order:7"
-
-    @method_decorator(idempotent)
+    @method_decorator([locked, idempotent])
     def post(self, request: HttpRequest, **kwargs: Any) -> HttpResponse:
         return super().post(request, **kwargs)
+
+
+class IdempotentHandler(Plain):
+    @idempotent
+    def post(self, request: HttpRequest, **kwargs: Any) -> HttpResponse:
+        return super().post(request, **kwargs)
+
+
+class Derived(Plain):
+    pass
+
+
+class OwnDispatch(IdempotentMixin, Plain):
+    def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
+        return super().dispatch(request, *args, **kwargs)
+
+
+class OwnSetup(IdempotentMixin, Plain):
+    def setup(self, request: Any, *args: Any, **kwargs: Any) -> None:
+        super().setup(request, *args, **kwargs)
 
 
 class OnlyLocked(LockResourceMixin, Plain):
@@ -107,7 +125,6 @@ VIEWS: dict[str, Any] = {
     "idempotent above": idempotent(locked(function)),
     "idempotent below": locked(idempotent(function)),
     "with another between": idempotent(wrapping(locked(function))),
-    "with another between, below": locked(wrapping(idempotent(function))),
     "class": idempotent(locked(Plain.as_view())),
     "class, below": locked(idempotent(Plain.as_view())),
     "dispatch": IdempotentThenLocked.as_view(),
@@ -117,7 +134,6 @@ VIEWS: dict[str, Any] = {
     "around the mixin": AroundTheLockMixin.as_view(),
     "around a class with the mixin": idempotent(OnlyLocked.as_view()),
     "around a class with the other": locked(OnlyIdempotent.as_view()),
-    "handler in the mixin": Handler.as_view(),
 }
 
 
@@ -172,6 +188,48 @@ def test_a_lost_resource_lock_rolls_the_record_back_too(
     answer = site.post()
     assert (answer.status_code, answer.json()["code"]) == (503, "lock-lost")
     assert (orders(), IdempotencyRecord.objects.count()) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda: locked(wrapping(idempotent(function))),
+        lambda: locked(IdempotentHandler.as_view()),
+        lambda: locked(OwnDispatch.as_view()),
+        lambda: locked(OwnSetup.as_view()),
+        lambda: locked(method_decorator(idempotent, name="dispatch")(Derived).as_view()),
+        lambda: type("Between", (LockResourceMixin, OwnDispatch), {"lock_key": "order:7"}),
+        lambda: type("Handler", (LockResourceMixin, IdempotentHandler), {"lock_key": "order:7"}),
+    ],
+    ids=["function", "handler", "dispatch", "setup", "decorated", "mixin", "mixin and handler"],
+)
+def test_what_would_run_without_the_lock_is_refused_at_import(view: Callable[[], Any]) -> None:
+    """Between a lock and @idempotent below it, because the lock is acquired by the latter."""
+    with pytest.raises(InvalidRedlock, match="@idempotent directly below"):
+        view()
+
+
+@pytest.mark.parametrize("key", [KEY, None])
+def test_what_would_run_without_the_lock_is_refused_at_the_first_request(
+    site: Site, happened: list[str], key: str | None
+) -> None:
+    @method_decorator(locked, name="dispatch")
+    @method_decorator(idempotent, name="dispatch")
+    class Stacked(Plain):
+        pass
+
+    @method_decorator(locked, name="dispatch")
+    class AroundTheHandler(IdempotentHandler):
+        pass
+
+    client = Client(headers={"Idempotency-Key": key} if key else {})
+    client.cookies = site.client.cookies
+    for view in (Stacked, AroundTheHandler):
+        site.serve(view.as_view())
+        happened.clear()
+        with pytest.raises(InvalidRedlock, match=rf"{view.__name__}\.dispatch: @idempotent is"):
+            client.post("/orders/")
+        assert happened == []
 
 
 def test_losing_only_the_key_lock_keeps_the_work(
