@@ -119,6 +119,9 @@ class LockAPIMixin(APIView):
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Wrap a handler without a lock in a transaction; a locked handler opens its own."""
+        if (options := self._idempotent_options(request)) is not None:
+            # Authentication and permissions may read request.data, whose parsers read a stream.
+            options.read_body(request._request)
         super().initial(request, *args, **kwargs)
         name = str(request.method).lower()
         handler = getattr(self, name, None)
@@ -132,7 +135,7 @@ class LockAPIMixin(APIView):
         the handler, so it would be sent to a user who no longer has the permission.
         """
         handler = getattr(self, str(request.method).lower(), None)
-        options = getattr(handler, "idempotent_options", None)
+        options = self._idempotent_options(request)
         if options is not None and RequestState.of(request).recording:
             settings = options.settings()
             if request.method in settings.methods and options.replay_check is None:
@@ -140,6 +143,11 @@ class LockAPIMixin(APIView):
                     if _checks_objects(permission):
                         raise _object_check_error(handler, permission)
         super().check_object_permissions(request, obj)
+
+    def _idempotent_options(self, request: Request) -> Any:
+        """Return the options of the handler's `@idempotent`, or None."""
+        handler = getattr(self, str(request.method).lower(), None)
+        return getattr(handler, "idempotent_options", None)
 
     def _in_transaction(
         self, handler: Callable[..., Any], request: Request, *args: Any, **kwargs: Any

@@ -7,6 +7,11 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
+from django.core.exceptions import RequestDataTooBig
+from django.http import HttpRequest
+
+from redlock_django.idempotency.errors import RequestTooLarge
+from redlock_django.idempotency.fingerprint import FORMS
 from redlock_django.idempotency.protocol import ViewOutcome, view_outcome
 from redlock_django.idempotency.replay import StoredResponse
 from redlock_django.idempotency.settings import IdempotencySettings, settings_of
@@ -29,6 +34,22 @@ class IdempotentOptions:
     def settings(self) -> IdempotencySettings:
         """Return the current settings of the alias, with the arguments of the decorator."""
         return replace(settings_of(self.using), **self.given)
+
+    def read_body(self, request: HttpRequest) -> None:
+        """Read the body of a request that may have a key, so that it can be read again.
+
+        For a framework whose parsers read the stream of the request before the view runs. Raises
+        RequestTooLarge for a body over DATA_UPLOAD_MAX_MEMORY_SIZE.
+        """
+        settings = self.settings()
+        is_form = request.method == "POST" and request.content_type in FORMS
+        if request.method in settings.methods and (is_form or settings.header in request.headers):
+            try:
+                request.POST if is_form else request.body  # noqa: B018 - both keep what they read
+            except RequestDataTooBig:
+                error = RequestTooLarge()
+                error.problem_base = settings.problem_base
+                raise error from None
 
 
 def store_of(settings: IdempotencySettings) -> Store:

@@ -13,6 +13,7 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from django.db import connection
 from django.http import HttpRequest
 from django.test import Client
+from django.test.client import BOUNDARY, MULTIPART_CONTENT, encode_multipart
 from django.urls import include, path
 from django.utils.decorators import method_decorator
 from pytest_django import Settings
@@ -57,7 +58,11 @@ class NotForbidden(BasePermission):
 class Base(LockAPIMixin, APIView):
     authentication_classes = (ByToken,)
     permission_classes = (NotForbidden,)
-    parser_classes = (parsers.JSONParser, parsers.MultiPartParser, parsers.FormParser)
+    parser_classes: tuple[Any, ...] = (
+        parsers.JSONParser,
+        parsers.MultiPartParser,
+        parsers.FormParser,
+    )
 
 
 class Orders(Base):
@@ -259,6 +264,60 @@ def test_an_upload_arrives_and_is_compared(api: Site) -> None:
     assert upload(b"one").json() == {"order": "A-1", "file": "one"}
     assert upload(b"one")["Idempotent-Replayed"] == "true"
     assert upload(b"two").status_code == 422
+
+
+class AnyBody(Base):
+    """A permission class has read request.data; every parser returns what the client sent."""
+
+    parser_classes = (*Base.parser_classes, parsers.FileUploadParser)
+
+    @idempotent(methods=["POST", "PUT", "PATCH"])
+    def post(self, request: Request, **_: Any) -> Response:
+        data = {name: value for name, value in request.data.items() if isinstance(value, str)}
+        files = {name: upload.read().decode() for name, upload in request.FILES.items()}
+        return Response({**data, **files})
+
+    put = patch = post
+
+
+BODIES = {
+    "json": ("application/json", b'{"a": "1"}', {"a": "1"}),
+    "form": ("application/x-www-form-urlencoded", b"a=1", {"a": "1"}),
+    "multipart": (
+        MULTIPART_CONTENT,
+        encode_multipart(BOUNDARY, {"a": "1", "f": SimpleUploadedFile("a.txt", b"x" * 70_000)}),
+        {"a": "1", "f": "x" * 70_000},
+    ),
+    "stream": ("application/octet-stream", b"raw", {"file": "raw"}),
+}
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH"])
+@pytest.mark.parametrize("body", BODIES)
+def test_a_permission_may_read_the_data(
+    api: Site, urls: Callable[..., None], method: str, body: str
+) -> None:
+    urls(path("orders/", AnyBody.as_view()))
+    content_type, content, expected = BODIES[body]
+    headers = {
+        "Authorization": "ann-1",
+        "Idempotency-Key": KEY,
+        "Content-Disposition": "attachment; filename=a.txt",
+    }
+
+    def send(content: bytes) -> Any:
+        return api.client.generic(method, "/orders/", content, content_type, headers=headers)
+
+    answers = [send(content) for _ in range(2)]
+    assert [answer.json() for answer in answers] == [expected] * 2
+    assert [answer["Idempotent-Replayed"] for answer in answers] == ["false", "true"]
+    assert send(content.replace(b"1", b"2").replace(b"raw", b"war")).status_code == 422
+
+
+def test_a_body_that_is_too_large_is_refused_with_413(api: Site, settings: Settings) -> None:
+    settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 10
+    refused = post(api, data={"a": "b" * 20})
+    assert (refused.status_code, refused.json()["code"]) == (413, "idempotency-body-too-large")
 
 
 def test_lock_and_dedupe_on_one_handler(api: Site) -> None:
