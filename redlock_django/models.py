@@ -167,6 +167,8 @@ class IdempotencyRecord(models.Model):
             ("view_idempotency_body", "Can view the response in an idempotency record"),
             ("resolve_idempotencyrecord", "Can resolve an uncertain request"),
         )
+        # For the records to empty, and for the requests to resolve.
+        indexes = (models.Index(fields=("state", "expires_at"), name="redlock_state_expires"),)
         verbose_name = _("idempotency record")
         verbose_name_plural = _("idempotency records")
 

@@ -63,7 +63,7 @@ def test_old_records_are_purged_batch_by_batch(site: Site) -> None:
     states = IdempotencyRecord.objects.order_by("pk").values_list("state", flat=True)
     assert list(states) == ["completed", *["tombstone"] * 3, "running", "uncertain"]
     left = IdempotencyRecord.objects.filter(state="tombstone", path="/orders/")
-    assert [bytes(row.body) for row in left][:2] == [b"", b""]
+    assert [bytes(row.body) for row in left.order_by("pk")][:2] == [b"", b""]
     again = run(PURGE)
     assert again.said == ""
     assert [line.split() for line in again.out.splitlines()] == [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -114,9 +115,33 @@ def test_purging_empties_first_and_deletes_later(site: Site, later: Later) -> No
     emptied = IdempotencyRecord.objects.filter(state="tombstone")
     assert {(bytes(row.body), row.status) for row in emptied} == {(b"", 201)}
     assert code(site.post("1")) == "idempotency-key-expired"
+    assert IdempotencyRecord.objects.filter(state="uncertain").exists()
     later(timedelta(days=32))
-    assert purge(batch=3) == [3, 1]
-    assert record().state == "uncertain"
+    assert purge(batch=3) == [3, 1, 1]
+    assert not IdempotencyRecord.objects.exists()
+
+
+def test_an_uncertain_record_in_a_cache_ends_too(site: Site) -> None:
+    def killed(request: Any, **_: Any) -> None:
+        raise KeyboardInterrupt
+
+    caches["default"].clear()
+    site.serve(idempotent(store="cache")(killed))
+    with pytest.raises(KeyboardInterrupt):
+        site.post()
+    assert code(site.post()) == "idempotency-outcome-uncertain"
+    cache: Any = caches["default"]
+    (expires,) = cache._expire_info.values()
+    assert 30.9 < (expires - time.time()) / 86400 < 31.1
+
+
+def test_purging_reads_no_record_that_it_does_not_change(site: Site) -> None:
+    store = store_of(settings_of("default"))
+    assert isinstance(store, DatabaseStore)
+    found = store.purgeable(tombstone_retention=timedelta(days=30))
+    assert "redlock_state_expires" in found.to_empty.order_by("expires_at").explain()
+    assert "redlock_state_expires" in found.unresolved.order_by("created_at").explain()
+    assert "expires_at" in found.expired.order_by("expires_at").explain()
 
 
 def record_of(place: int) -> int:

@@ -93,8 +93,8 @@ class CacheStore(Store):
         entry = self._entry_of_attempt(key_hash, attempt, RecordState.RUNNING)
         if entry is not None:
             entry["state"] = RecordState.UNCERTAIN
-            # Without a timeout: it lasts until it is resolved.
-            self._call("set", _state_key(key_hash), json.dumps(entry), None)
+            lifetime = (self._retention + self._tombstone_retention).total_seconds()
+            self._call("set", _state_key(key_hash), json.dumps(entry), lifetime)
 
     def unresolved(self, prefix: str = "") -> list[UnresolvedRequest]:
         entry = self._entry(prefix)

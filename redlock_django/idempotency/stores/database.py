@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from django.db import IntegrityError, InterfaceError, OperationalError
 from django.utils import timezone
@@ -126,21 +126,25 @@ class DatabaseStore(Store):
             rows = rows.filter(key_hash__startswith=prefix).order_by("created_at", "pk")
             return [UnresolvedRequest.of(row) for row in rows]
 
-    def purgeable(
-        self, *, tombstone_retention: timedelta
-    ) -> tuple[IdempotencyRecordQuerySet, IdempotencyRecordQuerySet]:
+    def purgeable(self, *, tombstone_retention: timedelta) -> PurgeableRecords:
         """Return the records to delete, and the completed records to empty.
 
         A record is deleted `tombstone_retention` after its retention is over; until then it is
-        only emptied.
+        only emptied. A request without an outcome counts as completed at its beginning.
         """
         now = timezone.now()
-        rows = self.rows().filter(expires_at__lte=now)
-        to_delete = rows.filter(expires_at__lte=now - tombstone_retention)
-        to_empty = rows.filter(
-            expires_at__gt=now - tombstone_retention, state=RecordState.COMPLETED
+        rows, gone = self.rows(), now - tombstone_retention
+        return PurgeableRecords(
+            expired=rows.filter(expires_at__lte=gone),
+            unresolved=rows.filter(
+                state__in=_UNRESOLVED,
+                expires_at__isnull=True,
+                created_at__lte=gone - self._retention,
+            ),
+            to_empty=rows.filter(
+                state=RecordState.COMPLETED, expires_at__lte=now, expires_at__gt=gone
+            ),
         )
-        return to_delete, to_empty
 
     def purge(
         self, *, tombstone_retention: timedelta, batch: int = 1000
@@ -148,16 +152,34 @@ class DatabaseStore(Store):
         """Delete and empty the records that `purgeable` returns.
 
         Yields "deleted" or "emptied" and the number of rows that a statement changed, at most
-        `batch`. Running and uncertain records are kept. Each statement is a transaction of its
-        own, unless there is an open one.
+        `batch`. Each statement is a transaction of its own, unless there is an open one.
         """
-        to_delete, to_empty = self.purgeable(tombstone_retention=tombstone_retention)
-        rows = self.rows()
-        while pks := list(to_delete.values_list("pk", flat=True)[:batch]):
-            yield "deleted", rows.filter(pk__in=pks).delete()[0]
-        while pks := list(to_empty.values_list("pk", flat=True)[:batch]):
+        found = self.purgeable(tombstone_retention=tombstone_retention)
+        for pks in _batches(found.expired, "expires_at", batch):
+            yield "deleted", self.rows().filter(pk__in=pks).delete()[0]
+        for pks in _batches(found.unresolved, "created_at", batch):
+            yield "deleted", self.rows().filter(pk__in=pks).delete()[0]
+        for pks in _batches(found.to_empty, "expires_at", batch):
             emptied = {"state": RecordState.TOMBSTONE, "headers": [], "body": b""}
-            yield "emptied", rows.filter(pk__in=pks).update(**emptied)
+            yield "emptied", self.rows().filter(pk__in=pks).update(**emptied)
+
+
+class PurgeableRecords(NamedTuple):
+    """The records that are over: `expired` and `unresolved` are deleted, `to_empty` emptied."""
+
+    expired: IdempotencyRecordQuerySet
+    unresolved: IdempotencyRecordQuerySet
+    to_empty: IdempotencyRecordQuerySet
+
+
+def _batches(rows: IdempotencyRecordQuerySet, column: str, size: int) -> Iterator[list[int]]:
+    """Yield the primary keys of rows, which the caller changes, in the order of a column."""
+    rows = rows.order_by(column)
+    page = rows
+    while found := list(page.values_list("pk", column)[:size]):
+        yield [pk for pk, _ in found]
+        # The next batch begins here, and does not search the rows that were changed before it.
+        page = rows.filter(**{f"{column}__gte": found[-1][1]})
 
 
 @contextmanager

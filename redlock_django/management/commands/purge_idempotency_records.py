@@ -23,9 +23,10 @@ class Command(OperatorCommand):
 
     help = (
         "Remove the responses of idempotency records that are older than RETENTION, which keeps "
-        "their keys, and delete records that are older than TOMBSTONE_RETENTION. Running and "
-        "uncertain records are kept. Each batch is a separate transaction, so the command can be "
-        "interrupted at any time and run again. Records in a cache expire without this command. "
+        "their keys, and delete records that are older than TOMBSTONE_RETENTION too, also those "
+        "of requests whose outcome nobody has resolved. Each batch is a separate transaction, so "
+        "the command can be interrupted at any time and run again. Records in a cache expire "
+        "without this command. "
         f"Exit status: 0 done; {FAILED} the database failed; 2 wrong arguments or settings; "
         f"{INTERRUPTED} interrupted."
     )
@@ -46,8 +47,9 @@ class Command(OperatorCommand):
         problem, status = "", 0
         try:
             if options["dry_run"]:
-                gone, full = store.purgeable(tombstone_retention=kept)
-                counts = {"deleted": gone.count(), "emptied": full.count()}
+                found = store.purgeable(tombstone_retention=kept)
+                gone = found.expired.count() + found.unresolved.count()
+                counts = {"deleted": gone, "emptied": found.to_empty.count()}
             else:
                 for what, rows in store.purge(tombstone_retention=kept, batch=options["batch"]):
                     counts[what] += rows
