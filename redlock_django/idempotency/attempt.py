@@ -38,10 +38,12 @@ from redlock_django.idempotency.recorders import (
     AnyRecorder,
     SeparateRecorder,
     TransactionRecorder,
+    UnrecordedTransaction,
 )
 from redlock_django.idempotency.settings import IdempotencySettings
 from redlock_django.idempotency.stores.base import AlreadyRecorded, Claim, Record, Store
 from redlock_django.idempotency.stores.database import DATABASE_ERRORS, DatabaseStore
+from redlock_django.locking.open_transactions import open_blocks
 
 if TYPE_CHECKING:
     from redlock_django.web.call import Call
@@ -83,7 +85,7 @@ class Attempt:
         if claim is None:
             self._request.idempotency = Idempotency()  # type: ignore[attr-defined]
             add_key_field(self._request, self._options.using)
-            response = yield RunView(None)
+            response = yield RunView(self._unrecorded_transaction())
             if header in self._request.headers or self._reader.from_form:
                 _set_header(response, "Idempotency-Status", "ignored")
             return response
@@ -190,6 +192,18 @@ class Attempt:
 
     def _answer_to(self, error: Exception) -> Any:
         return answer_to(self.call, error)
+
+    def _unrecorded_transaction(self) -> UnrecordedTransaction | None:
+        """Return the transaction that this request would have with a key, or None for none."""
+        settings = self._settings
+        if self._is_async or settings.store != "database":
+            return None
+        if self._request.method not in settings.methods or open_blocks():
+            return None
+        marker = self.call.marker
+        if marker is not None and marker.excludes(settings.database):
+            return None
+        return UnrecordedTransaction(settings.database, keep_5xx=settings.on_5xx == "record")
 
     def _recorder(self, store: Store, claim: Claim, instead_of: Record | None) -> AnyRecorder:
         outcome = partial(outcome_of, self._settings)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from redlock_django.idempotency.recorders import AnyRecorder
+    from redlock_django.idempotency.recorders import AnyRecorder, UnrecordedTransaction
 
 
 class InThread(NamedTuple):
@@ -36,9 +36,9 @@ class HoldLock(NamedTuple):
 
 
 class RunView(NamedTuple):
-    """Run the view, with a recorder if there is one."""
+    """Run the view, with a recorder or a transaction that the request has without a key."""
 
-    recorder: AnyRecorder | None
+    recorder: AnyRecorder | UnrecordedTransaction | None
 
 
 Step = InThread | CallHook | GetUser | HoldLock | RunView

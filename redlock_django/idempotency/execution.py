@@ -19,7 +19,7 @@ from redlock_django.idempotency.disconnects import finish_despite_cancellation
 from redlock_django.idempotency.errors import IdempotencyRefused
 from redlock_django.idempotency.in_flight_lock import InFlightLock
 from redlock_django.idempotency.options import IdempotentOptions
-from redlock_django.idempotency.recorders import AnyRecorder
+from redlock_django.idempotency.recorders import AnyRecorder, UnrecordedTransaction
 from redlock_django.web.call import Call
 from redlock_django.web.options import no_lock
 from redlock_django.web.request_state import RequestState, opens_transaction
@@ -36,7 +36,7 @@ class Execution:
         self._options = options
         self._state = RequestState.of(call.request)
         self._deferred_lock = self._state.take_deferred_lock()
-        self._recorder: AnyRecorder | None = None
+        self._recorder: AnyRecorder | UnrecordedTransaction | None = None
 
     def run(self) -> Any:
         """Return the response of a sync view, or the one that is recorded."""
@@ -119,7 +119,11 @@ class Execution:
         holder = {"path": self._call.request.path}
         return InFlightLock(*resources, using=self._options.using, wait=wait, holder=holder)
 
-    def _run_view(self, recorder: AnyRecorder | None, run: Callable[[Call], Any]) -> Any:
+    def _run_view(
+        self,
+        recorder: AnyRecorder | UnrecordedTransaction | None,
+        run: Callable[[Call], Any],
+    ) -> Any:
         """Run the view with a recorder; `run` is for a view that opens no transaction itself."""
         call = self._call
         self._recorder = self._state.recorder = recorder

@@ -12,7 +12,7 @@ from django.http.response import HttpResponseBase
 
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.errors import IdempotencyUnavailable
-from redlock_django.idempotency.protocol import ViewOutcome
+from redlock_django.idempotency.protocol import ViewOutcome, view_outcome
 from redlock_django.idempotency.replay import StoredResponse
 from redlock_django.idempotency.stores.base import Claim, Record, Store
 from redlock_django.idempotency.stores.database import DatabaseStore
@@ -83,6 +83,40 @@ class TransactionRecorder:
         raise NotImplementedError
 
     def complete(self, response: Any) -> None:
+        raise NotImplementedError
+
+
+class UnrecordedTransaction:
+    """The transaction of a request without a key: as with a key, and without a record.
+
+    A client must not choose by a header whether the view has a transaction.
+    """
+
+    begun = started = False
+
+    def __init__(self, database: str, *, keep_5xx: bool) -> None:
+        self.database: str | None = database
+        self._keep_5xx = keep_5xx
+        self._aliases: Sequence[str] = ()
+
+    def begin(self, aliases: Sequence[str]) -> None:
+        self._aliases = aliases
+
+    def finish(self, response: Any) -> None:
+        status = getattr(response, "status_code", None)
+        outcome = view_outcome(status, undone=True, storable=True, keep_5xx=self._keep_5xx)
+        if outcome is ViewOutcome.NO_EFFECT:
+            _roll_back(self._aliases)
+
+    def committed(self) -> None:
+        """Do nothing: there is no record."""
+
+    # An async view has no transaction, so these are never called.
+
+    async def abegin(self) -> None:
+        raise NotImplementedError
+
+    async def afinish(self, response: Any) -> None:
         raise NotImplementedError
 
 

@@ -93,7 +93,7 @@ class Call(NamedTuple):
         check_answerable(view, blocks, answerable=state.has_middleware and recorder is None)
         try:
             with ExitStack() as stack:
-                held = stack.enter_context(self._lock()) if locks_it else None
+                held = self._enter(stack) if locks_it else None
                 if held is not None and state.has_middleware and (inside or self.wrapped):
                     # Before the view, because the outer transaction ends first in any case.
                     _hand_over(held, state, stack)
@@ -115,8 +115,6 @@ class Call(NamedTuple):
                 if held is not None:
                     _keep_until_stream_ends(response, held, state, stack)
             return response
-        except MayReadOldData as error:
-            raise old_data_error(view, error) from None
         except RedlockError as error:
             if not has_problem(error):
                 raise
@@ -147,7 +145,7 @@ class Call(NamedTuple):
             return await view(*self.args, **self.kwargs)
         try:
             async with AsyncExitStack() as stack:
-                held = await stack.enter_async_context(await self._alock()) if locks_it else None
+                held = await self._aenter(stack) if locks_it else None
                 if recorder is not None:
                     await recorder.abegin()
                 response = await view(*self.args, **self.kwargs)
@@ -160,8 +158,6 @@ class Call(NamedTuple):
                         _hand_over(held, state, stack)
                     _keep_until_stream_ends(response, held, state, stack)
             return response
-        except MayReadOldData as error:
-            raise old_data_error(view, error) from None
         except RedlockError as error:
             if not has_problem(error):
                 raise
@@ -178,17 +174,23 @@ class Call(NamedTuple):
             # The marker of a method is copied to the view of its class, and hides the error there.
             raise RuntimeError("You cannot use ATOMIC_REQUESTS with async views.")
 
-    def _lock(self) -> Lock:
+    def _enter(self, stack: ExitStack) -> Lock:
         self._check_templates()
         options, request = self.options, self.request
         names = [template.render(request, self.kwargs) for template in options.templates]
-        return options.lock(request, names)
+        try:
+            return stack.enter_context(options.lock(request, names))
+        except MayReadOldData as error:
+            raise old_data_error(self.view, error) from None
 
-    async def _alock(self) -> Lock:
+    async def _aenter(self, stack: AsyncExitStack) -> Lock:
         self._check_templates()
         options, request = self.options, self.request
         names = [await template.arender(request, self.kwargs) for template in options.templates]
-        return options.lock(request, names)
+        try:
+            return await stack.enter_async_context(options.lock(request, names))
+        except MayReadOldData as error:
+            raise old_data_error(self.view, error) from None
 
     def _check_templates(self) -> None:
         if not self.wrapped:
