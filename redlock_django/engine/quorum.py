@@ -28,7 +28,8 @@ class Vote(NamedTuple):
     remaining time of a refusing lock in ms, -1 if it has no expiry. `rival` identifies the holder
     or waiter in the way, `resource` is the index of the resource at fault, and `ahead` is the
     number of waiters in front of this client in its queue (-1 if the client is not in it). `sent`
-    is False only if no byte was sent to the master.
+    is False only if no byte was sent to the master. `stale` is True if the vote failed because the
+    connection had been closed while no client used it.
     """
 
     ballot: Ballot
@@ -41,6 +42,7 @@ class Vote(NamedTuple):
     absent: bool = False
     ahead: int = -1
     sent: bool = True
+    stale: bool = False
 
     def __repr__(self) -> str:  # without `rival`, which is a token
         return f"Vote({self.ballot.value}, {self.reason!r})"
@@ -51,9 +53,9 @@ def granted(time: int | None = None, fences: tuple[int, ...] = ()) -> Vote:
     return Vote(Ballot.GRANTED, "granted", time, fences)
 
 
-def failed(reason: str, *, sent: bool = True, time: int | None = None) -> Vote:
+def failed(reason: str, *, sent: bool = True, time: int | None = None, stale: bool = False) -> Vote:
     """Return a vote that does not count, with its reason."""
-    return Vote(Ballot.FAILED, reason, time, sent=sent)
+    return Vote(Ballot.FAILED, reason, time, sent=sent, stale=stale)
 
 
 NOT_ASKED = failed("not asked", sent=False)
@@ -171,6 +173,12 @@ class Tally:
             # The median may still move, so that a vote left out for its clock counts again.
             return self.masters - self._failed < self.need
         return len(self.agreeing) < self.need
+
+    @property
+    def only_stale(self) -> bool:
+        """True if the round failed, and might have been won but for stale connections."""
+        stale = sum(vote is not None and vote.stale for vote in self.votes)
+        return self.unreachable and self.masters - (self._failed - stale) >= self.need
 
     @property
     def denied(self) -> bool:

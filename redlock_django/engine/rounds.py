@@ -132,8 +132,9 @@ def acquire(
                     )
             # No client is proved to hold the lock: this is a split vote, or a race with a release.
             # Asking again at once is right even for a client that does not wait; otherwise all of
-            # them may lose.
-            split = not (late or last.unreachable or last.rival_won)
+            # them may lose. The same if connections had been closed while idle, as routers do: the
+            # next attempt has new ones.
+            split = last.only_stale or not (late or last.unreachable or last.rival_won)
             splits += split
             again = now < give_up or (split and splits < SPLIT_ROUNDS and now < limit)
             now = yield _undo(ask, tally, frozenset() if again else queued, leave=not again)

@@ -111,6 +111,7 @@ class Link:
     __slots__ = (
         "blocked",
         "expired",
+        "heard",
         "out",
         "owed",
         "parser",
@@ -136,6 +137,7 @@ class Link:
         self.expired = 0  # how many of these replies are so old that they cost their votes
         self.out = bytearray()
         self.tail = b""
+        self.heard = clock()  # when the last reply came
         self.ran = 0.0  # how long the driver had been running when the last reply came
         self.sending = False
         self.sent: list[int] = []

@@ -51,7 +51,11 @@ from redlock_django.wire.waiters import Waiter, Waiters
 
 logger = logging.getLogger("redlock_django")
 
-IDLE = 1.0  # seconds without a round after which all links are read before the next one
+IDLE = 1.0
+"""The seconds without a round after which all links are read before the next one.
+
+A link on which nothing came for so long is stale if it ends in the next round.
+"""
 
 
 class Links:
@@ -355,7 +359,7 @@ class Links:
             try:
                 link.send()
             except (OSError, ProtocolDesync) as error:
-                self.lose(master, _broken(error))
+                self.lose(master, _broken(error), ended=isinstance(error, OSError))
                 continue
             if link.blocked is not bool(link.out):
                 link.blocked = bool(link.out)
@@ -387,7 +391,7 @@ class Links:
             )
             ended = error
         if ended is not None and master.link is link:
-            self.lose(master, _broken(ended))
+            self.lose(master, _broken(ended), ended=isinstance(ended, OSError | EOFError))
         if master.late and not link.owed:
             self._in_time(master)
 
@@ -455,7 +459,8 @@ class Links:
         if link.expired:
             link.expired -= 1
         link.ran = self.running.passed
-        return clock()
+        link.heard = clock()
+        return link.heard
 
     def _handle_error(self, master: Master, owed: Owed, word: str) -> None:
         """Handle an error reply."""
@@ -586,8 +591,11 @@ class Links:
         )
         self._changed()
 
-    def lose(self, master: Master, reason: str, *, late: bool = False) -> None:
-        """Close a link that failed, notify every caller that waits for it, and connect again."""
+    def lose(self, master: Master, reason: str, *, late: bool = False, ended: bool = False) -> None:
+        """Close a link that failed, notify every caller that waits for it, and connect again.
+
+        If the connection `ended`, a vote on a link that was idle before fails as stale.
+        """
         link = master.link
         if link is None:
             return
@@ -604,7 +612,8 @@ class Links:
             elif command is not None and command.sets:
                 master.remember_unanswered(command.token)
             if owed.exchange is not None:
-                owed.exchange.cast(master.index, failed(reason))
+                stale = ended and owed.sent - link.heard > IDLE
+                owed.exchange.cast(master.index, failed(reason, stale=stale))
         # A connection that ended without a fault (an idle time-out, a restart) may come back at
         # once. A master that was late, or fails again, is left alone for a while.
         calm = not late and master.failures == 0

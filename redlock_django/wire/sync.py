@@ -30,7 +30,7 @@ from redlock_django.engine.trampoline import is_finished
 from redlock_django.wire.clock import clock
 from redlock_django.wire.join import Joined, Unfit
 from redlock_django.wire.link import Batch, Exchange, wake_none
-from redlock_django.wire.links import Links
+from redlock_django.wire.links import IDLE, Links
 from redlock_django.wire.master import Master, discard
 from redlock_django.wire.waiters import Waiter
 from redlock_django.wire.wakeup import Wakeup
@@ -38,7 +38,6 @@ from redlock_django.wire.wakeup import Wakeup
 logger = logging.getLogger("redlock_django")
 
 REDIAL = 0.5  # seconds after which a thread that could not be started is tried again
-IDLE = 1.0  # seconds without a round after which all links are read before the next one
 
 
 Sleeper = Exchange | Batch | Waiter

@@ -118,6 +118,16 @@ MUTANTS: tuple[Mutant, ...] = (
         never("split and ..."), test_rounds.test_a_split_vote_that_is_over_is_won,
     ),
     Mutant(
+        "stale connections refuse a lock", "quorum: asked again on new connections",
+        rounds.acquire, never("last.only_stale"),
+        test_rounds.test_a_round_that_failed_for_stale_connections_is_asked_again,
+    ),
+    Mutant(
+        "one stale connection is enough", "quorum: asked again only if a quorum is possible",
+        vars(Tally)["only_stale"].fget, instead("self._failed - stale", "0"),
+        test_rounds.test_a_majority_that_failed_for_other_reasons_is_not_asked_again,
+    ),
+    Mutant(
         "split votes without end", "quorum: a split vote is asked again for a limited time",
         rounds.acquire,
         always("now < limit"),
@@ -587,6 +597,19 @@ MUTANTS: tuple[Mutant, ...] = (
         "a late reply costs its link", "link: a late reply never costs its link", Links._judge,
         instead("self._mark_late(...)", "self.lose(master, 'late')"),
         link_schedules.a_late_reply_never_costs_its_link,
+    ),
+    Mutant(
+        "any broken link was idle", "link: stale only after a pause", Links.lose,
+        always("owed.sent - link.heard > IDLE"),
+        link_schedules.a_link_that_breaks_in_use_is_not_stale,
+    ),
+    Mutant(
+        "no link is stale", "link: stale if it ends after a pause", Links.lose,
+        never("ended and ..."), link_schedules.a_link_that_ends_after_a_pause_is_stale,
+    ),
+    Mutant(
+        "a silent link is stale", "link: a late master is not stale", Links.lose,
+        always("ended"), link_schedules.a_link_that_is_given_up_is_not_stale,
     ),
     Mutant(
         "a link is never given up", "link: given up after a long silence", Lateness.is_over,

@@ -25,6 +25,7 @@ from redlock_django.engine.rounds import Round
 from redlock_django.engine.statuses import ABSENT, BURIED, FENCE_AHEAD, GRANTED, NOT_READY, RESERVED
 from redlock_django.wire.address import Address
 from redlock_django.wire.lateness import Lateness
+from redlock_django.wire.links import IDLE
 from redlock_django.wire.master import Master
 from redlock_django.wire.steps import StepWatch
 from tests.engine.stepping import Truth
@@ -254,6 +255,7 @@ class Wire:
 
     def _joined(self, line: Line, link: Link, reply: Reply) -> None:
         link.joined = True
+        link.heard = self._running()
         line.link = link
         run_id = line.master.memory.run_id
         if line.run_id != run_id:
@@ -499,7 +501,7 @@ class Wire:
 
     def _ended(self, line: Line, link: Link) -> None:
         if line.link is link:
-            self.lose(line, "closed the connection")
+            self.lose(line, "closed the connection", ended=True)
         elif link.alive and not link.joined:
             link.alive = False
             self._again(line)
@@ -516,7 +518,7 @@ class Wire:
                 link,
             )
 
-    def lose(self, line: Line, reason: str) -> None:
+    def lose(self, line: Line, reason: str, *, ended: bool = False) -> None:
         """Close a link, fail the votes that it owes, and connect again."""
         link = line.link
         assert link is not None
@@ -537,7 +539,9 @@ class Wire:
             elif command is not None and command.sets:
                 line.remember_unanswered(command.token)
             if message.exchange is not None:
-                message.exchange.cast(line.index, failed(reason))
+                stale = ended and message.written - link.heard > IDLE
+                self.world.seen["stale link"] += stale
+                message.exchange.cast(line.index, failed(reason, stale=stale))
         self._again(line)
         self._settle_steps(self.steps.decide)
 

@@ -182,6 +182,31 @@ def test_a_split_vote_is_tried_again_even_without_waiting() -> None:
     assert caught.value.retry_after == pytest.approx(5.0)
 
 
+def test_a_round_that_failed_for_stale_connections_is_asked_again() -> None:
+    """Also without waiting, if the masters that failed for another reason are a minority."""
+    masters = Masters(3)
+    protocol = masters.acquire()
+    step = next(protocol)
+    for index, vote in enumerate((failed("down", sent=False), failed("closed", stale=True))):
+        asked(step).tally.cast(index, vote)
+    is_undo(protocol.send(masters.now), one(step), {1, 2})
+    assert isinstance(protocol.send(masters.now), Pause)
+    lease = masters.carry(protocol, protocol.send(masters.now), down=(0,))
+    assert masters.tokens() == ["", lease.token, lease.token]
+
+
+def test_a_majority_that_failed_for_other_reasons_is_not_asked_again() -> None:
+    masters = Masters(3)
+    protocol = masters.acquire()
+    step = next(protocol)
+    for index, vote in enumerate((failed("hung"), failed("down", sent=False))):
+        asked(step).tally.cast(index, vote)
+    asked(step).tally.cast(2, failed("closed", stale=True))
+    protocol.send(masters.now)
+    with pytest.raises(QuorumUnreachable):
+        protocol.send(masters.now)
+
+
 def test_split_votes_are_asked_again_until_their_time_is_over() -> None:
     """A call ends with an attempt that began before `wait` and `overrun` were over."""
     masters = Masters(3)

@@ -18,7 +18,7 @@ from redlock_django.wire.clock import clock
 from redlock_django.wire.join import Unfit, check
 from redlock_django.wire.lateness import GIVE_UP, MOST_OWED
 from redlock_django.wire.link import Exchange
-from redlock_django.wire.links import Links
+from redlock_django.wire.links import IDLE, Links
 from redlock_django.wire.master import Master, Pace
 from tests.engine.masters import Masters
 from tests.wire.manual_links import TIMEOUT, ManualLinks, manual_links
@@ -222,6 +222,41 @@ def a_master_that_never_answers_loses_its_link() -> None:
         _poll(links, GIVE_UP)
         assert links.masters[0].link is None
         assert [*links.masters[0].pending_releases] == ["a" * 32]
+
+
+def _ended(links: ManualLinks, idle: float) -> bool:
+    """Return whether a vote is stale whose link ends after it had been idle for so long."""
+    link = links.masters[0].link
+    assert link is not None
+    link.heard -= idle
+    exchange = links.ask(links.acquire())
+    links.ends[0].close()
+    links.read(links.masters[0])
+    vote = exchange.tally.votes[0]
+    assert vote is not None
+    assert vote.ballot is Ballot.FAILED
+    return vote.stale
+
+
+def a_link_that_ends_after_a_pause_is_stale() -> None:
+    with manual_links(1) as links:
+        assert _ended(links, idle=2 * IDLE)
+
+
+def a_link_that_breaks_in_use_is_not_stale() -> None:
+    with manual_links(1) as links:
+        assert not _ended(links, idle=IDLE / 2)
+
+
+def a_link_that_is_given_up_is_not_stale() -> None:
+    with manual_links(1) as links:
+        assert links.masters[0].link is not None
+        links.masters[0].link.heard -= 2 * IDLE
+        exchange = links.ask(links.acquire())
+        links.lose(links.masters[0], "did not answer", late=True)
+        vote = exchange.tally.votes[0]
+        assert vote is not None
+        assert not vote.stale
 
 
 def a_master_that_works_off_a_queue_keeps_its_link() -> None:

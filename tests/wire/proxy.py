@@ -42,6 +42,7 @@ class FaultProxy:
         self._tls = tls
         self._loop = asyncio.new_event_loop()
         self._writers: set[asyncio.StreamWriter] = set()
+        self._forgotten: set[asyncio.StreamWriter] = set()
         self._pumps: set[asyncio.Task[Any]] = set()
         self._server: asyncio.Server | None = None
         self._open = asyncio.Event()
@@ -82,6 +83,10 @@ class FaultProxy:
     def cut(self) -> None:
         """Reset every connection, on both sides."""
         self._do(self._cut())
+
+    def forget(self) -> None:
+        """Reset each connection that is open now when its client sends the next byte."""
+        self._forgotten = set(self._writers)
 
     def lead_to(self, target: int) -> None:
         """Forward to another server from now on, as an address does after a failover."""
@@ -175,6 +180,8 @@ class FaultProxy:
     async def _up(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
             while data := await reader.read(65536):
+                if writer in self._forgotten:
+                    return
                 if self.delay_up:
                     await asyncio.sleep(self.delay_up)
                 writer.write(data)

@@ -29,7 +29,7 @@ from redlock_django.wire.join import KEEPALIVE
 from redlock_django.wire.link import Link, ProtocolDesync
 from redlock_django.wire.master import Master
 from tests.waiting import until
-from tests.wire.proxy import FaultProxy
+from tests.wire.proxy import FaultProxy, behind
 from tests.wire.scripted import Received, ScriptedMaster, honest, resp
 from tests.wire.variants import HOLDER, VARIANTS, Variant, joined, make_backend, open_variant
 
@@ -519,6 +519,20 @@ def test_links_closed_while_idle_reconnect_before_they_are_needed(
         lease = variant.acquire("order:1")
         assert variant.release(lease) is True
         assert not any(master.link in links for master in variant.links.masters)
+
+
+@both
+def test_a_lock_is_not_refused_because_routers_forgot_idle_links(
+    name: str, masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links_module, "IDLE", 0.0)
+    with behind(masters[:3]) as proxies:
+        urls = [proxy.url for proxy in proxies]
+        with joined(name, masters[:3], urls=urls, connect_timeout=5.0) as variant:
+            for proxy in proxies:
+                proxy.forget()
+            lease = variant.acquire("order:1")
+            assert variant.release(lease) is True
 
 
 def test_a_loop_that_runs_now_and_then_notices_links_closed_meanwhile(
