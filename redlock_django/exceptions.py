@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         OutcomeUncertain,
         RequestTooLarge,
         ResultUnavailable,
+        TooManyWaiters,
     )
 
 
@@ -69,6 +70,7 @@ __all__ = [
     "ResourceLocked",
     "ResultUnavailable",
     "StoreUnavailable",
+    "TooManyWaiters",
 ]
 
 

@@ -7,6 +7,7 @@ the decisions, and `execution` performs the steps.
 from __future__ import annotations
 
 import logging
+import math
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ from redlock_django.idempotency.current import Idempotency
 from redlock_django.idempotency.errors import (
     IdempotencyUnavailable,
     OutcomeUncertain,
+    TooManyWaiters,
 )
 from redlock_django.idempotency.exception_answers import answer_to
 from redlock_django.idempotency.forms import add_key_field
@@ -43,6 +45,7 @@ from redlock_django.idempotency.recorders import (
 from redlock_django.idempotency.settings import IdempotencySettings
 from redlock_django.idempotency.stores.base import AlreadyRecorded, Claim, Record, Store
 from redlock_django.idempotency.stores.database import DATABASE_ERRORS, DatabaseStore
+from redlock_django.idempotency.waiting import return_pooled_connections, waiting_thread
 from redlock_django.locking.open_transactions import open_blocks
 
 if TYPE_CHECKING:
@@ -106,7 +109,7 @@ class Attempt:
             if waits and state is KeyLock.BUSY:
                 # The first attempt does not wait. A waiter would also wait for masters that are
                 # down, and then the client should be refused at once.
-                state = yield from self._lock(claim, self._settings.wait)
+                state = yield from self._wait(claim)
             if state is KeyLock.HELD and (waits or record is not None):
                 record = yield InThread(partial(store.find, claim))
             action = self._decide(record, state)
@@ -138,6 +141,17 @@ class Attempt:
             self._retry_after = error.retry_after
             return KeyLock.NO_QUORUM
         return KeyLock.HELD
+
+    def _wait(self, claim: Claim) -> Steps:
+        """Wait until the first request with the key is over."""
+        yield InThread(return_pooled_connections)
+        limit = math.inf if self._is_async else self._settings.max_waiters
+        try:
+            with waiting_thread(limit):
+                return (yield from self._lock(claim, self._settings.wait))
+        except TooManyWaiters:
+            events.refused(self._options.using, TooManyWaiters)
+            raise
 
     def _first(self, recorder: AnyRecorder) -> Steps:
         """Run the view and return its response; None if another request recorded the key first."""

@@ -43,6 +43,10 @@ class KeyInFlight(IdempotencyRefused):
     """The first request with this idempotency key is still running."""
 
 
+class TooManyWaiters(IdempotencyRefused):
+    """The first request with this key is still running, and MAX_WAITERS threads wait already."""
+
+
 class KeyExpired(IdempotencyRefused):
     """The retention of this idempotency key is over, and its response is deleted."""
 

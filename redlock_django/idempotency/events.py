@@ -9,12 +9,14 @@ from redlock_django.idempotency.errors import (
     KeyInFlight,
     KeyReused,
     OutcomeUncertain,
+    TooManyWaiters,
 )
 from redlock_django.locking.counters import counters
 from redlock_django.signals import request_replayed, send
 
 _COUNTERS: dict[type[IdempotencyRefused], str] = {
     KeyInFlight: "conflicted",
+    TooManyWaiters: "conflicted",
     KeyReused: "mismatched",
     OutcomeUncertain: "uncertain",
 }

@@ -19,6 +19,7 @@ from redlock_django.idempotency.errors import (
     OutcomeUncertain,
     RequestTooLarge,
     ResultUnavailable,
+    TooManyWaiters,
 )
 from redlock_django.locking.counters import CounterType, register_counters
 from redlock_django.web.problems import Problem, gettext_noop, register_problem
@@ -104,6 +105,18 @@ _register(
     "key-in-flight",
     gettext_noop("A request is outstanding for this Idempotency-Key"),
     gettext_noop("The first request with this idempotency key is still running."),
+    retryable=True,
+    safe_new_key=False,
+)
+_register(
+    TooManyWaiters,
+    503,
+    "too-many-waiters",
+    gettext_noop("Too many requests are waiting"),
+    gettext_noop(
+        "The first request with this idempotency key is still running. "
+        "Please try again with the same idempotency key."
+    ),
     retryable=True,
     safe_new_key=False,
 )

@@ -43,6 +43,7 @@ DEFAULTS: Mapping[str, Any] = {
     "REQUIRED": False,
     "IN_FLIGHT": "auto",
     "WAIT": 10,
+    "MAX_WAITERS": 4,
     "MAX_RESPONSE_BYTES": 1024 * 1024,
     "MAX_REQUEST_BYTES": None,
     "KEY_PATTERN": None,
@@ -71,6 +72,7 @@ class IdempotencySettings:
     required: bool
     in_flight: str
     wait: float
+    max_waiters: int
     max_response_bytes: int
     max_request_bytes: int | None
     key_pattern: re.Pattern[str] | None
@@ -126,9 +128,12 @@ def _settings(given: Mapping[str, Any]) -> IdempotencySettings:
         required=flag(section, "REQUIRED"),
         in_flight=choice(section["IN_FLIGHT"], "IN_FLIGHT", CHOICES["in_flight"]),
         wait=duration(section["WAIT"], "WAIT", least=0),
-        max_response_bytes=_bytes(section, "MAX_RESPONSE_BYTES"),
+        max_waiters=_whole(section, "MAX_WAITERS", "threads"),
+        max_response_bytes=_whole(section, "MAX_RESPONSE_BYTES", "bytes"),
         max_request_bytes=(
-            None if section["MAX_REQUEST_BYTES"] is None else _bytes(section, "MAX_REQUEST_BYTES")
+            None
+            if section["MAX_REQUEST_BYTES"] is None
+            else _whole(section, "MAX_REQUEST_BYTES", "bytes")
         ),
         key_pattern=_pattern(section),
         keep_headers=_headers(section),
@@ -140,10 +145,10 @@ def _settings(given: Mapping[str, Any]) -> IdempotencySettings:
     )
 
 
-def _bytes(section: Mapping[str, Any], key: str) -> int:
+def _whole(section: Mapping[str, Any], key: str, unit: str) -> int:
     value = section[key]
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"{key} must be a number of bytes, got {value!r}")
+        raise ValueError(f"{key} must be a number of {unit}, got {value!r}")
     return value
 
 

@@ -9,7 +9,8 @@ from io import BytesIO
 from typing import Any
 
 import pytest
-from django.db import OperationalError, connection
+from django.db import OperationalError, connection, connections
+from django.db.backends.sqlite3.base import DatabaseWrapper
 from django.http import HttpRequest, HttpResponse
 from pytest_django import Settings
 
@@ -97,21 +98,79 @@ def test_a_request_that_waits_no_longer(site: Site) -> None:
     problem(answer, 409, "idempotency-key-in-flight", retryable=True, safe_new_key=False)
 
 
+def on_waiting(function: Callable[[], None]) -> None:
+    """Call a function whenever a thread begins to wait for a lock, or goes on waiting."""
+    backend = locks["default"].backend
+    assert isinstance(backend, MemoryBackend)
+    sleep = backend.sleep
+
+    def patient(seconds: float) -> None:
+        function()
+        sleep(seconds)
+
+    backend.sleep = patient
+
+
+@pytest.mark.usefixtures("records_in_a_file")
+def test_no_more_than_max_waiters_threads_wait(site: Site) -> None:
+    waiting = threading.Event()
+    asked: list[Any] = []
+
+    def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        on_waiting(waiting.set)
+        asked.append(InThread(site.post))
+        assert waiting.wait(20)
+        asked.append(InThread(site.post).result)  # while the other one waits
+        return HttpResponse("only once")
+
+    site.configure(DATABASE="records", MAX_WAITERS=1)
+    site.serve(idempotent(in_flight="wait", wait=20)(view))
+    first = site.post()
+    waited, refused = asked
+    assert waited.result.content == first.content == b"only once"
+    problem(refused, 503, "idempotency-too-many-waiters", retryable=True, safe_new_key=False)
+    assert refused["Retry-After"] == "1"
+    assert site.post()["Idempotent-Replayed"] == "true"  # a replay does not wait
+
+
+@pytest.mark.usefixtures("records_in_a_file")
+def test_a_waiter_keeps_no_pooled_connection(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another user would get a 500, because the pool is empty."""
+    open_while_waiting: list[list[str]] = []
+    waiting = threading.Event()
+
+    def connect(self: DatabaseWrapper) -> Any:
+        return {k: v for k, v in parameters(self).items() if k != "pool"}
+
+    def note() -> None:
+        used = [c for c in connections.all(initialized_only=True) if c.connection is not None]
+        open_while_waiting.append([c.alias for c in used if "pool" in c.settings_dict["OPTIONS"]])
+        waiting.set()
+
+    def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        on_waiting(note)
+        asked.append(InThread(site.post))
+        assert waiting.wait(20)
+        return HttpResponse("only once")
+
+    parameters = DatabaseWrapper.get_connection_params
+    monkeypatch.setattr(DatabaseWrapper, "get_connection_params", connect)
+    monkeypatch.setitem(connections.settings["records"]["OPTIONS"], "pool", True)
+    asked: list[InThread] = []
+    site.serve(idempotent(in_flight="wait", wait=20)(view))
+    site.post()
+    assert asked[0].result["Idempotent-Replayed"] == "true"
+    assert open_while_waiting
+    assert not any(open_while_waiting)
+
+
 @pytest.mark.usefixtures("records_in_a_file")
 def test_a_request_that_waits_is_given_the_same_answer(site: Site) -> None:
     waiting = threading.Event()
     asked: list[InThread] = []
 
     def view(request: HttpRequest, **_: Any) -> HttpResponse:
-        backend = locks["default"].backend
-        assert isinstance(backend, MemoryBackend)
-        sleep = backend.sleep
-
-        def patient(seconds: float) -> None:
-            waiting.set()
-            sleep(seconds)
-
-        backend.sleep = patient
+        on_waiting(waiting.set)
         asked.append(InThread(site.post))
         assert waiting.wait(20)
         return HttpResponse(f"only once: {len(asked)}")
