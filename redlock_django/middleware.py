@@ -14,6 +14,7 @@ from redlock_django.exceptions import ResourceLocked
 from redlock_django.locking.cancellation import call_after_threads
 from redlock_django.locking.handler import locks
 from redlock_django.locking.open_transactions import has_sync_caller
+from redlock_django.web.effects import judge_effects, was_rolled_back_by_django
 from redlock_django.web.problems import has_problem
 from redlock_django.web.request_state import RequestState, add_attributes
 from redlock_django.web.responses import answer
@@ -74,6 +75,7 @@ class LockMiddleware:
         """Answer a lock error; Django calls this after it has rolled back ATOMIC_REQUESTS."""
         if not has_problem(error):
             return None
+        judge_effects(error, request, undone=was_rolled_back_by_django(request, error))
         prepared = RequestState.of(request).prepared_answer(error)
         return prepared or answer(request, error, status=_status(error))
 

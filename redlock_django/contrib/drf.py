@@ -18,6 +18,7 @@ from rest_framework.response import Response
 
 from redlock_django.exceptions import InvalidRedlock, RedlockError
 from redlock_django.locking.open_transactions import open_blocks
+from redlock_django.web.effects import judge_effects, judged_effects
 from redlock_django.web.problems import has_problem, problem_of, problem_type, retry_after
 from redlock_django.web.request_state import RequestState, opens_transaction, records_requests
 from redlock_django.web.transactions import (
@@ -68,6 +69,12 @@ def _has_members(error: RedlockError) -> bool:
 
 def exception_handler(error: Exception, context: dict[str, Any]) -> Response | None:
     """Handle lock errors, then everything that REST framework's default handler handles."""
+    request = context.get("request")
+    if request is not None:
+        # The default handler rolls these back.
+        blocks = [c for c in connections.all(initialized_only=True) if c.in_atomic_block]
+        undone = any(connection.settings_dict["ATOMIC_REQUESTS"] for connection in blocks)
+        judge_effects(error, request, undone=undone)
     return views.exception_handler(as_api_exception(error), context)
 
 
@@ -152,7 +159,10 @@ class LockAPIMixin(APIView):
     def _in_transaction(
         self, handler: Callable[..., Any], request: Request, *args: Any, **kwargs: Any
     ) -> Any:
-        with transactions_of(marker_of_request(request, None, self), durable=False):
+        with (
+            transactions_of(marker_of_request(request, None, self), durable=False) as aliases,
+            judged_effects(request, undone=bool(aliases)),
+        ):
             return handler(request, *args, **kwargs)
 
     def handle_exception(self, error: Exception) -> HttpResponseBase:
@@ -162,6 +172,7 @@ class LockAPIMixin(APIView):
         real = open_blocks()
         tests = [c for c in connections.all(initialized_only=True) if c.in_atomic_block]
         marks = [(c, c.get_rollback()) for c in tests if c not in real]
+        judge_effects(error, self.request, undone=False)
         try:
             response: HttpResponseBase = super().handle_exception(as_api_exception(error))
         finally:

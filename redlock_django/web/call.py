@@ -12,6 +12,7 @@ from django.http import HttpRequest, StreamingHttpResponse
 
 from redlock_django.exceptions import InvalidRedlock, LockLost, RedlockError
 from redlock_django.locking.open_transactions import MayReadOldData, open_blocks
+from redlock_django.web.effects import judge_effects, judged_effects
 from redlock_django.web.problems import has_problem
 from redlock_django.web.request_state import (
     RequestState,
@@ -86,8 +87,13 @@ class Call(NamedTuple):
         recorder = state.take_recorder()
         locks_it = options.apply_to(request)
         if not locks_it and recorder is None:
-            with transactions_of(self.marker, durable=False):
+            with (
+                transactions_of(self.marker, durable=False) as aliases,
+                judged_effects(request, undone=bool(aliases)),
+            ):
                 return view(*self.args, **self.kwargs)
+        begun = finished = False
+        aliases = []
         blocks = open_blocks()
         inside = bool(blocks)
         check_answerable(view, blocks, answerable=state.has_middleware and recorder is None)
@@ -104,12 +110,14 @@ class Call(NamedTuple):
                 ) as aliases:
                     if recorder is not None:
                         recorder.begin(aliases)
+                    begun = True
                     response = self._finished(view(*self.args, **self.kwargs))
                     if recorder is not None:
                         recorder.finish(response)
                     # Only before COMMIT: after it, refusing the response would undo nothing.
                     if held is not None and (aliases or inside):
                         held.ensure_held()
+                    finished = True
                 if recorder is not None:
                     recorder.committed()
                 if held is not None:
@@ -122,6 +130,8 @@ class Call(NamedTuple):
                 # The blocks that others have opened contain the work of the view, too.
                 for connection in blocks:
                     connection.set_rollback(True)
+            rolled_back = not finished and bool(aliases or inside)
+            judge_effects(error, request, undone=not begun or rolled_back)
             own = options.own_answer(request, error)
             if own is None:
                 reply = getattr(self.owner, "answer_lock_error", answer)
@@ -143,11 +153,13 @@ class Call(NamedTuple):
         locks_it = options.apply_to(request)
         if not locks_it and recorder is None:
             return await view(*self.args, **self.kwargs)
+        begun = False
         try:
             async with AsyncExitStack() as stack:
                 held = await self._aenter(stack) if locks_it else None
                 if recorder is not None:
                     await recorder.abegin()
+                begun = True
                 response = await view(*self.args, **self.kwargs)
                 if self._renders(response):
                     response = await sync_to_async(response.render)()
@@ -161,6 +173,7 @@ class Call(NamedTuple):
         except RedlockError as error:
             if not has_problem(error):
                 raise
+            judge_effects(error, request, undone=not begun)
             own = options.own_answer(request, error)
             if inspect.isawaitable(own):
                 own = await own

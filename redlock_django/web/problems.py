@@ -72,25 +72,31 @@ def problem_of(error: RedlockError, *, status: int | None = None) -> dict[str, A
     """
     problem = _problem(error)
     is_locked = isinstance(error, ResourceLocked)
+    unknown = _may_have_effects(error)
     return {
         "type": getattr(error, "problem_base", PROBLEM_BASE) + problem.code,
         "title": gettext(problem.title),
         "status": status if status is not None and is_locked else problem.status,
-        "detail": gettext(problem.detail),
+        "detail": gettext(_EFFECTS_UNKNOWN if unknown else problem.detail),
         "code": problem.code,
-        "retryable": problem.retryable,
+        "retryable": problem.retryable and not unknown,
         **problem.members,
     }
 
 
 def retry_after(error: RedlockError) -> int | None:
     """Return the whole seconds, at least 1, until a retry; None where that is not known."""
-    if not _problem(error).retryable:
+    if not _problem(error).retryable or _may_have_effects(error):
         return None
     seconds: float | None = getattr(error, "retry_after", None)
     if seconds is None:
         return None if isinstance(error, ResourceLocked) else 1
     return max(1, math.ceil(seconds))
+
+
+def _may_have_effects(error: RedlockError) -> bool:
+    # `web.effects` has noted it, for the errors of locks.
+    return getattr(error, "may_have_effects", False) is True
 
 
 def _problem(error: RedlockError) -> Problem:
@@ -99,6 +105,11 @@ def _problem(error: RedlockError) -> Problem:
         raise LookupError(f"{type(error).__name__} has no problem type")
     return problem
 
+
+_EFFECTS_UNKNOWN = gettext_noop(
+    "A lock was not available while the request was being processed. It is not known whether "
+    "anything was changed."
+)
 
 # The strings say nothing about the holder of the lock, nor about the masters that are down.
 register_problem(

@@ -18,6 +18,7 @@ from rest_framework.views import APIView
 
 from redlock_django import idempotent, lock
 from redlock_django.contrib.drf import LockAPIMixin
+from redlock_django.exceptions import ResourceLocked
 from tests.idempotency.conftest import InThread, Site, make_order, orders
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -31,6 +32,8 @@ def raises(error: Exception) -> Callable[[], HttpResponse]:
 
 
 def meets_a_busy_lock() -> HttpResponse:
+    if connection.in_atomic_block:
+        raise ResourceLocked("order:9")  # SQLite is refused locks inside of a transaction
     with lock("order:9"):
         return HttpResponse()
 
