@@ -434,14 +434,14 @@ class Links:
             self._checked(master, trust)
             return
         time = reply[2] / 1_000_000
-        steady = self.steps.note(master, time - read, time - owed.sent)
+        self.steps.note(master, time - read, time - owed.sent)
         if reply[1] == NOT_READY:
             self._check(master, master.check_mode)
         if exchange is not None:
             # After the reply that revealed a clock step come replies of rounds that were sent
             # before.
-            doubted = not steady or (command.trusted and master.doubt(read))
-            exchange.cast(master.index, failed(master.doubt(read)) if doubted else vote)
+            doubt = master.doubt(read) if command.trusted else ""
+            exchange.cast(master.index, failed(doubt) if doubt else vote)
 
     def _handle_push(self, master: Master, link: Link, push: list[Any]) -> None:
         """Handle a push: the answer to SUBSCRIBE, a call for a waiter, or another to ignore."""

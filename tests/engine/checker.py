@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from redlock_django.backends.memory_queue import LINGER
-from redlock_django.engine.quorum import Ballot
+from redlock_django.engine.quorum import Ballot, quorum
 from redlock_django.engine.validity import Lease, RedlockLease
 from tests.engine.world import Clock, SimulatedMaster, Violation, World
 
@@ -20,6 +20,13 @@ class Holder(Protocol):
 
     def void(self, lease: Lease) -> bool:
         """Return whether it gave the lease up because its own clock stepped."""
+
+
+class Released(Protocol):
+    """A client's view of one master, with the tokens that the master reported as released."""
+
+    master: SimulatedMaster
+    freed: set[str]
 
 
 class Holding:
@@ -146,6 +153,24 @@ class Checker:
             self.world.seen["renewed"] += 1
             for holding in holdings:
                 self._alone(holding)
+
+    def released(
+        self, client: Holder, lease: Lease, answer: bool | None, lines: Sequence[Released]
+    ) -> None:
+        """Check what a release has returned.
+
+        True: a majority has freed the lock. False: no majority has. None: the client has not heard
+        of a majority.
+        """
+        token, need = lease.token, quorum(len(lines))
+        freed = sum(token in line.master.freed for line in lines)
+        heard = sum(token in line.freed for line in lines)
+        self.world.seen[f"released: {answer}"] += 1
+        right = {True: freed >= need, False: freed < need, None: heard < need}
+        if not right[answer]:
+            raise Violation(
+                f"{client.name} gets {answer} from its release, but {freed} masters have freed it"
+            )
 
     def _alone(self, new: Holding) -> None:
         now, token = self.world.now, new.lease.token

@@ -81,7 +81,9 @@ class SimulatedGroup(BaseBackend):
 
     def release(self, lease: Lease) -> Any:
         self.client.wire = self.wire
-        return rounds.release(self.deployment, _redlock(lease))
+        answer = yield from rounds.release(self.deployment, _redlock(lease))
+        self.client.checker.released(self.client, lease, answer, self.wire.lines)
+        return answer
 
     def post_release(self, lease: Lease) -> None:
         if not self.client.gone:  # a killed process sends nothing

@@ -726,12 +726,18 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a stepped master still votes", "clock step: the vote is not counted", Links._answer,
-        never("doubted"), link_schedules.a_clock_that_steps_is_marked_on_its_master,
+        instead("master.doubt(read) if command.trusted else ''", "''"),
+        link_schedules.a_clock_that_steps_is_marked_on_its_master,
     ),
     Mutant(
         "votes after a step count", "clock step: no vote from the step on", Links._answer,
-        never("command.trusted and ..."),
+        never("command.trusted"),
         link_schedules.a_command_sent_before_a_step_was_noticed_has_no_vote,
+    ),
+    Mutant(
+        "a release after a step is unknown", "clock step: a release is counted", Links._answer,
+        always("command.trusted"),
+        link_schedules.a_release_is_counted_although_its_reply_shows_a_step,
     ),
     Mutant(
         "a mark is forgotten", "clock step: marked as soon as there is a link", Links._check,

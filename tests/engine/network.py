@@ -134,6 +134,7 @@ class Line(Master):
         self.cut_out = False  # nothing gets from the client to the master
         self.cut_back = False  # nothing gets back
         self.lag = 0.0
+        self.freed: set[str] = set()  # tokens that the master has reported as released
 
 
 @cache
@@ -280,7 +281,7 @@ class Wire:
         assert isinstance(marker, bytes)
         line.marker, line.ready_at = marker, ready_at
         line.ready = self.owner.clock.read() + (ready_at - time) / 1_000_000
-        self._steady(line, message, reply)
+        self._note(line, message, reply)
 
     # Clocks that step.
 
@@ -295,8 +296,8 @@ class Wire:
         line.checking = True
         self._write(line, self._message(None, mode=mode, run_id=line.run_id))
 
-    def _steady(self, line: Line, message: Message, reply: Reply) -> bool:
-        """Return whether this reply shows that neither clock stepped against the other."""
+    def _note(self, line: Line, message: Message, reply: Reply) -> None:
+        """Check whether this reply shows that a clock stepped against the other."""
         time, read = reply[2] / 1_000_000, self.owner.clock.read()  # type: ignore[operator]
         if line.truth is not None and line.offset is None:
             line.truth.forget()
@@ -307,7 +308,6 @@ class Wire:
             line.truth.noted(steady, message.answered, message.off, abs(read - message.sent))
         elif not steady:
             raise Violation(f"{line.master.name} is taken to have stepped, but no clock steps")
-        return steady
 
     def _settle_steps(self, what: Callable[[], None]) -> None:
         """Run a step of the watch; at its end, check whether it should blame our own clock."""
@@ -443,15 +443,17 @@ class Wire:
             self._trust(line, message, reply)
             self._settle_steps(partial(self.steps.checked, line))
             return
-        steady = self._steady(line, message, reply)
+        self._note(line, message, reply)
         if reply[1] == NOT_READY:
             self._check(line, line.check_mode)
         exchange = message.exchange
         if exchange is not None and exchange.awaited:
             command = message.packed.command
             vote = command.vote(reply[1:])
+            if isinstance(command, Release) and reply[1] == GRANTED and not exchange.decided:
+                line.freed.add(command.token)
             doubt = line.doubt(self.owner.clock.read())
-            if not steady or (command.trusted and doubt):
+            if command.trusted and doubt:
                 vote = failed(doubt)
             elif line.truth is not None and command.trusted and vote.ballot is Ballot.GRANTED:
                 line.truth.counted()

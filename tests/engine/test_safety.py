@@ -83,7 +83,8 @@ def test_a_failing_seed_is_made_small(
     crowd = Setup(masters=4, clients=5, resources=3, two=0.3, faults=frozenset(simulator.KINDS))
     failing = next(seed for seed in range(50) if "Violation" in replay(seed, crowd))
     seed, setup = shrunk(failing, crowd)
-    assert (setup.clients, setup.resources, setup.two) == (2, 1, 0.0)
+    assert setup.clients <= 2
+    assert (setup.resources, setup.two) == (1, 0.0)
     assert len(setup.faults) <= 2
     trace = replay(seed, setup)
     assert len(trace) < len(replay(failing, crowd)) / 4

@@ -143,6 +143,7 @@ class SimulatedMaster:
         self._rng = world.rng(f"master {shard * deployment.masters + index}")
         self._backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._saved: Memory = ({}, {}, {})
+        self.freed: set[str] = set()  # tokens that a release has found here, and deleted
         self._reborn()
 
     def _publish(self, channel: str, name: bytes) -> int:
@@ -186,8 +187,11 @@ class SimulatedMaster:
         if command.trusted:
             argv += (marker, b"%d" % ready_at)
         reply = self.memory.run(command.name, words.keys, argv)
-        if isinstance(command, Release) and command.bury:
-            self._buried[command.token] = self.clock.read() + self.deployment.max_ttl
+        if isinstance(command, Release):
+            if reply[1] == GRANTED:
+                self.freed.add(command.token)
+            if command.bury:
+                self._buried[command.token] = self.clock.read() + self.deployment.max_ttl
         elif command.sets and reply[1] == GRANTED and command.token in self._buried:
             self._dug_up(command.token)
         return reply

@@ -460,6 +460,14 @@ def a_command_sent_before_a_step_was_noticed_has_no_vote() -> None:
         assert vote.ballot is Ballot.FAILED
 
 
+def a_release_is_counted_although_its_reply_shows_a_step() -> None:
+    with manual_links(3) as links:
+        exchange = links.ask(links.release())
+        for index in (0, 1):
+            links.reply(index, exchange.number, ahead=30.0 * index, fences=0)
+        assert exchange.tally.verdict is Verdict.WON
+
+
 def a_step_is_marked_although_another_master_steps_and_the_link_breaks() -> None:
     with manual_links(3) as links:
         _stepped(links, 0)

@@ -101,7 +101,8 @@ class ManualLinks(Links):
         where = indexes or range(len(self.masters))
         commands = tuple(command if m.index in where else None for m in self.masters)
         rivals = isinstance(command, Acquire)
-        tally = Tally(len(self.masters), skew=self.deployment.skew, rivals=rivals)
+        skew = self.deployment.skew if command.trusted else None
+        tally = Tally(len(self.masters), skew=skew, rivals=rivals)
         exchange = self.exchange(Round(commands, tally), lambda: None)
         self.begin(exchange)
         self.flush()
@@ -117,10 +118,12 @@ class ManualLinks(Links):
         """Return a command that releases it."""
         return Release(deployment=self.deployment, resources=("r",), value=f"{token} {{}}")
 
-    def reply(self, index: int, number: int, status: int = 1, *, ahead: float = 0.0) -> None:
-        """Reply to an acquire for a master, whose clock may be wrong."""
+    def reply(
+        self, index: int, number: int, status: int = 1, *, ahead: float = 0.0, fences: int = 1
+    ) -> None:
+        """Reply to an acquire, or with no `fences` to a release, for a master with a clock."""
         now = int((time.time() + ahead) * 1e6)
-        self.ends[index].say(resp([number, status, now, *[7] * (status == 1)]))
+        self.ends[index].say(resp([number, status, now, *[7] * (fences if status == 1 else 0)]))
         self.read(self.masters[index])
         self.flush()
 

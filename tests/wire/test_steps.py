@@ -23,3 +23,7 @@ def test_a_clock_that_goes_back_voids_earlier_leases() -> None:
 
 def test_a_clock_that_goes_back_within_a_round_voids_its_lease() -> None:
     link_schedules.a_clock_that_goes_back_within_a_round_voids_its_lease()
+
+
+def test_a_release_is_counted_although_its_reply_shows_a_step() -> None:
+    link_schedules.a_release_is_counted_although_its_reply_shows_a_step()
