@@ -21,6 +21,7 @@ import django
 import pytest
 
 from redlock_django.backends.memory_master import MemoryMaster
+from redlock_django.backends.redis import RedisBackend
 from redlock_django.engine import fencing, quorum, renewal, rounds, validity, waiting
 from redlock_django.engine.commands import Heal, Release
 from redlock_django.engine.deployment import Deployment
@@ -29,6 +30,7 @@ from redlock_django.engine.quorum import Tally
 from redlock_django.engine.validity import valid_until
 from redlock_django.locking.held_lease import HeldLease
 from redlock_django.wire import join
+from redlock_django.wire.aio import LoopLinks
 from redlock_django.wire.lateness import Lateness, RunningTime
 from redlock_django.wire.link import Link
 from redlock_django.wire.links import Links
@@ -378,6 +380,15 @@ MUTANTS: tuple[Mutant, ...] = (
         always("now < until"), test_rounds.test_an_extension_used_up_by_its_own_round_is_unknown,
     ),
     Mutant(
+        "any clock extends", "extension: a clock off the median does not count", rounds.extend,
+        argument(Tally, skew="None"), schedules.an_extension_counts_no_clock_off_the_median,
+    ),
+    Mutant(
+        "heal without a marker", "master: heal writes to no other deployment", MemoryMaster._heal,
+        without("return [NOT_READY, ...]"),
+        schedules.no_heal_writes_to_a_master_of_another_deployment,
+    ),
+    Mutant(
         "an extension re-creates", "extension: never creates a lock again", MemoryMaster._extend,
         without("return [ABSENT, ...]"),
         test_safety.test_an_extension_counts_no_master_that_has_forgotten,
@@ -566,6 +577,18 @@ MUTANTS: tuple[Mutant, ...] = (
             without("del master.unanswered[command.token]"),
         ),
         link_schedules.an_ordinary_release_leaves_no_tombstone,
+    ),
+    Mutant(
+        "a cancelled round of a loop is sent again", "link: a cancelled round is abandoned",
+        LoopLinks._take,
+        without("exchange.abandon()"),
+        link_schedules.a_round_that_was_cancelled_in_a_loop_is_not_sent_again,
+    ),
+    Mutant(
+        "a release over other links does not bury", "link: a release over other links buries",
+        RedisBackend.post_release,
+        instead("protocol if links is lease.home else bury", "protocol"),
+        link_schedules.a_release_over_other_links_buries,
     ),
     Mutant(
         "a decided round is sent again", "link: a decided round is not sent by EVAL", Links._retry,
@@ -764,6 +787,12 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the step is not marked", "clock step: marked on the master", StepWatch.decide,
         without("self.check(...)"), link_schedules.a_clock_that_steps_is_marked_on_its_master,
+    ),
+    Mutant(
+        "another server has the same clock", "clock step: not measured against another server",
+        Links.arrived,
+        without("master.offset = None"),
+        link_schedules.an_arriving_link_to_another_server_has_a_clock_of_its_own,
     ),
     Mutant(
         "our own step is the masters'", "clock step: our own if a majority stepped",

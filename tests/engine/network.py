@@ -450,7 +450,8 @@ class Wire:
         if exchange is not None and exchange.awaited:
             command = message.packed.command
             vote = command.vote(reply[1:])
-            if isinstance(command, Release) and reply[1] == GRANTED and not exchange.decided:
+            counts = not exchange.decided and exchange.tally.votes[line.index] is None
+            if counts and isinstance(command, Release) and reply[1] == GRANTED:
                 line.freed.add(command.token)
             doubt = line.doubt(self.owner.clock.read())
             if command.trusted and doubt:

@@ -369,6 +369,23 @@ def a_healed_master_does_not_count_at_once() -> None:
     assert _extended(masters, lease, 10.0, deaf=(1,)) is not LeaseState.RENEWED
 
 
+def an_extension_counts_no_clock_off_the_median() -> None:
+    masters = Masters(3)
+    lease = masters.taken()
+    masters.off[2] = 1.2
+    assert _extended(masters, lease, 10.0, deaf=(1,)) is not LeaseState.RENEWED
+
+
+def no_heal_writes_to_a_master_of_another_deployment() -> None:
+    masters = Masters(1)
+    lease = masters.taken()
+    masters.memories[0].strings.clear()
+    _join(masters, RUNS[0], Masters(5).deployment.fingerprint)
+    before = dict(masters.memories[0].strings)
+    masters.memories[0].say(_heal(masters, lease), 0, MARKER)
+    assert masters.memories[0].strings == before
+
+
 def a_release_reaches_what_an_overlapped_extension_healed() -> None:
     """Two extensions overlap, and the one that healed a master has the earlier deadline."""
     masters = Masters(3)

@@ -17,6 +17,7 @@ from redlock_django.backends import sharded_lease
 from redlock_django.backends.memory_master import MemoryMaster
 from redlock_django.backends.sharded import ShardedBackend
 from redlock_django.engine import quorum, rounds, waiting
+from redlock_django.engine.commands import Release
 from redlock_django.wire.master import Master
 from redlock_django.wire.steps import StepWatch
 from redlock_django.wire.waiters import Waiter
@@ -50,6 +51,10 @@ HALVED = replace(CALM, masters=4, faults=frozenset({"partition", "kill"}))
 STALLING = replace(CALM, seconds=8.0, max_ttl=0.5, stalls=0.05)
 BREAKING = replace(CALM, faults=frozenset({"reset", "deaf", "mute"}), every=0.1)
 DYING = replace(CALM, clients=4, resources=2, seconds=1.0, faults=frozenset({"die"}), every=0.1)
+LAGGING = replace(
+    CALM, groups=2, two=1.0, ttls=(0.2, 0.2), latency=0.01, master_timeout=0.2,
+    faults=frozenset({"lag", "slow"}), every=0.05,
+)  # fmt: skip
 FORGETTING = replace(CALM, masters=1, clients=2, faults=frozenset({"restart"}))
 
 Change = tuple[Any, Mutation]
@@ -136,7 +141,8 @@ JUDGES: dict[str, Judge] = {
     ),
     "a release returns the truth": Judge(
         unraised(Checker.released),
-        ((rounds.release, instead("... if tally.denied else None", "True")),), "from its release", BREAKING,
+        ((rounds.release, instead("... if tally.denied else None", "True")),),
+        "from its release", BREAKING,
     ),
     "no lock outlives its TTL": Judge(
         unraised(Checker.left, 1),
@@ -162,7 +168,8 @@ JUDGES: dict[str, Judge] = {
     ),
     "a tombstone keeps its token away": Judge(
         unraised(SimulatedMaster._dug_up),
-        ((MemoryMaster._acquire, without("return [BURIED, ...]")),), "buried", None, 2,
+        ((Release.arguments, never("self.bury")),),
+        "buried", replace(BREAKING, seconds=8.0, latency=0.01, strikes=0.1),
     ),
     "all clients end and reconnect once the faults are over": Judge(
         unraised(Simulation._check_left), ((Wire._again, without("self._dial(...)")),),
@@ -210,17 +217,18 @@ JUDGES: dict[str, Judge] = {
     "no wait is longer than asked": Judge(
         (SimulatedGroups.acquire, never("client.disturbed == disturbed and late > ...")),
         ((ShardedBackend._acquire, never("self.clock() >= asked + wait")),),
-        "longer than it asked for", None, 11, 2,
+        "longer than it asked for", None, 95, 2,
     ),
     "no lease is over when it is acquired": Judge(
         unraised(SimulatedGroups.acquire),
         ((ShardedBackend._acquire, never("self.clock() >= whole.until")),),
-        "a lease that is over", None, 53, 2,
+        "a lease that is over", LAGGING,
     ),
     "a lease is lost with any of its parts": Judge(
         unraised(SimulatedGroups.extend),
         ((sharded_lease.extended, instead("_WORST_FIRST", "reversed(_WORST_FIRST)")),),
-        "has lost a part", None, 31, 2,
+        "has lost a part",
+        replace(LAGGING, ttls=(0.2, 0.3), latency=0.02, faults=LAGGING.faults | {"hang"}),
     ),
     "no clients wait in a cycle": Judge(
         unraised(Simulation._check_rings),

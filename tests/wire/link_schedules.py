@@ -5,24 +5,30 @@ A schedule raises AssertionError if the rule is broken.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from dataclasses import replace
+from typing import Any
 from unittest.mock import patch
 
 from redlock_django.engine.commands import script
 from redlock_django.engine.quorum import Ballot, Tally, Verdict
 from redlock_django.engine.rounds import Round
 from redlock_django.engine.statuses import MISMATCH
+from redlock_django.wire.address import Address
+from redlock_django.wire.aio import LoopLinks
 from redlock_django.wire.clock import clock
 from redlock_django.wire.join import Unfit, check
 from redlock_django.wire.lateness import GIVE_UP, MOST_OWED
 from redlock_django.wire.link import Exchange
 from redlock_django.wire.links import IDLE, Links
 from redlock_django.wire.master import Master, Pace
+from redlock_django.wire.sync import SyncLinks
 from tests.engine.masters import Masters
-from tests.wire.manual_links import TIMEOUT, ManualLinks, manual_links
+from tests.wire.manual_links import TIMEOUT, Ends, ManualLinks, manual_links
 from tests.wire.scripted import NAMES, resp
+from tests.wire.variants import make_backend
 
 
 def _tomb(said: list[bytes]) -> bytes:
@@ -213,6 +219,58 @@ def a_late_reply_never_costs_its_link() -> None:
         vote = exchange.tally.votes[0]
         assert vote is not None
         assert vote.ballot is Ballot.FAILED, "the vote stays failed"
+
+
+def a_round_that_was_cancelled_in_a_loop_is_not_sent_again() -> None:
+    """Its release is sent already: an acquire after it would leave a lock behind."""
+    assert asyncio.run(_sent_by_a_cancelled_round()) == [b"EVALSHA", b"EVALSHA", b"SCRIPT"]
+
+
+async def _sent_by_a_cancelled_round() -> list[bytes]:
+    with patch.object(LoopLinks, "_dial", ManualLinks._dial):
+        masters, ends = Masters(1), Ends()
+        links = LoopLinks(
+            [Address.from_url("unix:///nowhere", None)], masters.deployment,
+            master_timeout=60.0, connect_timeout=1.0,
+        )  # fmt: skip
+        links.arrived(0, ends.joined("run"))
+        task = asyncio.create_task(links.run(masters.acquire()))
+        said = await _until_heard(ends, 1)
+        task.cancel()
+        await asyncio.wait([task])
+        said += await _until_heard(ends, 1)
+        ends.say(b"-NOSCRIPT No matching script.\r\n")
+        said += await _until_heard(ends, 1)
+        links.abandon()
+        ends.close()
+        return [verb for verb, *_ in said]
+
+
+async def _until_heard(ends: Ends, commands: int) -> list[list[bytes]]:
+    said: list[list[bytes]] = []
+    while len(said) < commands:
+        await asyncio.sleep(0)
+        said += ends.heard()
+    return said
+
+
+def an_arriving_link_to_another_server_has_a_clock_of_its_own() -> None:
+    with manual_links(3) as links:
+        links.lose(links.masters[0], "lost")
+        links.join(0, run_id="another server", ahead=30.0)
+        assert links.masters[0].fault(clock()) == ""
+
+
+def a_release_over_other_links_buries() -> None:
+    """The links that sent the acquire are gone, and it may still arrive."""
+    backend = make_backend(["unix:///nowhere"])
+    closed = backend._links(SyncLinks)
+    closed.close()
+    lease = replace(Masters(1).taken(), home=closed)
+    sent: list[Any] = []
+    with patch.object(SyncLinks, "post", lambda links, protocol: sent.append(next(protocol))):
+        assert backend.release(lease) is None
+    assert [release.bury for release in sent[0].commands] == [True]
 
 
 def a_master_that_never_answers_loses_its_link() -> None:

@@ -34,6 +34,13 @@ class Ends:
         self._ours.setblocking(False)
         self._reader = hiredis.Reader()
 
+    def joined(self, run_id: str, *, ready: float = 0.0, ahead: float = 0.0) -> Joined:
+        """Return what a connecting thread would deliver for this link."""
+        offset = time.time() + ahead - clock()
+        bounds = (offset - 0.05, offset + 0.05)
+        trust = Trust(MARKER, 0, clock() + ready, "waits to be trusted", bounds)
+        return Joined(self.theirs, run_id, trust, (), True)
+
     def heard(self) -> list[list[bytes]]:
         """Return every command received since the last call."""
         commands: list[list[bytes]] = []
@@ -90,10 +97,7 @@ class ManualLinks(Links):
         """Connect a master (again)."""
         self.ends[index].close()
         self.ends[index] = ends = Ends()
-        offset = time.time() + ahead - clock()
-        bounds = (offset - 0.05, offset + 0.05)
-        trust = Trust(MARKER, 0, clock() + ready, "waits to be trusted", bounds)
-        self.arrived(index, Joined(ends.theirs, run_id or f"{index}", trust, (), True))
+        self.arrived(index, ends.joined(run_id or f"{index}", ready=ready, ahead=ahead))
         return ends
 
     def ask(self, command: Command, *indexes: int) -> Exchange:
