@@ -8,6 +8,7 @@ from typing import Any
 
 from asgiref.sync import iscoroutinefunction
 from django.conf import settings
+from django.core import checks
 from django.core.checks import CheckMessage, Error, register
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -18,6 +19,7 @@ from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.open_transactions import READ_COMMITTED
 from redlock_django.web.options import LockOptions
 from redlock_django.web.routes import Route, routes
+from redlock_django.web.rules import Locked, plan
 from redlock_django.web.transactions import OUTSIDE, view_name
 
 
@@ -27,11 +29,11 @@ def check_views(databases: Collection[str] | None = None, **_: Any) -> list[Chec
 
     `databases` may be connected to (`check --database ALIAS`), to ask for isolation levels.
 
-    E004: unknown URL kwarg. E005, E006: lock acquired inside a transaction. E007: async template
-    on a sync view. E008: options that the alias does not allow. E012: `<user.pk>` read before REST
-    framework authenticates the user.
+    W013: values with several spellings. E004: unknown URL kwarg. E005, E006: lock acquired inside a
+    transaction. E007: async template on a sync view. E008: options that the alias does not allow.
+    E012: `<user.pk>` read before REST framework authenticates the user.
     """
-    return errors_of_views(partial(_route_errors, databases=databases or ()))
+    return errors_of_views(partial(_route_errors, databases=databases or (), planned=_planned()))
 
 
 def errors_of_views(check: Callable[[Route], Iterable[CheckMessage]]) -> list[CheckMessage]:
@@ -80,9 +82,20 @@ def sees_commits(connection: BaseDatabaseWrapper, databases: Collection[str] = (
     )
 
 
-def _route_errors(route: Route, databases: Collection[str]) -> Iterator[CheckMessage]:
+def _planned() -> Locked:
+    try:
+        return plan()
+    except InvalidRedlock:
+        return {}  # E001 or E002 reports it.
+
+
+def _route_errors(
+    route: Route, databases: Collection[str], planned: Locked
+) -> Iterator[CheckMessage]:
     view: Any = route.pattern.callback
     yield from _option_errors(view_name(view), view, route)
+    if route.pattern in planned:
+        yield from _option_errors(view_name(view), planned[route.pattern], route)
     if options := getattr(view, "lock_options", None):
         try:
             options.check_user(view)
@@ -125,6 +138,14 @@ def _option_errors(name: str, view: Any, route: Route) -> Iterator[CheckMessage]
                 f"{name} is a sync view, but its template {template.text!r} is a coroutine "
                 "function.",
                 id="redlock_django.E007",
+            )
+        for placeholder in template.unconverted(route.converters):
+            yield checks.Warning(
+                f"{name}: <{placeholder}> in the template {template.text!r} may have several "
+                "spellings of one value, such as '7' and '07', and each would have its own lock.",
+                hint=f"Write <int:{placeholder}> or <uuid:{placeholder}>, or <str:{placeholder}> "
+                "if it is text in which every spelling is another value.",
+                id="redlock_django.W013",
             )
     for kwarg, template_text in options.missing(route.kwargs):
         given = ", ".join(map(repr, sorted(route.kwargs))) or "none"

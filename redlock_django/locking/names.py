@@ -72,7 +72,7 @@ def check_resource(name: object) -> str:
 
 def _refusal(fault: str, name: str) -> BadResource:
     return BadResource(
-        f"the resource name contains a {fault}; resource('order:<pk>', pk=value) makes a valid "
+        f"the resource name contains a {fault}; resource('order:<int:pk>', pk=value) makes a valid "
         "name of any value",
         resource=printable(name),
     )

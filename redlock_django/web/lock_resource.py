@@ -70,7 +70,7 @@ def lock_resource(
         if isinstance(target, HttpRequest) or args or kwargs:
             raise InvalidRedlock(
                 "@lock_resource needs parentheses and a template: write "
-                "@lock_resource('order:<pk>')"
+                "@lock_resource('order:<int:pk>')"
             )
         if inspect.isclass(target) or not callable(target):
             raise InvalidRedlock(
@@ -122,7 +122,7 @@ def _async_view(view: Callable[..., Any], options: LockOptions) -> Any:
 
 def _templates(sources: tuple[str | Computed, ...]) -> tuple[Template, ...]:
     if not sources:
-        raise InvalidRedlock("lock_resource() needs a template: @lock_resource('order:<pk>')")
+        raise InvalidRedlock("lock_resource() needs a template: @lock_resource('order:<int:pk>')")
     return tuple(map(Template, sources))
 
 

@@ -8,17 +8,15 @@ import json
 import re
 import unicodedata
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, NamedTuple
-from uuid import UUID
+from typing import Any
 
 from django.http import HttpRequest
 from django.http.request import RawPostDataException
-from django.urls.converters import get_converters
 
 from redlock_django.exceptions import BadResource, InvalidRedlock
 from redlock_django.locking.names import HASH_MARK, check_resource, encode
+from redlock_django.web.placeholders import Slot, parse, written
 from redlock_django.web.request_user import arequest_user, request_user
-from redlock_django.wire.address import nearest
 
 Computed = Callable[..., str | Awaitable[str]]
 """A callable `(request, **kwargs)` that returns a resource name; async views may use async ones."""
@@ -29,33 +27,18 @@ LONGEST_RENDERED = 200
 LARGEST_JSON = 1_000_000
 """Bytes of the largest request body that `<json:...>` reads."""
 
-_SOURCES = ("header", "get", "post", "json")
-_PLACEHOLDER = re.compile("<([^<>]*)>")
-
-
-class _Slot(NamedTuple):
-    """One placeholder: its `text` as written, and the `name` that it reads from its `source`."""
-
-    text: str
-    source: str
-    name: str
-    converter: str = ""
-
-    @property
-    def key(self) -> str:
-        """The name of its value in the arguments of `resource()`."""
-        return self.name if self.source == "url" else self.text
-
 
 class Template:
     """The rule that makes a resource name: a string with placeholders, or a callable.
 
-    `<pk>` and `<int:pk>` are URL kwargs, unchanged or through a Django path converter. The other
-    sources are `<user.pk>`, `<header:X-Tenant>`, `<get:q>`, `<post:f>` and `<json:a.b>`. Values
-    are percent-encoded, so that different values never make the same name. A name over 200 bytes
-    keeps its beginning and ends in a hash of the whole name. `names` are the URL kwargs that the
-    template needs; `needs_request` is whether it also reads the request, and `needs_user` whether
-    it reads the request's user. Raises InvalidRedlock for a malformed string.
+    `<slug>` and `<int:pk>` are URL kwargs, unchanged or through a Django path converter. The other
+    sources are `<user.pk>`, and `header`, `get`, `post` and `json`, as in `<int:post:order>`,
+    `<uuid:json:a.b>` or, without a converter, `<header:X-Tenant>`. A converter makes one name of
+    all spellings of a value, such as "7" and "07", or refuses them. Values are percent-encoded, so
+    that different values never make the same name. A name over 200 bytes keeps its beginning and
+    ends in a hash of the whole name. `names` are the URL kwargs that the template needs;
+    `needs_request` is whether it also reads the request, and `needs_user` whether it reads the
+    request's user. Raises InvalidRedlock for a malformed string.
     """
 
     def __init__(self, source: str | Computed) -> None:
@@ -66,12 +49,13 @@ class Template:
         self._computed: Computed | None = None
         if isinstance(source, str):
             self.text = source
-            self._literals, self._slots = _parse(source)
+            self._literals, self._slots = parse(source)
             self.names = frozenset(s.name for s in self._slots if s.source == "url")
             self.needs_request = any(s.source != "url" for s in self._slots)
             self.needs_user = any(s.source == "user" for s in self._slots)
         elif callable(source):
             self.text = getattr(source, "__qualname__", repr(source))
+            self._slots = []
             self._computed = source
         else:
             raise InvalidRedlock(
@@ -99,6 +83,14 @@ class Template:
             return self._check(await result if inspect.isawaitable(result) else result)
         user = self._known(request, await arequest_user(request)) if self.needs_user else None
         return self._join([_read(slot, request, kwargs, user) for slot in self._slots])
+
+    def unconverted(self, converters: Mapping[str, object]) -> list[str]:
+        """Return the placeholders that may have several spellings of one value, as written.
+
+        `converters` are those of the URL. They are placeholders without a converter that read the
+        request, or an id from a part of the URL that is any text.
+        """
+        return [slot.text for slot in self._slots if slot.has_spellings(converters)]
 
     def render_values(self, values: Mapping[str, Any]) -> str:
         """Return the resource name for plain values, by the names of the placeholders."""
@@ -130,17 +122,17 @@ class Template:
     def _join(self, values: Sequence[object]) -> str:
         name = self._literals[0]
         for slot, value, literal in zip(self._slots, values, self._literals[1:], strict=True):
-            name += encode(_written(slot, value)) + literal
+            name += encode(written(slot, value)) + literal
         return check_resource(_shortened(name))
 
 
 def resource(template: str, **values: object) -> str:
     """Return the resource name that a view with this template locks.
 
-    For tasks, the shell and tests: `resource("order:<pk>", pk=7)`. A value for another source is
-    named by the text of the placeholder: `**{"user.pk": 7}`. Raises InvalidRedlock for a malformed
-    template and for a missing or unknown value, and BadResource for a value that is empty or does
-    not match its converter.
+    For tasks, the shell and tests: `resource("order:<int:pk>", pk=7)`. A value for another source
+    is named without its converter: `**{"user.pk": 7, "post:order": 7}`. Raises InvalidRedlock for a
+    malformed template and for a missing or unknown value, and BadResource for a value that is empty
+    or does not match its converter.
     """
     return Template(template).render_values(values)
 
@@ -149,55 +141,7 @@ def _quoted(names: Any) -> str:
     return ", ".join(repr(name) for name in sorted(names))
 
 
-def _parse(text: str) -> tuple[list[str], list[_Slot]]:
-    pieces = _PLACEHOLDER.split(text)
-    literals, slots = pieces[::2], [_slot(text, inner) for inner in pieces[1::2]]
-    if not text:
-        raise InvalidRedlock("a resource template must not be empty")
-    for literal in literals:
-        if HASH_MARK in literal:
-            raise _malformed(text, f"{HASH_MARK!r} is reserved for hashed names")
-        if literal:
-            try:
-                check_resource(literal)
-            except BadResource as error:
-                raise _malformed(text, str(error).partition(";")[0]) from None
-    # The encoder never outputs ":", so only ":" separates two values without ambiguity.
-    if any(":" not in literal for literal in literals[1:-1]):
-        raise _malformed(text, "between two placeholders there must be a ':'")
-    if len({slot.key for slot in slots}) < len(slots):
-        raise _malformed(text, "a placeholder appears twice")
-    return literals, slots
-
-
-def _malformed(text: str, fault: str) -> InvalidRedlock:
-    return InvalidRedlock(f"malformed resource template {text!r}: {fault}")
-
-
-def _slot(text: str, inner: str) -> _Slot:
-    if inner == "user.pk":
-        return _Slot(inner, "user", inner)
-    source, colon, name = inner.rpartition(":")
-    if not colon:
-        if not inner.isidentifier():
-            raise _malformed(text, f"<{inner}> is neither a URL kwarg nor <user.pk>")
-        return _Slot(inner, "url", inner)
-    source, _, name = inner.partition(":")
-    if source in _SOURCES:
-        if not name or (source == "json" and not all(name.split("."))):
-            raise _malformed(text, f"<{inner}> names nothing to read")
-        return _Slot(inner, source, name)
-    known = (*get_converters(), *_SOURCES)
-    if source not in known:
-        raise _malformed(
-            text, f"<{inner}>: unknown converter or source {source!r}{nearest(source, known)}"
-        )
-    if not name.isidentifier():
-        raise _malformed(text, f"<{inner}> does not name a URL kwarg")
-    return _Slot(inner, "url", name, source)
-
-
-def _read(slot: _Slot, request: HttpRequest, kwargs: Mapping[str, Any], user: Any) -> object:
+def _read(slot: Slot, request: HttpRequest, kwargs: Mapping[str, Any], user: Any) -> object:
     match slot.source:
         case "url":
             if slot.name not in kwargs:
@@ -215,7 +159,7 @@ def _read(slot: _Slot, request: HttpRequest, kwargs: Mapping[str, Any], user: An
     return _from_json(slot, request)
 
 
-def _from_json(slot: _Slot, request: HttpRequest) -> object:
+def _from_json(slot: Slot, request: HttpRequest) -> object:
     """Return a value of the JSON body.
 
     Only this source reads the body: an upload view must find its stream unread.
@@ -235,36 +179,6 @@ def _from_json(slot: _Slot, request: HttpRequest) -> object:
     if value is None or (isinstance(value, str | int) and not isinstance(value, bool)):
         return value
     raise BadResource(f"<{slot.text}>: the JSON value must be a string or a whole number")
-
-
-def _written(slot: _Slot, value: object) -> str:
-    """Return one value as a string; only types with exactly one spelling, no implicit str()."""
-    if value is None or value == "":
-        raise BadResource(f"<{slot.text}>: the value is missing or empty")
-    if slot.converter:
-        return _converted(slot, value)
-    if isinstance(value, str):
-        return str.__str__(value)
-    if isinstance(value, int) and not isinstance(value, bool):
-        return int.__repr__(value)
-    if isinstance(value, UUID):
-        return str(value)
-    raise InvalidRedlock(
-        f"<{slot.text}> is of type {type(value).__name__}, which has no unique spelling. "
-        "Use a path converter (<int:...>) or a callable"
-    )
-
-
-def _converted(slot: _Slot, value: object) -> str:
-    """Return a value in the spelling of its converter: "07" and 7 are both "7"."""
-    converter = get_converters()[slot.converter]
-    try:
-        text = value if isinstance(value, str) else converter.to_url(value)
-        if re.fullmatch(converter.regex, text):
-            return str(converter.to_url(converter.to_python(text)))
-    except ValueError:
-        pass
-    raise BadResource(f"<{slot.text}>: the value is not a valid {slot.converter!r}")
 
 
 def _shortened(name: str) -> str:

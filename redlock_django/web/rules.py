@@ -58,7 +58,7 @@ def _locked(alias: str, rule: Mapping[str, Any]) -> Iterator[tuple[URLPattern, C
         raise InvalidRedlock("select the view by either 'view' or 'path'")
     if not rule.get("key") or not isinstance(rule["key"], str | list | tuple):
         raise InvalidRedlock(
-            "'key' must be a template such as 'order:<pk>', or a list of templates"
+            "'key' must be a template such as 'order:<int:pk>', or a list of templates"
         )
     using = rule.get("using", alias)
     load(using)

@@ -73,7 +73,7 @@ def two_locks_error(view: Callable[..., Any]) -> InvalidRedlock:
     """Return the error for a view that has two lock decorators."""
     return InvalidRedlock(
         f"{view_name(view)} has two lock decorators, and each opens its own transaction. "
-        "Pass all templates to one decorator: @lock_resource('order:<pk>', 'user:<user.pk>')"
+        "Pass all templates to one decorator: @lock_resource('order:<int:pk>', 'user:<user.pk>')"
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.db import connections
 from django.http import HttpRequest, HttpResponse
-from django.urls import include, path
+from django.urls import include, path, re_path
 from django.utils.decorators import method_decorator
 from django.views.generic import View
 from pytest_django import Settings
@@ -79,7 +79,7 @@ def test_rules_without_the_middleware(settings: Settings, urls: Urls) -> None:
     settings.MIDDLEWARE = ["not.there.Middleware", "django.middleware.common.CommonMiddleware"]
     rules = [{"view": "pay", "key": "order:<pk>"}]
     settings.REDLOCK = {"default": {"BACKEND": MEMORY, "RULES": rules}}
-    urls(path("<pk>/", lambda request, pk: HttpResponse(), name="pay"))
+    urls(path("<int:pk>/", lambda request, pk: HttpResponse(), name="pay"))
     assert set(found()) == {"E003"}
 
 
@@ -120,6 +120,41 @@ def test_a_handler_where_reads_may_be_older_than_the_lock(
     assert 'name="dispatch"' in found()["E006"]
     monkeypatch.setitem(connections["default"].settings_dict, "ATOMIC_REQUESTS", False)
     assert found() == {}
+
+
+@pytest.mark.parametrize(
+    ("route", "template", "warned"),
+    [
+        (path("<pk>/", HttpResponse), "order:<pk>", True),
+        (path("<str:order_id>/", HttpResponse), "order:<order_id>", True),
+        (re_path(r"^(?P<pk>\d+)/$", HttpResponse), "order:<pk>", True),
+        (re_path(r"^(?P<pk>\d+)/$", HttpResponse), "order:<int:pk>", False),
+        (path("<int:pk>/", HttpResponse), "order:<pk>", False),
+        (path("<uuid:pk>/", HttpResponse), "order:<pk>", False),
+        (path("<int:pk>/", include([path("", HttpResponse)])), "order:<pk>", False),
+        (path("", HttpResponse, {"pk": 7}), "order:<pk>", False),
+        (path("<slug:shop>/", HttpResponse), "shop:<shop>", False),
+        (path("", HttpResponse), "order:<post:order>", True),
+        (path("", HttpResponse), "order:<int:post:order>", False),
+        (path("", HttpResponse), "order:<json:a.b>:<str:header:X-Tenant>", True),
+        (path("", HttpResponse), "user:<user.pk>", False),
+    ],
+)
+@pytest.mark.parametrize("by_rule", [True, False])
+def test_a_placeholder_with_several_spellings_of_one_value(
+    settings: Settings, urls: Urls, route: Any, template: str, warned: bool, by_rule: bool
+) -> None:
+    view: Any = lambda request, **kwargs: HttpResponse()  # noqa: E731 - a rule needs its own name
+    leaf = route
+    while hasattr(leaf, "url_patterns"):
+        (leaf,) = leaf.url_patterns
+    leaf.callback = view if by_rule else lock_resource(template)(view)
+    leaf.name = "it"
+    urls(route)
+    if by_rule:
+        rule = {"view": "it", "key": template}
+        settings.REDLOCK = {"default": {"BACKEND": MEMORY, "RULES": [rule]}}
+    assert ("W013" in found()) is warned
 
 
 def test_an_async_template_of_a_sync_view(urls: Urls) -> None:

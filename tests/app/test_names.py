@@ -80,7 +80,7 @@ def test_the_error_names_the_fault_and_its_position(name: Any, says: str) -> Non
 
 @pytest.mark.parametrize("name", ["a b", "a*", "50%", "a\n"])
 def test_the_error_suggests_resource(name: str) -> None:
-    with pytest.raises(BadResource, match=r"resource\('order:<pk>', pk=value\)"):
+    with pytest.raises(BadResource, match=r"resource\('order:<int:pk>', pk=value\)"):
         check_resource(name)
 
 

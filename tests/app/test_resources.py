@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import functools
+import json
 import re
 import unicodedata
 import uuid
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from django.http import HttpRequest
@@ -82,7 +86,7 @@ def test_a_converter_of_the_site(monkeypatch: pytest.MonkeyPatch) -> None:
             return f"{value:x}"
 
     known = {**converters.get_converters(), "hex": Hex()}
-    monkeypatch.setattr("redlock_django.web.resources.get_converters", lambda: known)
+    monkeypatch.setattr("redlock_django.web.placeholders.get_converters", lambda: known)
     template = Template("page:<hex:n>")
     assert {template.render(request(), {"n": n}) for n in ("FF", "ff", "0ff", 255)} == {"page:ff"}
 
@@ -96,13 +100,66 @@ def test_a_converter_of_the_site(monkeypatch: pytest.MonkeyPatch) -> None:
         ("f:<post:f>", request("POST", data={"f": "1"}), "f:1"),
         ("j:<json:a.b>", post_json('{"a": {"b": 5}}'), "j:5"),
         ("j:<json:a>", post_json('{"a": "x:y"}'), "j:x%3Ay"),
+        ("j:<int:json:a>", post_json('{"a": 5}'), "j:5"),
     ],
 )
 def test_other_sources(template: str, made: HttpRequest, name: str) -> None:
     assert Template(template).render(made, {}) == name
-    (placeholder,) = re.findall("<(.+)>", template)
+    (placeholder,) = re.findall("<(?:int:|uuid:)?(.+)>", template)
     plain = {"u:7": 7, "t:acme%20inc": "acme inc", "j:x%3Ay": "x:y"}.get(name, name[2:])
     assert resource(template, **{placeholder: plain}) == name
+
+
+SPELLINGS = ("7", "07", "+7", " 7", "7 ", "٧", "0_7", "7.0", "7e0", "-7", "0x7")
+
+
+@pytest.mark.parametrize(
+    ("template", "spelled"),
+    [
+        ("<int:post:order>", lambda text: request("POST", data={"order": text})),
+        ("<int:get:order>", lambda text: request(path="/?order=" + quote(text))),
+        ("<int:header:X-Order>", lambda text: request(headers={"X-Order": text})),
+        ("<int:json:a.order>", lambda text: post_json(json.dumps({"a": {"order": text}}))),
+    ],
+)
+def test_a_converter_makes_one_name_of_all_spellings(
+    template: str, spelled: Callable[[str], HttpRequest]
+) -> None:
+    names = set()
+    for text in SPELLINGS:
+        with suppress(BadResource):
+            names.add(Template("order:" + template).render(spelled(text), {}))
+    assert names == {"order:7"}
+
+
+@pytest.mark.parametrize(
+    ("template", "value", "name"),
+    [
+        ("<uuid:json:a>", str(uuid.UUID(int=7)), f"o:{uuid.UUID(int=7)}"),
+        ("<uuid:json:a>", uuid.UUID(int=10).hex, None),
+        ("<slug:json:a>", "acme", "o:acme"),
+        ("<slug:json:a>", "acme inc", None),
+        ("<int:json:a>", True, None),
+        ("<int:json:a>", 7.0, None),
+        ("<str:json:a>", "07", "o:07"),
+    ],
+)
+def test_a_value_that_its_converter_does_not_match(
+    template: str, value: object, name: str | None
+) -> None:
+    made = post_json(json.dumps({"a": value}))
+    if name is None:
+        with pytest.raises(BadResource, match=template):
+            Template("o:" + template).render(made, {})
+    else:
+        assert Template("o:" + template).render(made, {}) == name
+
+
+def test_the_same_value_of_another_source_is_the_same_resource() -> None:
+    assert resource("order:<int:post:order>", **{"post:order": "07"}) == "order:7"
+    assert resource("order:<int:pk>", pk=7) == "order:7"
+    with pytest.raises(InvalidRedlock, match="a placeholder appears twice"):
+        Template("a:<int:post:x>:<post:x>")
 
 
 async def test_the_async_way_gives_the_same() -> None:
@@ -169,6 +226,10 @@ def test_resource_takes_a_string_only() -> None:
         ("order:<int:a.b>", "does not name a URL kwarg"),
         ("t:<header:>", "names nothing to read"),
         ("t:<json:a..b>", "names nothing to read"),
+        ("t:<int:json:a..b>", "names nothing to read"),
+        ("t:<int:post:>", "names nothing to read"),
+        ("t:<itn:post:x>", "unknown converter or source 'itn', did you mean 'int'"),
+        ("t:<int:psot:x>", "unknown source 'psot', did you mean 'post'"),
         ("<a><b>", "between two placeholders there must be a ':'"),
         ("<a>-<b>", "between two placeholders there must be a ':'"),
         ("<a>:<int:a>", "a placeholder appears twice"),
