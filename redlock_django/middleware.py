@@ -19,6 +19,7 @@ from redlock_django.web.problems import has_problem
 from redlock_django.web.request_state import RequestState, add_attributes
 from redlock_django.web.responses import answer
 from redlock_django.web.rules import rules
+from redlock_django.web.single_use_pages import forbid_caching, page_of
 from redlock_django.web.streams import call_on_close
 
 
@@ -48,16 +49,19 @@ class LockMiddleware:
         if self._is_async:
             return self._acall(request, state)
         try:
-            response: HttpResponseBase = self.get_response(request)
+            with page_of(request):
+                response: HttpResponseBase = self.get_response(request)
         except BaseException:
             state.release_locks()
             raise
+        forbid_caching(request, response)
         _release_after(response, state)
         return response
 
     async def _acall(self, request: HttpRequest, state: RequestState) -> HttpResponseBase:
         try:
-            response: HttpResponseBase = await self.get_response(request)
+            with page_of(request):
+                response: HttpResponseBase = await self.get_response(request)
         except asyncio.CancelledError:
             # A sync view keeps running in its thread, and its transaction is still open.
             await call_after_threads(state.release_locks)
@@ -65,6 +69,7 @@ class LockMiddleware:
         except BaseException:
             await _release(state)
             raise
+        forbid_caching(request, response)
         if response.streaming:
             _release_after(response, state)
         else:

@@ -58,6 +58,7 @@ LAYERS = [
     web.resources
     web.options web.responses web.hold
     web.request_state
+    web.single_use_pages
     web.call
     web.lock_resource
     web.mixins web.rules

@@ -7,7 +7,7 @@ the decisions, and `execution` performs the steps.
 from __future__ import annotations
 
 import logging
-import math
+from contextlib import nullcontext
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +47,7 @@ from redlock_django.idempotency.stores.base import AlreadyRecorded, Claim, Recor
 from redlock_django.idempotency.stores.database import DATABASE_ERRORS, DatabaseStore
 from redlock_django.idempotency.waiting import return_pooled_connections, waiting_thread
 from redlock_django.locking.open_transactions import open_blocks
+from redlock_django.web.single_use_pages import forbid_caching, page_of
 
 if TYPE_CHECKING:
     from redlock_django.web.call import Call
@@ -88,7 +89,9 @@ class Attempt:
         if claim is None:
             self._request.idempotency = Idempotency()  # type: ignore[attr-defined]
             add_key_field(self._request, self._options.using)
-            response = yield RunView(self._unrecorded_transaction())
+            with page_of(self._request):
+                response = yield RunView(self._unrecorded_transaction())
+            forbid_caching(self._request, response)
             if header in self._request.headers or self._reader.from_form:
                 _set_header(response, "Idempotency-Status", "ignored")
             return response
@@ -145,9 +148,10 @@ class Attempt:
     def _wait(self, claim: Claim) -> Steps:
         """Wait until the first request with the key is over."""
         yield InThread(return_pooled_connections)
-        limit = math.inf if self._is_async else self._settings.max_waiters
+        # An async view waits in no thread.
+        counted = nullcontext() if self._is_async else waiting_thread(self._settings.max_waiters)
         try:
-            with waiting_thread(limit):
+            with counted:
                 return (yield from self._lock(claim, self._settings.wait))
         except TooManyWaiters:
             events.refused(self._options.using, TooManyWaiters)

@@ -16,6 +16,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from redlock_django.idempotency.settings import settings_of
+from redlock_django.web.single_use_pages import mark_single_use
 
 if TYPE_CHECKING:
     _Form = forms.BaseForm
@@ -30,8 +31,12 @@ class HiddenKey:
         self._using = using
 
     def __str__(self) -> SafeString:
+        mark_single_use()
         name = settings_of(self._using).field
-        return format_html('<input type="hidden" name="{}" value="{}">', name, uuid4())
+        # Firefox restores hidden fields when a page is reloaded: it would send the old key.
+        return format_html(
+            '<input type="hidden" name="{}" value="{}" autocomplete="off">', name, uuid4()
+        )
 
     __html__ = __str__
 
@@ -68,7 +73,11 @@ class IdempotentFormMixin(_Form):
 
 
 class _NewKey(forms.HiddenInput):
+    def __init__(self) -> None:
+        super().__init__(attrs={"autocomplete": "off"})
+
     def format_value(self, value: Any) -> str:
+        mark_single_use()
         return str(uuid4())  # never the key that was sent
 
 

@@ -15,7 +15,7 @@ _waiting = 0
 
 
 @contextmanager
-def waiting_thread(limit: float) -> Iterator[None]:
+def waiting_thread(limit: int) -> Iterator[None]:
     """Count the thread of a sync view as waiting.
 
     Raises TooManyWaiters if `limit` threads of the process are waiting already: a retry must not

@@ -57,6 +57,8 @@ class RequestState:
         """True if the request came through LockMiddleware, which releases `locks`."""
         self.locks: list[Lock] = []
         """The locks that were handed over to the request, because they outlive their view."""
+        self.single_use = False
+        """True if the page contains a value for one visit, such as an idempotency key."""
         self.recording = False
         """True if a wrapper that records requests is running the view."""
         self.recorder: Recorder | None = None

@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 from django import forms
+from django.core.cache import caches
+from django.db import connection
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.template import engines
+from django.template.response import TemplateResponse
 from django.test import Client
+from django.views.decorators.cache import cache_page
 from django.views.generic import FormView
 
 from redlock_django import IdempotentFormMixin, IdempotentMixin, idempotent
@@ -103,6 +107,58 @@ def test_every_form_has_a_key_of_its_own(site: Site, browser: Client, name: str)
     site.serve(VIEWS[name])
     keys = {fields_of(browser.get("/"))["idempotency_key"] for _ in range(3)}
     assert len(keys) == 3
+
+
+def unrendered(request: HttpRequest, **_: Any) -> HttpResponse:
+    page = engines["django"].from_string("{{ form }}")
+    return TemplateResponse(request, page, {"form": OrderForm()})
+
+
+async def async_page(request: HttpRequest, **_: Any) -> HttpResponse:
+    return by_hand(request)
+
+
+PAGES = {
+    **VIEWS,
+    "unrendered": idempotent(unrendered),
+    "async": idempotent(async_page),
+    "plain view": unrendered,
+}
+
+
+@pytest.mark.parametrize("cached", ["site", "view"])
+@pytest.mark.parametrize(
+    ("name", "middleware"),
+    [
+        *((name, True) for name in PAGES),
+        # For the others only LockMiddleware knows for which request the form is rendered.
+        *((name, False) for name in ("by hand", "by class", "async")),
+    ],
+)
+def test_no_cache_sends_a_key_twice(
+    site: Site, monkeypatch: pytest.MonkeyPatch, name: str, cached: str, middleware: bool
+) -> None:
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
+    caches["default"].clear()
+    listed = [path for path in site.settings.MIDDLEWARE if middleware or "redlock" not in path]
+    if cached == "site":
+        first, last = (
+            f"django.middleware.cache.{kind}CacheMiddleware" for kind in ("Update", "FetchFrom")
+        )
+        listed = [first, *listed, last]
+    site.settings.MIDDLEWARE = listed
+    site.serve(cache_page(600)(PAGES[name]) if cached == "view" else PAGES[name])
+    pages = [site.client.get("/") for _ in range(2)]
+    texts = [page.content.decode() for page in pages]
+    assert len({re.findall('name="idempotency_key" value="([^"]+)"', t)[0] for t in texts}) == 2
+    for page, text in zip(pages, texts, strict=True):
+        assert {"private", "no-cache"} <= set(page["Cache-Control"].split(", "))
+        assert 'autocomplete="off"' in text
+
+
+def test_a_page_without_a_key_may_be_cached(site: Site) -> None:
+    site.serve(idempotent(lambda request, **_: HttpResponse("nothing to send")))
+    assert "Cache-Control" not in site.client.get("/")
 
 
 def test_a_form_that_is_corrected_is_another_submission(site: Site, browser: Client) -> None:
