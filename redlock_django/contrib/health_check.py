@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass
 
 from redlock_django.operate.health import ServerHealth, master_status, quorums
@@ -17,16 +18,22 @@ except ImportError as error:
     ) from error
 
 
+logger = logging.getLogger("redlock_django")
+
+
 @dataclass
 class Redlock(HealthCheck):
     """Fail if fewer masters than a quorum can be counted; every run asks all of them.
 
     Locks do not suffer from a minority that cannot be counted, so it is reported only with `warn`.
     Use `warn` for monitoring, not for a load balancer: the package answers a warning with 500, too.
+    The page of a health check is often public, so the names of the masters and their faults are
+    logged, and shown there only with `details`.
     """
 
     using: str = "default"
     warn: bool = False
+    details: bool = False
 
     async def run(self) -> None:
         """Ask the masters. Raises ServiceUnavailable, ServiceWarning, InvalidRedlock."""
@@ -36,14 +43,23 @@ class Redlock(HealthCheck):
         for one in quorums(statuses):
             if one.counted < one.needed:
                 raise ServiceUnavailable(
-                    f"{one.label}{one.counted} of {one.servers} masters are counted, and "
-                    f"{one.needed} must agree: {_reasons(bad)}"
+                    self._text(
+                        f"{one.label}{one.counted} of {one.servers} masters are counted, and "
+                        f"{one.needed} must agree",
+                        bad,
+                    )
                 )
         if bad and self.warn:
             raise ServiceWarning(
-                f"{counted} of {len(statuses)} masters are counted, which is enough: "
-                f"{_reasons(bad)}"
+                self._text(
+                    f"{counted} of {len(statuses)} masters are counted, which is enough", bad
+                )
             )
+
+    def _text(self, summary: str, bad: list[ServerHealth]) -> str:
+        reasons = _reasons(bad)
+        logger.warning("health check: %s: %s", summary, reasons, extra={"using": self.using})
+        return f"{summary}: {reasons}" if self.details else summary
 
 
 def _reasons(bad: list[ServerHealth]) -> str:

@@ -54,7 +54,7 @@ async def test_a_missing_minority_is_no_failure() -> None:
 async def test_a_missing_minority_is_reported_with_warn() -> None:
     with memory_masters() as backend:
         backend.refuse(1)
-        status, text = await ask(warn=True)
+        status, text = await ask(warn=True, details=True)
         assert status == 500
         assert text == (
             "Warning: 2 of 3 masters are counted, which is enough: b:6379 refused the connection"
@@ -66,10 +66,26 @@ async def test_no_quorum_is_unavailable(warn: bool) -> None:
     with memory_masters() as backend:
         backend.refuse(1)
         backend.restart(2)
-        status, text = await ask(warn=warn)
+        status, text = await ask(warn=warn, details=True)
     assert status == 500
     assert text.startswith("Unavailable: 1 of 3 masters are counted, and 2 must agree: b:6379 ")
     assert "c:6379 has restarted: trusted in 64 s" in text
+
+
+@pytest.mark.parametrize("warn", [True, False])
+async def test_a_public_page_names_no_master(caplog: pytest.LogCaptureFixture, warn: bool) -> None:
+    with memory_masters() as backend:
+        backend.refuse(1)
+        if not warn:
+            backend.refuse(2)
+        status, text = await ask(warn=warn)
+    assert status == 500
+    assert text == (
+        "Warning: 2 of 3 masters are counted, which is enough"
+        if warn
+        else "Unavailable: 1 of 3 masters are counted, and 2 must agree"
+    )
+    assert "b:6379 refused the connection" in caplog.text
 
 
 async def test_another_alias(settings: Settings) -> None:
