@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import ClassVar
 from urllib.parse import quote, unquote
 
@@ -14,6 +14,10 @@ from django.utils.translation import gettext_lazy as _
 from redlock_django.engine.holders import Holding
 from redlock_django.locking.names import printable
 
+# A day within what datetime can represent, because a local time may be before or after UTC.
+_EARLIEST = datetime.min.replace(tzinfo=UTC) + timedelta(days=1)
+_LATEST = datetime.max.replace(tzinfo=UTC) - timedelta(days=1)
+
 
 def moment(seconds: float | None) -> datetime | None:
     """Return seconds since 1970 as a datetime for a DateTimeField; None if it is out of range."""
@@ -21,6 +25,8 @@ def moment(seconds: float | None) -> datetime | None:
         moment = None if seconds is None else datetime.fromtimestamp(seconds, UTC)
     except (OverflowError, ValueError, OSError):
         return None  # any client of a master can write any number there
+    if moment is not None and not _EARLIEST <= moment <= _LATEST:
+        return None
     return timezone.make_naive(moment) if moment and not settings.USE_TZ else moment
 
 

@@ -17,7 +17,7 @@ def plant(
     token: str = "a",
     ttl: int = 60,
     prefix: str = "redlock",
-    **holder: str | int,
+    **holder: str | float,
 ) -> str:
     """Store a lock for `ttl` seconds and return its fingerprint.
 

@@ -59,6 +59,17 @@ def test_a_row_shows_holder_time_and_masters(five: list[LocalMaster], viewer: Cl
     assert 'action="' not in body.split('id="changelist-form"')[1].split(">")[0]
 
 
+@pytest.mark.parametrize("zone", ["UTC", "Pacific/Auckland", "America/Los_Angeles"])
+@pytest.mark.parametrize("at", [253402300799.0, 253402257600.0, -62135596800.0])
+def test_a_holder_with_a_time_at_the_end_of_the_calendar(
+    five: list[LocalMaster], viewer: Client, settings: Settings, zone: str, at: float
+) -> None:
+    """Any client of a master can write any number there."""
+    settings.TIME_ZONE = zone
+    plant(five, "order:1", at=at)
+    assert "order:1" in viewer.get(LIST).content.decode()
+
+
 def test_a_page_is_queried_once(
     five: list[LocalMaster], viewer: Client, asked: list[dict[str, Any]]
 ) -> None:
