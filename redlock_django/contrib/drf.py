@@ -19,7 +19,7 @@ from rest_framework.response import Response
 from redlock_django.exceptions import InvalidRedlock, RedlockError
 from redlock_django.locking.open_transactions import open_blocks
 from redlock_django.web.effects import judge_effects, judged_effects
-from redlock_django.web.problems import has_problem, problem_of, problem_type, retry_after
+from redlock_django.web.problems import has_problem, problem_of, retry_after
 from redlock_django.web.request_state import RequestState, opens_transaction, records_requests
 from redlock_django.web.transactions import (
     marker_of_request,
@@ -38,19 +38,28 @@ class LockAPIException(APIException):
     """A lock error as a REST framework exception with `status_code`, `detail` and `wait`.
 
     `__cause__` is the lock error. `wait` is the value of `Retry-After` in whole seconds, or None.
-    `detail` is the message; for a problem with members of its own, such as `safe_new_key`, it
-    is the whole problem document.
+    `detail` is the whole problem document, with the message as its member `detail`.
     """
 
     def __init__(self, error: RedlockError, *, status: int | None = None) -> None:
         problem = problem_of(error, status=status)
         super().__init__(problem["detail"], problem["code"])
         self.status_code = problem["status"]
-        if _has_members(error):
-            # Set after APIException.__init__, which converts every value to a string.
-            self.detail = problem
+        # Set after APIException.__init__, which converts every value to a string.
+        self.detail = problem
         self.wait = retry_after(error)
         self.__cause__ = error
+
+    def __str__(self) -> str:
+        return str(self.detail["detail"])
+
+    def get_codes(self) -> str:
+        """Return the code, such as "resource-locked"."""
+        return str(self.detail["code"])
+
+    def get_full_details(self) -> dict[str, Any]:
+        """Return the whole problem document."""
+        return self.detail
 
 
 def as_api_exception(error: Exception, *, status: int | None = None) -> Exception:
@@ -60,11 +69,6 @@ def as_api_exception(error: Exception, *, status: int | None = None) -> Exceptio
     a custom `EXCEPTION_HANDLER`.
     """
     return LockAPIException(error, status=status) if has_problem(error) else error
-
-
-def _has_members(error: RedlockError) -> bool:
-    problem = problem_type(error)
-    return problem is not None and bool(problem.members)
 
 
 def exception_handler(error: Exception, context: dict[str, Any]) -> Response | None:
@@ -185,11 +189,10 @@ class LockAPIMixin(APIView):
     ) -> HttpResponseBase:
         """Return the response for a lock that could not be acquired for a handler."""
         response = self.handle_exception(as_api_exception(error, status=status))
-        if _has_members(error):
-            response["Cache-Control"] = "no-store"
-            renderer = getattr(self.request, "accepted_renderer", None)
-            if isinstance(response, Response) and getattr(renderer, "format", "") == "json":
-                response.content_type = "application/problem+json"
+        response["Cache-Control"] = "no-store"
+        renderer = getattr(self.request, "accepted_renderer", None)
+        if isinstance(response, Response) and getattr(renderer, "format", "") == "json":
+            response.content_type = "application/problem+json"
         return response
 
     def finish_under_lock(self, request: Request, response: HttpResponseBase) -> HttpResponseBase:

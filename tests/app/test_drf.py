@@ -246,13 +246,21 @@ def test_a_conflict_is_answered_as_rest_framework_answers_errors(client: Client)
     with held("order:7"):
         response = client.post("/pay/7/")
     assert response.status_code == 423
-    assert response["Content-Type"] == "application/json"
-    assert response.json() == {"detail": "Another request is using this resource."}
+    assert response["Content-Type"] == "application/problem+json"
+    assert response["Cache-Control"] == "no-store"
+    assert response.json() == {
+        "type": "urn:redlock-django:resource-locked",
+        "title": "Resource is locked",
+        "status": 423,
+        "detail": "Another request is using this resource.",
+        "code": "resource-locked",
+        "retryable": True,
+    }
     assert 1 <= int(response["Retry-After"]) <= 10
     assert response["Allow"]
     assert "handler: locked, in a block" not in seen
     response = client.post("/pay/seven/")
-    assert response.status_code == 400
+    assert (response.status_code, response.json()["code"]) == (400, "bad-resource")
     assert "Retry-After" not in response
 
 
@@ -282,7 +290,7 @@ def test_a_lost_lock_rolls_back_what_was_rendered(
     monkeypatch.setattr(Lock, "ensure_held", lost)
     response = client.post("/pay/7/")
     assert (response.status_code, response["Retry-After"]) == (503, "1")
-    assert response.json() == {"detail": "The lock on the resource was lost. Nothing was changed."}
+    assert response.json()["code"] == "lock-lost"
     assert seen[3] == "render: locked, in a block"
     assert not Order.objects.exists()
 
@@ -344,7 +352,7 @@ def test_the_exception_handler_alone_answers_errors_of_bodies(
         assert client.post("/plain/7/body/").json()["code"] == "resource-locked"
         monkeypatch.setattr(Plain.settings, "EXCEPTION_HANDLER", exception_handler)
         response = client.post("/plain/7/body/")
-        assert response.json() == {"detail": "Another request is using this resource."}
+        assert response.json()["code"] == "resource-locked"
         assert client.post("/function/7/").status_code == 423
     assert response["Retry-After"]
 
@@ -356,6 +364,8 @@ def test_other_errors_stay_what_they_are() -> None:
     assert isinstance(unreachable, exceptions.APIException)
     assert unreachable.status_code == 503
     assert "secret" not in str(unreachable.detail)
+    assert unreachable.get_codes() == unreachable.get_full_details()["code"] == "lock-unavailable"
+    assert str(unreachable) == unreachable.detail["detail"]
     assert rest_framework.views.exception_handler(unreachable, {})["Retry-After"] == "1"
 
 
