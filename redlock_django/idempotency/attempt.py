@@ -28,6 +28,7 @@ from redlock_django.idempotency.claim_reader import ClaimReader
 from redlock_django.idempotency.current import Idempotency
 from redlock_django.idempotency.errors import (
     IdempotencyUnavailable,
+    KeyInFlight,
     OutcomeUncertain,
     TooManyWaiters,
 )
@@ -106,14 +107,12 @@ class Attempt:
         record: Record | None = yield InThread(partial(store.find, claim))
         action = self._decide(record, KeyLock.NOT_TRIED)
         if action is Action.LOCK:
-            waiting = ("wait", "auto") if self._reader.from_form else ("wait",)
-            waits = self._settings.in_flight in waiting
             state = yield from self._lock(claim, 0)
-            if waits and state is KeyLock.BUSY:
+            if claim.wait is not None and state is KeyLock.BUSY:
                 # The first attempt does not wait. A waiter would also wait for masters that are
                 # down, and then the client should be refused at once.
                 state = yield from self._wait(claim)
-            if state is KeyLock.HELD and (waits or record is not None):
+            if state is KeyLock.HELD and (claim.wait is not None or record is not None):
                 record = yield InThread(partial(store.find, claim))
             action = self._decide(record, state)
         if action is Action.RUN:
@@ -186,7 +185,10 @@ class Attempt:
         if record is None or action not in (Action.REPLAY, Action.MARK_UNCERTAIN):
             raise IdempotencyUnavailable  # the record has been deleted in the meantime
         if action is Action.MARK_UNCERTAIN:
-            yield InThread(partial(store.mark_uncertain, record.key_hash, record.attempt))
+            try:
+                yield InThread(partial(store.mark_uncertain, record.key_hash, record.attempt))
+            except AlreadyRecorded:
+                raise KeyInFlight from None  # its view has a transaction of its own
             # The whole hash, because a record in a cache is found only by its whole hash.
             logger.error("idempotency: the outcome of record %s is uncertain", record.key_hash)
             events.refused(self._options.using, OutcomeUncertain)

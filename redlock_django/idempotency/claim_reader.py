@@ -72,12 +72,14 @@ class ClaimReader:
                 raise KeyUnscoped
             return None
         self.seed = seed_of(scope, key)
+        waiting = ("wait", "auto") if self.from_form else ("wait",)
         return Claim(
             hashes=request_hashes(scope, key, (yield InThread(self._fingerprint))),
             user="" if user is None else user.pk,
             method=self._request.method or "",
             path=self._request.path,
             retention=timedelta(seconds=self._settings.retention),
+            wait=self._settings.wait if self._settings.in_flight in waiting else None,
         )
 
     def _key_in_form(self) -> Steps:

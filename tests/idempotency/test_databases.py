@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import pytest_django
+from asgiref.sync import async_to_sync, sync_to_async
 from django.contrib.auth.models import User
-from django.db import connections, models
+from django.db import connections, models, transaction
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.test import RequestFactory
 from pytest_django import Settings
@@ -125,6 +128,84 @@ def test_if_the_lock_fails_the_row_decides(database: None, second_insert: thread
     assert answer.content == first.content
     assert answer["Idempotent-Replayed"] == "true"
     assert orders() == 1
+
+
+class Hung:
+    """A view that hangs in its transaction until it is continued, and whose lock is lost."""
+
+    def __init__(self) -> None:
+        self.entered, self.continued = threading.Event(), threading.Event()
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        response = make_order(request)
+        masters_forget()
+        self.entered.set()
+        assert self.continued.wait(60)
+        return response
+
+
+def test_a_retry_does_not_wait_for_a_hung_worker(database: None) -> None:
+    hung = Hung()
+    view = idempotent(hung)
+    first = InThread(lambda: ask(view))
+    assert hung.entered.wait(20)
+    began = time.monotonic()
+    answer = ask(view)
+    assert time.monotonic() - began < 10
+    assert (answer.status_code, json.loads(answer.content)["code"]) == (
+        409,
+        "idempotency-key-in-flight",
+    )
+    assert answer["Retry-After"] == "1"
+    hung.continued.set()
+    assert first.result.status_code == 201
+    assert ask(view)["Idempotent-Replayed"] == "true"
+    assert orders() == 1
+
+
+def test_the_limit_of_the_wait_is_not_left_behind(database: None) -> None:
+    connection = connections[ALIAS]
+    name = "lock_timeout" if connection.vendor == "postgresql" else "innodb_lock_wait_timeout"
+
+    def limit() -> Any:
+        with connection.cursor() as cursor:
+            cursor.execute(f"SHOW VARIABLES LIKE '{name}'" if "innodb" in name else f"SHOW {name}")
+            return cursor.fetchone()
+
+    before, seen = limit(), []
+
+    def view(request: HttpRequest) -> HttpResponse:
+        seen.append(limit())
+        return make_order(request)
+
+    ask(idempotent(view))
+    assert [*seen, limit()] == [before, before]
+
+
+def test_a_retry_does_not_wait_for_a_hung_async_view(database: None) -> None:
+    """An async view has completed its record in a transaction of its own, and hangs in it."""
+    completed, continued = threading.Event(), threading.Event()
+
+    def work(request: Any) -> HttpResponse:
+        with transaction.atomic(using=ALIAS):
+            response = make_order(request)
+            request.idempotency.complete(response)
+            masters_forget()
+            completed.set()
+            assert continued.wait(60)
+        return response
+
+    async def view(request: HttpRequest) -> HttpResponse:
+        return await sync_to_async(work)(request)
+
+    asked = async_to_sync(idempotent(view))
+    first = InThread(lambda: ask(asked))
+    assert completed.wait(20)
+    answer = ask(asked)
+    assert json.loads(answer.content)["code"] == "idempotency-key-in-flight"
+    continued.set()
+    assert first.result.status_code == 201
+    assert ask(asked)["Idempotent-Replayed"] == "true"
 
 
 def test_if_the_lock_fails_and_the_first_one_too_the_second_one_runs(

@@ -28,8 +28,9 @@ class AlreadyRecorded(Exception):
 class Claim:
     """The description of a request before its view runs.
 
-    It is recorded under the first of `hashes`; the others are those of older secrets. `attempt`
-    distinguishes this attempt from every other one with the same key.
+    It is recorded under the first of `hashes`; the others are those of older secrets. `wait` is how
+    many seconds it may wait while the same request runs, or None. `attempt` distinguishes this
+    attempt from every other one with the same key.
     """
 
     hashes: tuple[RequestHashes, ...]
@@ -37,6 +38,7 @@ class Claim:
     method: str = ""
     path: str = ""
     retention: timedelta = timedelta(days=1)
+    wait: float | None = None
     attempt: str = field(default_factory=lambda: secrets.token_hex(16))
 
     @property
@@ -108,6 +110,7 @@ class Store(ABC):
     def begin(self, claim: Claim, *, instead_of: Record | None = None) -> None:
         """Record that the view runs; raise AlreadyRecorded if the key has a record.
 
+        A record that another transaction is about to commit counts after a limited wait.
         `instead_of` is an expired record that this one replaces.
         """
 
@@ -124,7 +127,10 @@ class Store(ABC):
 
     @abstractmethod
     def mark_uncertain(self, key_hash: str, attempt: str) -> None:
-        """Record that the outcome is uncertain, if the state is still "running"."""
+        """Record that the outcome is uncertain, if the state is still "running".
+
+        Raises AlreadyRecorded if another transaction is about to record the outcome.
+        """
 
     @abstractmethod
     def resolve(self, key_hash: str, *, applied: bool, attempt: str | None = None) -> bool:

@@ -21,6 +21,7 @@ from redlock_django.idempotency.stores.base import (
     Store,
     UnresolvedRequest,
 )
+from redlock_django.idempotency.stores.row_wait import RowBusy, limited_wait
 
 if TYPE_CHECKING:
     from redlock_django.models import IdempotencyRecordQuerySet
@@ -29,6 +30,8 @@ logger = logging.getLogger("redlock_django")
 
 DATABASE_ERRORS = (OperationalError, InterfaceError)
 """The errors that Django raises if a database is down, or busy for too long."""
+
+_BRIEF = 1.0  # seconds; a transaction that is about to commit needs less
 
 _UNRESOLVED = (RecordState.RUNNING, RecordState.UNCERTAIN)
 
@@ -51,6 +54,14 @@ class DatabaseStore(Store):
         rows = self.rows().filter(key_hash=key_hash)
         return rows.filter(state__in=states) if states else rows
 
+    @contextmanager
+    def _limited_wait(self, seconds: float) -> Iterator[None]:
+        try:
+            with limited_wait(self.alias, seconds):
+                yield
+        except RowBusy:
+            raise AlreadyRecorded from None
+
     def find(self, claim: Claim) -> Record | None:
         hashes = [each.key_hash for each in claim.hashes]
         with _database_errors():
@@ -65,7 +76,8 @@ class DatabaseStore(Store):
         return Record(row.key_hash, row.attempt, status, response)
 
     def begin(self, claim: Claim, *, instead_of: Record | None = None) -> None:
-        with _database_errors():
+        wait = max(claim.wait or 0, _BRIEF)
+        with _database_errors(), self._limited_wait(wait):
             if instead_of is not None:
                 self._rows_of(instead_of.key_hash).filter(attempt=instead_of.attempt).delete()
             try:
@@ -103,7 +115,7 @@ class DatabaseStore(Store):
             rows.filter(attempt=claim.attempt).delete()
 
     def mark_uncertain(self, key_hash: str, attempt: str) -> None:
-        with _database_errors():
+        with _database_errors(), self._limited_wait(_BRIEF):
             rows = self._rows_of(key_hash, RecordState.RUNNING)
             rows.filter(attempt=attempt).update(state=RecordState.UNCERTAIN)
 
