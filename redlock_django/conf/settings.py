@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from django.conf import settings
@@ -56,7 +56,7 @@ class AliasSettings:
     status: int
     on_unavailable: str
     rules: tuple[Mapping[str, Any], ...]
-    idempotency: Mapping[str, Any]
+    idempotency: Mapping[str, Any] = field(repr=False)  # it may contain SECRETS
 
     @property
     def max_ttl(self) -> float:

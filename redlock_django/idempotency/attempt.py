@@ -112,7 +112,9 @@ class Attempt:
                 # The first attempt does not wait. A waiter would also wait for masters that are
                 # down, and then the client should be refused at once.
                 state = yield from self._wait(claim)
-            if state is KeyLock.HELD and (claim.wait is not None or record is not None):
+            # A record under another secret is not in the way of the INSERT.
+            is_stale = claim.wait is not None or record is not None or len(claim.hashes) > 1
+            if state is KeyLock.HELD and is_stale:
                 record = yield InThread(partial(store.find, claim))
             action = self._decide(record, state)
         if action is Action.RUN:

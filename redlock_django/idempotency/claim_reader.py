@@ -74,7 +74,9 @@ class ClaimReader:
         self.seed = seed_of(scope, key)
         waiting = ("wait", "auto") if self.from_form else ("wait",)
         return Claim(
-            hashes=request_hashes(scope, key, (yield InThread(self._fingerprint))),
+            hashes=request_hashes(
+                scope, key, (yield InThread(self._fingerprint)), self._settings.secrets
+            ),
             user="" if user is None else user.pk,
             method=self._request.method or "",
             path=self._request.path,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import http_sf
@@ -44,20 +46,25 @@ def _quoted(text: str) -> str:
 
 
 class RequestHashes(NamedTuple):
-    """The HMACs of a key and of its request under one SECRET_KEY; 64 hex digits each."""
+    """The HMACs of a key and of its request under one secret; 64 hex digits each."""
 
     key_hash: str
     fingerprint: str
 
 
-def request_hashes(scope: str, key: str, fingerprint: bytes) -> tuple[RequestHashes, ...]:
-    """Return the hashes under SECRET_KEY, then those under each of SECRET_KEY_FALLBACKS."""
-    name = json.dumps([scope, key]).encode()
+def request_hashes(
+    scope: str, key: str, fingerprint: bytes, secrets: Iterable[str | bytes] | None = None
+) -> tuple[RequestHashes, ...]:
+    """Return the hashes under each of the secrets; a record is written under the first.
+
+    The default is SECRET_KEY and then SECRET_KEY_FALLBACKS.
+    """
+    name = _name(scope, key)
     return tuple(
         RequestHashes(
             _hmac("key", name, secret).hex(), _hmac("fingerprint", fingerprint, secret).hex()
         )
-        for secret in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
+        for secret in secrets or (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
     )
 
 
@@ -71,8 +78,15 @@ def lock_name(key_hash: str) -> str:
 
 
 def seed_of(scope: str, key: str) -> bytes:
-    """Return the seed from which keys for downstream calls are derived."""
-    return _hmac("seed", json.dumps([scope, key]).encode(), settings.SECRET_KEY)
+    """Return the seed from which keys for downstream calls are derived.
+
+    It depends on no secret, so that a retry after a change of the secret derives the same keys.
+    """
+    return hashlib.sha256(b"redlock_django.idempotency.seed" + _name(scope, key)).digest()
+
+
+def _name(scope: str, key: str) -> bytes:
+    return json.dumps([scope, key]).encode()
 
 
 def _hmac(purpose: str, value: bytes, secret: str | bytes) -> bytes:

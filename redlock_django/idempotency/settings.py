@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -47,6 +48,7 @@ DEFAULTS: Mapping[str, Any] = {
     "MAX_RESPONSE_BYTES": 1024 * 1024,
     "MAX_REQUEST_BYTES": None,
     "KEY_PATTERN": None,
+    "SECRETS": None,
     "KEEP_HEADERS": (),
     "ON_EXPIRED": "reject",
     "ON_5XX": "forget",
@@ -76,6 +78,7 @@ class IdempotencySettings:
     max_response_bytes: int
     max_request_bytes: int | None
     key_pattern: re.Pattern[str] | None
+    secrets: tuple[str, ...] | None = dataclasses.field(repr=False)
     keep_headers: frozenset[str]
     on_expired: str
     on_5xx: str
@@ -92,13 +95,17 @@ def settings_of(alias: str) -> IdempotencySettings:
 
     Raises InvalidRedlock with a message that names the alias, the key and the fix.
     """
-    section = locks[alias].settings.idempotency
+    alias_settings = locks[alias].settings  # no local variable of this frame shows SECRETS
     cached = _read.get(alias)
-    if cached is None or cached[0] is not section:
+    if cached is None or cached[0] is not alias_settings.idempotency:
         try:
-            cached = _read[alias] = (section, _settings(section))
+            cached = _read[alias] = (
+                alias_settings.idempotency,
+                _settings(alias_settings.idempotency),
+            )
         except ValueError as error:
             problem = f"REDLOCK[{alias!r}]: IDEMPOTENCY: {error}"
+            cached = None
             raise InvalidRedlock(problem) from None
     return cached[1]
 
@@ -136,6 +143,7 @@ def _settings(given: Mapping[str, Any]) -> IdempotencySettings:
             else _whole(section, "MAX_REQUEST_BYTES", "bytes")
         ),
         key_pattern=_pattern(section),
+        secrets=_secrets(section),
         keep_headers=_headers(section),
         on_expired=choice(section["ON_EXPIRED"], "ON_EXPIRED", CHOICES["on_expired"]),
         on_5xx=choice(section["ON_5XX"], "ON_5XX", CHOICES["on_5xx"]),
@@ -158,6 +166,20 @@ def _pattern(section: Mapping[str, Any]) -> re.Pattern[str] | None:
         return None if value is None else re.compile(value)
     except (re.error, TypeError) as error:
         raise ValueError(f"KEY_PATTERN is not a regular expression: {error}") from None
+
+
+def _secrets(section: Mapping[str, Any]) -> tuple[str, ...] | None:
+    value = section["SECRETS"]
+    if value is None:
+        return None
+    if not isinstance(value, (list, tuple)) or not value or not all(map(_is_secret, value)):
+        # Without the value, which is secret.
+        raise ValueError("SECRETS must be a list of strings that are not empty")
+    return tuple(value)
+
+
+def _is_secret(value: object) -> bool:
+    return isinstance(value, str) and bool(value.strip())
 
 
 def _headers(section: Mapping[str, Any]) -> frozenset[str]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from traceback import walk_tb
 from typing import Any
 
 import pytest
 from django.core.checks import run_checks
 from django.http import HttpRequest, HttpResponse
 
-from redlock_django import idempotent
+from redlock_django import idempotent, locks
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.settings import DEFAULTS, IdempotencySettings, settings_of
 from tests.app.conftest import MEMORY
@@ -35,6 +36,17 @@ def test_every_key_is_an_option(configure: Configure) -> None:
     assert options.methods == {"POST", "PATCH"}
 
 
+def test_no_secret_is_shown(configure: Configure) -> None:
+    shown = repr(configure(SECRETS=["canary-7d1"])) + repr(locks["default"].settings)
+    with pytest.raises(InvalidRedlock) as caught:
+        configure(SECRETS=["canary-7d1"], RETENTION="x")
+    frames = [frame for frame, _ in walk_tb(caught.value.__traceback__)]
+    ours = [frame for frame in frames if "redlock_django/" in frame.f_code.co_filename]
+    shown += "".join(repr(frame.f_locals) for frame in ours if "tests" not in str(frame.f_code))
+    assert ours
+    assert "canary" not in shown + str(caught.value)
+
+
 def test_they_are_read_again_when_settings_change(configure: Configure) -> None:
     assert configure(RETENTION=timedelta(hours=1)).retention == 3600
     assert configure(RETENTION=5).retention == 5
@@ -56,6 +68,9 @@ def test_they_are_read_again_when_settings_change(configure: Configure) -> None:
         ({"FIELD": None}, "FIELD must be a string"),
         ({"METHODS": "POST"}, "METHODS must be a list"),
         ({"METHODS": ["GET"]}, "METHODS may contain"),
+        ({"SECRETS": "x"}, "SECRETS must be a list of strings"),
+        ({"SECRETS": []}, "SECRETS must be a list of strings"),
+        ({"SECRETS": ["x", ""]}, "SECRETS must be a list of strings"),
         ({"REQUIRED": "yes"}, "REQUIRED must be True or False"),
         ({"IN_FLIGHT": "refuse"}, "IN_FLIGHT must be one of"),
         ({"MAX_WAITERS": -1}, "MAX_WAITERS must be a number of threads"),

@@ -19,6 +19,7 @@ from redlock_django.exceptions import InvalidRedlock, KeyInvalid
 from redlock_django.idempotency.current import Idempotency
 from redlock_django.idempotency.key import parse_key, request_hashes
 from redlock_django.idempotency.scope import UserId, scope_of, user_of
+from redlock_django.idempotency.stores.database import DatabaseStore
 from tests.idempotency.conftest import KEY, InThread, Site, make_order, orders, record
 
 writes = pytest.mark.django_db(transaction=True)
@@ -290,6 +291,74 @@ def test_a_process_that_has_the_old_secret_key_still_is_in_the_way(
     site.client = Client(raise_request_exception=False)
     site.post()
     assert [answer.status_code for answer in answers] == [409, 422]
+
+
+def derived(request: Any, **_: Any) -> HttpResponse:
+    """Return the derived key; a retry shows whether it ran."""
+    return HttpResponse(request.idempotency.derived_key("charge"))
+
+
+@writes
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_a_secret_changes_in_steps_that_overlap(
+    site: Site, settings: Settings, first: int, own: bool
+) -> None:
+    """Processes of each step and of the next one serve the same keys."""
+    steps = [["old"], ["old", "new"], ["new", "old"], ["new"]]
+
+    def process(secrets: list[str]) -> None:
+        if own:
+            site.configure(SECRETS=secrets)
+        else:
+            settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS = secrets
+
+    site.serve(idempotent(anonymous_scope=lambda request, **_: "all")(derived))
+    site.client = Client(raise_request_exception=False)
+    answers: list[Any] = []
+    for step in (first, first + 1, first + 1, first):
+        process(steps[step])
+        answers.append(site.post(f"k{len(answers) // 2}"))
+    assert [answer["Idempotent-Replayed"] for answer in answers] == ["false", "true"] * 2
+    assert answers[0].content == answers[1].content
+
+
+@writes
+def test_a_derived_key_does_not_depend_on_the_secret(site: Site, settings: Settings) -> None:
+    site.serve(idempotent(anonymous_scope=lambda request, **_: "all")(derived))
+    site.client = Client(raise_request_exception=False)
+    first = site.post().content
+    settings.SECRET_KEY = "another"
+    again = site.post()
+    assert (again["Idempotent-Replayed"], again.content) == ("false", first)
+
+
+@writes
+@pytest.mark.usefixtures("records_in_a_file")
+def test_a_process_with_another_order_of_secrets_is_noticed_under_the_lock(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other process records the key between the look at the records and the lock."""
+    ran: list[int] = []
+    find = DatabaseStore.find
+
+    def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        ran.append(1)
+        return HttpResponse()
+
+    def slow(self: DatabaseStore, claim: Any) -> Any:
+        found = find(self, claim)
+        monkeypatch.setattr(DatabaseStore, "find", find)
+        site.configure(SECRETS=["new", "old"], DATABASE="records")
+        assert InThread(site.post).result.status_code == 200
+        return found
+
+    site.serve(idempotent(anonymous_scope=lambda request, **_: "all")(view))
+    site.client = Client(raise_request_exception=False)
+    site.configure(SECRETS=["old", "new"], DATABASE="records")
+    monkeypatch.setattr(DatabaseStore, "find", slow)
+    assert site.post()["Idempotent-Replayed"] == "true"
+    assert len(ran) == 1
 
 
 @writes
