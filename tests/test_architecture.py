@@ -22,6 +22,7 @@ LAYERS = [
     for line in """
     engine engine.errors engine.printable engine.statuses engine.rendezvous engine.trampoline
     engine.deployment engine.health engine.quorum
+    engine.membership
     engine.commands engine.fencing engine.validity engine.waiting
     engine.holders engine.refusal engine.renewal
     engine.queries engine.rounds
@@ -94,6 +95,7 @@ ROOMY = {
     # file: why it may be longer than the rest
     "wire/links.py": "the order of replies and the loss of links are decided in one place",
     "wire/sync.py": "sending, reading, waiting and waking of threads depend on each other",
+    "wire/aio.py": "the same steps as in wire/sync.py, in the same order",
 }  # fmt: skip
 
 

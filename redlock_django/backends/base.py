@@ -32,7 +32,7 @@ class StoreSettings:
     A store with keys of its own derives a class from this one: DEFAULTS lists all its keys with
     their default values, and `read` checks them. An alias may have several stores of one kind,
     each with its share of the resources. Then `label` names this one in messages ("group 2"),
-    and `suffix` is part of what all clients of the store must agree on. Otherwise both are "".
+    `members` identifies all of them together, and `groups` is how many they are.
     `tolerate` has the codes of server faults that are only reported.
     """
 
@@ -40,7 +40,8 @@ class StoreSettings:
 
     max_ttl: float
     label: str = ""
-    suffix: str = ""
+    members: str = ""
+    groups: int = 1
     tolerate: frozenset[str] = frozenset()
 
     @classmethod
@@ -127,6 +128,12 @@ class BaseBackend:
     def clock(self) -> float:
         """Return the time of the clock that leases are measured by, in seconds."""
         return clock()
+
+    def connect(self) -> None:
+        """Begin to connect to the servers, in the background, and return at once."""
+
+    async def aconnect(self) -> None:
+        """Begin to connect the running loop to the servers, and return at once."""
 
     def acquire(self, resources: tuple[str, ...], ttl: float, wait: float, holder: str) -> Lease:
         """Acquire all resources or none, waiting for at most `wait` seconds.

@@ -113,7 +113,7 @@ class MemoryBackend(RedlockBackend):
         master = self.masters[index]
         master.strings.clear()
         master.sets.clear()
-        query = Join(deployment=self.deployment, run_id=master.run_id, mode="join")
+        query = Join(deployment=self.deployment, run_id=master.run_id, mode="mark")
         reply = query.read(master.eval(query.name, query.keys(), [0, *query.arguments()])[1:])
         self._markers[index] = (reply.marker, reply.ready_at)
 

@@ -26,6 +26,7 @@ from redlock_django.engine.statuses import (
     NOT_READY,
     REFUSED,
     RESERVED,
+    UNMARKED,
 )
 
 _FENCE = re.compile(rb"\d{1,16}")
@@ -256,6 +257,8 @@ class MemoryMaster(QueueScripts, InspectionScripts):
         match = _MARKER.fullmatch(seen)
         why = b""
         if match is None:
+            if mode in (b"join", b"distrust"):
+                return [UNMARKED, now, 0, b"", b""]
             why = b"fresh"
         elif match[3] != fingerprint and mode != b"reconfigure":
             return [MISMATCH, now, int(match[2]), seen, match[3]]
@@ -263,7 +266,7 @@ class MemoryMaster(QueueScripts, InspectionScripts):
             why = b"restarted"
         elif mode == b"distrust":
             why = b"stepped"
-        elif mode == b"join" and int(match[2]) <= now + delay:
+        elif mode in (b"join", b"mark") and int(match[2]) <= now + delay:
             return [KNOWN, now, int(match[2]), seen, b""]
         ready = now if mode == b"trust" else now + delay
         marker = b"%s %d %s" % (run, ready, fingerprint)

@@ -95,6 +95,12 @@ class RedisBackend(RedlockBackend):
         links = self._home_sync(lease)
         links.post(protocol if links is lease.home else bury)
 
+    def connect(self) -> None:
+        self.sync_links().start()
+
+    async def aconnect(self) -> None:
+        await self.loop_links().start()
+
     def survey(self) -> Survey:
         timeout = min(INSPECTION_TIMEOUT, self.settings.connect_timeout)
         return Survey(self.addresses, self.deployment, timeout)
@@ -138,6 +144,7 @@ class RedisBackend(RedlockBackend):
             connect_timeout=self.settings.connect_timeout,
             tolerate=self.settings.tolerate,
             notice=self.notice,
+            membership=self.membership,
         )
 
     def forked(self) -> None:

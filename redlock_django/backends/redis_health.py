@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from redlock_django.backends.inspection_results import ServerHealth
 from redlock_django.conf.masters import caches_on
 from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.health import Health
+from redlock_django.engine.membership import Sight, same_servers
 from redlock_django.wire.acl import LOCKS, WAITING
 from redlock_django.wire.address import Address
 
@@ -43,7 +45,8 @@ def health_of(
             if one.run_id == report.run_id and other != index
         ]
         offsets = sorted(one.offset for one in reports.values())
-        faults = list(_faults(report, deployment, offsets[len(offsets) // 2], twins))
+        fingerprint = _fingerprint(deployment, reports.values())
+        faults = list(_faults(report, deployment, fingerprint, offsets[len(offsets) // 2], twins))
     counted = all(code in HARMLESS | tolerate for code, _ in faults)
     if addresses and (caches := caches_on(addresses[index])):
         named = ", ".join(map(repr, caches))
@@ -58,8 +61,30 @@ def twin_fault(others: Sequence[str]) -> tuple[str, str]:
     return "twin", f"is the same server as {', '.join(others)}: none of them is counted"
 
 
+def with_conflict(servers: Sequence[ServerHealth]) -> list[ServerHealth]:
+    """Report, and do not count, the masters that are not asked because of another deployment."""
+    other = next((s.name for s in servers if "deployment" in dict(s.faults)), "")
+    if not other:
+        return list(servers)
+    fault = ("conflict", f"is asked for no lock, because {other} belongs to another deployment")
+    return [
+        server
+        if server.health is None or {"deployment", "conflict"} & dict(server.faults).keys()
+        else replace(server, faults=(*server.faults, fault), counted=False)
+        for server in servers
+    ]
+
+
+def _fingerprint(deployment: Deployment, reports: Collection[Health]) -> str:
+    """Return the fingerprint that a client with these settings has, once it asked all masters."""
+    if deployment.groups > 1 or len(reports) < deployment.masters:
+        return deployment.fingerprint
+    sights = [Sight(0.0, r.run_id, r.deployment, r.ready_in is not None) for r in reports]
+    return same_servers(deployment.fingerprint, sights)
+
+
 def _faults(
-    report: Health, deployment: Deployment, middle: float, twins: Sequence[str]
+    report: Health, deployment: Deployment, fingerprint: str, middle: float, twins: Sequence[str]
 ) -> Iterator[tuple[str, str]]:
     yield from report.faults
     if report.policy != "noeviction" and not report.maxmemory:
@@ -79,8 +104,8 @@ def _faults(
         yield twin_fault(twins)
     if abs(report.offset - middle) > deployment.max_clock_skew:
         yield "clock", f"its clock is {report.offset - middle:+.1f} s off the other masters'"
-    if report.deployment not in ("", deployment.fingerprint):
-        other = f"its marker says {report.deployment!r}, this alias {deployment.fingerprint!r}"
+    if report.deployment not in ("", fingerprint):
+        other = f"its marker says {report.deployment!r}, this alias {fingerprint!r}"
         other += " (after a planned change: manage.py redlock_init --reconfigure)"
         yield "deployment", other
     elif report.ready_in is None and deployment.restart_delay and "get" not in report.forbidden:

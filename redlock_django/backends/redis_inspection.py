@@ -8,7 +8,7 @@ from types import TracebackType
 from redlock_django.backends import inspection
 from redlock_django.backends.inspection import Inspection
 from redlock_django.backends.inspection_results import Listing, ReleaseOutcome, ServerHealth
-from redlock_django.backends.redis_health import health_of
+from redlock_django.backends.redis_health import health_of, with_conflict
 from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.holders import Holding, Sighting, merge
 from redlock_django.engine.queries import (
@@ -138,7 +138,7 @@ class MasterInspection(Inspection):
 
     def health(self) -> list[ServerHealth]:
         reports = self._survey.health()
-        return [
+        servers = [
             health_of(
                 index,
                 reports,
@@ -150,6 +150,7 @@ class MasterInspection(Inspection):
             )
             for index in range(len(self.servers))
         ]
+        return with_conflict(servers)
 
 
 def _search(

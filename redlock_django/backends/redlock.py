@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any, ClassVar, Self
 
-from redlock_django.backends.base import Notice, Section, StoreSettings, ignore
+from redlock_django.backends.base import BaseBackend, Notice, Section, StoreSettings, ignore
 from redlock_django.backends.redis_inspection import MasterInspection
-from redlock_django.backends.sharded import ShardableBackend
+from redlock_django.backends.sharded import ShardableBackend, ShardedBackend
 from redlock_django.conf.masters import read_masters
 from redlock_django.conf.values import SHORTEST_TTL, mapping, seconds, several
 from redlock_django.engine import rounds
 from redlock_django.engine.deployment import Deployment
+from redlock_django.engine.membership import Membership
 from redlock_django.engine.rendezvous import identity
 from redlock_django.engine.validity import Lease, LeaseState, RedlockLease
 from redlock_django.wire.address import Address, nearest
@@ -117,7 +118,8 @@ class RedlockSettings(StoreSettings):
             restart_delay=self.restart_delay,
             fence_ttl=self.fence_ttl,
             label=self.label,
-            suffix=self.suffix,
+            members=self.members or self.identity,
+            groups=self.groups,
         )
 
     @property
@@ -170,6 +172,17 @@ class RedlockBackend(ShardableBackend):
         super().__init__(alias, settings, notice)
         self.deployment = settings.deployment
         self.addresses = settings.addresses
+        self.membership = Membership([self.deployment])
+
+    @classmethod
+    def open(cls, alias: str, settings: StoreSettings, notice: Notice = ignore) -> BaseBackend:
+        backend = super().open(alias, settings, notice)
+        if isinstance(backend, ShardedBackend):
+            shards = [shard for shard in backend.shards if isinstance(shard, RedlockBackend)]
+            membership = Membership([shard.deployment for shard in shards])
+            for shard in shards:
+                shard.membership = membership
+        return backend
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -92,14 +92,24 @@ class ShardedBackend(BaseBackend):
     def clock(self) -> float:
         return self.shards[0].clock()
 
+    def connect(self) -> None:
+        for shard in self.shards:
+            shard.connect()
+
+    async def aconnect(self) -> None:
+        for shard in self.shards:
+            await shard.aconnect()
+
     # Acquire: all parts or none.
 
     def acquire(self, resources: tuple[str, ...], ttl: float, wait: float, holder: str) -> Lease:
+        self.connect()
         return drive(self._acquire(resources, ttl, wait, holder), _perform)
 
     async def aacquire(
         self, resources: tuple[str, ...], ttl: float, wait: float, holder: str
     ) -> Lease:
+        await self.aconnect()
         return await adrive(self._acquire(resources, ttl, wait, holder), _aperform)
 
     def _acquire(

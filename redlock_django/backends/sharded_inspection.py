@@ -12,7 +12,7 @@ from typing import Self, TypeVar
 
 from redlock_django.backends.inspection import Inspection
 from redlock_django.backends.inspection_results import Freed, Listing, ServerHealth
-from redlock_django.backends.redis_health import twin_fault
+from redlock_django.backends.redis_health import twin_fault, with_conflict
 from redlock_django.engine.holders import Holding
 
 Answer = TypeVar("Answer")
@@ -103,7 +103,7 @@ class ShardedInspection(Inspection):
             for number, shard in enumerate(every, 1)
             for server in shard
         ]
-        return _without_twins(servers)
+        return with_conflict(_without_twins(servers))
 
 
 def _without_twins(servers: Sequence[ServerHealth]) -> list[ServerHealth]:

@@ -71,11 +71,11 @@ class ShardedSettings(StoreSettings):
         )
         # Clients with other shards store the same resource on other masters: the fingerprint of
         # the deployment, which each master's marker has, must differ.
-        suffix = f",groups={identity(shard.identity for shard in shards)[:16]}"
+        members = identity(shard.identity for shard in shards)
         return cls(
             max_ttl=shards[0].max_ttl,
             tolerate=shards[0].tolerate,
-            shards=tuple(replace(shard, suffix=suffix) for shard in shards),
+            shards=tuple(replace(shard, members=members, groups=len(shards)) for shard in shards),
         )
 
     @property

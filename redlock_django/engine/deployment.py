@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+
+from redlock_django.engine.rendezvous import identity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
     """The names of the masters, and the numbers that every client of them must share.
 
-    `max_ttl`, `max_clock_skew`, `restart_delay` and `fence_ttl` are in seconds. If a lock service
-    has several sets of masters, `label` names this one in messages ("group 2"), and `suffix` is
-    appended to the fingerprint, so that clients with other sets notice.
+    `max_ttl`, `max_clock_skew`, `restart_delay` and `fence_ttl` are in seconds. `members`
+    identifies the masters of all groups, so that clients with another list notice; it is "" for
+    those in `names`. If there are several `groups`, `label` names this one in messages ("group 2").
     """
 
     names: tuple[str, ...]
@@ -21,7 +24,8 @@ class Deployment:
     restart_delay: float = 63.75
     fence_ttl: float = 600.0
     label: str = ""
-    suffix: str = ""
+    members: str = ""
+    groups: int = 1
 
     @property
     def masters(self) -> int:
@@ -35,10 +39,12 @@ class Deployment:
 
     @property
     def fingerprint(self) -> str:
-        """The numbers as one string, stored in every marker so that a mismatch is noticed."""
+        """The numbers and the masters as one string, stored in every marker."""
+        members = self.members or identity(self.names)
+        groups = f"groups={self.groups}," if self.groups > 1 else ""
         return (
-            f"n={self.masters},ttl={ms(self.max_ttl)},skew={ms(self.max_clock_skew)},"
-            f"delay={ms(self.restart_delay)}{self.suffix}"
+            f"n={self.masters},{groups}ttl={ms(self.max_ttl)},skew={ms(self.max_clock_skew)},"
+            f"delay={ms(self.restart_delay)},masters={members[:16]}"
         )
 
     @property
@@ -70,6 +76,11 @@ class Deployment:
     def tomb(self, token: str) -> str:
         """Return the key of a tombstone, which keeps a released token from being set again."""
         return f"{self.prefix}:tomb:{token}"
+
+
+def numbers_of(fingerprint: str) -> str:
+    """Return a deployment's fingerprint without the identity of its masters."""
+    return re.sub(r",masters=\w+", "", fingerprint)
 
 
 def ms(seconds: float) -> int:

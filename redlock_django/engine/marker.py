@@ -1,20 +1,37 @@
-"""The query that asks whether a master may be trusted, and writes its marker where it has none."""
+"""The marker of a master, and the query that asks whether the master may be trusted."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 from redlock_django.engine.queries import Query
 
+_MARKER = re.compile(r"([0-9a-fA-F]+) (\d+) (\S+)")
+
+
+class Marker(NamedTuple):
+    """A master's marker: the run_id that it is valid for, and the time of trust (µs)."""
+
+    run_id: str
+    ready_at: int
+    deployment: str
+
+
+def read_marker(text: bytes | None) -> Marker | None:
+    """Read a marker; return None if there is none or it is not a marker of this package."""
+    match = _MARKER.fullmatch(text.decode(errors="replace")) if text else None
+    return Marker(match[1], int(match[2]), match[3]) if match else None
+
 
 class JoinReply(NamedTuple):
     """The reply of a master to `Join`. `time` and `ready_at` in µs of its clock.
 
-    `status` is KNOWN, MARKED or MISMATCH. `reason` says why the marker was written ("fresh",
-    "restarted", "stepped", or "" where it was not); for MISMATCH it is the other deployment's
-    fingerprint.
+    `status` is KNOWN, MARKED, UNMARKED or MISMATCH. `reason` says why the marker was written
+    ("fresh", "restarted", "stepped", or "" where it was not); for MISMATCH it is the other
+    deployment's fingerprint.
     """
 
     status: int
@@ -32,11 +49,12 @@ class JoinReply(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join(Query[JoinReply]):
-    """Ask whether a master may be trusted, and write its marker where it has none.
+    """Ask whether a master may be trusted, and write its marker where that may be done.
 
-    `mode` is "join", "distrust" (its clock stepped), "trust" (at once) or "reconfigure" (replace
-    the marker of another deployment). `fingerprint` is what the marker is to say of the
-    deployment, and `delay` (µs) is when the master is trusted; None for those of `deployment`.
+    `mode` is "join", "mark" (write a marker where there is none, too), "distrust" (its clock
+    stepped), "trust" (at once) or "reconfigure" (replace the marker of another deployment).
+    `fingerprint` is what the marker is to say of the deployment, and `delay` (µs) is when the
+    master is trusted; None for those of `deployment`.
     """
 
     name: ClassVar[str] = "join"

@@ -24,6 +24,7 @@ RESERVED: Final = -7  # the lock is free, but it is another waiter's turn
 # join.lua alone:
 KNOWN: Final = 1  # the marker was right and is unchanged
 MARKED: Final = 2  # the marker was written just now
+UNMARKED: Final = 3  # there is no marker, and this mode writes none
 MISMATCH: Final = -6  # the marker has the fingerprint of another deployment
 
 STATUSES: Mapping[str, int] = {
@@ -37,6 +38,7 @@ STATUSES: Mapping[str, int] = {
     "RESERVED": RESERVED,
     "KNOWN": KNOWN,
     "MARKED": MARKED,
+    "UNMARKED": UNMARKED,
     "MISMATCH": MISMATCH,
 }
 """The number of each status, by its name in the scripts."""

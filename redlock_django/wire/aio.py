@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import weakref
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -54,7 +54,7 @@ class LoopLinks(Links):
         way. The pauses of a `waiter` end when it is called.
         """
         if self._end is None:
-            await self._start()
+            await self.start()
         try:
             step = next(protocol)
         except StopIteration as done:  # there was nothing to send: the extension came too late
@@ -78,11 +78,15 @@ class LoopLinks(Links):
 
     def post(self, protocol: Protocol[Any]) -> bool:
         """Send a protocol's first round, from any thread; return False if the loop is closed."""
+        return self._soon(self._post, protocol)
+
+    def _soon(self, what: Callable[..., None], *arguments: Any) -> bool:
+        """Schedule a call in the loop, from any thread; return False if the loop is closed."""
         loop = self._loop()
         if loop is None or loop.is_closed() or self.closed.is_set():
             return False
         try:
-            loop.call_soon_threadsafe(self._post, protocol)
+            loop.call_soon_threadsafe(what, *arguments)
         except RuntimeError:  # closed in between
             return False
         return True
@@ -194,17 +198,16 @@ class LoopLinks(Links):
             _complete(change)
 
     def deliver(self, index: int, result: Joined | Unfit) -> bool:
-        loop, arrival = self._loop(), self._arrivals[index]
+        arrival = self._arrivals[index]
         arrival.put(result)
-        with suppress(RuntimeError):  # the loop was closed in between
-            if loop is not None and not self.closed.is_set():
-                if not arrival.scheduled:
-                    arrival.scheduled = True
-                    loop.call_soon_threadsafe(self._delivered, index)
-                return isinstance(result, Unfit)
-        self.closed.set()
-        arrival.drop()
-        return False
+        opened = not self.closed.is_set()
+        if opened and not arrival.scheduled:
+            arrival.scheduled = True
+            opened = self._soon(self._delivered, index)
+        if not opened:
+            self.closed.set()
+            arrival.drop()
+        return opened and isinstance(result, Unfit)
 
     def _delivered(self, index: int) -> None:
         result = self._arrivals[index].take()
@@ -215,6 +218,10 @@ class LoopLinks(Links):
             return
         self.arrived(index, result)
         self._flush()
+
+    def look_again(self) -> None:
+        self._soon(self._check_all)
+        self._soon(self._flush)
 
     # Lateness. In every iteration a loop runs the reads that are ready before its timers, so a
     # stall of the loop is not mistaken for a silent master.
@@ -237,7 +244,10 @@ class LoopLinks(Links):
 
     # The end of the loop.
 
-    async def _start(self) -> None:
+    async def start(self) -> None:
+        """Connect to the masters in the background, until the loop ends."""
+        if self._end is not None:
+            return
         # asyncio.run and asgiref both shut a loop's asynchronous generators down before they close
         # it. This is the only public way to be notified of the end of a loop that other code owns.
         self._end = self._until_the_end()

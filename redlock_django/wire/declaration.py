@@ -16,10 +16,12 @@ from redis.exceptions import RedisError
 
 from redlock_django.engine.commands import script
 from redlock_django.engine.deployment import Deployment
-from redlock_django.engine.marker import Join
+from redlock_django.engine.marker import Join, read_marker
+from redlock_django.engine.membership import Sight, same_servers
+from redlock_django.engine.quorum import quorum
 from redlock_django.engine.statuses import MISMATCH
 from redlock_django.wire.address import Address
-from redlock_django.wire.join import Unfit, ask, check, describe, prepare, read_info, read_marker
+from redlock_django.wire.join import Unfit, ask, check, describe, prepare, read_info
 
 CLOSED = ",closed"
 """The end of the fingerprint of a master that is between two deployments."""
@@ -30,13 +32,15 @@ class MasterState:
     """The state of a master, read without changing anything.
 
     `trusted` is whether its votes count now; `fingerprint` is the deployment fingerprint in its
-    marker ("" if it has no marker); `key` is one lock or fence that it holds ("" if it holds none).
+    marker ("" if it has no marker), and `bound` whether that was written for this run of the
+    server; `key` is one lock or fence that it holds ("" if it holds none).
     """
 
     address: Address
     run_id: str
     trusted: bool
     fingerprint: str
+    bound: bool
     key: str
 
 
@@ -50,11 +54,13 @@ def read_state(
         marker, (seconds, micros) = ask(connection, ("GET", deployment.marker), ("TIME",))
         now = int(seconds) * 1_000_000 + int(micros)
         known = read_marker(marker)
+        bound = known is not None and known.run_id == info["run_id"]
         return MasterState(
             address=address,
             run_id=info["run_id"],
-            trusted=bool(known and known.run_id == info["run_id"] and known.ready_at <= now),
+            trusted=bool(known and bound and known.ready_at <= now),
             fingerprint=known.deployment if known else "",
+            bound=bound,
             key=_any_key(connection, deployment.lock("*"))
             or _any_key(connection, deployment.fence("*")),
         )
@@ -87,9 +93,9 @@ def close(state: MasterState, deployment: Deployment, timeout: float) -> None:
 def drain_delay(old: Sequence[str], new: str) -> tuple[int, bool]:
     """Return the ms until no lock of the `old` fingerprints conflicts with the new one, and a bool.
 
-    The bool is whether the masters change: their number or their groups. If resources move to
-    another group, that group has never heard of their locks. So even masters that forget nothing
-    must wait until those locks have expired.
+    The bool is whether the masters change. A master that is added, and a group that gets another
+    group's resources, have never heard of the locks that are held. So even masters that forget
+    nothing must wait until those locks have expired.
     """
     fingerprints = [
         dict(re.findall(r"(\w+)=(\w+)", fingerprint)) for fingerprint in (*filter(None, old), new)
@@ -98,10 +104,32 @@ def drain_delay(old: Sequence[str], new: str) -> tuple[int, bool]:
         max(int(numbers.get(key, 0)) for numbers in fingerprints)
         for key in ("ttl", "skew", "delay")
     )
-    changed, moved = (
-        len({numbers.get(key) for numbers in fingerprints}) > 1 for key in ("n", "groups")
-    )
-    return max(delay, ttl * 102 // 100 + 5 * skew if moved else 0), changed or moved
+    changed = len({numbers.get("masters") for numbers in fingerprints}) > 1
+    return max(delay, ttl * 102 // 100 + 5 * skew if changed else 0), changed
+
+
+def known_fingerprint(states: Sequence[MasterState], deployment: Deployment) -> str:
+    """Return the fingerprint that a client has once it has read the markers of all masters."""
+    if deployment.groups > 1:
+        return deployment.fingerprint
+    sights = [Sight(0.0, s.run_id, s.fingerprint, s.bound) for s in states]
+    return same_servers(deployment.fingerprint, sights)
+
+
+def left_with_a_majority(states: Sequence[MasterState], new: str) -> str:
+    """Return the fingerprint of a deployment that keeps a majority without these masters, or "".
+
+    Its processes would go on to acquire and extend locks, whatever is written to these masters.
+    """
+    found = [state.fingerprint.removesuffix(CLOSED) for state in states if state.fingerprint]
+    for old in {*found} - {new}:
+        numbers = dict(re.findall(r"(\w+)=(\w+)", old))
+        masters = int(numbers.get("n", 0))
+        # Masters with the new marker were closed by an earlier run, which broke off.
+        left = masters * int(numbers.get("groups", 1)) - found.count(old) - found.count(new)
+        if left >= quorum(masters):
+            return old
+    return ""
 
 
 def _mark(

@@ -6,11 +6,10 @@ a caller's.
 
 from __future__ import annotations
 
-import re
 import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import hiredis
 from redis.backoff import NoBackoff
@@ -20,9 +19,10 @@ from redis.retry import Retry
 
 from redlock_django.engine.commands import COMMANDS, script
 from redlock_django.engine.deployment import Deployment
-from redlock_django.engine.marker import Join, JoinReply
+from redlock_django.engine.marker import Join, JoinReply, read_marker
+from redlock_django.engine.membership import Membership
 from redlock_django.engine.printable import printable
-from redlock_django.engine.statuses import MISMATCH
+from redlock_django.engine.statuses import MISMATCH, UNMARKED
 from redlock_django.wire.acl import forbidden
 from redlock_django.wire.address import Address
 from redlock_django.wire.clock import clock
@@ -30,15 +30,22 @@ from redlock_django.wire.clock import clock
 KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 """Probes of an idle connection, in seconds: routers forget one after as little as two minutes."""
 
-_MARKER = re.compile(r"([0-9a-fA-F]+) (\d+) (\S+)")
-
 
 class Unfit(Exception):
     """A master cannot be used; the message gives the reason and contains no secret."""
 
 
 class ConfigMismatch(Unfit):
-    """Another deployment with other numbers uses the same masters."""
+    """A master belongs to another deployment: to clients with other masters or other numbers."""
+
+
+class Unmarked(Unfit):
+    """A master has no marker, and this client may not write one yet.
+
+    `early` means that the other masters may still answer within the time of one connection.
+    """
+
+    early = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +79,11 @@ class Joined:
 
 
 def join(
-    address: Address, deployment: Deployment, tolerate: frozenset[str], timeout: float
+    address: Address,
+    deployment: Deployment,
+    membership: Membership,
+    tolerate: frozenset[str],
+    timeout: float,
 ) -> Joined:
     """Connect to a master, check it and ask for its trust. Raises Unfit.
 
@@ -85,13 +96,14 @@ def join(
         warnings = check(info, tolerate)
         run_id = info["run_id"]
         sent = clock()
+        mode = "mark" if membership.may_mark(address.name, sent) else "join"
         *_, answer = ask(
             connection,
             *(("SCRIPT", "LOAD", script(command.name)[0]) for command in COMMANDS),
             ("SCRIPT", "LOAD", script(Join.name)[0]),
-            ("EVAL", *join_arguments(deployment, run_id, "join", 0, text=True)),
+            ("EVAL", *join_arguments(deployment, run_id, mode, 0, membership, text=True)),
         )
-        trust = read_trust(deployment, answer, sent, clock())
+        trust = read_trust(membership, address.name, run_id, answer, sent, clock())
         taken: socket.socket = connection._sock
         pushes = speaks_resp3(taken)
         # From here on the socket belongs to the link: redis-py must neither close nor shut it down.
@@ -144,24 +156,37 @@ def speaks_resp3(connected: socket.socket) -> bool:
 
 
 def join_arguments(
-    deployment: Deployment, run_id: str, mode: str, number: int, *, text: bool = False
+    deployment: Deployment,
+    run_id: str,
+    mode: str,
+    number: int,
+    membership: Membership | None = None,
+    *,
+    text: bool = False,
 ) -> tuple[str | int | bytes, ...]:
     """Return the arguments of EVALSHA (or of EVAL, with `text`) that run join.lua."""
-    query = Join(deployment=deployment, run_id=run_id, mode=mode)
+    fingerprint = None if membership is None else membership.fingerprint
+    query = Join(deployment=deployment, run_id=run_id, mode=mode, fingerprint=fingerprint)
     keys = query.keys()
     return (script(query.name)[0 if text else 1], len(keys), *keys, number, *query.arguments())
 
 
-def read_trust(deployment: Deployment, answer: Any, sent: float, read: float) -> Trust:
-    """Read a reply of join.lua that was asked for at `sent` and received at `read`."""
+def read_trust(
+    membership: Membership, name: str, run_id: str, answer: Any, sent: float, read: float
+) -> Trust:
+    """Read a reply of join.lua that was asked for at `sent` and received at `read`.
+
+    What the marker of this master, which has this name and run_id, says is noted in `membership`.
+    Raises ConfigMismatch and Unmarked.
+    """
     status, time, ready_at, marker, reason = JoinReply.of(answer[1:])
+    known = read_marker(marker)
+    bound = known is not None and known.run_id == run_id
+    membership.saw(name, run_id, known.deployment if known else "", read, bound=bound)
     if status == MISMATCH:
-        raise ConfigMismatch(
-            f"its marker has {reason!r}, this alias has "
-            f"{deployment.fingerprint!r}: every client of a master must have the same number of "
-            "masters, MAX_TTL, MAX_CLOCK_SKEW and RESTART_DELAY (after a planned change run "
-            "'manage.py redlock_init --reconfigure')"
-        )
+        raise ConfigMismatch(membership.why_foreign(reason))
+    if status == UNMARKED:
+        raise Unmarked(membership.why_unmarked(read))
     doubt = {
         "": "waits to be trusted",
         "fresh": "fresh or flushed",
@@ -221,20 +246,6 @@ def faults(info: dict[str, str]) -> Iterator[tuple[str, str]]:
     policy = info.get("maxmemory_policy", "noeviction")
     if info.get("maxmemory", "0") != "0" and policy != "noeviction":
         yield "eviction", f"may evict locks (maxmemory-policy {policy}): set it to noeviction"
-
-
-class Marker(NamedTuple):
-    """A master's marker: the run_id that it is valid for, and the time of trust (µs)."""
-
-    run_id: str
-    ready_at: int
-    deployment: str
-
-
-def read_marker(text: bytes | None) -> Marker | None:
-    """Read a marker; return None if there is none or it is not a marker of this package."""
-    match = _MARKER.fullmatch(text.decode(errors="replace")) if text else None
-    return Marker(match[1], int(match[2]), match[3]) if match else None
 
 
 def describe(error: Exception, timeout: float) -> str:

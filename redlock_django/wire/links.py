@@ -27,14 +27,23 @@ from typing import Any
 
 import hiredis
 
-from redlock_django.engine.commands import Command, Release, script
+from redlock_django.engine.commands import Acquire, Command, Release, script
 from redlock_django.engine.deployment import Deployment
+from redlock_django.engine.membership import Membership
 from redlock_django.engine.quorum import NOT_ASKED, failed, quorum
 from redlock_django.engine.rounds import Round
 from redlock_django.engine.statuses import NOT_READY
 from redlock_django.wire.address import Address
 from redlock_django.wire.clock import clock
-from redlock_django.wire.join import Joined, Trust, Unfit, first_word, join_arguments, read_trust
+from redlock_django.wire.join import (
+    Joined,
+    Trust,
+    Unfit,
+    Unmarked,
+    first_word,
+    join_arguments,
+    read_trust,
+)
 from redlock_django.wire.lateness import Lateness, RunningTime
 from redlock_django.wire.link import (
     Exchange,
@@ -70,8 +79,11 @@ class Links:
         connect_timeout: float,
         tolerate: frozenset[str] = frozenset(),
         notice: Notice = ignore,
+        membership: Membership | None = None,
     ) -> None:
         self.deployment = deployment
+        self.membership = membership or Membership([deployment])
+        self.membership.readers.add(self)
         self.master_timeout = master_timeout
         self.connect_timeout = connect_timeout
         self.tolerate = tolerate
@@ -107,6 +119,10 @@ class Links:
         """
         raise NotImplementedError
 
+    def look_again(self) -> None:
+        """Read the marker of every master that has a link again, soon. Any thread may call this."""
+        raise NotImplementedError
+
     # Connecting.
 
     def connect(self) -> None:
@@ -134,8 +150,11 @@ class Links:
         receiver = _DialReceiver(self, master)
         dialer = threading.Thread(
             target=dial,
-            args=(master, self.closed, receiver.deliver, receiver.notice, self.deployment, delay),
+            args=(master, self.closed, receiver.deliver, receiver.notice),
             kwargs={
+                "deployment": self.deployment,
+                "membership": self.membership,
+                "delay": delay,
                 "lost": reason if delay else "",
                 "tolerate": self.tolerate,
                 "timeout": self.connect_timeout,
@@ -164,6 +183,9 @@ class Links:
     def arrived(self, index: int, result: Joined | Unfit) -> bool:
         """Handle the end of an attempt to connect; return whether another attempt must follow."""
         master = self.masters[index]
+        if isinstance(result, Unmarked) and result.early:
+            master.reason = str(result)
+            return True
         if isinstance(result, Unfit):
             if master.connecting or master.reason != str(result):
                 logger.warning(
@@ -290,6 +312,8 @@ class Links:
             if master.late:
                 self.read(master)  # it may have answered by now
             fault = master.fault(now) if command.trusted or master.link is None else ""
+            if isinstance(command, Acquire):
+                fault = fault or self._conflict()
             if fault:
                 if isinstance(command, Release):
                     master.keep_release(command)
@@ -312,6 +336,12 @@ class Links:
             self._write(master, Owed(exchange, command, now), data)
             if master.late:
                 exchange.cast(master.index, failed(master.late))
+
+    def _conflict(self) -> str:
+        """Return why no master may be asked for a lock, "" if each may."""
+        if other := self.membership.conflict:
+            return f"not asked, because {other} belongs to another deployment"
+        return ""
 
     def look_at_idle_links(self) -> None:
         """Read all links before a round that follows a pause: a master may have closed one."""
@@ -346,8 +376,14 @@ class Links:
         if master.link is None or (master.checking and mode == "join"):
             return
         master.checking = True
-        data = pack("EVALSHA", *join_arguments(self.deployment, master.run_id, mode, 0))
+        asked = join_arguments(self.deployment, master.run_id, mode, 0, self.membership)
+        data = pack("EVALSHA", *asked)
         self._write(master, Owed(None, None, clock()), data)
+
+    def _check_all(self) -> None:
+        """Read the marker of every master that has a link again."""
+        for master in self.masters:
+            self._check(master, "join")
 
     def flush(self) -> None:
         """Send the queued bytes, in one send for each master."""
@@ -382,6 +418,8 @@ class Links:
                 if (reply := link.parser.gets()) is False:
                     break
                 self._answer(master, link, reply)
+                if master.link is not link:
+                    break
         except (hiredis.ProtocolError, ProtocolDesync) as error:
             logger.error(
                 "redlock master %s: %s",
@@ -420,7 +458,14 @@ class Links:
             raise ProtocolDesync("a reply of another round")
         try:
             if command is None:
-                trust = read_trust(self.deployment, reply, owed.sent, clock())
+                trust = read_trust(
+                    self.membership,
+                    master.address.name,
+                    master.run_id,
+                    reply,
+                    owed.sent,
+                    clock(),
+                )
             else:
                 vote = command.vote(reply[1:])
         except Unfit as error:
@@ -482,7 +527,9 @@ class Links:
     def _retry(self, master: Master, exchange: Exchange | None, command: Command | None) -> bool:
         """Answer NOSCRIPT by EVAL, unless the round is over: then its undo is already sent."""
         if command is None:
-            asked = join_arguments(self.deployment, master.run_id, master.check_mode, 0, text=True)
+            asked = join_arguments(
+                self.deployment, master.run_id, master.check_mode, 0, self.membership, text=True
+            )
             data = pack("EVAL", *asked)
         elif isinstance(command, Release) or (exchange is not None and not exchange.decided):
             number = exchange.number if exchange is not None else 0

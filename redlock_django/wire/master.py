@@ -11,9 +11,10 @@ from dataclasses import replace
 
 from redlock_django.engine.commands import Release
 from redlock_django.engine.deployment import Deployment
+from redlock_django.engine.membership import Membership
 from redlock_django.wire.address import Address
 from redlock_django.wire.clock import clock
-from redlock_django.wire.join import Joined, Trust, Unfit, join
+from redlock_django.wire.join import Joined, Trust, Unfit, Unmarked, join
 from redlock_django.wire.link import Link
 
 logger = logging.getLogger("redlock_django")
@@ -24,6 +25,11 @@ Notice = Callable[[str, bool, str], object]
 The reason is why it failed, or why the votes of a master that came are not counted yet ("" if they
 are). Called in a connecting thread.
 """
+
+SETTLING = 0.02
+"""Seconds after which a master without a marker is asked again, then twice as long, and so on.
+
+Meanwhile the other masters answer, whose markers decide whether this client may write one."""
 
 MAX_REMEMBERED = 10_000  # releases and unanswered tokens kept for a master that is away, at most
 
@@ -132,6 +138,7 @@ def dial(
     deliver: Callable[[Joined | Unfit], bool],
     notice: Callable[[Joined | Unfit], None],
     deployment: Deployment,
+    membership: Membership,
     delay: float,
     *,
     lost: str,
@@ -146,18 +153,29 @@ def dial(
     """
     if lost:
         notice(Unfit(lost))
+    unmarked = 0  # how often in succession
     while not closed.wait(delay):
         if delay and closed.wait(PACE.turn()):
             return
         result: Joined | Unfit
         try:
-            result = join(master.address, deployment, tolerate, timeout)
+            result = join(master.address, deployment, membership, tolerate, timeout)
+        except Unmarked as error:
+            result = error.with_traceback(None)
+            unmarked += 1
+            # The markers of the other masters decide whether this one gets one.
+            membership.look_again()
+            delay = SETTLING * 2.0 ** (unmarked - 1)
+            result.early = delay < timeout
         except Unfit as error:
+            unmarked = 0
             result = error.with_traceback(None)  # its frames would keep the connection in memory
         except Exception as error:  # a bug or a misuse must not silently end the attempts
             logger.exception("redlock master %s", master.address.name)
             result = Unfit(f"could not be reached: {type(error).__name__}")
         again = deliver(result)
+        if isinstance(result, Unmarked) and result.early:
+            continue
         notice(result)
         if not again:
             return

@@ -18,12 +18,13 @@ from redis.exceptions import RedisError
 from redlock_django.engine.commands import script
 from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.health import Health
+from redlock_django.engine.marker import read_marker
 from redlock_django.engine.queries import Answer as QueryAnswer
 from redlock_django.engine.queries import Query, ReadFacts, SendQuery
 from redlock_django.wire.acl import forbidden
 from redlock_django.wire.address import Address
 from redlock_django.wire.clock import clock
-from redlock_django.wire.join import Unfit, ask, describe, faults, prepare, read_info, read_marker
+from redlock_django.wire.join import Unfit, ask, describe, faults, prepare, read_info
 
 Answer = TypeVar("Answer")
 

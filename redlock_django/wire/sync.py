@@ -80,8 +80,7 @@ class SyncLinks(Links):
         With `wait_for_links`, a round without a quorum of links waits for connections under
         way. The pauses of a `waiter` end when it is called.
         """
-        if self._tender is None:
-            self._start()
+        self.start()
         try:
             step = next(protocol)
         except StopIteration as done:  # there was nothing to send: the extension came too late
@@ -106,8 +105,7 @@ class SyncLinks(Links):
         Returns their results in order, or the exceptions that they raised. No round waits for
         connections under way. Takes as long as the slowest round, not as long as all of them.
         """
-        if self._tender is None:
-            self._start()
+        self.start()
         results: dict[int, Result | Exception] = {}
         asked: dict[int, Round] = {}
         for index, protocol in enumerate(protocols):
@@ -127,8 +125,7 @@ class SyncLinks(Links):
 
     def post(self, protocol: Protocol[Any]) -> None:
         """Send a protocol's first round without waiting for its answers."""
-        if self._tender is None:
-            self._start()
+        self.start()
         step = next(protocol)
         if isinstance(step, Round):
             self._send(self.exchange(step, wake_none))
@@ -373,7 +370,19 @@ class SyncLinks(Links):
             self._tender_wakeup.wake()
             return again
 
+    def look_again(self) -> None:
+        with self._mutex:
+            if not self.closed.is_set():
+                self._check_all()
+                self._send_all()
+        self._tender_wakeup.wake()
+
     # The tender.
+
+    def start(self) -> None:
+        """Connect to the masters in the background, and start the tender."""
+        if self._tender is None:
+            self._start()
 
     def _start(self) -> None:
         with self._mutex:

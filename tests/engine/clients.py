@@ -83,6 +83,12 @@ class Client:
         """Return the wire that has a line to this master."""
         return self.wires[self.service.indexes[master.shard]]
 
+    def line_to(self, master: SimulatedMaster) -> Line | None:
+        """Return the line to a master; None if it is not in this client's list."""
+        lines = self.wire_to(master).lines
+        found = lines[master.index] if master.index < len(lines) else None
+        return found if found is not None and found.master is master else None
+
     # Pauses, interrupts and the end.
 
     def hear(self, what: Callable[..., None], *args: Any) -> None:

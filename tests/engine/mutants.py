@@ -22,10 +22,19 @@ import pytest
 
 from redlock_django.backends.memory_master import MemoryMaster
 from redlock_django.backends.redis import RedisBackend
-from redlock_django.engine import fencing, quorum, renewal, rounds, validity, waiting
+from redlock_django.engine import (
+    fencing,
+    membership,
+    quorum,
+    renewal,
+    rounds,
+    validity,
+    waiting,
+)
 from redlock_django.engine.commands import Heal, Release
 from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.errors import RedlockError
+from redlock_django.engine.membership import Membership
 from redlock_django.engine.quorum import Tally
 from redlock_django.engine.validity import valid_until
 from redlock_django.locking.held_lease import HeldLease
@@ -41,6 +50,7 @@ from tests.engine import (
     schedules,
     test_commands,
     test_fencing,
+    test_membership,
     test_queue,
     test_quorum,
     test_rounds,
@@ -737,6 +747,58 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "NOT_READY is ignored", "trust: FLUSHALL is noticed", Links._answer,
         never("reply[1] == NOT_READY"), link_schedules.a_master_that_is_not_ready_is_asked_why,
+    ),
+    Mutant(
+        "a fingerprint without the masters", "trust: the fingerprint has the masters",
+        Deployment.fingerprint,
+        instead("members[:16]", "''"),
+        test_commands.test_a_fingerprint_differs_where_a_number_differs,
+    ),
+    Mutant(
+        "a marker without evidence", "trust: a fresh master is marked if no other can have it",
+        Membership.may_mark,
+        always("self._count(group, now) >= quorum(len(group))"),
+        test_membership.test_every_group_must_answer_before_the_first_marker_is_written,
+    ),
+    Mutant(
+        "old evidence", "trust: evidence for a marker is recent", Membership._recent,
+        always("abs(...) <= RECENT"),
+        test_membership.test_a_quorum_that_was_seen_long_ago_is_no_evidence,
+    ),
+    Mutant(
+        "another deployment stops nothing", "trust: a conflict stops all new locks",
+        Links._conflict,
+        instead("self.membership.conflict", "''"),
+        link_schedules.a_master_of_another_deployment_stops_all_new_locks,
+    ),
+    Mutant(
+        "a conflict is forgotten", "trust: a conflict lasts until the master shows otherwise",
+        Membership._is_foreign,
+        instead("self._seen.get(name)", "self._seen.pop(name, None)"),
+        test_membership.test_a_master_of_another_deployment_is_a_conflict_until_it_shows_otherwise,
+    ),
+    Mutant(
+        "other names without proof", "trust: other names only with the proof of all servers",
+        Membership.saw,
+        always("len(recent) == len(self._names)"),
+        test_membership.test_the_same_servers_under_other_names_are_the_same_deployment,
+    ),
+    Mutant(
+        "two names of one server prove it", "trust: other names are those of different servers",
+        membership.same_servers,
+        always("len(servers) == len(sights)"),
+        test_membership.test_one_server_with_two_names_proves_nothing,
+    ),
+    Mutant(
+        "a copied marker proves it", "trust: other names need the marker of the server's run",
+        membership.same_servers,
+        always("all(...)"), test_membership.test_a_copied_marker_proves_nothing,
+    ),
+    Mutant(
+        "other numbers prove it", "trust: other names with the same numbers only",
+        membership.same_servers,
+        always("numbers_of(other) == numbers_of(fingerprint)"),
+        test_membership.test_other_numbers_prove_nothing,
     ),
     Mutant(
         "a mismatch is ignored", "trust: ConfigMismatch", join.read_trust,

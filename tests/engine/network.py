@@ -19,10 +19,22 @@ from typing import Any, Protocol
 from redis.connection import Connection
 
 from redlock_django.backends.memory_keyspace import Reply
-from redlock_django.engine.commands import Command, Heal, Release
+from redlock_django.engine.commands import Acquire, Command, Heal, Release
+from redlock_django.engine.deployment import Deployment
+from redlock_django.engine.marker import read_marker
+from redlock_django.engine.membership import Membership
 from redlock_django.engine.quorum import Ballot, Verdict, Vote, failed, quorum
 from redlock_django.engine.rounds import Round
-from redlock_django.engine.statuses import ABSENT, BURIED, FENCE_AHEAD, GRANTED, NOT_READY, RESERVED
+from redlock_django.engine.statuses import (
+    ABSENT,
+    BURIED,
+    FENCE_AHEAD,
+    GRANTED,
+    MISMATCH,
+    NOT_READY,
+    RESERVED,
+    UNMARKED,
+)
 from redlock_django.wire.address import Address
 from redlock_django.wire.lateness import Lateness
 from redlock_django.wire.links import IDLE
@@ -93,6 +105,7 @@ class Message:
     ready_at: int = 0
     mode: str = ""
     run_id: str = ""
+    fingerprint: str = ""
 
 
 @dataclass(slots=True, eq=False)
@@ -150,6 +163,8 @@ class Wire:
         world: World,
         owner: Owner,
         masters: list[SimulatedMaster],
+        deployment: Deployment,
+        membership: Membership,
         *,
         master_timeout: float,
         give_up: float,
@@ -160,7 +175,8 @@ class Wire:
         self.owner = owner
         self.lateness = Lateness(master_timeout, give_up)
         self.lines = [Line(world, owner.clock, master) for master in masters]
-        self.deployment = masters[0].deployment
+        self.deployment = deployment
+        self.membership = membership
         self.steps = StepWatch(self.lines, self.deployment, self._check, owner.clock.read)
         self._noticed: set[int] = set()  # indexes of masters that stepped
         self.master_timeout = master_timeout
@@ -198,6 +214,9 @@ class Wire:
             elif command.trusted and (now < line.ready or line.doubt(now)):
                 self.world.seen["untrusted"] += 1
                 exchange.cast(line.index, _not_sent("is not trusted yet"))
+            elif isinstance(command, Acquire) and self.membership.conflict:
+                self.world.seen["refused for another deployment"] += 1
+                exchange.cast(line.index, _not_sent("another deployment uses the masters"))
             elif command.trusted and line.late:
                 self.world.seen["late"] += 1
                 exchange.cast(line.index, _not_sent(line.late))
@@ -222,8 +241,11 @@ class Wire:
 
     def _message(self, packed: Packed | None, *, mode: str = "", run_id: str = "") -> Message:
         clock = self.owner.clock
+        print_ = "" if packed is not None else self.membership.fingerprint
         running = self._running()
-        return Message(packed, clock.read(), clock.off, running, mode=mode, run_id=run_id)
+        return Message(
+            packed, clock.read(), clock.off, running, mode=mode, run_id=run_id, fingerprint=print_
+        )
 
     def _running(self) -> float:
         """Return how many seconds the client was running."""
@@ -240,7 +262,8 @@ class Wire:
         if not line.master.up:
             self._again(line)
             return
-        link = Link(line.master.life, self._message(None, mode="join"))
+        may_mark = self.membership.may_mark(line.master.name, self.owner.clock.read())
+        link = Link(line.master.life, self._message(None, mode="mark" if may_mark else "join"))
         self._post(line, link, link.hello)
         self.world.after(self.connect_timeout, self.owner.hear, self._check_dial, line, link)
 
@@ -255,6 +278,11 @@ class Wire:
         self._dial(line, self.rng.uniform(longest / 2, longest))
 
     def _joined(self, line: Line, link: Link, reply: Reply) -> None:
+        if reason := self._saw(line, link.hello, reply):
+            link.alive = False
+            line.reason = reason
+            self._again(line)
+            return
         link.joined = True
         link.heard = self._running()
         line.link = link
@@ -273,6 +301,29 @@ class Wire:
         line.pending_releases.clear()
         if line.check_mode != "join":
             self._check(line, line.check_mode)
+
+    def _saw(self, line: Line, message: Message, reply: Reply) -> str:
+        """Note what a master's marker says; return why the master cannot be used, "" if it can."""
+        marker = reply[4]
+        assert isinstance(marker, bytes)
+        known = read_marker(marker)
+        bound = known is not None and known.run_id == message.run_id
+        self.membership.saw(
+            line.master.name,
+            message.run_id,
+            known.deployment if known else "",
+            self.owner.clock.read(),
+            bound=bound,
+        )
+        if reply[1] == MISMATCH:
+            self.world.seen["met another deployment"] += 1
+            return "belongs to another deployment"
+        if reply[1] == UNMARKED:
+            self.world.seen["met a master without a marker"] += 1
+            for other in self.lines:
+                self._check(other, "join")
+            return "has no marker"
+        return ""
 
     def _trust(self, line: Line, message: Message, reply: Reply) -> None:
         _, _, time, ready_at, marker, _ = reply
@@ -362,7 +413,8 @@ class Wire:
                 self.world.after(self._delay(line), self.owner.hear, self._ended, line, link)
             return
         if packed is None:
-            reply = master.join(message.run_id or master.memory.run_id, message.mode)
+            message.run_id = message.run_id or master.memory.run_id
+            reply = master.join(message.run_id, message.mode, message.fingerprint)
             message.answered = master.clock.off
             if link.alive and not link.joined:
                 # A real link subscribes a little later, but before any command that queues it.
@@ -438,6 +490,9 @@ class Wire:
             line.late = ""
         assert reply[0] == message.number, "a reply was matched to another round"
         if message.packed is None:
+            if reason := self._saw(line, message, reply):
+                self.lose(line, reason)
+                return
             line.checking = False
             line.check_mode = "join"
             self._trust(line, message, reply)

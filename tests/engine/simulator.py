@@ -21,8 +21,10 @@ from random import Random
 from statistics import median
 
 from redlock_django.engine.deployment import Deployment
+from redlock_django.engine.membership import Membership
 from redlock_django.engine.quorum import quorum
 from redlock_django.engine.rendezvous import chosen, identity
+from tests.engine.changes import CHANGES, ChangedList
 from tests.engine.checker import Checker
 from tests.engine.clients import Client
 from tests.engine.groups import SimulatedGroup, SimulatedGroups
@@ -75,6 +77,7 @@ class Setup:
     faults: frozenset[str] = field(default_factory=frozenset, repr=False)  # shown in order
     every: float = 0.5
     dead: int = 0  # masters that are down from the beginning to the end
+    change: str = ""  # how new clients' lists of masters differ, one of `changes.CHANGES`
 
     @staticmethod
     def read(text: str) -> Setup:
@@ -90,10 +93,11 @@ class Setup:
         return json.dumps(other, default=sorted)
 
     @staticmethod
-    def drawn(rng: Random, steps: Random, groups: int = 1) -> Setup:
+    def drawn(rng: Random, steps: Random, lists: Random, groups: int = 1) -> Setup:
         """Draw a setup. Every seed has a few kinds of faults only, so that each is tested deeply.
 
-        `steps` is the rng that decides whether clocks step.
+        `steps` is the rng that decides whether clocks step, `lists` whether the list of masters
+        changes.
         """
         max_ttl = rng.choice((0.8, 2.0, 3.0))
         drawn = Setup(
@@ -118,7 +122,9 @@ class Setup:
             every=rng.choice((0.1, 0.3, 1.0)),
         )
         drawn = replace(drawn, give_up=drawn.master_timeout * rng.choice((4, 8)))
-        return drawn if groups == 1 else replace(drawn, groups=groups, two=0.7)
+        if groups > 1:
+            return replace(drawn, groups=groups, two=0.7)
+        return replace(drawn, change=lists.choice(CHANGES) if lists.random() < 0.1 else "")
 
 
 class Simulation:
@@ -133,7 +139,8 @@ class Simulation:
         recording: bool = False,
     ) -> None:
         self.world = World(seed, recording=recording)
-        self.setup = setup or Setup.drawn(self.world.rng("setup"), self.world.rng("steps"), groups)
+        rng = self.world.rng
+        self.setup = setup or Setup.drawn(rng("setup"), rng("steps"), rng("lists"), groups)
         self.world.stepping = bool(self.setup.faults.intersection(STEPS))
         self.world.note(
             "", f"{self.setup}, faults: {' '.join(sorted(self.setup.faults)) or 'none'}"
@@ -156,7 +163,7 @@ class Simulation:
                 restart_delay=restart_delay(size.max_ttl, size.skew),
                 fence_ttl=restart_delay(size.max_ttl, size.skew),
                 label=f"group {index + 1}" if several else "",
-                suffix=f",groups={identity(identities)[:16]}" if several else "",
+                members=identity(identities) if several else "",
             )
             for index, group in enumerate(names)
         ]
@@ -169,6 +176,7 @@ class Simulation:
             for shard in range(size.groups)
             for index in range(size.masters)
         ]
+        self.changed = ChangedList(self) if size.change else None
         self.checker.masters = self.masters
         for master in self.masters[: size.dead]:
             master.kill()
@@ -192,6 +200,7 @@ class Simulation:
         return master
 
     def _client(self) -> Client:
+        """Start a client, with the list of masters that new clients have now."""
         size = self.setup
         name = f"c{len(self.clients)}"
         rng = self.world.rng(f"clock {name}")
@@ -202,10 +211,17 @@ class Simulation:
             clock,
             self.checker,
             wall_error=rng.uniform(-1, 1) * size.wrong_walls,
-            stalls=size.stalls,
-            strikes=size.strikes,
+            stalls=0.0 if self._calm else size.stalls,
+            strikes=0.0 if self._calm else size.strikes,
         )
-        groups = [self._way(client, shard, label) for shard, label in self._settings(name)]
+        lists = self.groups
+        if self.changed is not None and self.changed.deployed:
+            lists = [self.changed.deployment]
+        membership = Membership(lists)
+        groups = [
+            self._way(client, replace(lists[shard], label=label), shard, membership)
+            for shard, label in self._settings(name)
+        ]
         client.wire = groups[0].wire
         client.service = SimulatedGroups(groups) if len(groups) > 1 else groups[0]
         self.clients.append(client)
@@ -228,18 +244,25 @@ class Simulation:
             return [(0, "")]
         return [(shard, f"group {number}") for number, shard in enumerate(order, 1)]
 
-    def _way(self, client: Client, shard: int, label: str) -> SimulatedGroup:
-        deployment = replace(self.groups[shard], label=label)
+    def _way(
+        self, client: Client, deployment: Deployment, shard: int, membership: Membership
+    ) -> SimulatedGroup:
         wire = Wire(
             self.world,
             client,
             [master for master in self.masters if master.name in deployment.names],
+            deployment,
+            membership,
             master_timeout=self.setup.master_timeout,
             give_up=self.setup.give_up,
-            latency=self.setup.latency,
+            latency=self._calm_latency if self._calm else self.setup.latency,
             late=self.setup.late,
         )
         return SimulatedGroup(client, deployment, wire, self.identities[shard])
+
+    @property
+    def _calm_latency(self) -> float:
+        return min(self.setup.latency, self.setup.master_timeout / 30)
 
     @property
     def living(self) -> list[Client]:
@@ -252,6 +275,8 @@ class Simulation:
         """Run to the end and return the states reached. Raise Violation for a broken promise."""
         for kinds, rng, every in self._schedules():
             self.world.after(rng.expovariate(1 / every), self._fault, kinds, rng, every)
+        if self.changed is not None:
+            self.changed.begin()
         self.world.run(self.setup.seconds)
         self._heal()
         self._check_left()
@@ -272,10 +297,12 @@ class Simulation:
             master.resume()
         for client in self.living:
             for wire in client.wires:
-                wire.latency = min(wire.latency, self.setup.master_timeout / 30)
+                wire.latency = self._calm_latency
                 for line in wire.lines:
                     line.lag = 0.0
                     wire.heal(line)
+        if self.changed is not None:
+            self.changed.complete()
 
     def _check_left(self) -> None:
         """Check that nothing is left of any round once every link is back, nor comes back late."""
@@ -343,11 +370,11 @@ class Simulation:
 
     def _clocks_agree(self, deployment: Deployment) -> bool:
         """Return whether a majority of clocks is no further apart than MAX_CLOCK_SKEW allows."""
-        group = [master for master in self.masters if master.deployment is deployment]
+        group = [master for master in self.masters if master.name in deployment.names]
         shown = [master.clock.read() for master in group if master.up]
         near = [one for one in shown if abs(one - median(shown)) <= self.setup.skew]
         apart = max(near, default=0) - min(near, default=0)
-        return len(near) >= quorum(self.setup.masters) and apart < 0.95 * self.setup.skew
+        return len(near) >= quorum(deployment.masters) and apart < 0.95 * self.setup.skew
 
     def _ask_once(self, *, wait: float) -> set[str]:
         """Make every client ask for a resource of every group, one after the other."""
@@ -417,8 +444,7 @@ class Simulation:
     def _partition(self, seconds: float) -> None:
         master = self._some_master()
         for client in self.living:
-            if self._rng.random() < 0.7:
-                line = client.wire_to(master).lines[master.index]
+            if self._rng.random() < 0.7 and (line := client.line_to(master)):
                 self._cut(client, line, seconds, out=True, back=True)
 
     def _isolate(self, seconds: float) -> None:
@@ -444,8 +470,8 @@ class Simulation:
         master.kill()
         self._later(seconds, "_revive", master, snapshot)
         for client in self.living:
-            wire = client.wire_to(master)
-            wire.notice(wire.lines[master.index])
+            if line := client.line_to(master):
+                client.wire_to(master).notice(line)
 
     def _revive(self, master: SimulatedMaster, snapshot: bool) -> None:
         if not master.up:

@@ -17,8 +17,9 @@ from redlock_django.engine.commands import (
     Release,
     script,
 )
-from redlock_django.engine.deployment import Deployment, ms
+from redlock_django.engine.deployment import Deployment, ms, numbers_of
 from redlock_django.engine.quorum import Ballot
+from redlock_django.engine.rendezvous import identity
 from redlock_django.engine.statuses import (
     ABSENT,
     BURIED,
@@ -45,7 +46,9 @@ ALL = (ACQUIRE, CONFIRM, EXTEND, HEAL, RELEASE)
 def test_deployment() -> None:
     assert DEPLOYMENT.masters == 3
     assert DEPLOYMENT.skew == 500_000
-    assert DEPLOYMENT.fingerprint == "n=3,ttl=60000,skew=500,delay=63750"
+    numbers = "n=3,ttl=60000,skew=500,delay=63750"
+    assert DEPLOYMENT.fingerprint == f"{numbers},masters={identity(('a', 'b', 'c'))[:16]}"
+    assert numbers_of(DEPLOYMENT.fingerprint) == numbers
     assert ms(0.0015) == 2
 
 
@@ -55,9 +58,12 @@ def test_a_fingerprint_differs_where_a_number_differs() -> None:
         Deployment(names=("a", "b", "c"), max_ttl=30),
         Deployment(names=("a", "b", "c"), max_clock_skew=0.4),
         Deployment(names=("a", "b", "c"), restart_delay=0),
+        Deployment(names=("a", "b", "d")),
+        Deployment(names=("a", "b", "c"), members="of_several_groups"),
     ]
     prints = {deployment.fingerprint for deployment in [DEPLOYMENT, *others]}
-    assert len(prints) == 5
+    assert len(prints) == 7
+    assert Deployment(names=("c", "b", "a")).fingerprint in prints, "their order does not count"
     assert not any(re.search(r"\s", text) for text in prints), "a marker is split at blanks"
 
 

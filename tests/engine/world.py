@@ -122,7 +122,13 @@ class SimulatedMaster:
     """A `MemoryMaster` that can hang, die and come back with or without its memory."""
 
     def __init__(
-        self, world: World, index: int, deployment: Deployment, clock: Clock, shard: int = 0
+        self,
+        world: World,
+        index: int,
+        deployment: Deployment,
+        clock: Clock,
+        shard: int = 0,
+        number: int = 0,
     ) -> None:
         self.world = world
         self.index = index
@@ -140,7 +146,7 @@ class SimulatedMaster:
         self.memory = MemoryMaster(clock.micros)
         self.memory.publish = self._publish
         self.hearers: dict[str, Callable[[bytes], None]] = {}  # by channel
-        self._rng = world.rng(f"master {shard * deployment.masters + index}")
+        self._rng = world.rng(f"master {number or shard * deployment.masters + index}")
         self._backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._saved: Memory = ({}, {}, {})
         self.freed: set[str] = set()  # tokens that a release has found here, and deleted
@@ -169,11 +175,12 @@ class SimulatedMaster:
         else:
             what(*args)
 
-    def join(self, run_id: str, how: str) -> Reply:
-        """Return the reply of join.lua."""
+    def join(self, run_id: str, how: str, fingerprint: str = "") -> Reply:
+        """Return the reply of join.lua to a client of this deployment (by default our own)."""
         deployment = self.deployment
         delay = round(deployment.restart_delay * 1_000_000)
-        argv: list[str | int | bytes] = [0, run_id, deployment.fingerprint, delay, how]
+        print_ = fingerprint or deployment.fingerprint
+        argv: list[str | int | bytes] = [0, run_id, print_, delay, how]
         reply = self.memory.eval("join", [deployment.marker], argv)
         if reply[1] == MARKED and how != "trust":
             self.marked.append(self.world.now)

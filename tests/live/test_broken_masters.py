@@ -75,9 +75,11 @@ def test_locks_are_acquired_while_two_of_five_masters_fail_in_every_way(
 
 @both
 def test_a_minority_that_is_down_from_the_start(name: str, masters: list[LocalMaster]) -> None:
+    backend = make_backend([master.url for master in masters], connect_timeout=4.0)
+    for master in masters:
+        trust(master, backend.deployment)
     masters[0].kill()
     masters[1].pause()
-    backend = make_backend([master.url for master in masters], connect_timeout=4.0)
     with open_variant(name, backend) as variant:
         began = time.monotonic()
         lease = variant.acquire("order:1")
@@ -200,6 +202,8 @@ print("done", flush=True)
 
 
 def test_a_process_ends_promptly_with_a_hung_master(masters: list[LocalMaster]) -> None:
+    for master in masters[:3]:
+        trust(master, make_backend([one.url for one in masters[:3]]).deployment)
     masters[0].pause()
     process = subprocess.Popen(
         [sys.executable, "-c", EXIT_PROGRAM, *(master.url for master in masters[:3])],

@@ -17,7 +17,7 @@ from redlock_django.locking.lock import lock
 from redlock_django.signals import master_down, master_up
 from tests.timeouts import generous_timeouts
 from tests.waiting import until
-from tests.wire.variants import VARIANTS, Variant, open_variant
+from tests.wire.variants import VARIANTS, Variant, open_variant, trust
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -164,6 +164,10 @@ def test_short_lived_event_loops_report_an_outage_once(
                 await asyncio.sleep(0.001)
 
     configure()
+    backend = locks["default"].backend
+    assert isinstance(backend, RedisBackend)
+    for master in masters:
+        trust(master, backend.deployment)
     masters[0].kill()
     for _ in range(5):
         asyncio.run(view())

@@ -102,21 +102,22 @@ def restored(master: LocalMaster) -> None:
 def test_a_master_that_may_have_forgotten_counts_only_after_the_delay(
     name: str, masters: list[LocalMaster], forget: Callable[[LocalMaster], None], doubt: str
 ) -> None:
-    with trusted(name, masters[:3], restart_delay=0.5) as variant:
+    with trusted(name, masters[:3], restart_delay=1.5) as variant:
         if forget is restored:
             with masters[2].client() as client:
                 client.save()
-        masters[0].pause()  # so that the vote of master 2 decides
         lease = variant.acquire("order:1", ttl=8.0)
         variant.settle()
-        variant.wait_gone(0)
         forget(masters[2])
         forgot = clock()
-        with pytest.raises(QuorumUnreachable):
-            variant.acquire("order:2")
         master = variant.links.masters[2]
-        until(lambda: variant.fault(master).startswith(doubt), f"{doubt}: {variant.fault(master)}")
-        assert "trusted in 1 s" in variant.fault(master)
+
+        def doubted() -> bool:
+            variant.release(variant.acquire("order:2"))
+            return variant.fault(master).startswith(f"{doubt}: trusted in")
+
+        until(doubted, f"{doubt}: {variant.fault(master)}")
+        masters[0].pause()  # so that the vote of master 2 decides
         with pytest.raises(QuorumUnreachable, match=doubt):
             variant.acquire("order:2")
         state, _ = variant.extend(lease)
@@ -127,10 +128,30 @@ def test_a_master_that_may_have_forgotten_counts_only_after_the_delay(
                 lease_2 = variant.acquire("order:2", wait=5.0)
             except NotAcquired:
                 assert clock() - forgot < 5.0
-        assert clock() - forgot >= 0.5
+        assert clock() - forgot >= 1.5
         assert variant.release(lease_2) is True
         variant.release(lease)
         masters[0].resume()
+
+
+@either
+def test_a_master_that_forgot_is_not_counted_while_a_majority_is_unknown(
+    name: str, masters: list[LocalMaster]
+) -> None:
+    """The master that hangs might belong to another deployment, which takes the empty one."""
+    with trusted(name, masters[:3], restart_delay=0.2) as variant:
+        masters[0].pause()
+        variant.release(variant.acquire("order:1"))
+        variant.wait_gone(0)
+        masters[2].restart()
+        with pytest.raises(QuorumUnreachable):
+            variant.acquire("order:1")
+        hung, master = variant.links.masters[0], variant.links.masters[2]
+        until(lambda: "gets none before" in variant.fault(master), "the reason is named")
+        assert hung.address.name in variant.fault(master)
+        assert marker(masters[2]) is None
+        masters[0].resume()
+        variant.wait_usable(3)
 
 
 @both

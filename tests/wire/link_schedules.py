@@ -15,7 +15,7 @@ from unittest.mock import patch
 from redlock_django.engine.commands import script
 from redlock_django.engine.quorum import Ballot, Tally, Verdict
 from redlock_django.engine.rounds import Round
-from redlock_django.engine.statuses import MISMATCH
+from redlock_django.engine.statuses import MISMATCH, UNMARKED
 from redlock_django.wire.address import Address
 from redlock_django.wire.aio import LoopLinks
 from redlock_django.wire.clock import clock
@@ -476,6 +476,30 @@ def a_master_of_another_deployment_is_given_up() -> None:
         links.trusted(0, MISMATCH)
         assert links.masters[0].link is None
         assert "--reconfigure" in links.masters[0].reason
+
+
+def a_master_of_another_deployment_stops_all_new_locks() -> None:
+    with manual_links(3) as links:
+        exchange = links.ask(links.acquire())
+        links.reply(0, exchange.number, -1)
+        links.trusted(0, MISMATCH)
+        for ends in links.ends:
+            ends.heard()
+        exchange = links.ask(links.acquire())
+        assert exchange.tally.verdict is Verdict.LOST
+        assert links.ends[1].names() == []
+        assert "belongs to another deployment" in str(exchange.tally.votes[1])
+        links.ask(links.release())
+        assert links.ends[1].names() == ["release"]
+
+
+def a_master_that_lost_its_marker_is_given_up() -> None:
+    with manual_links(3) as links:
+        exchange = links.ask(links.acquire())
+        links.reply(0, exchange.number, -1)
+        links.trusted(0, UNMARKED)
+        assert links.masters[0].link is None
+        assert "no marker" in links.masters[0].reason
 
 
 def _stepped(links: ManualLinks, *indexes: int) -> Exchange:

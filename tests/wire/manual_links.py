@@ -13,7 +13,7 @@ from redlock_django.engine.commands import Acquire, Command, Release
 from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.quorum import Tally
 from redlock_django.engine.rounds import Round
-from redlock_django.engine.statuses import MISMATCH
+from redlock_django.engine.statuses import MISMATCH, UNMARKED
 from redlock_django.wire.address import Address
 from redlock_django.wire.clock import clock
 from redlock_django.wire.join import Joined, Trust
@@ -134,8 +134,12 @@ class ManualLinks(Links):
     def trusted(self, index: int, status: int = 1, *, ahead: float = 0.0) -> None:
         """Reply to a check of a master's trust."""
         now = int((time.time() + ahead) * 1e6)
-        why = b"n=9,ttl=9,skew=9,delay=9" if status == MISMATCH else b""
-        self.ends[index].say(resp([0, status, now, now, MARKER, why]))
+        fingerprint = self.membership.fingerprint.encode()
+        if status == MISMATCH:
+            fingerprint = b"n=9,ttl=9,skew=9,delay=9"
+        why = fingerprint if status == MISMATCH else b""
+        marker = b"" if status == UNMARKED else b"%x %d %s" % (index, now, fingerprint)
+        self.ends[index].say(resp([0, status, now, now, marker, why]))
         self.read(self.masters[index])
         self.flush()
 

@@ -65,7 +65,8 @@ def honest(said: Received) -> bytes:
         return push(b"subscribe", said.keys[0], 1)
     now = time.time_ns() // 1000
     if said.name == "join":
-        return resp([said.number, 1, now, now, MARKER, b""])
+        marker = b"%s %d %s" % (said.arguments[0], now, said.arguments[1])
+        return resp([said.number, 1, now, now, marker, b""])
     return resp([said.number, 1, now, *[said.number] * said.resources])
 
 

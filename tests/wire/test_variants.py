@@ -422,6 +422,7 @@ def test_masters_that_are_not_ready(
         scenario = Scenario(variant, masters[:n])
         with pytest.raises(QuorumUnreachable):
             variant.acquire("order:1")
+        variant.wait_joined()
         scenario.acquire("A", "order:1")
         scenario.look()
     fresh_and_what_to_do = (

@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from redlock_django.backends.redlock import redlock_settings
+from redlock_django.backends.redlock import RedlockSettings, redlock_settings
 from redlock_django.conf.settings import load
 from redlock_django.engine.deployment import Deployment, ms
 from redlock_django.exceptions import InvalidRedlock
-from redlock_django.wire.declaration import MasterState, close, declare, drain_delay, read_state
+from redlock_django.wire.address import Address
+from redlock_django.wire.declaration import (
+    MasterState,
+    close,
+    declare,
+    drain_delay,
+    known_fingerprint,
+    left_with_a_majority,
+    read_state,
+)
 from redlock_django.wire.join import Unfit
 
 logger = logging.getLogger("redlock_django")
@@ -48,12 +58,21 @@ class Command(BaseCommand):
         how.add_argument(
             "--reconfigure",
             action="store_true",
-            help="use after adding or removing masters, or changing MAX_TTL, MAX_CLOCK_SKEW or "
-            "RESTART_DELAY: store the new values on all masters, which become trusted when all "
-            "older locks have expired",
+            help="use after changing MASTERS, MAX_TTL, MAX_CLOCK_SKEW or RESTART_DELAY: store the "
+            "new values on all masters, which become trusted when all older locks have expired",
+        )
+        parser.add_argument(
+            "--removed",
+            action="append",
+            default=[],
+            metavar="URL",
+            help="with --reconfigure: a master that was removed from MASTERS; needed if so many "
+            "are removed that processes with the old settings would keep a majority",
         )
 
-    def handle(self, *, using: str, force: list[str], reconfigure: bool, **_: Any) -> None:
+    def handle(
+        self, *, using: str, force: list[str], reconfigure: bool, removed: list[str], **_: Any
+    ) -> None:
         try:
             shards = redlock_settings(load(using).store)
         except InvalidRedlock as error:
@@ -65,29 +84,31 @@ class Command(BaseCommand):
             )
         # All shards have the same numbers and differ in the names of their masters only.
         deployment, timeout = shards[0].deployment, shards[0].connect_timeout
-        states, faults = [], []
-        for address in addresses:
-            try:
-                states.append(read_state(address, deployment, shards[0].tolerate, timeout))
-            except Unfit as error:
-                faults.append(f"{address.name} {error}")
+        states, faults = _states(addresses, shards[0])
+        gone: list[MasterState] = []
+        if removed:
+            if not reconfigure:
+                raise CommandError("--removed needs --reconfigure.", returncode=2)
+            gone, more = _states(_removed(removed), shards[0])
+            faults += more
         if force:
             names = [address.name for address in addresses]
             self._force(force, names, states, faults, deployment, timeout)
             return
-        self._refuse(faults + _twins(states))
+        self._refuse(faults + _twins([*states, *gone]))
         if reconfigure:
-            self._refuse(_too_soon(states, deployment))
+            self._refuse(_too_soon(states, deployment) + _not_closed([*states, *gone], deployment))
             # Close all masters first: no lock may be acquired under the new values on one master
             # while another one is still under the old values.
-            self._close(states, deployment, timeout)
+            self._close([*states, *gone], deployment, timeout)
             self._declare(states, deployment, timeout, "reconfigure")
             return
-        other = [s for s in states if s.fingerprint not in ("", deployment.fingerprint)]
+        known = known_fingerprint(states, deployment)
+        other = [s for s in states if s.fingerprint not in ("", known)]
         self._refuse(
             [
                 f"{s.address.name} belongs to a deployment with {s.fingerprint!r}, but this one is "
-                f"{deployment.fingerprint!r}. After a planned change, use --reconfigure."
+                f"{known!r}. After a planned change, use --reconfigure."
                 for s in other
             ]
         )
@@ -156,6 +177,46 @@ class Command(BaseCommand):
     def _refuse(self, reasons: list[str]) -> None:
         if reasons:
             raise CommandError("Nothing was changed:\n  " + "\n  ".join(reasons), returncode=2)
+
+
+def _states(
+    addresses: Iterable[Address], settings: RedlockSettings
+) -> tuple[list[MasterState], list[str]]:
+    """Return the states of the masters that can be used, and why the others cannot."""
+    states, faults = [], []
+    for address in addresses:
+        try:
+            states.append(
+                read_state(
+                    address, settings.deployment, settings.tolerate, settings.connect_timeout
+                )
+            )
+        except Unfit as error:
+            faults.append(f"{address.name} {error}")
+    return states, faults
+
+
+def _removed(urls: list[str]) -> list[Address]:
+    addresses = []
+    for number, url in enumerate(urls, 1):
+        try:
+            addresses.append(Address.from_url(url))
+        except ValueError as error:
+            raise CommandError(f"--removed: URL {number}: {error}", returncode=2) from None
+    return addresses
+
+
+def _not_closed(states: list[MasterState], deployment: Deployment) -> list[str]:
+    """Return an error if processes with the old settings would keep a majority."""
+    old = left_with_a_majority(states, deployment.fingerprint)
+    if not old:
+        return []
+    problem = (
+        f"Most masters of the deployment {old!r} are no longer in MASTERS. Processes with the old "
+        "settings would go on to lock with them. Name the masters that were removed: --removed "
+        "redis://..., once for each. Or change MASTERS in smaller steps."
+    )
+    return [problem]
 
 
 def _too_soon(states: list[MasterState], deployment: Deployment) -> list[str]:

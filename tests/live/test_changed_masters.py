@@ -1,0 +1,265 @@
+"""Other lists of masters on the same servers: a master replaced, added or under another name."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+from django.test import override_settings
+
+from redlock_django import QuorumUnreachable, lock, locks
+from redlock_django.engine.marker import read_marker
+from redlock_django.wire.clock import clock
+from tests.live.traffic import Traffic
+from tests.operate.commands import run
+from tests.timeouts import generous_timeouts
+from tests.waiting import until
+from tests.wire.variants import VARIANTS, make_backend, open_variant, trust
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from typing import Any
+
+    from redlock_django.testing.masters import LocalMaster
+    from tests.wire.variants import Variant
+
+pytestmark = pytest.mark.live
+
+both = pytest.mark.parametrize("name", VARIANTS)
+DELAY = 0.4
+
+
+@contextmanager
+def client(name: str, urls: Sequence[str], **settings: Any) -> Iterator[Variant]:
+    with open_variant(
+        name, make_backend(urls, restart_delay=DELAY, max_ttl=8.0, **settings)
+    ) as variant:
+        yield variant
+
+
+@contextmanager
+def old_client(name: str, masters: Sequence[LocalMaster]) -> Iterator[Variant]:
+    """Connect a client to masters that an operator has declared trusted."""
+    with client(name, [master.url for master in masters]) as variant:
+        for master in masters:
+            trust(master, variant.backend.deployment)
+        variant.start()
+        variant.wait_usable(len(masters))
+        yield variant
+
+
+def deployment(master: LocalMaster) -> str:
+    """Return the deployment in a master's marker; "" if it has none."""
+    with master.client() as connection:
+        known = read_marker(connection.get("redlock:master"))
+    return known.deployment if known else ""
+
+
+def use_until(condition: Callable[[], object], *variants: Variant) -> None:
+    """Lock with each variant again and again until the condition holds."""
+
+    def used() -> object:
+        for variant in variants:
+            variant.release(variant.acquire("order:2"))
+        return condition()
+
+    until(used, "locks go on, and the condition holds")
+
+
+def refused(variant: Variant) -> str:
+    with pytest.raises(QuorumUnreachable) as caught:
+        variant.acquire("order:1")
+    return str(caught.value)
+
+
+# Without --reconfigure, another list never finds a majority beside the first.
+
+
+@both
+def test_a_changed_address_in_a_rolling_deploy_makes_no_second_majority(
+    name: str, masters: list[LocalMaster]
+) -> None:
+    a, b, c, d, _ = masters
+    with old_client(name, [a, b, c]) as old, client(name, [a.url, b.url, d.url]) as new:
+        refused(new)
+        b.restart()
+        use_until(lambda: deployment(b), old)
+        old.wait_usable(3)
+        told = refused(new)
+        assert old.backend.deployment.fingerprint in told
+        assert new.backend.deployment.fingerprint in told
+        assert "redlock_init --reconfigure" in told
+        old.release(old.acquire("order:1"))
+        assert deployment(b) == old.backend.deployment.fingerprint
+        assert deployment(d) == ""
+
+
+@both
+def test_growing_without_a_reconfiguration_is_refused_for_good(
+    name: str, masters: list[LocalMaster]
+) -> None:
+    with old_client(name, masters[:1]) as old, client(name, [m.url for m in masters[:3]]) as new:
+        refused(new)
+        until(lambda: new.links.masters[0].reason.startswith("its marker has"), "a mismatch")
+        began = clock()
+        while clock() < began + 3 * DELAY:
+            assert "gets none before" in refused(new) or "no marker yet" in refused(new)
+        assert [deployment(master) for master in masters[1:3]] == ["", ""]
+        old.release(old.acquire("order:1"))
+
+
+@both
+def test_a_master_of_another_deployment_stops_all_new_locks(
+    name: str, masters: list[LocalMaster]
+) -> None:
+    a, b, c, d, _ = masters
+    with old_client(name, [a, b, c]) as old:
+        held = old.acquire("order:1")
+        with client(name, [a.url, d.url]) as other:
+            with a.client() as connection:
+                connection.flushall()
+            trust(a, other.backend.deployment)
+        until(lambda: "not asked" in refused_or_released(old), "the conflict is noticed")
+        told = refused(old)
+        assert "belongs to another deployment" in told
+        assert "redlock_init --reconfigure" in told
+        state, held = old.extend(held)
+        assert state.value == "renewed", "b and c still have the lock"
+        assert old.release(held) is not False
+
+
+def refused_or_released(variant: Variant) -> str:
+    try:
+        variant.release(variant.acquire("order:2"))
+    except QuorumUnreachable as error:
+        return str(error)
+    return ""
+
+
+# The same servers under other names.
+
+
+@both
+def test_the_same_servers_under_other_names_are_shared(
+    name: str, masters: list[LocalMaster]
+) -> None:
+    three = masters[:3]
+    with ExitStack() as stack:
+        old = stack.enter_context(old_client(name, three))
+        new = stack.enter_context(client(name, [master.unix_url for master in three]))
+        lease = new.acquire("order:1", wait=5.0)
+        with pytest.raises(Exception, match="held by another client"):
+            old.acquire("order:1")
+        new.release(lease)
+        three[2].restart()
+        use_until(lambda: deployment(three[2]), old, new)
+        for variant in (old, new):
+            variant.wait_usable(3)
+        prints = {deployment(master) for master in three}
+        assert prints == {old.backend.deployment.fingerprint}
+
+
+@both
+def test_other_names_are_refused_while_a_server_is_down(
+    name: str, masters: list[LocalMaster]
+) -> None:
+    three = masters[:3]
+    with old_client(name, three) as old:
+        three[2].pause()
+        with client(name, [master.unix_url for master in three], connect_timeout=0.3) as new:
+            assert "its marker has" in refused(new)
+            old.release(old.acquire("order:1"))
+            three[2].resume()
+            new.wait_usable(3)
+            new.release(new.acquire("order:1"))
+
+
+# Replacing a master, as docs/how-to/replace-a-master.md says.
+
+
+def test_a_master_is_replaced_at_its_address_while_locks_go_on(
+    masters: list[LocalMaster],
+) -> None:
+    with ExitStack() as stack:
+        variants = [stack.enter_context(old_client(name, masters[:3])) for name in VARIANTS]
+        traffic = stack.enter_context(Traffic(variants, workers=4, resources=2))
+        traffic.wait_for_wins(20, "all are up")
+        masters[2].kill()
+        traffic.wait_for_wins(20, "the master is gone")
+        masters[2].start()  # an empty server
+        for variant in variants:
+            variant.wait_usable(3)
+        traffic.wait_for_wins(20, "the new one is trusted")
+        masters[0].kill()
+        traffic.wait_for_wins(20, "the new one is needed")
+
+
+def site(*masters: LocalMaster) -> dict[str, Any]:
+    """Return settings for which the pause is 1.6 s."""
+    return {
+        "default": {
+            "MASTERS": [master.url for master in masters],
+            "TTL": 1.0,
+            "MAX_TTL": 1.0,
+            "MAX_CLOCK_SKEW": 0.1,
+            **generous_timeouts(0.2),
+            "RESTART_DELAY": 1.6,
+        }
+    }
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [([0, 1, 2], [0, 1, 3]), ([0], [0, 1, 2]), ([0, 1, 2, 3, 4], [0, 1, 2])],
+    ids=["replaced", "grown", "shrunk"],
+)
+def test_a_reconfiguration_costs_one_pause(
+    masters: list[LocalMaster], before: list[int], after: list[int]
+) -> None:
+    old, new = (site(*(masters[index] for index in one)) for one in (before, after))
+    with override_settings(REDLOCK={"default": old["default"], "next": new["default"]}):
+        assert run("redlock_init").status == 0
+        with lock("order:1") as held:
+            assert run("redlock_init", "--using", "next").status == 2
+            began = clock()
+            ran = run("redlock_init", "--using", "next", "--reconfigure")
+            assert ran.out.count("trusted in 1.") == len(after), ran.said
+            with lock("order:1", using="next", wait=10) as other:
+                assert clock() > began + 1.5
+                assert other.fence > held.fence
+        with pytest.raises(QuorumUnreachable, match="--reconfigure"):
+            lock("order:2").acquire()
+        shown = run("redlock_status", "--format=json")
+        assert shown.status == 3
+        assert shown.json["counted"] == 0
+        codes = {fault["code"] for one in shown.json["masters"] for fault in one["faults"]}
+        assert codes <= {"deployment", "conflict"}
+        assert run("redlock_status", "--using", "next").status == 0
+
+
+def test_other_names_are_healthy(masters: list[LocalMaster]) -> None:
+    with override_settings(REDLOCK=site(*masters[:3])):
+        assert run("redlock_init").status == 0
+    urls = [master.unix_url for master in masters[:3]]
+    with override_settings(REDLOCK={"default": {**site()["default"], "MASTERS": urls}}):
+        assert run("redlock_status").status == 0
+        assert "already trusted" in run("redlock_init").out
+
+
+def test_a_majority_that_leaves_must_be_named(masters: list[LocalMaster]) -> None:
+    a, b, c, *_ = masters
+    with override_settings(REDLOCK=site(a, b, c)):
+        assert run("redlock_init").status == 0
+        with override_settings(REDLOCK=site(a)):
+            ran = run("redlock_init", "--reconfigure")
+            assert ran.status == 2
+            assert "would go on to lock with them" in ran.said
+            assert "--removed redis://" in ran.said
+            ran = run("redlock_init", "--reconfigure", "--removed", b.url)
+            assert ran.out.count("trusted in 1.") == 1, "one of three is no majority"
+        locks.close()
+        assert deployment(b).endswith(",closed")
+        with pytest.raises(QuorumUnreachable, match=",closed"):
+            lock("order:1").acquire()
+        assert run("redlock_init", "--removed", b.url).status == 2
