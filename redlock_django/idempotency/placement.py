@@ -6,6 +6,9 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.settings import IdempotencySettings
 from redlock_django.locking.open_transactions import open_blocks
@@ -38,6 +41,13 @@ def check_placement(call: Call, settings: IdempotencySettings, *, is_async: bool
             f"{name} is called inside an atomic block of {blocks[0].alias!r}, so that @idempotent "
             f"cannot know what is committed. {OUTSIDE}"
         )
+    for connection in connections.all(initialized_only=True):
+        if _is_without_autocommit(connection):
+            raise InvalidRedlock(
+                f"{name}: autocommit is off for the database {connection.alias!r}, so that "
+                "@idempotent cannot know what is committed. Remove AUTOCOMMIT=False or "
+                "set_autocommit(False)"
+            )
     excluded = call.marker is not None and call.marker.excludes(settings.database)
     if settings.store == "database" and excluded:
         raise InvalidRedlock(
@@ -45,6 +55,12 @@ def check_placement(call: Call, settings: IdempotencySettings, *, is_async: bool
             f"in its own transaction of {settings.database!r}. Remove the mark, or use "
             "store='cache', whose records are not committed with the view"
         )
+
+
+def _is_without_autocommit(connection: BaseDatabaseWrapper) -> bool:
+    if connection.connection is None:
+        return not connection.settings_dict["AUTOCOMMIT"]
+    return not (connection.in_atomic_block or connection.autocommit)
 
 
 OUTSIDE = (
@@ -69,11 +85,11 @@ def inner_permission_check(view: Callable[..., Any], owner: type | None = None) 
     # A class that inherits from AccessMixin has imported it. Importing it here would require
     # django.contrib.auth.
     mixins: Any = sys.modules.get("django.contrib.auth.mixins")
-    for cls in classes if mixins is not None else ():
+    for cls in classes:
         own = vars(cls).get("dispatch")
         if own is None or records_requests(own):
             continue
-        if issubclass(cls, mixins.AccessMixin) or _checks_user(own):
+        if _checks_user(own) or (mixins is not None and issubclass(cls, mixins.AccessMixin)):
             return cls.__name__
     return None
 

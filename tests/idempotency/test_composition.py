@@ -436,6 +436,29 @@ def test_a_permission_decorator_that_no_replay_skips_is_no_error(site: Site, all
     assert (refused.status_code, b"A-1" in refused.content) == (403, False)
 
 
+def without_autocommit(view: Any) -> Any:
+    @functools.wraps(view)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        transaction.set_autocommit(False)
+        try:
+            return view(*args, **kwargs)
+        finally:
+            transaction.rollback()
+            transaction.set_autocommit(True)
+
+    return wrapped
+
+
+def test_a_view_without_autocommit_is_an_error(site: Site) -> None:
+    """The record and the effects would be committed later, or never."""
+    site.serve(without_autocommit(idempotent(function)))
+    client = Client()
+    client.cookies = site.client.cookies
+    with pytest.raises(InvalidRedlock, match="autocommit is off for the database 'default'"):
+        client.post("/orders/", headers={"Idempotency-Key": KEY})
+    assert orders() == 0
+
+
 def test_a_handler_inside_a_transaction_of_django_is_found_out(site: Site) -> None:
     site.serve(PermittedHandler.as_view())
     client = Client()
