@@ -1,10 +1,16 @@
-"""The check that the body of a request has arrived completely."""
+"""The body of a request: read before a lock is acquired, and checked that it is complete."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from django.conf import settings
+from django.core.handlers.wsgi import WSGIRequest
+
 from redlock_django.exceptions import IncompleteBody
+
+LARGEST_READ = 2_621_440
+"""Bytes of the largest body to read if DATA_UPLOAD_MAX_MEMORY_SIZE is None: Django's default."""
 
 
 def declared_length(request: Any) -> int:
@@ -13,6 +19,22 @@ def declared_length(request: Any) -> int:
         return int(request.META.get("CONTENT_LENGTH") or 0)
     except ValueError:
         return 0  # as Django reads it
+
+
+def read_body(request: Any) -> None:
+    """Read a small body before a lock is acquired, so that a slow client does not hold the lock.
+
+    A body over DATA_UPLOAD_MAX_MEMORY_SIZE (an upload of files) stays unread, because the view may
+    stream it. Under ASGI the whole body has arrived before Django handles the request. Raises
+    IncompleteBody if the connection was closed in the middle of the body.
+    """
+    request = getattr(request, "_request", request)
+    largest = settings.DATA_UPLOAD_MAX_MEMORY_SIZE or LARGEST_READ
+    if not isinstance(request, WSGIRequest) or vars(request).get("_read_started"):
+        return
+    if 0 < declared_length(request) <= largest:
+        request.body  # noqa: B018 - Django keeps it for the view, as POST or a stream too
+        check_body_is_complete(request)
 
 
 def check_body_is_complete(request: Any) -> None:

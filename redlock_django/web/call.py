@@ -12,6 +12,7 @@ from django.http import HttpRequest, StreamingHttpResponse
 
 from redlock_django.exceptions import InvalidRedlock, LockLost, RedlockError
 from redlock_django.locking.open_transactions import MayReadOldData, open_blocks
+from redlock_django.web.body import read_body
 from redlock_django.web.effects import judge_effects, judged_effects
 from redlock_django.web.problems import has_problem
 from redlock_django.web.request_state import (
@@ -190,6 +191,7 @@ class Call(NamedTuple):
     def _enter(self, stack: ExitStack) -> Lock:
         self._check_templates()
         options, request = self.options, self.request
+        read_body(request)
         names = [template.render(request, self.kwargs) for template in options.templates]
         try:
             return stack.enter_context(options.lock(request, names))
@@ -199,6 +201,7 @@ class Call(NamedTuple):
     async def _aenter(self, stack: AsyncExitStack) -> Lock:
         self._check_templates()
         options, request = self.options, self.request
+        read_body(request)
         names = [await template.arender(request, self.kwargs) for template in options.templates]
         try:
             return await stack.enter_async_context(options.lock(request, names))
