@@ -105,7 +105,9 @@ def test_of_two_requests_at_once_one_pays_and_one_is_refused(address: str) -> No
 
 
 def post(url: str, key: str, api_key: str = "me") -> tuple[int, bytes, str | None]:
-    headers = {"X-Api-Key": api_key, "Idempotency-Key": key}
+    headers = (
+        {"X-Api-Key": api_key, "Idempotency-Key": key} if api_key else {"Idempotency-Key": key}
+    )
     request = urllib.request.Request(url, method="POST", headers=headers)
     with urllib.request.urlopen(request, timeout=30) as answer:
         return answer.status, answer.read(), answer.headers["Idempotent-Replayed"]
@@ -118,6 +120,8 @@ def test_a_repeated_post_gets_the_same_answer(site: Path) -> None:
         answers = [post(f"{address}/orders/7/pay/", "k-1") for _ in range(3)]
         other = post(f"{address}/orders/7/pay/", "k-2")
         other_client = post(f"{address}/orders/7/pay/", "k-1", "you")
+        with pytest.raises(urllib.error.HTTPError, match="403"):
+            post(f"{address}/orders/7/pay/", "k-1", "")
     body = b'{"paid": 7, "payments": 1}'
     assert answers == [(201, body, "false"), (201, body, "true"), (201, body, "true")]
     assert other == (201, b'{"paid": 7, "payments": 2}', "false")

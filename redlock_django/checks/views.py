@@ -14,6 +14,7 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from redlock_django.checks import TAG
+from redlock_django.checks.lock_order import login_inside_lock
 from redlock_django.checks.middleware import lock_middlewares
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.open_transactions import READ_COMMITTED
@@ -31,7 +32,8 @@ def check_views(databases: Collection[str] | None = None, **_: Any) -> list[Chec
 
     W013: values with several spellings. E004: unknown URL kwarg. E005, E006: lock acquired inside a
     transaction. E007: async template on a sync view. E008: options that the alias does not allow.
-    E012: `<user.pk>` read before REST framework authenticates the user.
+    E012: `<user.pk>` read before REST framework authenticates the user. W014: a login check inside
+    the lock.
     """
     return errors_of_views(partial(_route_errors, databases=databases or (), planned=_planned()))
 
@@ -94,6 +96,7 @@ def _route_errors(
 ) -> Iterator[CheckMessage]:
     view: Any = route.pattern.callback
     yield from _option_errors(view_name(view), view, route)
+    yield from login_inside_lock(view, by_rule=route.pattern in planned)
     if route.pattern in planned:
         yield from _option_errors(view_name(view), planned[route.pattern], route)
     if options := getattr(view, "lock_options", None):

@@ -63,6 +63,12 @@ class LockOptions:
                 "user. Put @lock_resource on a handler method or an action of a class with "
                 "redlock_django.contrib.drf.LockAPIMixin"
             )
+        if getattr(getattr(view, "__self__", None), "auth_callbacks", None):
+            raise InvalidRedlock(
+                f"{view_name(view)}: django-ninja authenticates the user inside of "
+                "@decorate_view(lock_resource(...)), so anonymous clients would hold its locks. "
+                "Put @lock_resource directly on the function, below @api.post(...)"
+            )
 
     def own_answer(self, request: HttpRequest, error: RedlockError) -> Any:
         """Return the answer of `on_locked` to a held lock, or None."""

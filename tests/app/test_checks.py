@@ -6,12 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.contrib.auth.decorators import login_required, permission_required
+from django.contrib.auth.mixins import LoginRequiredMixin
 from django.db import connections
 from django.http import HttpRequest, HttpResponse
 from django.urls import include, path, re_path
 from django.utils.decorators import method_decorator
+from django.views.decorators.csrf import csrf_exempt
 from django.views.generic import View
 from pytest_django import Settings
+from rest_framework.views import APIView
 
 from redlock_django import LockResourceMixin, lock_resource
 from redlock_django.checks.views import sees_commits as really_sees_commits
@@ -155,6 +159,65 @@ def test_a_placeholder_with_several_spellings_of_one_value(
         rule = {"view": "it", "key": template}
         settings.REDLOCK = {"default": {"BACKEND": MEMORY, "RULES": [rule]}}
     assert ("W013" in found()) is warned
+
+
+class Private(LoginRequiredMixin, View):
+    pass
+
+
+class LoginFirst(LoginRequiredMixin, LockResourceMixin, View):
+    lock_key = "order:<int:pk>"
+
+
+class LockFirst(LockResourceMixin, LoginRequiredMixin, View):
+    lock_key = "order:<int:pk>"
+
+
+@method_decorator([login_required, locked], name="dispatch")
+class DecoratedInOrder(View):
+    pass
+
+
+class LockedApi(APIView):  # type: ignore[misc]
+    pass
+
+
+@pytest.mark.parametrize(
+    ("view", "inside"),
+    [
+        (login_required(function), None),
+        (locked(login_required(HttpResponse)), "decorator"),
+        (csrf_exempt(locked(permission_required("x")(HttpResponse))), "decorator"),
+        (LoginFirst.as_view(), None),
+        (LockFirst.as_view(), "LoginRequiredMixin"),
+        (locked(Private.as_view()), "LoginRequiredMixin"),
+        (DecoratedInOrder.as_view(), None),
+        (locked(LockedApi.as_view()), "REST framework"),
+    ],
+)
+def test_a_login_check_inside_the_lock(urls: Urls, view: Any, inside: str | None) -> None:
+    urls(path("<int:pk>/", view))
+    messages = found()
+    assert ("W014" in messages) is (inside is not None)
+    assert (inside or "") in messages.get("W014", "")
+
+
+@pytest.mark.parametrize(
+    ("view", "inside"),
+    [
+        (login_required(HttpResponse), "decorator"),
+        (Private.as_view(), "Private"),
+        (LockedApi.as_view(), "REST framework"),
+        (View.as_view(), None),
+    ],
+)
+def test_a_rule_around_a_login_check(
+    settings: Settings, urls: Urls, view: Any, inside: str | None
+) -> None:
+    rule = {"view": "it", "key": "order:<int:pk>"}
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "RULES": [rule]}}
+    urls(path("<int:pk>/", view, name="it"))
+    assert ("W014" in found()) is (inside is not None)
 
 
 def test_an_async_template_of_a_sync_view(urls: Urls) -> None:

@@ -13,7 +13,7 @@ from tests.live.increments.serving import Counters, Site, serving
 pytestmark = [pytest.mark.live, pytest.mark.postgres, pytest.mark.slow]
 
 SYNC = ["function", "dispatch", "handler", "mixin", "rule", "with-lock"]
-APIS = ["drf", "drf-mixin", "drf-action", "drf-mixin-action", "ninja"]
+APIS = ["drf", "drf-mixin", "drf-action", "drf-mixin-action", "ninja", "ninja/function"]
 ASYNC = ["async-function", "async-mixin", "async-with-lock"]
 TIMES = 60
 

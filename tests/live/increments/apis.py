@@ -64,6 +64,14 @@ def ninja_view(request: HttpRequest, pk: int) -> dict[str, Any]:
     return {}
 
 
+@api.post("/function/{pk}/")
+@locked
+def ninja_function(request: HttpRequest, pk: int) -> dict[str, Any]:
+    """Increment, locked after authentication and validation."""
+    increment(pk)
+    return {}
+
+
 urlpatterns = [
     path("drf/<int:pk>/", Api.as_view()),
     path("drf-mixin/<int:pk>/", MixinApi.as_view()),

@@ -1,0 +1,76 @@
+"""Checks of what stands inside and outside of a view's lock."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from itertools import dropwhile
+from typing import Any
+
+from django.core import checks
+from django.core.checks import CheckMessage
+
+from redlock_django.web.request_user import authenticates_itself
+from redlock_django.web.transactions import view_name
+
+_HINT = (
+    "Put @lock_resource below login and permission decorators, LockResourceMixin after the mixins "
+    "that check permissions, and in REST framework @lock_resource on handlers with LockAPIMixin. A "
+    "rule locks before the view checks anything: use the decorator instead."
+)
+
+
+def login_inside_lock(view: Any, *, by_rule: bool) -> Iterator[CheckMessage]:
+    """Yield W014 if a view checks the user only after its lock is acquired.
+
+    `by_rule` is whether a rule locks it, around everything.
+    """
+    inside = _login_check(view, by_rule=by_rule)
+    if inside is None:
+        return
+    yield checks.Warning(
+        f"{view_name(view)}: {inside} is inside of the lock, so clients that are not logged in "
+        "can hold the lock.",
+        hint=_HINT,
+        id="redlock_django.W014",
+    )
+
+
+def _login_check(view: Any, *, by_rule: bool) -> str | None:
+    """Return what checks the user inside of the lock of a view, or None."""
+    if not (by_rule or hasattr(view, "lock_options")):
+        return None
+    if authenticates_itself(view, None):
+        return "REST framework's authentication"
+    owner = getattr(view, "view_class", None)
+    locked = view if by_rule else _locked(view)
+    bases: tuple[type, ...] = () if owner is None else owner.__mro__
+    around_class = hasattr(getattr(locked, "__wrapped__", None), "view_class")
+    if owner is not None and not (by_rule or around_class):
+        # Of several decorators of dispatch, the outer ones cannot be told from the inner ones.
+        # After LockResourceMixin; this is its mark.
+        bases = tuple(dropwhile(lambda base: not _is_lock_mixin(base), bases))
+    elif _checks_user(locked):
+        return "a login or permission decorator"
+    # A class that inherits from AccessMixin has imported it.
+    mixins: Any = sys.modules.get("django.contrib.auth.mixins")
+    for base in bases if mixins is not None else ():
+        if issubclass(base, mixins.AccessMixin) and "dispatch" in vars(base):
+            return base.__name__
+    return None
+
+
+def _is_lock_mixin(base: type) -> bool:
+    return getattr(vars(base).get("dispatch"), "opens_transaction", False) is True
+
+
+def _locked(view: Any) -> Any:
+    """Return the wrapper that `@lock_resource` has made, which may be inside of others."""
+    while hasattr(getattr(view, "__wrapped__", None), "lock_options"):
+        view = view.__wrapped__
+    return view
+
+
+def _checks_user(view: object) -> bool:
+    """Return whether a view has one of the decorators of django.contrib.auth, at any depth."""
+    return hasattr(view, "login_url") and hasattr(view, "redirect_field_name")

@@ -1,0 +1,69 @@
+"""Locked operations of django-ninja: the lock comes after authentication."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+import ninja
+import pytest
+from django.db import connection
+from django.http import HttpRequest
+from django.test import Client
+from django.urls import path
+from ninja.decorators import decorate_view
+
+from redlock_django import lock_resource
+from redlock_django.exceptions import InvalidRedlock
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("memory")]
+locked = lock_resource("order:<int:pk>")
+
+
+def known(request: HttpRequest) -> str | None:
+    return request.headers.get("X-User")
+
+
+api = ninja.NinjaAPI(urls_namespace="locked", auth=known)
+
+
+@api.post("/sync/{pk}/")
+@locked
+def pay(request: HttpRequest, pk: int) -> dict[str, Any]:
+    return {"paid": pk}
+
+
+@api.post("/async/{pk}/")
+@locked
+async def apay(request: HttpRequest, pk: int) -> dict[str, Any]:
+    return {"paid": pk}
+
+
+@api.post("/around/{pk}/")
+@decorate_view(locked)
+def around(request: HttpRequest, pk: int) -> dict[str, Any]:
+    return {"paid": pk}
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_the_user_is_authenticated_before_the_lock(
+    urls: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    held_elsewhere: Callable[[str], AbstractContextManager[None]],
+    kind: str,
+) -> None:
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
+    urls(path("", api.urls))
+    ann = Client(headers={"X-User": "ann"})
+    assert ann.post(f"/{kind}/07/").json() == {"paid": 7}
+    with held_elsewhere("order:7"):
+        assert Client().post(f"/{kind}/7/").status_code == 401
+        assert ann.post(f"/{kind}/seven/").status_code == 422
+        assert ann.post(f"/{kind}/7/").status_code == 423
+
+
+def test_a_lock_around_the_authentication_is_refused(urls: Callable[..., None]) -> None:
+    urls(path("", api.urls))
+    with pytest.raises(InvalidRedlock, match="directly on the function"):
+        Client(headers={"X-User": "ann"}).post("/around/7/")
