@@ -108,15 +108,17 @@ class Command:
         index, ttl, fence, rival = reply[2:6]
         left = _integer(ttl)
         until = "with no expiry" if left < 0 else f"for {left / 1000:.3g} s"
+        reserved = status == RESERVED
         return Vote(
             Ballot.REFUSED,
-            f"{'held by another client' if status == REFUSED else 'reserved for a waiter'} {until}",
+            f"{'reserved for a waiter' if reserved else 'held by another client'} {until}",
             time,
             fences=(_integer(fence),),
             ttl=left,
             rival=rival if isinstance(rival, bytes) else str(rival).encode(),
             resource=_integer(index) - 1,
             ahead=_integer(reply[6]) if len(reply) > 6 else -1,
+            reserved=reserved,
         )
 
 

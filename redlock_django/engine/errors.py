@@ -47,7 +47,7 @@ class NotAcquired(RedlockError):
 
 
 class ResourceLocked(NotAcquired):
-    """Another client holds the resource."""
+    """Another client holds the resource, or it was just released and is a waiter's turn."""
 
 
 class StoreUnavailable(NotAcquired):

@@ -27,9 +27,10 @@ class Vote(NamedTuple):
     for each resource (granted), or the token of the resource at fault (refused). `ttl` is the
     remaining time of a refusing lock in ms, -1 if it has no expiry. `rival` identifies the holder
     or waiter in the way, `resource` is the index of the resource at fault, and `ahead` is the
-    number of waiters in front of this client in its queue (-1 if the client is not in it). `sent`
-    is False only if no byte was sent to the master. `stale` is True if the vote failed because the
-    connection had been closed while no client used it.
+    number of waiters in front of this client in its queue (-1 if the client is not in it).
+    `reserved` is True if the lock is free, but it is a waiter's turn. `sent` is False only if no
+    byte was sent to the master. `stale` is True if the vote failed because the connection had been
+    closed while no client used it.
     """
 
     ballot: Ballot
@@ -41,6 +42,7 @@ class Vote(NamedTuple):
     resource: int = 0
     absent: bool = False
     ahead: int = -1
+    reserved: bool = False
     sent: bool = True
     stale: bool = False
 

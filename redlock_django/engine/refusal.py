@@ -1,4 +1,4 @@
-"""The error for a lock that was not acquired: held by another client, or too few masters."""
+"""The error for a lock that was not acquired: held, reserved for a waiter, or too few masters."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ def refusal(
             f"{names}: {why} ({answers})", resource=names, tally=votes, waited=waited
         )
     # Name only the resources at fault; the others may be free.
-    held = {vote.resource for vote in tally.votes if vote and vote.ballot is Ballot.REFUSED}
-    names = ", ".join(resources[index] for index in sorted(held))
+    refused = [vote for vote in tally.votes if vote and vote.ballot is Ballot.REFUSED]
+    names = ", ".join(resources[index] for index in sorted({vote.resource for vote in refused}))
+    only_reserved = all(vote.reserved for vote in refused)
     return ResourceLocked(
-        f"{names}: held by another client",
+        f"{names}: {'reserved for a waiter' if only_reserved else 'held by another client'}",
         resource=names,
         tally=votes,
         retry_after=free_in(tally),
