@@ -18,7 +18,7 @@ from redlock_django.backends.redlock import RedlockBackend, RedlockSettings
 from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.marker import Join
 from redlock_django.engine.quorum import NOT_ASKED, failed
-from redlock_django.engine.rounds import Protocol, Result, Round, Step
+from redlock_django.engine.rounds import Pause, Protocol, Result, Round, Step
 from redlock_django.engine.trampoline import adrive, drive
 from redlock_django.engine.validity import Lease, LeaseState
 from redlock_django.wire.clock import clock, wall_ns
@@ -73,6 +73,7 @@ class MemoryBackend(RedlockBackend):
         for index, master in enumerate(self.masters):
             master.set(self.deployment.marker, b"trusted")
             master.publish = partial(self._publish, index)
+            self.waiters.listen(index)
 
     def _publish(self, index: int, channel: str, name: bytes) -> bool:
         return channel == self.waiters.channel and self.waiters.call(name, index)
@@ -180,7 +181,7 @@ class MemoryBackend(RedlockBackend):
             elif waiter is None or self.sleep is not time.sleep:
                 self.sleep(step.seconds)
             else:
-                self._nap(waiter, step.seconds)
+                self._nap(waiter, step)
             return self.clock()
 
         return drive(protocol, perform)
@@ -192,18 +193,19 @@ class MemoryBackend(RedlockBackend):
             elif waiter is None:
                 await asyncio.sleep(step.seconds)
             else:
-                await self._anap(waiter, step.seconds)
+                await self._anap(waiter, step)
             return self.clock()
 
         return await adrive(protocol, perform)
 
-    def _nap(self, waiter: Waiter, seconds: float) -> None:
+    def _nap(self, waiter: Waiter, pause: Pause) -> None:
         wakeup = Wakeup()
         waiter.wake = wakeup.wake
-        if not waiter.decided:
-            wakeup.wait(seconds)
+        waiter.rest(pause)
+        while not waiter.decided and (left := waiter.until - clock()) > 0:
+            wakeup.wait(left)
 
-    async def _anap(self, waiter: Waiter, seconds: float) -> None:
+    async def _anap(self, waiter: Waiter, pause: Pause) -> None:
         loop = asyncio.get_running_loop()
         called = asyncio.Event()
 
@@ -212,9 +214,11 @@ class MemoryBackend(RedlockBackend):
                 loop.call_soon_threadsafe(called.set)
 
         waiter.wake = wake
-        if not waiter.decided:
+        waiter.rest(pause)
+        while not waiter.decided and (left := waiter.until - clock()) > 0:
+            called.clear()
             with suppress(TimeoutError):
-                await asyncio.wait_for(called.wait(), seconds)
+                await asyncio.wait_for(called.wait(), left)
 
     def _answer(self, asked: Round, waiter: Waiter | None = None) -> None:
         if waiter is not None and asked.awaited:

@@ -8,6 +8,8 @@ from redlock_django.backends.memory_keyspace import Keyspace
 
 TURN = 100_000  # µs in which a waiter that was called must try again; as in queue.lua
 LINGER = 3000  # ms that a queue is kept after its lock has expired; as in queue.lua
+LATE = 4e15  # µs added to the score of a late waiter; as in queue.lua
+NEWEST = 8  # how many of the last waiters may be asked to watch a turn; as in queue.lua
 
 
 class QueueScripts(Keyspace):
@@ -22,14 +24,39 @@ class QueueScripts(Keyspace):
             score = queue.get(name, 0.0)
             if name == waiter or (score >= 0 and (ticket, waiter) < (score, name)):
                 return None
+            if queue.get(waiter, 0.0) >= LATE:
+                return None
             if score < 0 and now < -score:
                 return name, -score - now
-            channel, blank, _number = name.rpartition(b" ")
-            if score >= 0 and blank and self.publish(channel.decode(), name):
+            channel = _channel(name)
+            if not channel:
+                self._leave(key, name)
+            elif score < 0:
+                queue[name] = LATE + now
+                if channel != _channel(waiter):
+                    self._remove_process(key, channel, name)
+            elif not self.publish(channel.decode(), name):
+                self._remove_process(key, channel)
+            elif score >= LATE:
+                return None
+            else:
                 queue[name] = -now - TURN
+                if not waiter:
+                    self._ask_to_watch(queue, name)
                 return name, TURN
-            self._leave(key, name)
         return None
+
+    def _remove_process(self, key: str, channel: bytes, but: bytes = b"") -> None:
+        for name in list(self.queue(key)):
+            if name != but and _channel(name) == channel:
+                self._leave(key, name)
+
+    def _ask_to_watch(self, queue: dict[bytes, float], name: bytes) -> None:
+        last = sorted(queue, key=lambda name: (queue[name], name))[-NEWEST:]
+        newest = [other for other in reversed(last) if other != name and _channel(other)]
+        others = [other for other in newest if _channel(other) != _channel(name)]
+        for watcher in (*others, *newest)[:1]:
+            self.publish(_channel(watcher).decode(), b" " + watcher)
 
     def _leave(self, key: str, name: bytes) -> None:
         queue = self.queue(key)
@@ -46,3 +73,7 @@ class QueueScripts(Keyspace):
         queue[waiter] = ticket
         self.ends[key] = self._ms + lasts + LINGER
         return sorted(queue, key=lambda name: (queue[name], name)).index(waiter)
+
+
+def _channel(name: bytes) -> bytes:
+    return name.rpartition(b" ")[0]

@@ -9,6 +9,7 @@ means that the driver is gone: then nothing can be undone.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Iterator
 from dataclasses import replace
 from typing import NamedTuple, TypeVar
@@ -19,7 +20,7 @@ from redlock_django.engine.fencing import highest, stored_by_majority
 from redlock_django.engine.quorum import Ballot, Tally, Verdict
 from redlock_django.engine.refusal import refusal
 from redlock_django.engine.validity import LeaseState, RedlockLease, valid_until
-from redlock_django.engine.waiting import clock_lag, retry_delay
+from redlock_django.engine.waiting import clock_lag, retry_delays
 
 SPLIT_ROUNDS = 8  # split votes after which a client that does not wait gives up
 
@@ -38,10 +39,13 @@ class Round(NamedTuple):
 class Pause(NamedTuple):
     """Sleep that many seconds, or until the waiter of this protocol is called.
 
-    A waiter is called once a majority of masters has called it since its last round began.
+    A waiter is called once a majority of masters has called it since its last round began. While
+    it may miss a call, because a link was lost, is new, or cannot bring calls, it sleeps `unheard`
+    seconds at most.
     """
 
     seconds: float
+    unheard: float = math.inf
 
 
 Step = Round | Pause
@@ -142,14 +146,14 @@ def acquire(
                 if lag := clock_lag(tally, proposal, now - started):
                     wrong += lag
                     ticket = proposal + lag - round((started - asked) * 1_000_000)
-                delay = next(delays)
+                delay = unheard = next(delays)
                 if not split:
                     queueing = bool(waiter) and not (late or last.unreachable)
-                    delay = retry_delay(last, delay, queueing=queueing)
+                    delay, unheard = retry_delays(last, delay, queueing=queueing)
                 end = give_up if now < give_up else limit
                 delay = max(0.0, min(delay, end - now))
                 resting = not waiter  # then no master has a lock or a ticket of this client
-                now = yield Pause(delay)
+                now = yield Pause(delay, unheard)
                 continue
         except GeneratorExit:
             raise

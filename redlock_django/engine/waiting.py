@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from statistics import median
 
 from redlock_django.engine.quorum import Ballot, Tally
 
-# Seconds until a waiter asks again although no master has called it, and the seconds added for each
-# waiter in front of it. So a lost call costs little, and many waiters ask hardly more often than a
-# few. The sum is at most LONGEST: a longer pause could outlive the queue (LINGER in queue.lua).
+# Seconds until a waiter asks again that may miss its call, the seconds added for each waiter in
+# front of it, and the longest such pause: so many waiters ask hardly more often than a few.
 FALLBACK, FOR_EACH, LONGEST = 0.1, 0.005, 2.0
+# The same for a waiter that will be called; its jitter adds up to CALM. Before the waiter is the
+# last one, a call to another waiter asks it to watch (`ask_to_watch` in queue.lua).
+CALM, CALM_FOR_EACH, CALM_LONGEST = 1.0, 0.02, 10.0
 
 
 def clock_lag(tally: Tally, shown: int, took: float) -> int:
@@ -27,15 +30,26 @@ def clock_lag(tally: Tally, shown: int, took: float) -> int:
     return least if abs(least) > tally.skew / 2 else 0
 
 
-def retry_delay(tally: Tally, delay: float, *, queueing: bool) -> float:
-    """Return the seconds to pause before asking again without a call; `delay` is random."""
+def retry_delays(tally: Tally, delay: float, *, queueing: bool) -> tuple[float, float]:
+    """Return the seconds to pause before asking again without a call.
+
+    The second number is for a waiter that may miss its call. `delay` is random, and grows from
+    attempt to attempt up to 0.1.
+    """
     left = free_in(tally)
-    ahead = min((vote.ahead for vote in tally.votes if vote and vote.ahead >= 0), default=0)
+    queued = [vote.ahead for vote in tally.votes if vote and vote.ahead >= 0]
+    ahead = min(queued, default=0)
+    unheard = delay
     if queueing:
-        delay = min(FALLBACK + delay / 2 + FOR_EACH * ahead, LONGEST)
+        unheard = min(FALLBACK + delay / 2 + FOR_EACH * ahead, LONGEST)
+        if tally.majority(len(queued)):
+            delay = min(CALM * (1 + 10 * delay) + CALM_FOR_EACH * ahead, CALM_LONGEST)
+        else:
+            delay = unheard
     # A lock that expires calls no waiter. So the first waiter in the queue asks first and, if that
-    # waiter is gone, the next one.
-    return delay if left is None else min(delay, left + 0.001 + FOR_EACH * ahead)
+    # waiter is gone, the next one, all of them within half a second.
+    expired = math.inf if left is None else left + 0.001 + 0.5 * ahead / (ahead + 100)
+    return min(delay, expired), min(unheard, expired)
 
 
 def free_in(tally: Tally) -> float | None:

@@ -104,7 +104,7 @@ class LoopLinks(Links):
             if waiter is None:
                 await asyncio.sleep(step.seconds)
             else:
-                await self._sleep(waiter, step.seconds)
+                await self._sleep(waiter, step)
             return
         if not step.awaited:
             self.begin(self.exchange(step, wake_none))
@@ -132,18 +132,19 @@ class LoopLinks(Links):
             exchange.abandon()
             raise
 
-    async def _sleep(self, waiter: Waiter, seconds: float) -> None:
+    async def _sleep(self, waiter: Waiter, pause: Pause) -> None:
         """Sleep until the waiter is called."""
         loop = asyncio.get_running_loop()
-        called: asyncio.Future[None] = loop.create_future()
-        over = loop.call_later(seconds, _complete, called)
-        waiter.wake = partial(_complete, called)
-        try:
-            if not waiter.decided:
+        waiter.rest(pause)
+        while not waiter.decided and (left := waiter.until - clock()) > 0:
+            called: asyncio.Future[None] = loop.create_future()
+            over = loop.call_later(left, _complete, called)
+            waiter.wake = partial(_complete, called)
+            try:
                 await called
-        finally:
-            over.cancel()
-            waiter.wake = wake_none
+            finally:
+                over.cancel()
+                waiter.wake = wake_none
 
     async def _wait_for_links(self) -> None:
         loop = asyncio.get_running_loop()

@@ -6,6 +6,7 @@ is read and dropped, never mistaken for the answer to another command.
 
 from __future__ import annotations
 
+import math
 import socket
 import ssl
 import struct
@@ -33,6 +34,7 @@ class Exchange:
     """One round that was sent, or is being sent."""
 
     __slots__ = ("commands", "decided", "number", "tally", "wake")
+    until = math.inf  # it waits for its verdict, however long that takes
 
     def __init__(self, asked: Round, number: int, wake: Callable[[], object]) -> None:
         self.commands = asked.commands
@@ -62,6 +64,7 @@ class Batch:
     """
 
     __slots__ = ("pending", "wake")
+    until = math.inf
 
     def __init__(self, rounds: int) -> None:
         self.pending = rounds

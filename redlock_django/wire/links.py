@@ -495,6 +495,7 @@ class Links:
             if not link.owed or not link.owed[0].subscribes:
                 raise ProtocolDesync("a subscription without a SUBSCRIBE")
             self._pop_owed(link)
+            self.waiters.listen(master.index)
         elif kind == b"message" and len(push) == 3:
             self.waiters.call(push[2], master.index)
 
@@ -675,6 +676,7 @@ class Links:
                 extra={"master": master.address.name},
             )
             self._dial(master, reason, delay)
+        self.waiters.lose(master.index)
         self.steps.decide()
         self._changed()
 

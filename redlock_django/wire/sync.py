@@ -13,7 +13,6 @@ docs/explanation/interrupts.md explains this.
 from __future__ import annotations
 
 import logging
-import math
 import select
 import socket
 import threading
@@ -41,7 +40,7 @@ REDIAL = 0.5  # seconds after which a thread that could not be started is tried 
 
 
 Sleeper = Exchange | Batch | Waiter
-"""A thread sleeps until one of these is decided."""
+"""A thread sleeps until one of these is decided, and until its time `until` at most."""
 
 
 class SyncLinks(Links):
@@ -151,7 +150,7 @@ class SyncLinks(Links):
             if waiter is None:
                 time.sleep(step.seconds)
             else:
-                self._sleep(waiter, step.seconds)
+                self._sleep(waiter, step)
             return
         if not step.awaited:
             self._send(self.exchange(step, wake_none))
@@ -209,18 +208,18 @@ class SyncLinks(Links):
             self._waiting.pop(batch, None)
         self._tender_wakeup.wake()
 
-    def _sleep(self, waiter: Waiter, seconds: float) -> None:
+    def _sleep(self, waiter: Waiter, pause: Pause) -> None:
         """Sleep until the waiter is called, and read for all threads if no other thread does."""
-        until = clock() + seconds
         wakeups: SimpleQueue[None] = SimpleQueue()
         waiter.wake = partial(self._wake, waiter, wakeups, threading.get_ident())
         try:
             self._sleeping[waiter] = None
+            waiter.rest(pause)
             while True:
-                left = until - clock()
+                left = waiter.until - clock()
                 if waiter.decided or left <= 0:
                     break
-                self._wait(waiter, wakeups, left, until)
+                self._wait(waiter, wakeups, left)
         finally:
             self._sleeping.pop(waiter, None)
             waiter.wake = wake_none
@@ -280,9 +279,8 @@ class SyncLinks(Links):
         sleeper: Sleeper,
         wakeups: SimpleQueue[None],
         longest: float,
-        until: float = math.inf,
     ) -> None:
-        """Read for all threads if none does (until `until` at most), else sleep until woken."""
+        """Read for all threads if none does, else sleep until woken, for `longest` at most."""
         me = threading.get_ident()
         try:
             with self._mutex:
@@ -291,7 +289,7 @@ class SyncLinks(Links):
                     self._reader, self._reader_thread = sleeper, me
             if self._reader is sleeper:
                 while True:
-                    left = until - clock()
+                    left = sleeper.until - clock()
                     if sleeper.decided or left <= 0:
                         break
                     self._poll(left)

@@ -2,30 +2,51 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import weakref
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from itertools import count
 
 from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.quorum import quorum
+from redlock_django.engine.rounds import Pause
+from redlock_django.wire.clock import clock
 from redlock_django.wire.link import wake_none
+
+WATCH = 0.11  # seconds until a waiter that watches a turn tries again: a little more than a turn
 
 
 class Waiter:
     """One protocol that waits for a lock; its name is stored in the masters' queues.
 
     It is `decided`, and need not wait any longer, once a majority of masters has called it: fewer
-    may hold only what is left of a vote that another client has lost.
+    may hold only what is left of a vote that another client has lost. Otherwise it asks again at
+    the time `until`, which may become earlier while it waits.
     """
 
-    __slots__ = ("__weakref__", "_callers", "_need", "name", "wake")
+    __slots__ = (
+        "__weakref__", "_callers", "_clock", "_doubted", "_listening", "_need", "_unheard", "name",
+        "until", "wake",
+    )  # fmt: skip
 
-    def __init__(self, name: str, masters: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        masters: int,
+        listening: AbstractSet[int],
+        clock: Callable[[], float] = clock,
+    ) -> None:
         self.name = name
         self.wake: Callable[[], object] = wake_none
+        self.until = math.inf
+        self._unheard: float | None = None  # for the pause; None during a round
+        self._doubted = False
         self._callers: set[int] = set()
+        self._listening = listening
         self._need = quorum(masters)
+        self._clock = clock
 
     @property
     def decided(self) -> bool:
@@ -41,29 +62,91 @@ class Waiter:
     def ask(self) -> None:
         """Forget earlier calls: a new round begins, which answers them."""
         self._callers.clear()
+        self._doubted, self._unheard, self.until = False, None, math.inf
+
+    def rest(self, pause: Pause) -> float:
+        """Begin a pause; return its seconds if nothing happens meanwhile."""
+        self._unheard = min(pause.seconds, pause.unheard)
+        is_heard = len(self._listening) >= self._need and not self._doubted
+        seconds = pause.seconds if is_heard else self._unheard
+        now = self._clock()
+        if self.until < now + seconds:
+            return self.until - now
+        self.until = now + seconds
+        return seconds
+
+    def watch(self) -> None:
+        """Note that the turn of another waiter has begun: if it passes unused, this one asks."""
+        self.hurry(WATCH)
+
+    def join(self) -> None:
+        """Note that a link is new: its master may not have this waiter in its queue."""
+        # A round under way is sent on the link after the subscription.
+        if self._unheard is not None:
+            self.hurry(self._unheard)
+
+    def doubt(self) -> None:
+        """Note that a link was lost, and perhaps a call with it."""
+        self._doubted = True
+        self.join()
+
+    def hurry(self, seconds: float) -> None:
+        """Ask again after that many seconds at the latest."""
+        until = self._clock() + seconds
+        if until < self.until:
+            self.until = until
+            self.wake()
 
 
 class Waiters:
     """All waiters that listen on one channel. A waiter without other references is dropped."""
 
-    def __init__(self, deployment: Deployment) -> None:
-        self.channel = deployment.wake(secrets.token_hex(8))
+    def __init__(
+        self,
+        deployment: Deployment,
+        process: str = "",
+        clock: Callable[[], float] = clock,
+    ) -> None:
+        self.channel = deployment.wake(process or secrets.token_hex(8))
         self._masters = deployment.masters
+        self._clock = clock
         self._numbers = count(1)
+        self._listening: set[int] = set()  # the masters that accepted the subscription
         self._by_name: weakref.WeakValueDictionary[bytes, Waiter] = weakref.WeakValueDictionary()
 
     def new(self) -> Waiter:
         """Return a new waiter."""
-        waiter = Waiter(f"{self.channel} {next(self._numbers)}", self._masters)
-        self._by_name[waiter.name.encode()] = waiter
+        name = f"{self.channel} {next(self._numbers)}"
+        waiter = Waiter(name, self._masters, self._listening, self._clock)
+        self._by_name[name.encode()] = waiter
         return waiter
 
     def call(self, name: object, master: int) -> bool:
         """Pass a master's call to the waiter of that name; return whether there is one.
 
-        The name may be unknown: any client can publish on the channel.
+        A space before the name asks the waiter to watch the turn of another one. The name may be
+        unknown: any client can publish on the channel.
         """
-        waiter = self._by_name.get(name) if isinstance(name, bytes) else None
-        if waiter is not None:
+        if not isinstance(name, bytes):
+            return False
+        waiter = self._by_name.get(name.removeprefix(b" "))
+        if waiter is None:
+            return False
+        if name.startswith(b" "):
+            waiter.watch()
+        else:
             waiter.call(master)
-        return waiter is not None
+        return True
+
+    def listen(self, master: int) -> None:
+        """Note that a master (0-based index) calls on this channel from now on."""
+        self._listening.add(master)
+        for waiter in list(self._by_name.values()):
+            waiter.join()
+
+    def lose(self, master: int) -> None:
+        """Note that the link to a master was lost, and perhaps a call with it."""
+        if master in self._listening:
+            self._listening.discard(master)
+            for waiter in list(self._by_name.values()):
+                waiter.doubt()

@@ -55,7 +55,6 @@ class Client:
         self.idle = True
         self.lease: Lease | None = None
         self.waiter: Waiter | None = None
-        self.waits = count(1)
         self.disturbed = 0  # how often it was stopped, or its clock stepped
         self._stalls, self._strikes = stalls, strikes
         self._wall_error = wall_error
@@ -198,7 +197,7 @@ class Client:
                 resume = partial(self._program.throw, Interrupted())
                 continue
             if isinstance(step, Pause):
-                self._pause_for(step.seconds)
+                self._pause_for(step)
                 return
             self._send_round(step)
             if self._is_interrupted():
@@ -240,28 +239,36 @@ class Client:
         self._exchange = self.wire.exchange(asked, partial(self._decided, self._ticket, asked))
         self.wire.begin(self._exchange)
 
-    def _pause_for(self, seconds: float) -> None:
+    def _pause_for(self, pause: Pause) -> None:
+        seconds, waiter = pause.seconds, self.waiter
         assert seconds >= 0, "a driver cannot sleep for a negative time"
-        called = partial(self.world.after, 0.0, self.hear, self._go_on, self._ticket)
-        if self.waiter is not None:
+        if waiter is not None:
             self.checker.queues(self.name)
-            self.waiter.wake = called
-            if self.waiter.decided:
-                called()
+            if waiter.decided:
+                self._woken(waiter, self._ticket)
                 return
+            seconds = waiter.rest(pause)
+            waiter.wake = partial(self._woken, waiter, self._ticket)
         if self._rested == self.world.now:
             # The rest of a wait may be too short to move a clock: time would never advance.
             seconds = max(seconds, 1e-6)
         self._rested = self.world.now
         self.world.after(seconds / self.clock.rate, self.hear, self._go_on, self._ticket)
 
+    def _woken(self, waiter: Waiter, ticket: int) -> None:
+        """End a pause that began at `ticket`: now that the waiter is called, or when it is due."""
+        seconds = 0.0 if waiter.decided else max(waiter.until - self.clock.read(), 1e-6)
+        self.world.after(seconds / self.clock.rate, self.hear, self._go_on, ticket)
+
     def called(self, name: bytes, master: int) -> None:
         """Handle a master's call to a waiter of this client, which may have left already."""
-        if self.waiter is not None and self.waiter.name == name.decode():
-            self.waiter.call(master)
-            self.world.seen["woken"] += self.waiter.decided
-        else:
+        waiter = self.waiter
+        if not self.wire.waiters.call(name, master):
             self.world.seen["called in vain"] += 1
+        elif waiter is not None and name.decode() == waiter.name:
+            self.world.seen["woken"] += waiter.decided
+        else:
+            self.world.seen["asked to watch"] += 1
 
     def _is_interrupted(self) -> bool:
         if not (self._safe and self._strikes and self.rng.random() < self._strikes):

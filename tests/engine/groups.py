@@ -16,7 +16,6 @@ from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.errors import NotAcquired
 from redlock_django.engine.validity import Lease, LeaseState, RedlockLease
 from redlock_django.wire.link import wake_none
-from redlock_django.wire.waiters import Waiter
 from tests.engine.network import Wire
 from tests.engine.world import Violation
 
@@ -51,9 +50,7 @@ class SimulatedGroup(BaseBackend):
         in_time = _Deadline(client, wait, 1)
         client.wire = self.wire
         if wait > 0:
-            client.waiter = Waiter(
-                f"{self.wire.channel} {next(client.waits)}", self.deployment.masters
-            )
+            client.waiter = self.wire.waiters.new()
         protocol = rounds.acquire(
             self.deployment,
             resources,

@@ -29,6 +29,7 @@ class Masters:
         self.off = [0.0] * masters  # seconds by which each master's clock is wrong
         self.gone: set[str] = set()  # the channels without a subscriber
         self.called: list[tuple[int, str]] = []  # which master called which waiter
+        self.watching: list[tuple[int, str]] = []  # and which it asked to watch that turn
         self.memories = [self._memory(index) for index in range(masters)]
 
     def _memory(self, index: int) -> MemoryMaster:
@@ -40,7 +41,8 @@ class Masters:
     def _publish(self, index: int, channel: str, name: bytes) -> int:
         if channel in self.gone:
             return 0
-        self.called.append((index, name.decode()))
+        calls = self.watching if name.startswith(b" ") else self.called
+        calls.append((index, name.decode().strip()))
         return 1
 
     def forget(self, index: int) -> None:

@@ -45,7 +45,7 @@ from redlock_django.wire.link import Link
 from redlock_django.wire.links import Links
 from redlock_django.wire.master import Master, Pace
 from redlock_django.wire.steps import StepWatch
-from redlock_django.wire.waiters import Waiter
+from redlock_django.wire.waiters import Waiter, Waiters
 from tests.engine import (
     schedules,
     test_commands,
@@ -232,7 +232,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "pauses are only random", "rounds: retry when the refusal's PTTL has passed",
-        waiting.retry_delay,
+        waiting.retry_delays,
         always("left is None"), test_rounds.test_no_pause_is_longer_than_the_lock_in_the_way,
     ),
     Mutant(
@@ -529,6 +529,78 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "one call is enough", "queue: called by a majority", Waiter.decided,
         instead("self._need", "1"), schedules.a_minority_that_calls_is_not_enough,
+    ),
+    Mutant(
+        "a stopped process has a turn for each of its waiters",
+        "queue: a turn that passes unused removes the waiters of its process",
+        MemoryMaster._call_first,
+        never("channel != _channel(waiter)"),
+        test_queue.test_a_stopped_process_costs_one_turn_however_many_waiters_it_has,
+    ),
+    Mutant(
+        "a process that asks is removed", "queue: a process that asks has not stopped",
+        MemoryMaster._call_first,
+        always("channel != _channel(waiter)"),
+        test_queue.test_a_process_that_asks_has_not_stopped,
+    ),
+    Mutant(
+        "a late waiter waits for the turns of others",
+        "queue: a late waiter may take the lock in another's turn", MemoryMaster._call_first,
+        never("queue.get(...) >= LATE"),
+        test_queue.test_a_waiter_that_comes_late_takes_the_lock_in_the_turn_of_another,
+    ),
+    Mutant(
+        "a late waiter has turn after turn", "queue: nothing is reserved for a late waiter",
+        MemoryMaster._call_first,
+        never("score >= LATE"),
+        test_queue.test_a_late_waiter_has_no_second_turn_before_it_has_asked_again,
+    ),
+    Mutant(
+        "no turn is watched", "queue: another waiter watches a turn", MemoryMaster._call_first,
+        without(MemoryMaster._ask_to_watch),
+        test_queue.test_a_waiter_of_another_process_is_asked_to_watch_a_turn,
+    ),
+    Mutant(
+        "a stopped process watches itself", "queue: if possible, another process watches a turn",
+        MemoryMaster._ask_to_watch,
+        instead("(*others, *newest)", "newest"),
+        test_queue.test_a_waiter_of_another_process_is_asked_to_watch_a_turn,
+    ),
+    Mutant(
+        "waiters poll", "queue: a waiter that will be called asks seldom", waiting.retry_delays,
+        never("tally.majority(...)"),
+        test_queue.test_a_waiter_that_will_be_called_asks_again_in_seconds,
+    ),
+    Mutant(
+        "a minority will call", "queue: a waiter in too few queues asks often",
+        waiting.retry_delays,
+        always("tally.majority(...)"),
+        test_queue.test_a_waiter_that_only_a_minority_has_in_its_queue_will_not_be_called,
+    ),
+    Mutant(
+        "calls over lost links are expected",
+        "queue: a waiter that too few masters can call asks often", Waiter.rest,
+        always("len(self._listening) >= self._need"),
+        schedules.a_waiter_that_too_few_masters_can_call_polls,
+    ),
+    Mutant(
+        "a lost link goes unnoticed", "queue: after a lost link a waiter asks soon", Waiters.lose,
+        without(Waiter.doubt), schedules.after_a_lost_link_a_waiter_asks_soon,
+    ),
+    Mutant(
+        "a link lost during a round goes unnoticed", "queue: after a lost link a waiter asks soon",
+        Waiter.rest,
+        always("not self._doubted"),
+        schedules.a_link_lost_during_a_round_shortens_the_pause_after_it,
+    ),
+    Mutant(
+        "a new link goes unnoticed", "queue: after a new link a waiter asks soon", Waiters.listen,
+        without(Waiter.join), schedules.after_a_new_link_a_waiter_asks_soon,
+    ),
+    Mutant(
+        "a request to watch is a call", "queue: a waiter that watches asks after the turn",
+        Waiters.call,
+        never("name.startswith(...)"), schedules.a_waiter_that_watches_a_turn_asks_after_it,
     ),
     Mutant(
         "an old call counts", "queue: only calls since the last round count", Waiter.ask,

@@ -40,6 +40,7 @@ from redlock_django.wire.lateness import Lateness
 from redlock_django.wire.links import IDLE
 from redlock_django.wire.master import Master
 from redlock_django.wire.steps import StepWatch
+from redlock_django.wire.waiters import Waiters
 from tests.engine.stepping import Truth
 from tests.engine.world import Clock, Packed, SimulatedMaster, Violation, World
 
@@ -185,7 +186,7 @@ class Wire:
         self.late = late
         self.closed = False
         self.stalled = 0.0  # seconds that the client was stopped
-        self.channel = self.deployment.wake(owner.name)
+        self.waiters = Waiters(self.deployment, owner.name, owner.clock.read)
         self.shard = masters[0].shard
         shard = f" {self.shard}" if self.shard else ""
         self.rng: Random = world.rng(f"network {owner.name}{shard}")
@@ -293,6 +294,7 @@ class Wire:
         line.reason = ""
         line.failures = 0
         self._trust(line, link.hello, reply)
+        self.waiters.listen(line.index)
         self.world.seen["joined"] += 1
         for release in line.pending_releases.values():
             self.world.seen["kept release"] += 1
@@ -418,7 +420,7 @@ class Wire:
             message.answered = master.clock.off
             if link.alive and not link.joined:
                 # A real link subscribes a little later, but before any command that queues it.
-                master.hearers[self.channel] = partial(self._push, line, link)
+                master.hearers[self.waiters.channel] = partial(self._push, line, link)
         else:
             reply = master.say(packed, message.number, message.marker, message.ready_at)
             message.answered = master.clock.off
@@ -446,9 +448,9 @@ class Wire:
 
     def _unhear(self, line: Line, link: Link) -> None:
         """Unsubscribe a lost link, if the master can learn that it is lost."""
-        hearer = line.master.hearers.get(self.channel)
+        hearer = line.master.hearers.get(self.waiters.channel)
         if isinstance(hearer, partial) and hearer.args[1] is link and not line.cut_out:
-            del line.master.hearers[self.channel]
+            del line.master.hearers[self.waiters.channel]
 
     def _bring(self, line: Line, link: Link, reply: Reply | Push) -> None:
         link.back = max(link.back, self.world.now + self._delay(line))
@@ -601,6 +603,7 @@ class Wire:
                 self.world.seen["stale link"] += stale
                 message.exchange.cast(line.index, failed(reason, stale=stale))
         self._again(line)
+        self.waiters.lose(line.index)
         self._settle_steps(self.steps.decide)
 
     def _scatter(self, line: Line, link: Link) -> None:

@@ -10,18 +10,20 @@ from typing import Any
 
 import pytest
 
+from redlock_django.backends.memory_queue import TURN
 from redlock_django.engine import rounds
 from redlock_django.engine.commands import Acquire, Confirm, Heal, Release
+from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.errors import LockLost, NotAcquired, QuorumUnreachable, ResourceLocked
 from redlock_django.engine.quorum import Ballot, Verdict, Vote
 from redlock_django.engine.renewal import next_extension
-from redlock_django.engine.rounds import Round, Step
+from redlock_django.engine.rounds import Pause, Round, Step
 from redlock_django.engine.statuses import MISMATCH
 from redlock_django.engine.validity import LeaseState, RedlockLease
 from redlock_django.locking.handler import locks
 from redlock_django.locking.lock import lock
 from redlock_django.testing.override import memory_masters
-from redlock_django.wire.waiters import Waiter
+from redlock_django.wire.waiters import Waiter, Waiters
 from tests.engine.masters import MARKER, START, Masters
 
 HOUR = 3600.0
@@ -414,7 +416,7 @@ def a_release_reaches_what_an_overlapped_extension_healed() -> None:
 
 def a_minority_that_calls_is_not_enough() -> None:
     woken: list[int] = []
-    waiter = Waiter("redlock:wake:here 1", 3)
+    waiter = Waiter("redlock:wake:here 1", 3, {0, 1, 2})
     waiter.wake = lambda: woken.append(1)
     waiter.call(0)
     waiter.call(0)
@@ -424,11 +426,80 @@ def a_minority_that_calls_is_not_enough() -> None:
 
 
 def calls_before_a_round_do_not_count_after_it() -> None:
-    waiter = Waiter("redlock:wake:here 1", 3)
+    waiter = Waiter("redlock:wake:here 1", 3, {0, 1, 2})
     waiter.call(0)
     waiter.ask()
     waiter.call(1)
     assert not waiter.decided
+
+
+class _Rest:
+    """A waiter that rests for 2 s, or for 0.1 s where it may miss its call."""
+
+    def __init__(self, *listening: int) -> None:
+        self.now = 0.0
+        self.woken = 0
+        self.waiters = Waiters(Deployment(names=("a", "b", "c")), "here", lambda: self.now)
+        for master in listening:
+            self.waiters.listen(master)
+        self.waiter = self.waiters.new()
+        self.waiter.wake = self._wake
+        self.waiter.ask()
+
+    def _wake(self) -> None:
+        self.woken += 1
+
+    def begin(self) -> float:
+        """Begin the pause; return its seconds."""
+        return self.waiter.rest(Pause(2.0, 0.1))
+
+
+def a_waiter_that_will_be_called_does_not_poll() -> None:
+    rest = _Rest(0, 2)
+    assert rest.begin() == rest.waiter.until == 2.0
+
+
+def a_waiter_that_too_few_masters_can_call_polls() -> None:
+    assert _Rest(1).begin() == 0.1
+
+
+def after_a_lost_link_a_waiter_asks_soon() -> None:
+    rest = _Rest(0, 1, 2)
+    rest.begin()
+    rest.now = 0.5
+    rest.waiters.lose(1)
+    assert (rest.waiter.until, rest.woken) == (0.6, 1)
+    rest.waiters.lose(1)
+    assert rest.woken == 1, "it was lost already"
+
+
+def a_link_lost_during_a_round_shortens_the_pause_after_it() -> None:
+    rest = _Rest(0, 1, 2)
+    rest.waiters.lose(1)
+    assert rest.begin() == 0.1
+    rest.waiter.ask()
+    assert rest.begin() == 2.0, "the round after it joined the queues of the others"
+
+
+def after_a_new_link_a_waiter_asks_soon() -> None:
+    rest = _Rest(0, 1)
+    rest.waiters.listen(2)
+    assert rest.begin() == 2.0, "the round was sent after the subscription"
+    rest.waiters.listen(2)
+    assert (rest.waiter.until, rest.woken) == (0.1, 1)
+
+
+def a_waiter_that_watches_a_turn_asks_after_it() -> None:
+    rest = _Rest(0, 1, 2)
+    rest.begin()
+    rest.now = 1.0
+    for master in range(3):
+        assert rest.waiters.call(b" " + rest.waiter.name.encode(), master)
+    assert not rest.waiter.decided
+    assert TURN / 1e6 < rest.waiter.until - rest.now < 1.5 * TURN / 1e6
+    rest.waiter.ask()
+    rest.waiter.watch()
+    assert 0.1 < rest.begin() < 0.15, "a turn that began during the round is watched, too"
 
 
 def interrupted_after_the_grants_nothing_is_left() -> None:

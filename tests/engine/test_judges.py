@@ -187,8 +187,8 @@ JUDGES: dict[str, Judge] = {
     "no client waits for ever": Judge(
         unraised(Simulation._check_live, 3),
         (
-            (waiting.retry_delay, at_start("return 60.0")),
-            (rounds.acquire, without("delay = min(delay, ...)")),
+            (waiting.retry_delays, at_start("return 60.0, 60.0")),
+            (rounds.acquire, without("delay = max(...)")),
             (Waiter.decided, returns("False")),
         ),
         "a client does not end", CALM,

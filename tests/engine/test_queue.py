@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from redlock_django.backends.memory_queue import LINGER, TURN
+from redlock_django.backends.memory_queue import LATE, LINGER, NEWEST, TURN
 from redlock_django.engine import rounds
 from redlock_django.engine.commands import Acquire, Release
 from redlock_django.engine.errors import QuorumUnreachable, ResourceLocked
 from redlock_django.engine.quorum import Ballot, Tally, Verdict, Vote, failed, granted
 from redlock_django.engine.rounds import Pause, Protocol, Round, Step
 from redlock_django.engine.validity import RedlockLease
-from redlock_django.engine.waiting import FALLBACK, LONGEST, retry_delay
+from redlock_django.engine.waiting import CALM, CALM_LONGEST, FALLBACK, LONGEST, retry_delays
 from tests.engine.masters import START, Masters
 
 A, B, C = "P:wake:a 1", "P:wake:b 1", "P:wake:c 1"
@@ -100,6 +100,17 @@ def test_a_client_that_comes_while_others_wait_does_not_overtake() -> None:
     assert masters.queues() == [[B]] * 3
 
 
+def test_a_lock_that_is_reserved_for_a_waiter_is_not_called_held() -> None:
+    masters = Masters(3)
+    lease = masters.taken()
+    Waiting(masters, A)
+    with pytest.raises(ResourceLocked, match=r"^r: held by another client$"):
+        masters.taken()
+    free(masters, lease)
+    with pytest.raises(ResourceLocked, match=r"^r: reserved for a waiter$"):
+        masters.taken()
+
+
 def test_a_lock_that_expired_is_the_first_waiters_too() -> None:
     masters = Masters(3)
     masters.taken(ttl=1.0)
@@ -148,16 +159,148 @@ def test_an_invalid_waiter_name_is_skipped() -> None:
     waiting.won()
 
 
-def test_more_dead_waiters_than_one_script_removes_block_nobody() -> None:
+def test_all_waiters_of_a_process_that_is_gone_are_removed_together() -> None:
+    masters = Masters(1)
+    lease = masters.taken()
+    Waiting(masters, A)
+    waiting = Waiting(masters, B)
+    queue = masters.memories[0].queue(masters.deployment.queue("r"))
+    queue.update({b"P:wake:a %d" % number: 1.0 for number in range(2, 1002)})
+    masters.gone = {"P:wake:a"}
+    free(masters, lease)
+    assert masters.queues() == [[B]]
+    waiting.won()
+
+
+def test_more_processes_that_are_gone_than_one_script_removes_block_nobody() -> None:
     masters = Masters(1)
     lease = masters.taken()
     Waiting(masters, A)
     queue = masters.memories[0].queue(masters.deployment.queue("r"))
-    queue.update({b"P:wake:a %d" % number: 1e15 for number in range(2, 1002)})
-    masters.gone = {"P:wake:a"}
+    channels = [f"P:wake:{number}" for number in range(1001)]
+    queue.update({f"{channel} 1".encode(): 1.0 for channel in channels})
+    masters.gone = set(channels)
     free(masters, lease)
-    assert masters.queues() == [[A]]
-    masters.taken()
+    assert masters.called == []
+    masters.run(masters.acquire(waiter=A, wait=1.0))
+
+
+def test_a_stopped_process_costs_one_turn_however_many_waiters_it_has() -> None:
+    masters = Masters(3)
+    lease = masters.taken()
+    for number in range(1, 101):
+        Waiting(masters, f"P:wake:a {number}")
+    other = Waiting(masters, B)
+    free(masters, lease)
+    masters.now += TURN / 1e6 + 0.001
+    other.won()
+    assert masters.queues() == [[A]] * 3, "the others come back when they ask"
+
+
+def test_a_process_that_asks_has_not_stopped() -> None:
+    masters = Masters(1)
+    lease = masters.taken()
+    for number in (1, 2, 3):
+        Waiting(masters, f"P:wake:a {number}")
+    asks = Waiting(masters, "P:wake:a 4")
+    free(masters, lease)
+    masters.now += TURN / 1e6 + 0.001
+    masters.called.clear()
+    asks.ask()
+    asks.refused()
+    assert masters.called == [(0, "P:wake:a 2")]
+    assert masters.queues() == [[f"P:wake:a {number}" for number in (2, 3, 4, 1)]]
+
+
+def test_a_waiter_that_comes_late_takes_the_lock_in_the_turn_of_another() -> None:
+    masters = Masters(3)
+    lease = masters.taken()
+    late, third = Waiting(masters, A), Waiting(masters, B)
+    second = Waiting(masters, C)
+    free(masters, lease)
+    masters.now += TURN / 1e6 + 0.001
+    second.ask()
+    second.refused()
+    assert masters.called[-1] == (2, B), "it is the second waiter's turn"
+    lease = late.won()
+    third.ask()
+    third.refused()
+    assert masters.queues() == [[B, C]] * 3
+    free(masters, lease)
+    assert masters.called[0] == (0, B)
+
+
+def test_a_late_waiter_has_no_second_turn_before_it_has_asked_again() -> None:
+    masters = Masters(3)
+    lease = masters.taken()
+    late = Waiting(masters, A)
+    free(masters, lease)
+    for _ in range(3):
+        masters.now += TURN / 1e6 + 0.001
+        masters.called.clear()
+        lease = masters.taken()
+        assert masters.called == on_all(masters, A), "it is called, but nothing is reserved"
+        free(masters, lease)
+    late.won()
+    assert masters.queues() == [[], [], []]
+
+
+def test_a_late_waiter_that_is_refused_has_turns_again() -> None:
+    masters = Masters(3)
+    lease = masters.taken()
+    late = Waiting(masters, A)
+    free(masters, lease)
+    masters.now += TURN / 1e6 + 0.001
+    lease = masters.taken()
+    late.ask()
+    late.refused()
+    free(masters, lease)
+    with pytest.raises(ResourceLocked, match="reserved for a waiter"):
+        masters.taken()
+    late.won()
+
+
+def test_what_is_left_of_a_late_waiter_expires_with_its_queue() -> None:
+    masters = Masters(1)
+    lease = masters.taken(ttl=1.0)
+    Waiting(masters, A)
+    free(masters, lease)
+    masters.now += TURN / 1e6 + 0.001
+    masters.taken(ttl=0.5)
+    queue = masters.memories[0].queue(masters.deployment.queue("r"))
+    assert queue[A.encode()] >= LATE
+    masters.now += 1.0 + LINGER / 1000
+    assert masters.queues() == [[]]
+
+
+def test_a_waiter_of_another_process_is_asked_to_watch_a_turn() -> None:
+    masters = Masters(3)
+    lease = masters.taken()
+    for number in range(1, 4):
+        Waiting(masters, f"P:wake:a {number}")
+    Waiting(masters, B)
+    Waiting(masters, "P:wake:a 4")
+    free(masters, lease)
+    assert masters.called == on_all(masters, A)
+    assert masters.watching == on_all(masters, B), "the newest of another process"
+
+
+def test_one_process_watches_its_own_turns() -> None:
+    masters = Masters(1)
+    lease = masters.taken()
+    for number in range(1, NEWEST + 2):
+        Waiting(masters, f"P:wake:a {number}")
+    free(masters, lease)
+    assert masters.called == [(0, A)]
+    assert masters.watching == [(0, f"P:wake:a {NEWEST + 1}")]
+
+
+def test_a_waiter_alone_watches_nothing() -> None:
+    masters = Masters(1)
+    lease = masters.taken()
+    Waiting(masters, A)
+    free(masters, lease)
+    assert masters.watching == []
 
 
 def test_a_turn_that_passes_unused_is_over_and_the_next_one_has_it() -> None:
@@ -489,32 +632,55 @@ def _refused(*votes: tuple[int, int]) -> Tally:
     return tally
 
 
-def test_a_waiter_that_nobody_calls_asks_again_after_a_while() -> None:
+def _pauses(tally: Tally, delay: float, *, queueing: bool = True) -> tuple[float, float]:
+    return retry_delays(tally, delay, queueing=queueing)
+
+
+def test_a_waiter_that_will_be_called_asks_again_in_seconds() -> None:
     def long(ahead: int, delay: float) -> float:
-        return retry_delay(_refused(*[(60_000, ahead)] * 3), delay, queueing=True)
+        return _pauses(_refused(*[(60_000, ahead)] * 3), delay)[0]
+
+    assert long(0, 0.0) == CALM
+    assert CALM < long(0, 0.05) < long(0, 0.1) == 2 * CALM
+    assert long(0, 0.1) < long(1, 0.1) < long(100, 0.1) < long(1000, 0.1) == CALM_LONGEST
+
+
+def test_a_waiter_that_may_miss_its_call_asks_again_after_a_while() -> None:
+    def long(ahead: int, delay: float) -> float:
+        return _pauses(_refused(*[(60_000, ahead)] * 3), delay)[1]
 
     assert long(0, 0.0) == FALLBACK
     assert FALLBACK < long(0, 0.1) < 0.151
     assert long(0, 0.0) < long(1, 0.0) < long(100, 0.0) < long(100_000, 0.0) == LONGEST
-    assert LONGEST < LINGER / 1000
+
+
+def test_a_waiter_that_only_a_minority_has_in_its_queue_will_not_be_called() -> None:
+    few = _refused((60_000, 0), (60_000, -1), (60_000, -1))
+    assert _pauses(few, 0.1) == pytest.approx((0.15, 0.15))
+    many = _refused((60_000, 0), (60_000, 0), (60_000, -1))
+    assert _pauses(many, 0.1) == pytest.approx((2 * CALM, 0.15))
 
 
 def test_the_first_asks_as_soon_as_the_lock_expires_and_the_others_after_it() -> None:
-    assert retry_delay(_refused(*[(20, 0)] * 3), 0.1, queueing=True) == pytest.approx(0.021)
-    assert retry_delay(_refused(*[(20, 3)] * 3), 0.1, queueing=True) == pytest.approx(0.036)
-    assert retry_delay(_refused((20, 3), (20, 0), (20, -1)), 0.1, queueing=True) < 0.022
+    assert _pauses(_refused(*[(20, 0)] * 3), 0.1) == pytest.approx((0.021, 0.021))
+    assert 0.022 < _pauses(_refused(*[(20, 1)] * 3), 0.1)[0] < 0.03
+    order = [_pauses(_refused(*[(20, ahead)] * 3), 0.1)[0] for ahead in range(2000)]
+    assert order == sorted(set(order))
+    assert order[-1] < 0.52
+    assert _pauses(_refused((20, 3), (20, 0), (20, -1)), 0.1)[0] < 0.022
 
 
 def test_without_a_queue_the_pause_is_random() -> None:
-    assert retry_delay(_refused(*[(60_000, -1)] * 3), 0.03, queueing=False) == 0.03
+    held = _refused(*[(60_000, -1)] * 3)
+    assert _pauses(held, 0.03, queueing=False) == (0.03, 0.03)
     down = Tally(3)
     down.cast(0, failed("down"))
     down.cast(1, failed("down"))
-    assert retry_delay(down, 0.03, queueing=False) == 0.03
+    assert _pauses(down, 0.03, queueing=False) == (0.03, 0.03)
     free_already = Tally(3)
     for index in range(3):
         free_already.cast(index, granted())
-    assert retry_delay(free_already, 0.03, queueing=True) == 0.001
+    assert _pauses(free_already, 0.03) == (0.001, 0.001)
 
 
 def test_a_waiter_without_a_majority_asks_as_if_it_stood_in_no_queue() -> None:

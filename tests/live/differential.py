@@ -16,6 +16,7 @@ from random import Random
 from typing import Any
 
 from redlock_django.backends.memory_master import MemoryMaster
+from redlock_django.backends.memory_queue import LATE
 from redlock_django.engine.commands import (
     COMMANDS,
     Acquire,
@@ -35,7 +36,11 @@ RESOURCES = ("r", "s", "t")
 TOKENS = ("a" * 32, "b" * 32, "C0" * 16)
 OTHERS = ("plain", "", "a" * 32, f"{'d' * 32} {{}}", f"{'d' * 31} {{}}", f"{'g' * 32} {{}}")
 FENCES = ("abc", "", "0x10", " 12 ", "nan", "-5", "1e3", "0", "7", "9" * 16, "9" * 17, "12\n")
-WAITERS = ("redlock:wake:here 1", "redlock:wake:here 2", "redlock:wake:gone 3", "odd")
+WAITERS = (
+    "redlock:wake:here 1", "redlock:wake:here 2", "redlock:wake:gone 3", "redlock:wake:there 4",
+    "redlock:wake:there 5", "odd",
+)  # fmt: skip
+HEARD = ("redlock:wake:here", "redlock:wake:there")  # the channels with a subscriber
 RUN_IDS = ("1" * 40, "2" * 40)
 ASKED = ("held", "find", "look", "scan")  # what inspection asks
 NAMES = (b"order:1", b"order:12", b"Order:1", b"user:7", b"a*b", b"[x]", b"a?b", b"a\\b", b"\xff\n")
@@ -57,13 +62,29 @@ class Pair:
         self.rng = rng
         self.now = 0
         self.model = MemoryMaster(lambda: self.now)
-        self.model.publish = lambda channel, name: int(channel == "redlock:wake:here")
+        self.model.publish = self._publish
+        self.published: list[bytes] = []  # by the model, since the last comparison
         self.ear = client.pubsub()
-        self.ear.subscribe("redlock:wake:here")
-        assert self.ear.get_message(timeout=5)["type"] == "subscribe"
+        for channel in HEARD:
+            self.ear.subscribe(channel)
+            assert self.ear.get_message(timeout=5)["type"] == "subscribe"
         self.trace: list[str] = []
         for name in (*(command.name for command in COMMANDS), "join", *ASKED):
             client.script_load(script(name)[0])
+
+    def _publish(self, channel: str, name: bytes) -> int:
+        if channel not in HEARD:
+            return 0
+        self.published.append(name)
+        return 1
+
+    def _heard(self) -> list[bytes]:
+        """Return what the server has published since the last call."""
+        self.client.publish(HEARD[0], "the last")
+        heard = [b""]
+        while heard[-1] != b"the last":
+            heard.append(self.ear.get_message(timeout=5)["data"])
+        return heard[1:-1]
 
     def clear(self) -> None:
         """Make both empty, and trusted."""
@@ -162,7 +183,9 @@ class Pair:
                 return
 
     def compare(self) -> None:
-        """Check that both have the same keys."""
+        """Check that both have published the same messages, and have the same keys."""
+        assert self._heard() == self.published, self.transcript()
+        self.published.clear()
         self.tick()
         found = {key.decode() for key in self.client.scan_iter()}
         kept = {key for key in list(self.model.strings) if self.model.get(key) is not None}
@@ -241,7 +264,8 @@ def _disturb(pair: Pair) -> None:
         pair.put(queue, "not a set", rng.choice((None, 5000)))
     elif what in (9, 10, 11):
         now = pair.tick() * 1000
-        scores = (now, now - 1000, now - 3_000_000, -now + 50_000, -now - 50_000, -now - 5_000_000)
+        past = (now, now - 1000, now - 3_000_000)
+        scores = (*past, -now + 50_000, -now - 50_000, -now - 5_000_000, now + LATE)
         names = rng.sample(WAITERS, rng.randint(1, len(WAITERS)))
         pair.put_queue(queue, {name: rng.choice(scores) for name in names}, rng.choice((1, 4000)))
         time.sleep(0.003)

@@ -70,6 +70,14 @@ MUTANTS: list[tuple[str, str, str, str]] = [
     ("any deployment may write", "join", "other ~= print and mode ~= 'reconfigure'", "false"),
     ("ready-at has no limit", "join", " and tonumber(at) <= now + delay", ""),
     ("a turn never ends", "acquire", "score < 0 and now < -score", "score < 0"),
+    ("a stopped process has many turns", "acquire", "if channel ~= channel_of(waiter) then",
+     "if false then"),
+    ("a late waiter waits for turns", "acquire", "if ticket and is_late(key, waiter) then",
+     "if false then"),
+    ("a late waiter has many turns", "acquire", "elseif score >= LATE then", "elseif false then"),
+    ("no turn is watched", "release", "if not ticket then", "if false then"),
+    ("a stopped process watches itself", "release", "if channel and channel ~= own then",
+     "if channel then"),
 ]  # fmt: skip
 
 

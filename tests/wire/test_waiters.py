@@ -21,6 +21,7 @@ import pytest
 
 from redlock_django.engine import waiting
 from redlock_django.engine.errors import QuorumUnreachable, ResourceLocked
+from redlock_django.wire import waiters as wire_waiters
 from redlock_django.wire.join import speaks_resp3
 from redlock_django.wire.waiters import Waiters
 from tests.waiting import until
@@ -44,7 +45,10 @@ NEVER = 30.0
 def no_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make waiters ask again only after a call."""
     monkeypatch.setattr(waiting, "FALLBACK", NEVER)
+    monkeypatch.setattr(waiting, "CALM", NEVER)
     monkeypatch.setattr(waiting, "LONGEST", NEVER)
+    monkeypatch.setattr(waiting, "CALM_LONGEST", NEVER)
+    monkeypatch.setattr(wire_waiters, "WATCH", NEVER)
 
 
 def queued(masters: Sequence[LocalMaster], resource: str) -> list[int]:
@@ -188,6 +192,63 @@ def test_masters_that_come_back_are_subscribed_to_again(
             assert queue.ended() == ["A", "B"]
 
 
+@contextmanager
+def stopped_process(masters: Sequence[LocalMaster], waiters: int) -> Iterator[None]:
+    """Put waiters in front of all others whose process is subscribed, and never asks."""
+    with ExitStack() as stack:
+        for master in masters:
+            client = stack.enter_context(master.client())
+            ear = stack.enter_context(client.pubsub())
+            ear.subscribe("redlock:wake:mute")
+            ear.get_message(timeout=5)
+            names = {f"redlock:wake:mute {number}": number for number in range(1, waiters + 1)}
+            client.zadd("redlock:queue:order:1", names)
+        yield
+
+
+@both
+def test_a_stopped_process_with_many_waiters_costs_one_turn(
+    name: str, masters: list[LocalMaster]
+) -> None:
+    with joined(name, masters[:3]) as variant:
+        lease = variant.acquire("order:1")
+        with waiters(variant, masters[:3], "A") as queue, stopped_process(masters[:3], 100):
+            variant.release(lease)
+            began = time.monotonic()
+            assert queue.ended() == ["A"]
+            assert time.monotonic() - began < 2.0, "a turn for each is 10 s"
+
+
+@both
+def test_waiters_do_not_poll(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "FALLBACK", 0.0)
+    player = ScriptedMaster(held)
+    with scripted(name, player) as variant, ThreadPoolExecutor(1) as pool:
+        taker = pool.submit(variant.acquire, "order:1", wait=0.5)
+        with pytest.raises(ResourceLocked):
+            taker.result(10)
+        assert asks(player) == ["order:1"] * 2, "at first, and when it gives up"
+
+
+@both
+def test_a_waiter_whose_links_were_lost_asks_soon(
+    name: str, masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waiting, "CALM", NEVER)
+    monkeypatch.setattr(waiting, "CALM_LONGEST", NEVER)
+    with joined(name, masters[:3]) as variant, joined("threads", masters[:3]) as holder:
+        lease = holder.acquire("order:1")
+        with waiters(variant, masters[:3], "A") as queue:
+            for master in masters[:3]:
+                with master.client() as client:
+                    client.delete("redlock:queue:order:1")  # so that no master calls
+            assert holder.release(lease) is True
+            for master in masters[:2]:
+                with master.client() as client:
+                    client.client_kill_filter(_type="pubsub")
+            assert queue.ended() == ["A"]
+
+
 # Clients that do not wait.
 
 
@@ -198,14 +259,7 @@ def test_a_client_that_does_not_wait_is_refused_during_a_turn(
 ) -> None:
     with joined(name, masters[:3]) as variant, joined("threads", masters[:3]) as other:
         lease = variant.acquire("order:1")
-        # A waiter that is called and does not ask: it only subscribes.
-        with ExitStack() as stack:
-            for master in masters[:3]:
-                client = stack.enter_context(master.client())
-                ear = stack.enter_context(client.pubsub())
-                ear.subscribe("redlock:wake:mute")
-                ear.get_message(timeout=5)
-                client.zadd("redlock:queue:order:1", {"redlock:wake:mute 1": 1e15})
+        with stopped_process(masters[:3], 1):
             variant.release(lease)
             with pytest.raises(ResourceLocked) as caught:
                 other.acquire("order:1")
@@ -215,9 +269,10 @@ def test_a_client_that_does_not_wait_is_refused_during_a_turn(
             }  # fmt: skip
             assert caught.value.retry_after is not None
             assert caught.value.retry_after <= 0.1
-            # The turn ends after 0.1 s, and the silent waiter is removed from the queue.
-            other.release(other.acquire("order:1", wait=20.0))
-        assert queued(masters[:3], "order:1") == [0, 0, 0]
+            # The turn ends after 0.1 s, and the silent waiter has no second one.
+            for _ in range(3):
+                other.release(other.acquire("order:1", wait=20.0))
+            other.release(other.acquire("order:1"))
 
 
 # Waiters that stop waiting.

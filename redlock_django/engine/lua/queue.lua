@@ -1,7 +1,49 @@
 -- The queue of a resource is a sorted set. The score of a waiter is its ticket, the moment (us) at
 -- which it began to wait; the score of a called waiter is minus the moment (us) at which its turn
--- ends. The name of a waiter is the channel of its process, a space, and a number.
+-- ends; the score of a late waiter, which did not use its turn, is LATE plus the moment (us) at
+-- which that was noticed. The name of a waiter is the channel of its process, a space, and a number.
 local TURN, LINGER = 100000, 3000 -- us of a turn, ms that a queue exists longer than its lock
+local LATE, NEWEST = 4e15, 8 -- above every ticket; how many of the last waiters may be asked to watch
+
+local function channel_of(name)
+  return name:match('^(.*) ')
+end
+
+-- Remove all waiters of a process, except one.
+local function remove_process(key, channel, except)
+  for _, name in ipairs(redis.call('ZRANGE', key, 0, -1)) do
+    if name ~= except and channel_of(name) == channel then
+      redis.call('ZREM', key, name)
+    end
+  end
+end
+
+local function is_late(key, waiter)
+  for _, name in ipairs(redis.pcall('ZRANGEBYSCORE', key, string.format('%.0f', LATE), '+inf')) do
+    if name == waiter then
+      return true
+    end
+  end
+  return false
+end
+
+-- Ask a waiter to watch the turn of `name` that begins: to try again when it is over. That is the
+-- newest waiter, which was alive last, if possible of another process.
+local function ask_to_watch(key, name)
+  local last = redis.pcall('ZRANGE', key, -NEWEST, -1)
+  local own, watcher = channel_of(name), nil
+  for index = #last, 1, -1 do
+    local channel = last[index] ~= name and channel_of(last[index])
+    if channel and channel ~= own then
+      watcher = last[index]
+      break
+    end
+    watcher = watcher or channel and last[index]
+  end
+  if watcher then
+    redis.pcall('PUBLISH', channel_of(watcher), ' ' .. watcher)
+  end
+end
 
 -- Call the first waiter whose process listens. Returns the waiter whose turn it is, and the us that
 -- its turn still lasts; nothing if no waiter is in front of `waiter`, whose ticket is `ticket` (''
@@ -17,18 +59,38 @@ local function call_first(key, now, waiter, ticket)
     if ticket and score >= 0 and (ticket < score or ticket == score and waiter < name) then
       return
     end
+    -- On a busy host every waiter may be late. So a late waiter may take the lock in the turn of
+    -- another waiter.
+    if ticket and is_late(key, waiter) then
+      return
+    end
     if score < 0 and now < -score then
       return name, -score - now
     end
-    local channel = name:match('^(.*) ')
-    local heard = score >= 0 and channel and redis.pcall('PUBLISH', channel, name)
-    if type(heard) == 'number' and heard > 0 then
-      redis.call('ZADD', key, string.format('%.0f', -now - TURN), name)
-      return name, TURN
+    local channel = channel_of(name)
+    if channel and score < 0 then
+      -- The process may have stopped, so its other waiters must not be called one after the other.
+      -- Those that still wait come back with the same ticket. A process that asks has not stopped.
+      redis.call('ZADD', key, string.format('%.0f', LATE + now), name)
+      if channel ~= channel_of(waiter) then
+        remove_process(key, channel, name)
+      end
+    elseif channel then
+      local heard = redis.pcall('PUBLISH', channel, name)
+      if type(heard) ~= 'number' or heard == 0 then
+        remove_process(key, channel)
+      elseif score >= LATE then
+        return -- a late waiter gets no second turn before it has asked again
+      else
+        redis.call('ZADD', key, string.format('%.0f', -now - TURN), name)
+        if not ticket then
+          ask_to_watch(key, name)
+        end
+        return name, TURN
+      end
+    else
+      redis.call('ZREM', key, name)
     end
-    -- The waiter is gone, or did not use its turn. If it still waits, it comes back with the same
-    -- ticket.
-    redis.call('ZREM', key, name)
   end
 end
 
