@@ -213,6 +213,7 @@ class HeldLockAdmin(_ModelAdmin):
             "title": title,
             "opts": self.opts,
             "media": self.media,
+            "breadcrumb_list": labels.BREADCRUMB_LIST,
             "may_release": self.has_release_permission(request),
             "checkbox": ACTION_CHECKBOX_NAME,
             "release_url": self._url(request, "release"),

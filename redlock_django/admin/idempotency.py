@@ -241,6 +241,7 @@ class IdempotencyRecordAdmin(_ModelAdmin):
             "title": title,
             "opts": self.opts,
             "media": self.media,
+            "breadcrumb_list": labels.BREADCRUMB_LIST,
             "record": record,
             "name": printable(f"{record.method} {record.path}"),
             "began": labels.time_cell(record.created_at, lasts=False),

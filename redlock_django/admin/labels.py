@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
+import django
 from django.utils import formats, timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -16,6 +17,9 @@ from django.utils.translation import gettext_lazy, ngettext
 from redlock_django.engine.holders import HoldingState
 from redlock_django.locking.names import printable
 from redlock_django.operate.forced_release import ReleaseOutcome
+
+BREADCRUMB_LIST = django.VERSION >= (6, 1)
+"""True if Django's admin styles `ol.breadcrumbs`; earlier versions style `div.breadcrumbs`."""
 
 LABELS = {
     HoldingState.HELD: gettext_lazy("held"),

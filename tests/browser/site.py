@@ -14,7 +14,7 @@ from django.http import HttpRequest, HttpResponse
 from django.urls import path
 
 from testproject.settings import *  # noqa: F403
-from testproject.settings import INSTALLED_APPS, MIDDLEWARE
+from testproject.settings import INSTALLED_APPS, MIDDLEWARE, TEMPLATES
 
 DEBUG = True  # so that runserver serves static files
 ROOT_URLCONF = "tests.browser.site"
@@ -27,6 +27,11 @@ PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # the fast
 LANGUAGE_CODE = os.environ.get("SITE_LANGUAGE", "en-us")
 if os.environ.get("SITE_THEME"):
     INSTALLED_APPS = [os.environ["SITE_THEME"], *INSTALLED_APPS]
+elif os.environ.get("SITE_NONCES"):
+    # Django 6.1: only elements with the nonce of their page are allowed.
+    MIDDLEWARE = ["django.middleware.csp.ContentSecurityPolicyMiddleware", *MIDDLEWARE]
+    SECURE_CSP = {"script-src": ["<CSP_NONCE_SENTINEL>"], "style-src": ["<CSP_NONCE_SENTINEL>"]}
+    TEMPLATES[0]["OPTIONS"]["context_processors"].append("django.template.context_processors.csp")
 else:
     # Another theme may use inline scripts and styles.
     MIDDLEWARE = [*MIDDLEWARE, "tests.browser.site.strict"]

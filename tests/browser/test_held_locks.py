@@ -5,18 +5,18 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+import django
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.conftest import HELD, overflowing, serving, shoot
+from tests.browser.conftest import HELD, Visitor, overflowing, serving, shoot
 from tests.operate.planted import free, on, plant
 from tests.waiting import until
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Locator, Page
+    from playwright.sync_api import Browser, Locator, Page
 
     from redlock_django.testing.masters import LocalMaster
-    from tests.browser.conftest import Visitor
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
@@ -245,3 +245,20 @@ def test_in_another_theme(visitor: Visitor, masters: list[LocalMaster]) -> None:
         page.get_by_role("button", name="Start live refresh").click()
         expect(row(page, "new:1")).to_be_visible()
         visitor.leave()
+
+
+@pytest.mark.skipif(django.VERSION < (6, 1), reason="Django 6.1 gives its admin nonces")
+def test_only_elements_with_a_nonce_are_needed(
+    chromium: Browser, masters: list[LocalMaster]
+) -> None:
+    """Under such a policy the browser blocks every other style and script, and complains."""
+    plant(masters, "order:1")
+    with serving(masters, SITE_NONCES="1") as address:
+        visitor = Visitor(chromium, address)
+        page = visitor.open()
+        page.get_by_role("link", name="order:1", exact=True).click()
+        facts = page.locator("#redlock-facts")
+        expect(facts).to_have_css("display", "grid")
+        expect(page.locator("#redlock-live")).to_be_visible()  # live.js shows it
+        visitor.leave()
+    assert visitor.complaints == []

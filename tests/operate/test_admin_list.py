@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from django.contrib.admin.utils import quote
 from django.core.exceptions import FieldError
 from django.core.management import call_command
 from django.db.models import Q
@@ -220,6 +222,49 @@ def test_view_permission(
     alone = staff("release_heldlock")
     assert alone.get(LIST).status_code == 403
     assert alone.post(RELEASE, {"_selected_action": "x"}).status_code == 403
+
+
+def csp_nonce(request: Any) -> dict[str, Any]:
+    """The context processor of Django 6 and of django-csp."""
+    return {"csp_nonce": "of-this-page"}
+
+
+def test_every_element_of_the_pages_has_the_nonce(
+    five: list[LocalMaster], operator: Client, settings: Settings
+) -> None:
+    """Under a policy that allows nonces only, the browser blocks every other style and script."""
+    plant(five, "order:1")
+    settings.TEMPLATES = [
+        {
+            **settings.TEMPLATES[0],
+            "OPTIONS": {
+                "context_processors": [
+                    *settings.TEMPLATES[0]["OPTIONS"]["context_processors"],
+                    f"{__name__}.csp_nonce",
+                ]
+            },
+        }
+    ]
+    lock = operator.get(LIST).context["cl"].result_list[0]
+    pages = [
+        operator.get(f"{LIST}{quote(lock.pk)}/change/"),
+        operator.post(RELEASE, {"_selected_action": lock.pk}),
+    ]
+    for page in pages:
+        elements = re.findall(r"<(?:link|script)[^>]*redlock_django/[^>]*>", page.content.decode())
+        assert elements
+        assert all('nonce="of-this-page"' in element for element in elements), elements
+
+
+def test_breadcrumbs_are_the_element_that_this_django_styles(
+    five: list[LocalMaster], operator: Client
+) -> None:
+    plant(five, "order:1")
+    lock = operator.get(LIST).context["cl"].result_list[0]
+    detail = operator.get(f"{LIST}{quote(lock.pk)}/change/").content.decode()
+    django_own = operator.get(LIST).content.decode()
+    (element,) = re.findall(r'<(\w+) class="breadcrumbs">', django_own)
+    assert re.findall(r'<(\w+) class="breadcrumbs">', detail) == [element]
 
 
 def test_dumpdata_skips_held_locks() -> None:
