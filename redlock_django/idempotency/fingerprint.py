@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from decimal import Decimal
 from io import BytesIO
 from typing import Any
 
@@ -123,14 +124,46 @@ def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
+class _Number(str):
+    """A JSON number as it was written."""
+
+    __slots__ = ()
+
+    def exact(self) -> str:
+        """Return the same string for equal values: 1, 1.0 and 10e-1, but not 1.00000000000000001.
+
+        Floats would be the same for numbers that differ after 15 digits.
+        """
+        sign, digits, exponent = Decimal(self).as_tuple()
+        written = "".join(map(str, digits)).lstrip("0")
+        short = written.rstrip("0")
+        if not short:
+            return "0"
+        return f"{'-' * sign}{short}e{int(exponent) + len(written) - len(short)}"
+
+
 def _canonical(body: bytes, ignore: tuple[str, ...]) -> bytes:
     try:
-        value = json.loads(body)
+        value = json.loads(body, parse_float=_Number, parse_int=_Number)
         for pointer in ignore:
             _remove(value, pointer)
-        return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
-    except (ValueError, RecursionError):
+        return json.dumps(_typed(value), sort_keys=True, separators=(",", ":")).encode()
+    except (ArithmeticError, ValueError, RecursionError):
         return body  # the view refuses it
+
+
+def _typed(value: Any) -> Any:
+    """Return a JSON value whose numbers and strings are strings that begin with their type."""
+    match value:
+        case dict():
+            return {name: _typed(member) for name, member in value.items()}
+        case list():
+            return [_typed(member) for member in value]
+        case _Number():
+            return f"number {value.exact()}"
+        case str():
+            return f"string {value}"
+    return value
 
 
 def _remove(value: Any, pointer: str) -> None:
