@@ -20,6 +20,7 @@ LONGEST = 255
 # What RFC 9110 allows in a token, plus ":" "/" "=" "@", which keys in use contain. No comma:
 # it joins two header lines.
 _BARE = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~:/=@-]+")
+_BYTES = re.compile(":.*:")  # a byte sequence of structured fields
 
 
 def parse_key(text: str) -> str:
@@ -31,7 +32,7 @@ def parse_key(text: str) -> str:
     key = _quoted(text) if text.startswith('"') else text
     if not (key.strip() and len(key) <= LONGEST):
         raise KeyInvalid
-    if key is text and not _BARE.fullmatch(text):
+    if key is text and (not _BARE.fullmatch(text) or _BYTES.fullmatch(text)):
         raise KeyInvalid
     return key
 

@@ -67,6 +67,8 @@ def test_what_a_key_may_look_like(text: str, key: str) -> None:
         "a\x00",
         '"a\\x"',
         "(1 2)",
+        ":YWJj:",
+        "::",
     ],
 )
 def test_invalid_keys(text: str) -> None:
