@@ -141,6 +141,7 @@ class SeparateRecorder:
         self._finished: tuple[ViewOutcome, StoredResponse | None, int] | None = None
         self._commits = 0
         self._completed_by_view = False
+        self._undone_by_view: Any = None
         self._is_recorded = False
 
     def begin(self, aliases: Sequence[str]) -> None:
@@ -161,7 +162,8 @@ class SeparateRecorder:
     def finish(self, response: Any) -> None:
         if not isinstance(response, HttpResponseBase):
             response = None  # Django will raise an error about it
-        outcome, stored = self._outcome_of(response, undone=bool(self._aliases))
+        undone = bool(self._aliases) or (response is not None and response is self._undone_by_view)
+        outcome, stored = self._outcome_of(response, undone=undone)
         if self._aliases and all(map(transaction.get_rollback, self._aliases)):
             outcome = ViewOutcome.NO_EFFECT  # the view rolls back all its transactions
         elif outcome is ViewOutcome.NO_EFFECT:
@@ -189,9 +191,12 @@ class SeparateRecorder:
             )
         if callable(render := getattr(response, "render", None)) and not response.is_rendered:
             response = render()
-        _, stored = self._outcome_of(response, undone=False)
+        outcome, stored = self._outcome_of(response, undone=True)
         self._completed_by_view = True
-        if not self._store.complete(self.claim, response.status_code, stored):
+        if outcome is ViewOutcome.NO_EFFECT:
+            self._undone_by_view = response  # a 5xx is rolled back, as in a sync view
+            transaction.set_rollback(True, using=alias)
+        elif not self._store.complete(self.claim, response.status_code, stored):
             raise IdempotencyUnavailable("the record of a running request was deleted")
 
     def answered(self, response: Any) -> None:

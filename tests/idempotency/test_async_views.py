@@ -443,6 +443,28 @@ async def test_what_was_completed_by_hand_and_rolled_back_runs_again(
     assert await IdempotencyRecord.objects.acount() == 1
 
 
+@pytest.mark.parametrize(("status", "ran", "made"), [(500, 2, 0), (429, 1, 1)])
+async def test_completing_by_hand_counts_as_the_answer_of_a_view(
+    site: Site, client: AsyncClient, status: int, ran: int, made: int
+) -> None:
+    runs: list[int] = []
+
+    def work(request: Any) -> HttpResponse:
+        runs.append(1)
+        with transaction.atomic():
+            make_order(request)
+            response = HttpResponse(status=status)
+            request.idempotency.complete(response)
+        return response
+
+    async def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        return await sync_to_async(work)(request)
+
+    site.serve(idempotent(view))
+    assert [(await post(client)).status_code for _ in range(2)] == [status, status]
+    assert (len(runs), await Order.objects.acount()) == (ran, made)
+
+
 async def test_completing_by_hand_where_it_means_nothing_is_an_error(
     site: Site, client: AsyncClient
 ) -> None:
