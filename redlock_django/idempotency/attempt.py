@@ -212,6 +212,10 @@ class Attempt:
         status = None if record is None else record.status
         return decide(status, lock, rerun_expired=self._settings.on_expired == "run")
 
+    def _session_key(self) -> str | None:
+        session = getattr(self._request, "session", None)
+        return getattr(session, "session_key", None)
+
     def _answer_to(self, error: Exception) -> Any:
         return answer_to(self.call, error)
 
@@ -228,7 +232,9 @@ class Attempt:
         return UnrecordedTransaction(settings.database, keep_5xx=settings.on_5xx == "record")
 
     def _recorder(self, store: Store, claim: Claim, instead_of: Record | None) -> AnyRecorder:
-        outcome = partial(outcome_of, self._settings)
+        # A login or logout: its cookie is not replayed, so its answer must not be either.
+        key = self._session_key()
+        outcome = partial(outcome_of, self._settings, is_private=lambda: key != self._session_key())
         if isinstance(store, DatabaseStore) and not self._is_async:
             return TransactionRecorder(store, claim, outcome, instead_of)
         return SeparateRecorder(store, claim, outcome, instead_of)

@@ -62,14 +62,19 @@ def store_of(settings: IdempotencySettings) -> Store:
 
 
 def outcome_of(
-    settings: IdempotencySettings, response: Any, *, undone: bool
+    settings: IdempotencySettings,
+    response: Any,
+    *,
+    undone: bool,
+    is_private: Callable[[], bool] = lambda: False,
 ) -> tuple[ViewOutcome, StoredResponse | None]:
     """Return what to record of a response, or of None if the view failed.
 
-    `undone` is that of `view_outcome`.
+    `undone` is that of `view_outcome`. `is_private` returns whether the response must not be
+    replayed.
     """
     stored = None
-    if response is not None:
+    if response is not None and not is_private():
         stored = StoredResponse.of(
             response, headers=settings.keep_headers, largest=settings.max_response_bytes
         )

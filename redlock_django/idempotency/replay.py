@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import json
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -12,14 +13,27 @@ from django.http import HttpResponse
 
 KEPT_HEADERS = frozenset(
     {
+        "access-control-allow-credentials",
+        "access-control-allow-origin",
+        "access-control-expose-headers",
         "content-disposition",
         "content-encoding",
         "content-language",
+        "content-security-policy",
+        "content-security-policy-report-only",
         "content-type",
+        "cross-origin-embedder-policy",
+        "cross-origin-opener-policy",
+        "cross-origin-resource-policy",
         "etag",
         "last-modified",
         "link",
         "location",
+        "permissions-policy",
+        "referrer-policy",
+        "vary",
+        "x-content-type-options",
+        "x-frame-options",
     }
 )
 """The response headers that are stored, in lower case; settings may add to them."""
@@ -54,12 +68,20 @@ class StoredResponse:
     def of(cls, response: Any, *, headers: Collection[str], largest: int) -> Self | None:
         """Return the stored form of a finished response, with those of its headers.
 
-        Return None for a streaming response and for a body over `largest` bytes.
+        A body that the view has compressed with gzip is stored uncompressed, because a retry may
+        come from a client that does not accept it. Return None for a streaming response and for a
+        body over `largest` bytes.
         """
-        if response.streaming or len(response.content) > largest:
+        if response.streaming:
             return None
-        kept = tuple((name, v) for name, v in response.items() if name.lower() in headers)
-        return cls(response.status_code, kept, bytes(response.content))
+        body, without = bytes(response.content), ""
+        if response.get("Content-Encoding", "").lower() == "gzip":
+            body, without = gzip.decompress(body), "content-encoding"
+        if len(body) > largest:
+            return None
+        names = {*headers} - {without}
+        kept = tuple((name, v) for name, v in response.items() if name.lower() in names)
+        return cls(response.status_code, kept, body)
 
     def replay(self) -> HttpResponse:
         """Return the same response, with `Idempotent-Replayed: true`."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
 import logging
 from collections.abc import Callable
 from traceback import walk_tb
 from typing import Any
 
 import pytest
+from django.contrib.auth import login, logout
+from django.contrib.auth.models import User
 from django.db import IntegrityError, connection, transaction
 from django.http import (
     Http404,
@@ -20,6 +23,7 @@ from django.http import (
 from django.template import engines
 from django.template.response import SimpleTemplateResponse
 from django.test import RequestFactory
+from django.views.decorators.gzip import gzip_page
 
 from redlock_django import idempotent, locks
 from redlock_django.idempotency.current import Idempotency
@@ -226,6 +230,50 @@ def test_only_headers_that_are_not_the_users_own_are_replayed(site: Site) -> Non
     assert (second["ETag"], second["Content-Language"], second["X-Shop"]) == ('"1"', "de", "9")
     assert not {"X-Request-Id", "WWW-Authenticate", "Set-Cookie"} & set(second.headers)
     assert not second.cookies
+
+
+def test_the_policies_of_a_view_are_replayed(site: Site) -> None:
+    policies = {
+        "Content-Security-Policy": "default-src 'none'",
+        "X-Content-Type-Options": "nosniff",
+        "Access-Control-Allow-Origin": "https://a.test",
+    }
+    headers = {**policies, "Vary": "Origin"}
+    site.serve(idempotent(lambda request, **_: HttpResponse("<p>", headers=headers)))
+    for answer in (site.post(), site.post()):
+        assert {name: answer[name] for name in policies} == policies
+        assert "Origin" in answer["Vary"]
+
+
+def test_a_compressed_response_is_replayed_as_the_client_accepts_it(site: Site) -> None:
+    body = b"x" * 1000
+
+    @gzip_page
+    def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        return HttpResponse(body)
+
+    site.serve(idempotent(view))
+    first = site.post(headers={"Accept-Encoding": "gzip"})
+    assert (first["Content-Encoding"], gzip.decompress(first.content)) == ("gzip", body)
+    again = site.post()
+    assert ("Content-Encoding" in again, again.content) == (False, body)
+
+
+@pytest.mark.parametrize("change", [login, logout])
+def test_a_login_is_not_replayed_without_its_cookie(site: Site, change: Any) -> None:
+    def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        change(request, *([User.objects.create_user("eve")] if change is login else []))
+        return HttpResponse("your session has changed")
+
+    site.serve(idempotent(anonymous_scope=lambda request, **_: "all")(view))
+    site.client.logout() if change is login else None
+    user = site.client.cookies.output()
+    assert site.post().status_code == 200
+    site.client.cookies.load(user)
+    if change is login:
+        site.client.logout()
+        assert site.post().json()["code"] == "idempotency-result-unavailable"
+    assert record().state == "tombstone"
 
 
 def test_a_body_is_replayed_byte_for_byte(site: Site) -> None:
