@@ -8,30 +8,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from django.core import checks
-from django.core.cache import caches
 from django.core.checks import CheckMessage, Error
 
+from redlock_django.checks.idempotency_stores import store_warnings
 from redlock_django.checks.views import atomic_aliases, errors_of_views, handlers_of
 from redlock_django.conf.settings import load
 from redlock_django.exceptions import InvalidRedlock
+from redlock_django.idempotency.options import IdempotentOptions
 from redlock_django.idempotency.placement import (
     OUTSIDE,
     handler_permission_check,
     inner_permission_check,
     replay_skips_check_error,
 )
-from redlock_django.idempotency.settings import METHODS, IdempotencySettings, settings_of
+from redlock_django.idempotency.settings import METHODS, settings_of
 from redlock_django.locking.handler import locks
 from redlock_django.web.request_state import records_requests
 from redlock_django.web.routes import Route
 from redlock_django.web.transactions import view_name
 
-_NOT_SHARED = ("LocMemCache", "DummyCache")
-
 
 def check_idempotency() -> list[CheckMessage]:
-    """Return E001 (invalid IDEMPOTENCY), W011 (cache of one process), E009 to E011 (misplaced)."""
+    """Return E001 (invalid IDEMPOTENCY), W011 and W015 (stores), E009 to E011 (misplaced)."""
     messages: list[CheckMessage] = []
     for alias in locks:
         try:
@@ -39,26 +37,17 @@ def check_idempotency() -> list[CheckMessage]:
         except InvalidRedlock:
             continue  # check_settings reports it.
         try:
-            messages += _cache_warnings(alias, settings_of(alias))
+            messages += store_warnings(alias, settings_of(alias))
         except InvalidRedlock as error:
             messages.append(Error(str(error), id="redlock_django.E001"))
-    return messages + errors_of_views(_route_errors)
-
-
-def _cache_warnings(alias: str, options: IdempotencySettings) -> Iterator[CheckMessage]:
-    backend = caches.settings.get(options.cache, {}).get("BACKEND", "")
-    if options.store == "cache" and backend.rpartition(".")[2] in _NOT_SHARED:
-        yield checks.Warning(
-            f"REDLOCK[{alias!r}]: IDEMPOTENCY: CACHE {options.cache!r} is not shared "
-            "between processes. A retry that reaches another process is executed again.",
-            hint="Use a cache in Redis, or set STORE to 'database'.",
-            id="redlock_django.W011",
-        )
+    found = errors_of_views(_route_errors)
+    return messages + [message for message in found if message not in messages]
 
 
 def _route_errors(route: Route) -> Iterator[CheckMessage]:
     view: Any = route.pattern.callback
     yield from _misplaced(view)
+    yield from _stores_of(view)
     if not atomic_aliases(view):
         return
     for name, handler in handlers_of(view):
@@ -69,6 +58,14 @@ def _route_errors(route: Route) -> Iterator[CheckMessage]:
                 hint=OUTSIDE,
                 id="redlock_django.E009",
             )
+
+
+def _stores_of(view: Any) -> Iterator[CheckMessage]:
+    """Yield the warnings of stores that are named by a decorator, and not by the settings."""
+    for _, handler in (("", view), *handlers_of(view)):
+        options = getattr(handler, "idempotent_options", None)
+        if isinstance(options, IdempotentOptions) and "store" in options.given:
+            yield from store_warnings(options.using, options.settings())
 
 
 def _misplaced(view: Any) -> Iterator[CheckMessage]:

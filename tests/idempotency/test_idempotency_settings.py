@@ -111,6 +111,41 @@ def test_a_cache_of_one_process_is_warned_of(
     assert run_checks(tags=["redlock"]) == []
 
 
+@pytest.mark.parametrize(
+    ("backend", "location"),
+    [("filebased.FileBasedCache", "/tmp/cache"), ("db.DatabaseCache", "cache")],
+)
+def test_a_cache_that_culls_is_warned_of(
+    site: Site, settings: Any, backend: str, location: str
+) -> None:
+    cache = {"BACKEND": f"django.core.cache.backends.{backend}", "LOCATION": location}
+    settings.CACHES = {"default": cache}
+    site.configure(STORE="cache")
+    (warning,) = run_checks(tags=["redlock"])
+    assert (warning.id, "MAX_ENTRIES" in warning.msg) == ("redlock_django.W011", True)
+    site.serve(idempotent(store="cache")(make_order), configured={"STORE": "database"})
+    assert [warning.id for warning in run_checks(tags=["redlock"])] == ["redlock_django.W011"]
+
+
+class Router:
+    """Sends the shop to a database of its own."""
+
+    def db_for_write(self, model: Any, **_: Any) -> str | None:
+        return "shop" if model._meta.app_label == "shop" else None
+
+
+def test_a_database_that_the_models_are_not_written_to_is_warned_of(
+    configure: Configure, settings: Any
+) -> None:
+    configure(DATABASE="default")
+    assert run_checks(tags=["redlock"]) == []
+    settings.DATABASE_ROUTERS = [f"{__name__}.Router"]
+    (warning,) = run_checks(tags=["redlock"])
+    assert warning.id == "redlock_django.W015"
+    assert "records are in DATABASE 'default', but shop." in warning.msg
+    assert "is written to 'shop'" in warning.msg
+
+
 def test_an_alias_that_is_not_there(configure: Configure) -> None:
     configure()
     with pytest.raises(InvalidRedlock, match="no alias 'payments'"):
