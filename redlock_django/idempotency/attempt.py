@@ -97,6 +97,7 @@ class Attempt:
                 _set_header(response, "Idempotency-Status", "ignored")
             return response
         response = yield from self._run_once(claim)
+        _set_header(response, "Idempotency-Key-Lifetime", str(int(self._settings.retention)))
         if not self._reader.from_form:
             _set_header(response, header, self._request.headers[header])
         return response

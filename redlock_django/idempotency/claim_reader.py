@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -19,9 +20,17 @@ from redlock_django.idempotency.scope import UserId, host_of, scope_of, user_of
 from redlock_django.idempotency.settings import IdempotencySettings
 from redlock_django.idempotency.stores.base import Claim
 from redlock_django.web.body import check_body_is_complete
+from redlock_django.web.transactions import view_name
 
 if TYPE_CHECKING:
     from redlock_django.web.call import Call
+
+logger = logging.getLogger("redlock_django")
+
+_UNSCOPED = (
+    "idempotency: %s refused an anonymous request with a key. Pass anonymous_scope= to "
+    "@idempotent, or on_unscoped='ignore' to run such requests as if they had no key"
+)
 
 
 class ClaimReader:
@@ -68,7 +77,8 @@ class ClaimReader:
         user = user_of((yield GetUser()))
         scope = yield from self._scope(user)
         if scope is None:
-            if self._settings.required:
+            if self._settings.required or self._settings.on_unscoped == "reject":
+                logger.warning(_UNSCOPED, view_name(self._call.view))
                 raise KeyUnscoped
             return None
         self.seed = seed_of(scope, key)
@@ -92,8 +102,8 @@ class ClaimReader:
         except RequestDataTooBig:
             raise RequestTooLarge from None
         check_body_is_complete(self._request)  # the field may be in the part that is missing
-        if len(values) > 1:
-            raise KeyInvalid
+        # Each form of a page has a field of its own: the forms of a formset, two in one <form>.
+        # They are sent together, so the first key stands for all.
         self.from_form = bool(values)
         return parse_key(values[0]) if values else None
 

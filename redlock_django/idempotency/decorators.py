@@ -46,6 +46,7 @@ def idempotent(
     on_expired: str | None = None,
     on_5xx: str | None = None,
     on_disconnect: str | None = None,
+    on_unscoped: str | None = None,
     anonymous_scope: Scope | None = None,
     tenant: Scope | None = None,
     replay_check: Callable[..., Any] | None = None,
@@ -68,6 +69,7 @@ def idempotent(
     on_expired: str | None = None,
     on_5xx: str | None = None,
     on_disconnect: str | None = None,
+    on_unscoped: str | None = None,
     anonymous_scope: Scope | None = None,
     tenant: Scope | None = None,
     replay_check: Callable[..., Any] | None = None,
@@ -89,6 +91,7 @@ def idempotent(
       `on_expired` "reject" refuses the key and "run" runs the view again.
     - `on_5xx` is "forget" or "record".
     - `on_disconnect` is "finish" (an async view runs to its end) or "cancel".
+    - `on_unscoped` "reject" refuses a key that belongs to nobody; "ignore" ignores it.
 
     A key belongs to the user who is logged in. Three callables get `(request, **kwargs)`:
     `anonymous_scope` returns the owner of the key of an anonymous request, `tenant` returns a part
@@ -112,6 +115,7 @@ def idempotent(
             "on_expired": on_expired,
             "on_5xx": on_5xx,
             "on_disconnect": on_disconnect,
+            "on_unscoped": on_unscoped,
         }
         given = _given(choices, required, methods, wait, retention)
     except ValueError as error:

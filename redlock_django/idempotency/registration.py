@@ -85,10 +85,12 @@ _register(
 )
 _register(
     KeyUnscoped,
-    403,
+    400,
     "key-unscoped",
-    gettext_noop("Not logged in"),
-    gettext_noop("This operation requires a user who is logged in. Nothing was changed."),
+    gettext_noop("Idempotency-Key has no owner"),
+    gettext_noop(
+        "An idempotency key belongs to a user, and no user is logged in. Nothing was changed."
+    ),
     safe_new_key=True,
 )
 _register(

@@ -29,6 +29,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "on_expired": ("reject", "run"),
     "on_5xx": ("forget", "record"),
     "on_disconnect": ("finish", "cancel"),
+    "on_unscoped": ("reject", "ignore"),
 }
 """The allowed values of some settings, and of the arguments with the same name."""
 
@@ -53,6 +54,7 @@ DEFAULTS: Mapping[str, Any] = {
     "ON_EXPIRED": "reject",
     "ON_5XX": "forget",
     "ON_DISCONNECT": "finish",
+    "ON_UNSCOPED": "reject",
     "TENANT": None,
     "PROBLEM_BASE": IdempotencyRefused.problem_base,
 }
@@ -83,6 +85,7 @@ class IdempotencySettings:
     on_expired: str
     on_5xx: str
     on_disconnect: str
+    on_unscoped: str
     tenant: Callable[..., Any] | None
     problem_base: str
 
@@ -148,6 +151,7 @@ def _settings(given: Mapping[str, Any]) -> IdempotencySettings:
         on_expired=choice(section["ON_EXPIRED"], "ON_EXPIRED", CHOICES["on_expired"]),
         on_5xx=choice(section["ON_5XX"], "ON_5XX", CHOICES["on_5xx"]),
         on_disconnect=choice(section["ON_DISCONNECT"], "ON_DISCONNECT", CHOICES["on_disconnect"]),
+        on_unscoped=choice(section["ON_UNSCOPED"], "ON_UNSCOPED", CHOICES["on_unscoped"]),
         tenant=_tenant(section),
         problem_base=string(section, "PROBLEM_BASE"),
     )

@@ -217,3 +217,29 @@ def test_refusals_of_forms_are_explained_without_keys(
     assert answer.status_code == status
     assert words in page
     assert "dempotency" not in page
+
+
+def test_several_forms_in_one_page_are_one_submission(site: Site, browser: Client) -> None:
+    formset = forms.formset_factory(OrderForm, extra=2)
+
+    @idempotent
+    def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        bound = formset(request.POST or None)
+        if request.method == "POST":
+            assert bound.is_valid(), bound.errors
+            for form in bound:
+                form.save()
+            return redirect("/thanks/")
+        page = "{% csrf_token %}{{ formset }}{{ request.idempotency_field }}"
+        return HttpResponse(engines["django"].from_string(page).render({"formset": bound}, request))
+
+    site.serve(view)
+    html = browser.get("/").content.decode()
+    hidden = re.findall(r'<input type="hidden" name="([^"]+)" value="([^"]+)"', html)
+    keys = [value for name, value in hidden if name == "idempotency_key"]
+    assert len(set(keys)) == 3
+    sent = {**dict(hidden), "idempotency_key": keys}
+    for index in range(2):
+        sent |= {f"form-{index}-number": f"A-{index}", f"form-{index}-total": "1"}
+    assert [browser.post("/", sent).status_code for _ in range(2)] == [302, 302]
+    assert orders() == 2

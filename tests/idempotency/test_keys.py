@@ -125,8 +125,22 @@ def test_a_new_session_is_the_same_user(site: Site) -> None:
 
 
 @writes
-def test_an_anonymous_request_runs_and_its_key_is_reported_as_ignored(site: Site) -> None:
+def test_a_key_that_belongs_to_nobody_is_refused(
+    site: Site, caplog: pytest.LogCaptureFixture
+) -> None:
     site.serve(idempotent(make_order))
+    site.client.logout()
+    answer = site.post()
+    assert (answer.status_code, answer.json()["code"]) == (400, "idempotency-key-unscoped")
+    assert orders() == 0
+    assert "make_order refused" in caplog.text
+    assert "anonymous_scope=" in caplog.text
+    assert site.post(None).status_code == 201
+
+
+@writes
+def test_an_anonymous_request_may_run_and_its_key_is_reported_as_ignored(site: Site) -> None:
+    site.serve(idempotent(on_unscoped="ignore")(make_order))
     site.client.logout()
     answers = [site.post() for _ in range(2)]
     assert [answer["Idempotency-Status"] for answer in answers] == ["ignored"] * 2
@@ -135,10 +149,10 @@ def test_an_anonymous_request_runs_and_its_key_is_reported_as_ignored(site: Site
 
 @writes
 def test_an_anonymous_client_is_refused_where_a_key_is_required(site: Site) -> None:
-    site.serve(idempotent(required=True)(make_order))
+    site.serve(idempotent(required=True, on_unscoped="ignore")(make_order))
     site.client.logout()
     answer = site.post()
-    assert (answer.status_code, answer.json()["code"]) == (403, "idempotency-key-unscoped")
+    assert (answer.status_code, answer.json()["code"]) == (400, "idempotency-key-unscoped")
     assert orders() == 0
 
 

@@ -49,6 +49,7 @@ def test_a_retry_is_answered_the_same_and_changes_nothing(site: Site) -> None:
     assert (first["Idempotent-Replayed"], second["Idempotent-Replayed"]) == ("false", "true")
     assert first["Idempotency-Key"] == second["Idempotency-Key"] == KEY
     assert second["Cache-Control"] == "no-store"
+    assert first["Idempotency-Key-Lifetime"] == second["Idempotency-Key-Lifetime"] == "86400"
     assert second["Content-Type"] == "application/json"
     assert orders() == 1
 

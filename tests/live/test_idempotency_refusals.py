@@ -84,7 +84,7 @@ def test_a_key_that_is_sent_twice(shop: Shop) -> None:
 def test_a_key_of_an_anonymous_client(shop: Shop) -> None:
     order = new_order()
     answer = shop.client().without_name().pay("required", order, new_key())
-    problem(answer, 403, "idempotency-key-unscoped", retryable=False, safe_new_key=True)
+    problem(answer, 400, "idempotency-key-unscoped", retryable=False, safe_new_key=True)
     assert shop.books.payments(order) == 0
 
 
