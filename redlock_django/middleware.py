@@ -55,7 +55,7 @@ class LockMiddleware:
             state.release_locks()
             raise
         forbid_caching(request, response)
-        _release_after(response, state)
+        _release_after(response, request, state)
         return response
 
     async def _acall(self, request: HttpRequest, state: RequestState) -> HttpResponseBase:
@@ -71,7 +71,7 @@ class LockMiddleware:
             raise
         forbid_caching(request, response)
         if response.streaming:
-            _release_after(response, state)
+            _release_after(response, request, state)
         else:
             await _release(state)
         return response
@@ -93,9 +93,9 @@ async def _release(state: RequestState) -> None:
         state.release_locks()
 
 
-def _release_after(response: HttpResponseBase, state: RequestState) -> None:
+def _release_after(response: HttpResponseBase, request: HttpRequest, state: RequestState) -> None:
     if response.streaming:
-        call_on_close(response, state.release_locks)
+        call_on_close(response, request, state.release_locks)
     else:
         state.release_locks()
 

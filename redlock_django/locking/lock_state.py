@@ -115,6 +115,14 @@ class LockState(LockParameters):
         self._held_lease = held_lease
         return True
 
+    def disown(self) -> None:
+        """Stop counting as held by the task or thread that acquired the lock.
+
+        There, `lock()` on the same resource is refused or waits, as anywhere else.
+        """
+        if self._held_lease is not None:
+            registry.disown(self._held_lease)
+
     def _register(self, service: LockService, lease: Lease, renew: bool) -> HeldLease:
         held_lease = HeldLease(
             service.backend,

@@ -54,6 +54,15 @@ def unregister(held_lease: HeldLease) -> None:
     _acquired_here.set(tuple(ref for ref in _unended() if ref() is not held_lease))
 
 
+def disown(held_lease: HeldLease) -> None:
+    """Stop finding a lease for the task or thread that acquired it; it stays registered."""
+    keys, owner = held_lease.registry_keys, object()
+    unregister(held_lease)
+    held_lease.registry_keys = [(backend, resource, owner) for backend, resource, _ in keys]
+    for key in held_lease.registry_keys:
+        _held_leases[key] = held_lease
+
+
 def leases_of_caller(backend: BaseBackend, resources: Iterable[str]) -> dict[str, HeldLease]:
     """Return those of the resources that the running task or thread holds, with their leases.
 

@@ -25,6 +25,7 @@ from redlock_django.web.streams import call_on_close, guard_stream
 from redlock_django.web.transactions import (
     TransactionMarker,
     check_answerable,
+    check_recordable,
     marker_of_request,
     not_adjacent_error,
     old_data_error,
@@ -103,7 +104,7 @@ class Call(NamedTuple):
                 held = self._enter(stack) if locks_it else None
                 if held is not None and state.has_middleware and (inside or self.wrapped):
                     # Before the view, because the outer transaction ends first in any case.
-                    _hand_over(held, state, stack)
+                    state.keep(held, stack)
                 with transactions_of(
                     self.marker,
                     durable=not inside,
@@ -114,6 +115,7 @@ class Call(NamedTuple):
                     begun = True
                     response = self._finished(view(*self.args, **self.kwargs))
                     if recorder is not None:
+                        check_recordable(view, response)
                         recorder.finish(response)
                     # Only before COMMIT: after it, refusing the response would undo nothing.
                     if held is not None and (aliases or inside):
@@ -122,7 +124,7 @@ class Call(NamedTuple):
                 if recorder is not None:
                     recorder.committed()
                 if held is not None:
-                    _keep_until_stream_ends(response, held, state, stack)
+                    _keep_until_stream_ends(response, held, self, stack)
             return response
         except RedlockError as error:
             if not has_problem(error):
@@ -165,11 +167,12 @@ class Call(NamedTuple):
                 if self._renders(response):
                     response = await sync_to_async(response.render)()
                 if recorder is not None:
+                    check_recordable(view, response)
                     await recorder.afinish(response)
                 if held is not None:
                     if state.has_middleware and self.wrapped:
-                        _hand_over(held, state, stack)
-                    _keep_until_stream_ends(response, held, state, stack)
+                        state.keep(held, stack)
+                    _keep_until_stream_ends(response, held, self, stack)
             return response
         except RedlockError as error:
             if not has_problem(error):
@@ -257,23 +260,13 @@ def call_of(
     )
 
 
-def _hand_over(held: Lock, state: RequestState, stack: ExitStack | AsyncExitStack) -> None:
-    """Make a lock outlive its view: it belongs to the request from here on."""
-    if held not in state.locks:
-        held.detach()
-        state.locks.append(held)
-        stack.pop_all()
-
-
 def _keep_until_stream_ends(
-    response: Any, held: Lock, state: RequestState, stack: ExitStack | AsyncExitStack
+    response: Any, held: Lock, call: Call, stack: ExitStack | AsyncExitStack
 ) -> None:
     if not isinstance(response, StreamingHttpResponse):
         return
     guard_stream(response, held)
-    if state.has_middleware:
-        _hand_over(held, state, stack)
-    else:
-        held.detach()
-        call_on_close(response, held.release)
-        stack.pop_all()
+    call.state.keep(held, stack)
+    held.disown()  # this thread or task may serve another request before the stream ends
+    if not call.state.has_middleware:
+        call_on_close(response, call.request, call.state.release_locks)

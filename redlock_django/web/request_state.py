@@ -14,6 +14,7 @@ requests, such as `@idempotent`, uses it in this order:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack, ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -99,6 +100,13 @@ class RequestState:
         if self._prepared is not None and self._prepared[0] is error:
             return self._prepared[1]
         return None
+
+    def keep(self, lock: Lock, stack: ExitStack | AsyncExitStack) -> None:
+        """Make a lock outlive its view and `stack`: it belongs to the request from here on."""
+        if lock not in self.locks:
+            lock.detach()
+            self.locks.append(lock)
+            stack.pop_all()
 
     def release_locks(self) -> None:
         """Release the locks of the request; inside a running loop, do not wait for it."""

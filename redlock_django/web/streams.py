@@ -13,9 +13,22 @@ if TYPE_CHECKING:
     from redlock_django.locking.lock import Lock
 
 
-def call_on_close(response: Any, function: Callable[[], object]) -> None:
-    """Call a function when a response is closed, after its content is closed."""
+def call_on_close(response: Any, request: Any, function: Callable[[], object]) -> None:
+    """Call a function when a response is closed, after its content is closed.
+
+    A middleware may send another response instead, such as a 304, and then this one is never
+    closed. Django closes the request together with the response that it sends, so the function is
+    called then in any case; it may be called twice.
+    """
     response._resource_closers.append(function)
+    request = getattr(request, "_request", request)
+    close = request.close
+
+    def close_and_call() -> None:
+        close()
+        function()
+
+    request.close = close_and_call
 
 
 def guard_stream(response: StreamingHttpResponse, lock: Lock) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.http import HttpRequest
+from django.http.response import HttpResponseBase
 
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.open_transactions import MayReadOldData
@@ -125,6 +126,15 @@ def old_data_error(view: Callable[..., Any], error: MayReadOldData) -> InvalidRe
         f"read data from before the lock. {OUTSIDE}. A middleware that opens a transaction around "
         "locked views needs PostgreSQL at READ COMMITTED"
     )
+
+
+def check_recordable(view: Callable[..., Any], response: Any) -> None:
+    """Raise InvalidRedlock if a framework would make the response of a view only later."""
+    if not isinstance(response, HttpResponseBase):
+        raise InvalidRedlock(
+            f"{view_name(view)} returned {type(response).__name__}, and @idempotent records an "
+            "HttpResponse. Return a JsonResponse, for example; django-ninja passes it on"
+        )
 
 
 def check_answerable(

@@ -14,8 +14,9 @@ from django.test import Client
 from django.urls import path
 from ninja.decorators import decorate_view
 
-from redlock_django import lock_resource
+from redlock_django import idempotent, lock_resource
 from redlock_django.exceptions import InvalidRedlock
+from testproject.shop.models import Order
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("memory")]
 locked = lock_resource("order:<int:pk>")
@@ -61,6 +62,25 @@ def test_the_user_is_authenticated_before_the_lock(
         assert Client().post(f"/{kind}/7/").status_code == 401
         assert ann.post(f"/{kind}/seven/").status_code == 422
         assert ann.post(f"/{kind}/7/").status_code == 423
+
+
+@api.post("/dict/{pk}/")
+@idempotent(anonymous_scope=lambda request, **_: "all")
+def later(request: HttpRequest, pk: int) -> dict[str, Any]:
+    Order.objects.create(number=str(pk), total=1)
+    return {"paid": pk}
+
+
+@pytest.mark.parametrize("key", ["k-1", None])
+def test_an_idempotent_function_that_returns_no_response_is_refused(
+    urls: Callable[..., None], monkeypatch: pytest.MonkeyPatch, key: str | None
+) -> None:
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
+    urls(path("", api.urls))
+    headers = {"X-User": "ann"} | ({"Idempotency-Key": key} if key else {})
+    with pytest.raises(InvalidRedlock, match=r"returned dict.*JsonResponse"):
+        Client(headers=headers).post("/dict/7/")
+    assert Order.objects.count() == 0
 
 
 def test_a_lock_around_the_authentication_is_refused(urls: Callable[..., None]) -> None:

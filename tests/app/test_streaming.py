@@ -198,3 +198,35 @@ def losing(get_response: Callable[[HttpRequest], HttpResponse]) -> Callable[...,
         raise ZeroDivisionError
 
     return respond
+
+
+class ReplacedBy304:
+    """A middleware that sends another response instead of the stream, which nobody closes then."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        self.get_response(request)
+        return HttpResponse(status=304)
+
+
+def test_a_stream_that_a_middleware_replaces_frees_its_lock(
+    settings: Settings, urls: Urls, middleware: None, is_free: IsFree
+) -> None:
+    settings.MIDDLEWARE = [f"{__name__}.ReplacedBy304", *settings.MIDDLEWARE]
+    urls(path("", stream), path("async/", astream))
+    for url in ("/", "/async/"):
+        assert Client().get(url).status_code == 304
+        assert is_free("nightly")
+
+
+def test_a_second_request_in_the_thread_of_an_open_stream_is_refused(
+    urls: Urls, middleware: None, is_free: IsFree
+) -> None:
+    urls(path("", stream))
+    first = Client().get("/")
+    assert Client().get("/").status_code == 423
+    assert list(first) == [b"a", b"b", b"c"]
+    first.close()
+    assert is_free("nightly")
