@@ -58,6 +58,8 @@ def _written(request: HttpRequest, problem: dict[str, Any], wait: int | None) ->
             # The site does not load templates of apps, so this page is not found.
             preferred = _PROBLEM
         else:
-            context = {"problem": problem, "retry_after": wait}
+            # Only a request without a body can be sent again by a link.
+            is_get = request.method in ("GET", "HEAD") and problem["retryable"]
+            context = {"problem": problem, "retry_after": wait, "retry_by_link": is_get}
             return HttpResponse(page.render(context, request), status=status)
     return JsonResponse(problem, status=status, content_type=preferred)

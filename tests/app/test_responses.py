@@ -117,6 +117,22 @@ def test_the_page_is_whole_and_plain() -> None:
     assert " style=" not in page
 
 
+@pytest.mark.parametrize(
+    ("method", "error", "is_link"),
+    [
+        ("get", ResourceLocked("x", retry_after=2), True),
+        ("get", LockLost("x"), True),
+        ("get", BadResource("x"), False),
+        ("post", ResourceLocked("x", retry_after=2), False),  # a link would send a GET
+    ],
+)
+def test_the_page_links_to_a_retry(method: str, error: RedlockError, is_link: bool) -> None:
+    request = getattr(RequestFactory(), method)("/", headers={"Accept": BROWSER})
+    page = answer(request, error).content.decode()
+    assert ('<a class="retry" href="">Try again</a>' in page) is is_link
+    assert ("go back and try again" in page) is (method == "post")
+
+
 def test_the_page_says_one_second() -> None:
     assert "in 1 second." in asked(LockLost("x"), "text/html").content.decode()
 

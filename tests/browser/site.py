@@ -37,7 +37,12 @@ else:
     MIDDLEWARE = [*MIDDLEWARE, "tests.browser.site.strict"]
 
 USERS = {
-    "operator": ["view_heldlock", "release_heldlock", "view_forcedrelease"],
+    "operator": [
+        "view_heldlock",
+        "release_heldlock",
+        "view_forcedrelease",
+        "view_idempotencyrecord",
+    ],
     "viewer": ["view_heldlock"],
     "clerk": [],
 }
@@ -78,6 +83,18 @@ def main(port: str) -> None:
     for name, codenames in USERS.items():
         user = User.objects.create_user(name, password=PASSWORD, is_staff=True)
         user.user_permissions.set(Permission.objects.filter(codename__in=codenames))
+    from redlock_django.models import IdempotencyRecord
+
+    for number, state in enumerate(IdempotencyRecord.State.values):
+        IdempotencyRecord.objects.create(
+            key_hash=f"{number:064x}",
+            state=state,
+            method="POST",
+            path=f"/tenants/7f3a9c7f3a9c7f3a9c7f3a9c/orders/{number}/payments/",
+            user="8e03978e-40d5-43e8-bc93-6894a57f9324",
+            attempt="a" * 32,
+            status=201 if state == "completed" else None,
+        )
     call_command("runserver", f"127.0.0.1:{port}", "--noreload", "--skip-checks", verbosity=0)
 
 

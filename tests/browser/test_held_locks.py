@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import django
 import pytest
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
 PHONE: dict[str, Any] = {"viewport": {"width": 375, "height": 800}}
+RECORDS = "/admin/redlock_django/idempotencyrecord/"
 LONG = "tenant:" + "7f3a9c:" * 30 + "end"
 
 
@@ -262,3 +263,35 @@ def test_only_elements_with_a_nonce_are_needed(
         expect(page.locator("#redlock-live")).to_be_visible()  # live.js shows it
         visitor.leave()
     assert visitor.complaints == []
+
+
+def violations(page: Page) -> list[str]:
+    """Return what axe-core finds on a page, without what Django's own templates contain."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is missing")
+    results = axe.Axe().run(page, ".redlock, #result_list").response["violations"]
+    return [f"{r['id']}: {node['html']}" for r in results for node in r["nodes"]]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_pages_are_accessible(
+    visitor: Visitor, masters: list[LocalMaster], scheme: Literal["light", "dark"]
+) -> None:
+    everyday(masters)
+    page = visitor.open(color_scheme=scheme)
+    assert violations(page) == []
+    page.get_by_role("link", name="stock:42", exact=True).click()
+    assert violations(page) == []
+    page.get_by_role("button", name="Force release…").click()
+    assert violations(page) == []
+    page = visitor.open(RECORDS, color_scheme=scheme)
+    assert violations(page) == []
+    page.get_by_role("link", name="orders/1/").first.click()
+    assert violations(page) == []
+
+
+def test_idempotency_records_on_a_phone(visitor: Visitor) -> None:
+    page = visitor.open(RECORDS, **PHONE)
+    expect(page.locator("#result_list tbody tr")).to_have_count(4)
+    assert overflowing(page) == []
+    page.get_by_role("link", name="orders/1/").first.click()
+    assert overflowing(page) == []
