@@ -30,7 +30,7 @@ LAYERS = [
     wire wire.acl wire.address wire.clock wire.lateness wire.wakeup
     wire.join wire.link
     wire.declaration wire.master wire.survey wire.waiters
-    wire.arrival wire.steps
+    wire.arrival wire.late_watch wire.steps
     wire.links
     wire.aio wire.sync
     exceptions

@@ -240,7 +240,7 @@ class LoopLinks(Links):
     def _tick(self) -> None:
         self._ticking = False
         self.redial()
-        self.waited(self.master_timeout / 4, clock() - self._ticked)
+        self.lateness.waited(self.master_timeout / 4, clock() - self._ticked)
         self._flush()
 
     # The end of the loop.

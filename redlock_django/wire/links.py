@@ -44,7 +44,8 @@ from redlock_django.wire.join import (
     join_arguments,
     read_trust,
 )
-from redlock_django.wire.lateness import Lateness, RunningTime
+from redlock_django.wire.late_watch import LateWatch
+from redlock_django.wire.lateness import Lateness
 from redlock_django.wire.link import (
     Exchange,
     Link,
@@ -89,8 +90,9 @@ class Links:
         self.tolerate = tolerate
         self.notice = notice
         self.masters = [Master(index, address) for index, address in enumerate(addresses)]
-        self.lateness = Lateness(master_timeout)
-        self.running = RunningTime(clock())
+        self.lateness = LateWatch(
+            self.masters, Lateness(master_timeout), self.read, self._lose_late, self._late_changed
+        )
         self.steps = StepWatch(self.masters, deployment, self._check)
         self.closed = threading.Event()
         self.waiters = Waiters(deployment)
@@ -361,7 +363,7 @@ class Links:
         assert link is not None
         if owed.command is not None and owed.command.trusted:
             data += link.tail
-        owed.ran = self.running.passed
+        owed.ran = self.lateness.running.passed
         # An interrupt between these two lines leaves a reply that is not expected or that never
         # comes: in both cases the link is dropped, and no reply is misread.
         link.owed.append(owed)
@@ -431,7 +433,7 @@ class Links:
         if ended is not None and master.link is link:
             self.lose(master, _broken(ended), ended=isinstance(ended, OSError | EOFError))
         if master.late and not link.owed:
-            self._in_time(master)
+            self.lateness.in_time(master)
 
     def _answer(self, master: Master, link: Link, reply: Any) -> None:
         plain = type(reply) is list  # as nearly every reply is
@@ -504,7 +506,7 @@ class Links:
         link.owed.popleft()
         if link.expired:
             link.expired -= 1
-        link.ran = self.running.passed
+        link.ran = self.lateness.running.passed
         link.heard = clock()
         return link.heard
 
@@ -556,87 +558,13 @@ class Links:
         """Return the masters that owe a reply."""
         return [m for m in self.masters if m.link is not None and m.link.owed]
 
-    def poll_timeout(self) -> float:
-        """Return the seconds to poll until the next reply may be late."""
-        left, now = 1.0, clock()
-        for master in self.masters:
-            link = master.link
-            if link is not None and link.owed:
-                left = min(left, self._left(master, link, now))
-        return left
+    def _lose_late(self, master: Master, reason: str) -> None:
+        """Close the link of a master that has been silent for long."""
+        self.lose(master, reason, late=True)
 
-    def _age(self, owed: Owed, now: float) -> float:
-        """Return the age of an owed reply."""
-        # A poll that was under way when the command was written counts in part only.
-        return min(self.running.passed - owed.ran, now - owed.sent)
-
-    def _silent(self, link: Link, now: float) -> float:
-        """Return for how long a reply has been owed on a link without any answer."""
-        return min(self._age(link.owed[0], now), self.running.passed - link.ran)
-
-    def _left(self, master: Master, link: Link, now: float) -> float:
-        """Return the seconds until the replies owed on a link must be judged; 0 or less for now."""
-        rule = self.lateness
-        if master.late:
-            if rule.is_over(silent := self._silent(link, now), len(link.owed)):
-                return 0.0
-            return min(rule.give_up - silent, rule.master_timeout)
-        left = rule.late_after - self._age(link.owed[0], now)
-        if link.expired < len(link.owed):
-            left = min(left, rule.master_timeout - self._age(link.owed[link.expired], now))
-        return left
-
-    def waited(self, asked: float, took: float) -> None:
-        """Count a poll that was to last `asked` seconds and took `took`; judge what is late."""
-        now = clock()
-        self.running.polled(asked, took, now)
-        for master in self.masters:
-            link = master.link
-            if link is None or not link.owed or self._left(master, link, now) > 0:
-                continue
-            self.read(master)
-            if master.link is link and link.owed:
-                self._judge(master, link, now)
-
-    def _judge(self, master: Master, link: Link, now: float) -> None:
-        """Apply the rule of `lateness` to the replies that are owed on a link."""
-        rule = self.lateness
-        if master.late:
-            if rule.is_over(self._silent(link, now), len(link.owed)):
-                self.lose(master, f"did not answer within {rule.give_up:g} s", late=True)
-            return
-        reason = f"did not answer within {rule.master_timeout:g} s"
-        late = rule.is_late(self._age(link.owed[0], now))
-        while link.expired < len(link.owed):
-            owed = link.owed[link.expired]
-            if not (late or rule.has_expired(self._age(owed, now))):
-                break
-            if owed.exchange is not None:
-                owed.exchange.cast(master.index, failed(reason))
-            link.expired += 1
-        if late:
-            self._mark_late(master, reason)
-
-    def _mark_late(self, master: Master, reason: str) -> None:
-        """Ask a master for no more votes until it has answered what it owes; its link stays."""
-        master.late = reason
-        logger.info(
-            "redlock master %s %s: not counted until it answers",
-            master.address.name,
-            reason,
-            extra={"master": master.address.name},
-        )
+    def _late_changed(self) -> None:
+        """Note that a master has become late, or is not late any more."""
         self.steps.decide()
-        self._changed()
-
-    def _in_time(self, master: Master) -> None:
-        """Count a master again: it was late, and has answered all that it owed."""
-        master.late = ""
-        logger.info(
-            "redlock master %s answers again",
-            master.address.name,
-            extra={"master": master.address.name},
-        )
         self._changed()
 
     def lose(self, master: Master, reason: str, *, late: bool = False, ended: bool = False) -> None:

@@ -311,7 +311,7 @@ class SyncLinks(Links):
 
     def _poll(self, longest: float) -> None:
         with self._mutex:
-            asked = min(max(self.poll_timeout(), 0.0), longest)
+            asked = min(max(self.lateness.poll_timeout(), 0.0), longest)
         began = clock()
         events = self._poller.poll(int(asked * 1000) + 1)
         self._last_poll = clock()
@@ -326,7 +326,7 @@ class SyncLinks(Links):
                     self._dirty.add(master.index)
                 if event & ~select.POLLOUT:
                     self.read(master)
-            self.waited(asked, took)
+            self.lateness.waited(asked, took)
             self._send_all()
 
     # Methods that Links requires of a driver.
@@ -417,7 +417,7 @@ class SyncLinks(Links):
                     if self._reader is None:  # otherwise the reader reads and judges
                         for master in self.owing():
                             self._serve(master)
-                        self.waited(pause, clock() - began)
+                        self.lateness.waited(pause, clock() - began)
                     self._send_all()
                     began = clock()
                     if not self.owing():

@@ -40,6 +40,7 @@ from redlock_django.engine.validity import valid_until
 from redlock_django.locking.held_lease import HeldLease
 from redlock_django.wire import join
 from redlock_django.wire.aio import LoopLinks
+from redlock_django.wire.late_watch import LateWatch
 from redlock_django.wire.lateness import Lateness, RunningTime
 from redlock_django.wire.link import Link
 from redlock_django.wire.links import Links
@@ -686,7 +687,7 @@ MUTANTS: tuple[Mutant, ...] = (
         returns("False"), link_schedules.a_late_reply_costs_its_vote,
     ),
     Mutant(
-        "one late reply fails all", "link: a late reply costs no other vote", Links._judge,
+        "one late reply fails all", "link: a late reply costs no other vote", LateWatch._judge,
         never("not (late or ...)"), link_schedules.a_late_reply_costs_no_vote_after_it,
     ),
     Mutant(
@@ -699,7 +700,7 @@ MUTANTS: tuple[Mutant, ...] = (
         returns("False"), link_schedules.no_release_waits_for_a_late_master,
     ),
     Mutant(
-        "a late reply costs its link", "link: a late reply never costs its link", Links._judge,
+        "a late reply costs its link", "link: a late reply never costs its link", LateWatch._judge,
         instead("self._mark_late(...)", "self.lose(master, 'late')"),
         link_schedules.a_late_reply_never_costs_its_link,
     ),
@@ -725,12 +726,12 @@ MUTANTS: tuple[Mutant, ...] = (
         never("owed > MOST_OWED"), link_schedules.a_master_that_owes_too_much_loses_its_link,
     ),
     Mutant(
-        "a long queue costs the link", "link: not given up while answers come", Links._silent,
+        "a long queue costs the link", "link: not given up while answers come", LateWatch._silent,
         returns("self._age(link.owed[0], now)"),
         link_schedules.a_master_that_works_off_a_queue_keeps_its_link,
     ),
     Mutant(
-        "any answer is in time", "link: the oldest owed reply is judged", Links._judge,
+        "any answer is in time", "link: the oldest owed reply is judged", LateWatch._judge,
         instead("link.owed[0]", "link.owed[-1]"),
         link_schedules.a_master_that_always_answers_late_is_late,
     ),
@@ -757,8 +758,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a link is judged without a last read", "link: the socket is read before it is judged",
-        Links.waited,
-        without(Links.read), link_schedules.received_replies_are_read_before_they_are_judged,
+        LateWatch.waited,
+        without("self.read(...)"), link_schedules.received_replies_are_read_before_they_are_judged,
     ),
     Mutant(
         "our stall makes masters late", "link: a stall of our own does not count",

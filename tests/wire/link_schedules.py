@@ -169,8 +169,8 @@ def _age(links: ManualLinks, seconds: float) -> None:
 
 
 def _poll(links: ManualLinks, seconds: float) -> None:
-    links.running._counted -= seconds
-    links.waited(seconds, seconds)
+    links.lateness.running._counted -= seconds
+    links.lateness.waited(seconds, seconds)
 
 
 def _late(links: ManualLinks) -> Exchange:
@@ -408,8 +408,8 @@ def received_replies_are_read_before_they_are_judged() -> None:
 def a_stall_of_our_own_makes_no_master_late() -> None:
     with manual_links(1) as links:
         exchange = _owes(links)
-        links.running._counted -= 10.0
-        links.waited(TIMEOUT / 5, 10.0)
+        links.lateness.running._counted -= 10.0
+        links.lateness.waited(TIMEOUT / 5, 10.0)
         assert links.masters[0].link is not None
         assert exchange.tally.verdict is Verdict.PENDING
 

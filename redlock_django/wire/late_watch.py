@@ -1,0 +1,123 @@
+"""Judging which masters are late, by the rule of `lateness`, on the links of one driver."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+from redlock_django.engine.quorum import failed
+from redlock_django.wire.clock import clock
+from redlock_django.wire.lateness import Lateness, RunningTime
+from redlock_django.wire.link import Link, Owed
+from redlock_django.wire.master import Master
+
+logger = logging.getLogger("redlock_django")
+
+
+class LateWatch:
+    """Fail the votes of replies that are too old, and note which masters are late.
+
+    `read(master)` reads what a master has sent, without blocking. `lose(master, reason)` gives up
+    its link. `changed()` is called when a master becomes late, and when it is not late any more.
+    """
+
+    def __init__(
+        self,
+        masters: Sequence[Master],
+        rule: Lateness,
+        read: Callable[[Master], None],
+        lose: Callable[[Master, str], None],
+        changed: Callable[[], None],
+    ) -> None:
+        self.masters = masters
+        self.rule = rule
+        self.read = read
+        self.lose = lose
+        self.changed = changed
+        self.running = RunningTime(clock())
+
+    def poll_timeout(self) -> float:
+        """Return the seconds to poll until the next reply must be judged."""
+        left, now = 1.0, clock()
+        for master in self.masters:
+            link = master.link
+            if link is not None and link.owed:
+                left = min(left, self._left(master, link, now))
+        return left
+
+    def waited(self, asked: float, took: float) -> None:
+        """Count a poll that was to last `asked` seconds and took `took`; judge what is late."""
+        now = clock()
+        self.running.polled(asked, took, now)
+        if took < asked / 2:
+            return  # something ended the poll early, so no reply can be due yet
+        for master in self.masters:
+            link = master.link
+            if link is None or not link.owed or self._left(master, link, now) > 0:
+                continue
+            self.read(master)
+            if master.link is link and link.owed:
+                self._judge(master, link, now)
+
+    def in_time(self, master: Master) -> None:
+        """Count a master again: it was late, and has answered all that it owed."""
+        master.late = ""
+        logger.info(
+            "redlock master %s answers again",
+            master.address.name,
+            extra={"master": master.address.name},
+        )
+        self.changed()
+
+    def _age(self, owed: Owed, now: float) -> float:
+        """Return the age of an owed reply."""
+        # A poll that was under way when the command was written counts in part only.
+        return min(self.running.passed - owed.ran, now - owed.sent)
+
+    def _silent(self, link: Link, now: float) -> float:
+        """Return for how long a reply has been owed on a link without any answer."""
+        return min(self._age(link.owed[0], now), self.running.passed - link.ran)
+
+    def _left(self, master: Master, link: Link, now: float) -> float:
+        """Return the seconds until the replies owed on a link must be judged; 0 or less for now."""
+        rule = self.rule
+        if master.late:
+            if rule.is_over(silent := self._silent(link, now), len(link.owed)):
+                return 0.0
+            return min(rule.give_up - silent, rule.master_timeout)
+        if not link.expired:  # as nearly always; then the oldest reply is the next to expire
+            return rule.master_timeout - self._age(link.owed[0], now)
+        left = rule.late_after - self._age(link.owed[0], now)
+        if link.expired < len(link.owed):
+            left = min(left, rule.master_timeout - self._age(link.owed[link.expired], now))
+        return left
+
+    def _judge(self, master: Master, link: Link, now: float) -> None:
+        """Apply the rule to the replies that are owed on a link."""
+        rule = self.rule
+        if master.late:
+            if rule.is_over(self._silent(link, now), len(link.owed)):
+                self.lose(master, f"did not answer within {rule.give_up:g} s")
+            return
+        reason = f"did not answer within {rule.master_timeout:g} s"
+        late = rule.is_late(self._age(link.owed[0], now))
+        while link.expired < len(link.owed):
+            owed = link.owed[link.expired]
+            if not (late or rule.has_expired(self._age(owed, now))):
+                break
+            if owed.exchange is not None:
+                owed.exchange.cast(master.index, failed(reason))
+            link.expired += 1
+        if late:
+            self._mark_late(master, reason)
+
+    def _mark_late(self, master: Master, reason: str) -> None:
+        """Ask a master for no more votes until it has answered what it owes; its link stays."""
+        master.late = reason
+        logger.info(
+            "redlock master %s %s: not counted until it answers",
+            master.address.name,
+            reason,
+            extra={"master": master.address.name},
+        )
+        self.changed()
