@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import logging
 from collections.abc import Callable
@@ -11,6 +12,8 @@ from typing import Any
 import pytest
 from django.contrib.auth import login, logout
 from django.contrib.auth.models import User
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.core.files.uploadhandler import TemporaryFileUploadHandler
 from django.db import IntegrityError, connection, transaction
 from django.http import (
     Http404,
@@ -23,6 +26,7 @@ from django.http import (
 from django.template import engines
 from django.template.response import SimpleTemplateResponse
 from django.test import RequestFactory
+from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.gzip import gzip_page
 
 from redlock_django import idempotent, locks
@@ -435,3 +439,30 @@ def test_inside_a_test_case_nothing_is_different(
         connection.atomic_blocks[-1]._from_testcase = True  # type: ignore[attr-defined]
         assert [site.post().status_code for _ in range(2)] == [200, 200]
         assert record().state == "completed"
+
+
+def test_a_view_with_upload_handlers_of_its_own_sets_them_above(site: Site) -> None:
+    names: list[str] = []
+
+    def uploads(view: Any) -> Any:
+        @functools.wraps(view)
+        def wrapped(request: HttpRequest, **kwargs: Any) -> Any:
+            request.upload_handlers = [TemporaryFileUploadHandler(request)]
+            return view(request, **kwargs)
+
+        return csrf_exempt(wrapped)
+
+    def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        (upload,) = request.FILES.values()
+        names.append(type(upload).__name__)
+        return HttpResponse(upload.read())
+
+    site.serve(uploads(idempotent(view)))
+    answers = [
+        site.client.post(
+            "/", {"f": SimpleUploadedFile("a", b"x")}, headers={"Idempotency-Key": KEY}
+        )
+        for _ in range(2)
+    ]
+    assert [answer.content for answer in answers] == [b"x", b"x"]
+    assert names == ["TemporaryUploadedFile"]
