@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any, ClassVar
 
@@ -18,8 +17,9 @@ from redlock_django.idempotency.key import RequestHashes
 from redlock_django.idempotency.options import store_of
 from redlock_django.idempotency.protocol import ViewOutcome
 from redlock_django.idempotency.recorders import SeparateRecorder
+from redlock_django.idempotency.replay import StoredResponse
 from redlock_django.idempotency.settings import settings_of
-from redlock_django.idempotency.stores.base import Claim
+from redlock_django.idempotency.stores.base import AlreadyRecorded, Claim
 from redlock_django.idempotency.stores.cache import CacheStore
 from redlock_django.models import IdempotencyRecord
 from tests.idempotency.conftest import InThread, Site, make_order, masters_forget, orders
@@ -40,10 +40,13 @@ def autocommit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def states() -> list[str]:
-    """Return the entries of the cache."""
+    """Return the states of the records in the cache."""
     cache: Any = caches["default"]
-    texts = [cache.get(name.split(":", 2)[2]) for name in list(cache._cache) if "state" in name]
-    return [json.loads(text)["state"] for text in texts]
+    store = store_of(settings_of("default"))
+    assert isinstance(store, CacheStore)
+    hashes = [name.split(":")[3] for name in list(cache._cache) if name.endswith(":state")]
+    entries = [store._entry(key_hash) for key_hash in hashes]
+    return [entry["state"] for entry in entries if entry is not None]
 
 
 def code(answer: Any) -> str:
@@ -235,6 +238,39 @@ def test_a_late_view_that_was_doubted_still_knows_what_it_did(site: Site, autoco
     assert site.post().content == b"late"
     assert code(answers[0]) == "idempotency-outcome-uncertain"
     assert site.post().content == b"late"
+
+
+def test_a_view_that_completes_while_it_is_doubted_keeps_its_response(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The view completes between the retry's look at the record and its mark."""
+    store = store_of(settings_of("default"))
+    claim = Claim(hashes=(RequestHashes("k", "f"),))
+    store.begin(claim)
+    cache: Any = caches["default"]
+    real = cache.set
+
+    def completes_first(key: str, value: Any, *args: Any, **kwargs: Any) -> None:
+        monkeypatch.setattr(cache, "set", real)
+        assert store.complete(claim, 201, StoredResponse(201, (), b"done"))
+        real(key, value, *args, **kwargs)
+
+    monkeypatch.setattr(cache, "set", completes_first)
+    store.mark_uncertain("k", claim.attempt)
+    found = store.find(claim)
+    assert found is not None
+    assert found.status.state == "completed"
+
+
+def test_a_record_is_replaced_only_if_it_is_still_the_expired_one(site: Site) -> None:
+    store = store_of(settings_of("default"))
+    old, newer, late = (Claim(hashes=(RequestHashes("k", "f"),)) for _ in range(3))
+    store.begin(old)
+    expired = store.find(old)
+    store.delete(old)
+    store.begin(newer)
+    with pytest.raises(AlreadyRecorded):
+        store.begin(late, instead_of=expired)
 
 
 def test_a_lost_resource_lock_rolls_everything_back(

@@ -131,8 +131,8 @@ def test_an_uncertain_record_in_a_cache_ends_too(site: Site) -> None:
         site.post()
     assert code(site.post()) == "idempotency-outcome-uncertain"
     cache: Any = caches["default"]
-    (expires,) = cache._expire_info.values()
-    assert 30.9 < (expires - time.time()) / 86400 < 31.1
+    for expires in cache._expire_info.values():
+        assert 30.9 < (expires - time.time()) / 86400 < 31.1
 
 
 def test_purging_reads_no_record_that_it_does_not_change(site: Site) -> None:

@@ -30,7 +30,9 @@ _UNRESOLVED = (RecordState.RUNNING, RecordState.UNCERTAIN)
 class CacheStore(Store):
     """Two cache entries for each key: a small one for the state, and one for the response.
 
-    The small entry outlives the response, which may expire or be evicted.
+    The small entry outlives the response, which may expire or be evicted. A third one says that the
+    outcome of an attempt is uncertain. A cache has no compare-and-set, so this entry is separate: a
+    view that completes late does not lose its response to a retry that marks it uncertain.
     """
 
     def __init__(self, alias: str, *, retention: timedelta, tombstone_retention: timedelta) -> None:
@@ -45,7 +47,7 @@ class CacheStore(Store):
         for key_hash in hashes:
             if (text := entries.get(_state_key(key_hash))) is None:
                 continue
-            entry = json.loads(text)
+            entry = _with_doubt(json.loads(text), entries.get(_doubt_key(key_hash)))
             state = entry["state"]
             stored = entries.get(_response_key(key_hash))
             response = None
@@ -59,7 +61,9 @@ class CacheStore(Store):
         return None
 
     def begin(self, claim: Claim, *, instead_of: Record | None = None) -> None:
-        if instead_of is not None:
+        if instead_of is not None and self._entry_of_attempt(
+            instead_of.key_hash, instead_of.attempt, *RecordState
+        ):
             self._call("delete_many", _cache_keys(instead_of.key_hash))
         entry = _new_entry(claim)
         key = _state_key(claim.key_hash)
@@ -92,9 +96,8 @@ class CacheStore(Store):
     def mark_uncertain(self, key_hash: str, attempt: str) -> None:
         entry = self._entry_of_attempt(key_hash, attempt, RecordState.RUNNING)
         if entry is not None:
-            entry["state"] = RecordState.UNCERTAIN
             lifetime = (self._retention + self._tombstone_retention).total_seconds()
-            self._call("set", _state_key(key_hash), json.dumps(entry), lifetime)
+            self._call("set", _doubt_key(key_hash), attempt, lifetime)
 
     def unresolved(self, prefix: str = "") -> list[UnresolvedRequest]:
         entry = self._entry(prefix)
@@ -122,8 +125,10 @@ class CacheStore(Store):
         return (claim.retention + self._tombstone_retention).total_seconds()
 
     def _entry(self, key_hash: str) -> dict[str, Any] | None:
-        text = self._call("get", _state_key(key_hash))
-        return None if text is None else json.loads(text)
+        found = self._call("get_many", [_state_key(key_hash), _doubt_key(key_hash)])
+        if (text := found.get(_state_key(key_hash))) is None:
+            return None
+        return _with_doubt(json.loads(text), found.get(_doubt_key(key_hash)))
 
     def _entry_of_attempt(
         self, key_hash: str, attempt: str, *states: RecordState
@@ -153,6 +158,12 @@ def _new_entry(claim: Claim) -> dict[str, Any]:
     }
 
 
+def _with_doubt(entry: dict[str, Any], uncertain_attempt: str | None) -> dict[str, Any]:
+    if entry["state"] == RecordState.RUNNING and entry["attempt"] == uncertain_attempt:
+        entry["state"] = RecordState.UNCERTAIN
+    return entry
+
+
 def _state_key(key_hash: str) -> str:
     return f"redlock-idempotency:{key_hash}:state"
 
@@ -161,5 +172,9 @@ def _response_key(key_hash: str) -> str:
     return f"redlock-idempotency:{key_hash}:response"
 
 
+def _doubt_key(key_hash: str) -> str:
+    return f"redlock-idempotency:{key_hash}:uncertain"
+
+
 def _cache_keys(key_hash: str) -> Sequence[str]:
-    return [_state_key(key_hash), _response_key(key_hash)]
+    return [_state_key(key_hash), _response_key(key_hash), _doubt_key(key_hash)]
