@@ -46,7 +46,11 @@ def database(
     connections.settings[ALIAS] = every[ALIAS]
     monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", False)
     settings.REDLOCK = {
-        "default": {"BACKEND": MEMORY, "IDEMPOTENCY": {"DATABASE": ALIAS}, "MAX_HOLD": 60}
+        "default": {
+            "BACKEND": MEMORY,
+            "IDEMPOTENCY": {"DATABASE": ALIAS, "MAX_WAITERS": 12},
+            "MAX_HOLD": 60,
+        }
     }
     with django_db_blocker.unblock():
         for model in TABLES:

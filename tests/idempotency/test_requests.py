@@ -453,7 +453,7 @@ def test_a_view_with_upload_handlers_of_its_own_sets_them_above(site: Site) -> N
         return csrf_exempt(wrapped)
 
     def view(request: HttpRequest, **_: Any) -> HttpResponse:
-        (upload,) = request.FILES.values()
+        upload: Any = request.FILES["f"]
         names.append(type(upload).__name__)
         return HttpResponse(upload.read())
 
