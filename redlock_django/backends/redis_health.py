@@ -42,7 +42,7 @@ def health_of(
         twins = [
             deployment.names[other]
             for other, one in reports.items()
-            if one.run_id == report.run_id and other != index
+            if one.run_id == report.run_id != "" and other != index
         ]
         offsets = sorted(one.offset for one in reports.values())
         fingerprint = _fingerprint(deployment, reports.values())

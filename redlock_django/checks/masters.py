@@ -19,6 +19,7 @@ MASTERS_TAG = "redlock_masters"
 
 _ERRORS = {
     "version": "E030",
+    "run_id": "E030",
     "cluster": "E031",
     "replica": "E032",
     "eviction": "E033",
@@ -30,6 +31,7 @@ _ERRORS = {
 _WARNINGS = {"unreachable": "W038", "loading": "W039", "untrusted": "W040", "policy": "W041"}
 _HINTS = {
     "version": "Upgrade the server.",
+    "run_id": "Connect to the server itself, and upgrade it if it is older.",
     "cluster": "Use independent servers.",
     "replica": "List masters, not replicas: a failover loses locks.",
     "eviction": "Set maxmemory-policy to noeviction with CONFIG SET and in the configuration file.",

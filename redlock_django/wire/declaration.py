@@ -21,7 +21,8 @@ from redlock_django.engine.membership import Sight, same_servers
 from redlock_django.engine.quorum import quorum
 from redlock_django.engine.statuses import MISMATCH
 from redlock_django.wire.address import Address
-from redlock_django.wire.join import Unfit, ask, check, describe, prepare, read_info
+from redlock_django.wire.join import Unfit, ask, check, describe, prepare
+from redlock_django.wire.server_info import read_info, run_of
 
 CLOSED = ",closed"
 """The end of the fingerprint of a master that is between two deployments."""
@@ -54,10 +55,11 @@ def read_state(
         marker, (seconds, micros) = ask(connection, ("GET", deployment.marker), ("TIME",))
         now = int(seconds) * 1_000_000 + int(micros)
         known = read_marker(marker)
-        bound = known is not None and known.run_id == info["run_id"]
+        run_id = run_of(info)
+        bound = known is not None and known.run_id == run_id
         return MasterState(
             address=address,
-            run_id=info["run_id"],
+            run_id=run_id,
             trusted=bool(known and bound and known.ready_at <= now),
             fingerprint=known.deployment if known else "",
             bound=bound,

@@ -7,7 +7,7 @@ a caller's.
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ from redlock_django.engine.statuses import MISMATCH, UNMARKED
 from redlock_django.wire.acl import forbidden
 from redlock_django.wire.address import Address
 from redlock_django.wire.clock import clock
+from redlock_django.wire.server_info import faults, read_info, run_of
 
 KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 """Probes of an idle connection, in seconds: routers forget one after as little as two minutes."""
@@ -94,7 +95,7 @@ def join(
         connection.connect()
         info = read_info(ask(connection, ("INFO",))[0])
         warnings = check(info, tolerate)
-        run_id = info["run_id"]
+        run_id = run_of(info)
         sent = clock()
         mode = "mark" if membership.may_mark(address.name, sent) else "join"
         *_, answer = ask(
@@ -212,13 +213,6 @@ def ask(connection: Any, *commands: tuple[str | int | bytes, ...]) -> list[Any]:
     return answers
 
 
-def read_info(answer: bytes | str) -> dict[str, str]:
-    """Return the fields of INFO."""
-    text = answer.decode(errors="replace") if isinstance(answer, bytes) else answer
-    lines = (printable(line) for line in text.splitlines())
-    return dict(line.split(":", 1) for line in lines if ":" in line)
-
-
 def check(info: dict[str, str], tolerate: frozenset[str]) -> tuple[str, ...]:
     """Return the messages of tolerated faults; raises Unfit for a fault that is not tolerated."""
     warnings = []
@@ -227,25 +221,6 @@ def check(info: dict[str, str], tolerate: frozenset[str]) -> tuple[str, ...]:
             raise Unfit(text)
         warnings.append(text)
     return tuple(warnings)
-
-
-def faults(info: dict[str, str]) -> Iterator[tuple[str, str]]:
-    """Yield what makes a server unsafe for locks: a code and a message each, the worst first."""
-    version = info.get("redis_version", "0")
-    if int(version.split(".")[0]) < 5:
-        yield (
-            "version",
-            f"its version {version} is too old: Redis 5 or Valkey 7.2 is required",
-        )
-    if info.get("loading", "0") != "0":
-        yield "loading", "is still loading its data"
-    if info.get("cluster_enabled", "0") == "1":
-        yield "cluster", "is a cluster node: Redlock needs independent masters"
-    if info.get("role") != "master":
-        yield "replica", "is a replica: Redlock needs masters"
-    policy = info.get("maxmemory_policy", "noeviction")
-    if info.get("maxmemory", "0") != "0" and policy != "noeviction":
-        yield "eviction", f"may evict locks (maxmemory-policy {policy}): set it to noeviction"
 
 
 def describe(error: Exception, timeout: float) -> str:

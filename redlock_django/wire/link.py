@@ -86,10 +86,10 @@ class Owed:
     """A reply that a master owes.
 
     `command` is None for a check of the master's trust, for a script that is only loaded (`loads`),
-    and for a SUBSCRIBE (`subscribes`), whose answer is a push.
+    for INFO (`inspects`), and for a SUBSCRIBE (`subscribes`), whose answer is a push.
     """
 
-    __slots__ = ("command", "exchange", "loads", "ran", "sent", "subscribes")
+    __slots__ = ("command", "exchange", "inspects", "loads", "ran", "sent", "subscribes")
 
     def __init__(
         self,
@@ -99,6 +99,7 @@ class Owed:
         *,
         loads: bool = False,
         subscribes: bool = False,
+        inspects: bool = False,
     ) -> None:
         self.exchange = exchange
         self.command = command
@@ -106,6 +107,7 @@ class Owed:
         self.ran = 0.0  # how long the driver had been running when the command was written
         self.loads = loads
         self.subscribes = subscribes
+        self.inspects = inspects
 
 
 class Link:
@@ -115,6 +117,7 @@ class Link:
         "blocked",
         "expired",
         "heard",
+        "inspected",
         "out",
         "owed",
         "parser",
@@ -130,6 +133,7 @@ class Link:
 
     def __init__(self, connected: socket.socket, *, pushes: bool = False) -> None:
         self.socket = connected
+        self.inspected = clock()  # when INFO was last asked for
         self.recv: Callable[[int], bytes] = connected.recv
         self.send_some: Callable[[bytearray], int] = connected.send
         if isinstance(connected, ssl.SSLSocket):

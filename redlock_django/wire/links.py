@@ -40,6 +40,7 @@ from redlock_django.wire.join import (
     Trust,
     Unfit,
     Unmarked,
+    check,
     first_word,
     join_arguments,
     read_trust,
@@ -56,6 +57,7 @@ from redlock_django.wire.link import (
     pack_parts,
 )
 from redlock_django.wire.master import Master, Notice, dial, discard, ignore
+from redlock_django.wire.server_info import read_info, run_of
 from redlock_django.wire.steps import StepWatch
 from redlock_django.wire.waiters import Waiter, Waiters
 
@@ -66,6 +68,10 @@ IDLE = 1.0
 
 A link on which nothing came for so long is stale if it ends in the next round.
 """
+
+
+INSPECTED = 2.0
+"""Seconds after which a command is preceded by INFO: the server may have changed on a live link."""
 
 
 class Links:
@@ -335,6 +341,10 @@ class Links:
             data = packed.get(id(command))
             if data is None:
                 data = packed[id(command)] = pack_command(command, exchange.number)
+            if master.link is not None and now - master.link.inspected > INSPECTED:
+                # Its reply comes before that of the command, whose vote it may cost.
+                master.link.inspected = now
+                self._write(master, Owed(None, None, now, inspects=True), pack("INFO"))
             self._write(master, Owed(exchange, command, now), data)
             if master.late:
                 exchange.cast(master.index, failed(master.late))
@@ -455,6 +465,12 @@ class Links:
                 raise ProtocolDesync("a reply of another round")
             self._pop_owed(link)
             return
+        if owed.inspects:
+            if not isinstance(reply, bytes) or b"run_id:" not in reply:
+                raise ProtocolDesync("a reply of another round")
+            self._pop_owed(link)
+            self._inspected(master, read_info(reply))
+            return
         number = exchange.number if exchange is not None else 0
         if not plain or len(reply) < 3 or reply[0] != number:
             raise ProtocolDesync("a reply of another round")
@@ -489,6 +505,16 @@ class Links:
             # before.
             doubt = master.doubt(read) if command.trusted else ""
             exchange.cast(master.index, failed(doubt) if doubt else vote)
+
+    def _inspected(self, master: Master, info: dict[str, str]) -> None:
+        """Lose the link of a master that may not be counted any more, by its INFO."""
+        try:
+            check(info, self.tolerate)
+        except Unfit as error:
+            self.lose(master, str(error))
+            return
+        if run_of(info) != master.run_id:
+            self.lose(master, "has taken the data of another server by replication")
 
     def _handle_push(self, master: Master, link: Link, push: list[Any]) -> None:
         """Handle a push: the answer to SUBSCRIBE, a call for a waiter, or another to ignore."""

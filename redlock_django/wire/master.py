@@ -154,6 +154,7 @@ def dial(
     if lost:
         notice(Unfit(lost))
     unmarked = 0  # how often in succession
+    unexpected = ""  # the last error that no rule here expects
     while not closed.wait(delay):
         if delay and closed.wait(PACE.turn()):
             return
@@ -171,7 +172,9 @@ def dial(
             unmarked = 0
             result = error.with_traceback(None)  # its frames would keep the connection in memory
         except Exception as error:  # a bug or a misuse must not silently end the attempts
-            logger.exception("redlock master %s", master.address.name)
+            if repr(error) != unexpected:  # its traceback is the same every time
+                logger.exception("redlock master %s", master.address.name)
+            unexpected = repr(error)
             result = Unfit(f"could not be reached: {type(error).__name__}")
         again = deliver(result)
         if isinstance(result, Unmarked) and result.early:

@@ -24,7 +24,8 @@ from redlock_django.engine.queries import Query, ReadFacts, SendQuery
 from redlock_django.wire.acl import forbidden
 from redlock_django.wire.address import Address
 from redlock_django.wire.clock import clock
-from redlock_django.wire.join import Unfit, ask, describe, faults, prepare, read_info
+from redlock_django.wire.join import Unfit, ask, describe, prepare
+from redlock_django.wire.server_info import faults, read_info, run_of
 
 Answer = TypeVar("Answer")
 
@@ -167,10 +168,10 @@ def _health(connection: Any, deployment: Deployment) -> Health:
     facts = query.read(reply[1:])
     known = read_marker(facts.marker)
     ready_in: float | None = None
-    if known is not None and known.run_id == info["run_id"]:
+    if known is not None and known.run_id == run_of(info):
         ready_in = max(0.0, known.ready_at / 1_000_000 - now)
     return Health(
-        run_id=info["run_id"],
+        run_id=run_of(info),
         latency=latency,
         offset=now - wall - latency / 2,
         server="Valkey" if "valkey_version" in info else "Redis",

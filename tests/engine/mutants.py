@@ -38,7 +38,7 @@ from redlock_django.engine.membership import Membership
 from redlock_django.engine.quorum import Tally
 from redlock_django.engine.validity import valid_until
 from redlock_django.locking.held_lease import HeldLease
-from redlock_django.wire import join
+from redlock_django.wire import join, server_info
 from redlock_django.wire.aio import LoopLinks
 from redlock_django.wire.late_watch import LateWatch
 from redlock_django.wire.lateness import Lateness, RunningTime
@@ -951,15 +951,32 @@ MUTANTS: tuple[Mutant, ...] = (
         never("self.forks != locks.forks"), schedules.a_child_does_not_hold_what_its_parent_holds,
     ),
     Mutant(
-        "replicas vote", "safe servers: no replica", join.faults,
+        "a live link is never inspected", "safe servers: INFO is read again", Links.begin,
+        never("now - master.link.inspected > INSPECTED"),
+        link_schedules.a_policy_that_changes_on_a_live_link_is_noticed,
+    ),
+    Mutant(
+        "an old copy is trusted", "safe servers: no old copy of the data by replication",
+        Links._inspected,
+        never("run_of(info) != master.run_id"),
+        link_schedules.an_old_copy_by_replication_on_a_live_link_is_noticed,
+    ),
+    Mutant(
+        "a copy has the run of its server", "safe servers: a copy is another run",
+        server_info.run_of,
+        instead("info.get('master_replid', '')", "''"),
+        link_schedules.an_old_copy_by_replication_on_a_live_link_is_noticed,
+    ),
+    Mutant(
+        "replicas vote", "safe servers: no replica", server_info.faults,
         never("info.get('role') != ..."), link_schedules.an_unsafe_server_is_not_counted,
     ),
     Mutant(
-        "evicting servers vote", "safe servers: no eviction", join.faults,
+        "evicting servers vote", "safe servers: no eviction", server_info.faults,
         never("policy != 'noeviction'"), link_schedules.an_unsafe_server_is_not_counted,
     ),
     Mutant(
-        "cluster nodes vote", "safe servers: no cluster node", join.faults,
+        "cluster nodes vote", "safe servers: no cluster node", server_info.faults,
         never("info.get('cluster_enabled', ...) == ..."),
         link_schedules.an_unsafe_server_is_not_counted,
     ),

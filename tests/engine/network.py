@@ -60,6 +60,10 @@ class Owner(Protocol):
     name: str
     clock: Clock
 
+    @property
+    def wires(self) -> list[Wire]:
+        """The links to all groups."""
+
     def hear(self, what: Callable[..., None], *args: Any) -> None:
         """Receive an event: now, or at the end of a pause."""
 
@@ -322,8 +326,9 @@ class Wire:
             return "belongs to another deployment"
         if reply[1] == UNMARKED:
             self.world.seen["met a master without a marker"] += 1
-            for other in self.lines:
-                self._check(other, "join")
+            for wire in self.owner.wires:
+                for other in wire.lines:
+                    wire._check(other, "join")
             return "has no marker"
         return ""
 

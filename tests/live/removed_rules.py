@@ -12,7 +12,7 @@ from redlock_django.backends.redis import RedisBackend
 from redlock_django.engine import commands, quorum
 from redlock_django.engine.quorum import Tally
 from redlock_django.locking.held_lease import HeldLease
-from redlock_django.wire import join, link, links
+from redlock_django.wire import join, link, links, server_info
 from redlock_django.wire.links import Links
 from redlock_django.wire.master import Master
 from tests.engine import mutants
@@ -59,7 +59,7 @@ _FUNCTIONS: dict[str, tuple[Callable[..., object], Mutation]] = {
     "a release that a busy master refused is forgotten": (
         Links._handle_error, without(Master.keep_release),
     ),
-    "a loading master is counted": (join.faults, never("info.get('loading', ...) != ...")),
+    "a loading master is counted": (server_info.faults, never("info.get('loading', ...) != ...")),
     "a loop releases on its own links": (
         RedisBackend.arelease, always("lease.home is self._loops.get(...)"),
     ),

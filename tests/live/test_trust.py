@@ -12,7 +12,9 @@ import pytest
 from redlock_django.engine.errors import NotAcquired, QuorumUnreachable
 from redlock_django.engine.validity import LeaseState
 from redlock_django.testing.masters import local_masters
+from redlock_django.wire import join, survey
 from redlock_django.wire.clock import clock
+from redlock_django.wire.server_info import read_info
 from tests.waiting import until
 from tests.wire.proxy import FaultProxy
 from tests.wire.variants import VARIANTS, Variant, joined, make_backend, open_variant, trust
@@ -361,6 +363,77 @@ def test_a_master_that_becomes_a_replica_is_dropped_and_taken_back(
         with masters[0].client() as client:
             client.replicaof("NO", "ONE")
         variant.wait_usable(3)
+
+
+def copied(master: LocalMaster, of: LocalMaster) -> None:
+    """Make a server take another server's data, and be a master again."""
+    with master.client() as client, of.client() as source:
+        source.config_set("repl-diskless-sync-delay", "0")
+        client.replicaof("127.0.0.1", str(of.port))
+        until(lambda: client.info()["master_link_status"] == "up", "the data is copied")
+        client.replicaof("NO", "ONE")
+
+
+@both
+def test_a_master_that_takes_an_old_copy_of_its_data_is_not_counted(
+    name: str, masters: list[LocalMaster]
+) -> None:
+    """A backup server is made from master 2, which later takes its data back."""
+    with trusted(name, masters[:3], restart_delay=3.0) as variant:
+        copied(masters[3], masters[2])
+        lease = variant.acquire("order:1")
+        variant.settle()
+        copied(masters[2], masters[3])
+        with masters[2].client() as client:
+            assert not client.exists("redlock:lock:order:1")
+            assert client.get("redlock:master"), "the marker comes with the data"
+        master = variant.links.masters[2]
+
+        def doubted() -> bool:
+            variant.release(variant.acquire("order:2"))
+            return variant.fault(master).startswith("restarted: trusted in")
+
+        until(doubted, f"the copy is noticed: {variant.fault(master)}")
+        variant.release(lease)
+
+
+@either
+def test_a_server_without_a_run_id_is_named(
+    name: str,
+    masters: list[LocalMaster],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def without(answer: bytes) -> dict[str, str]:
+        return {key: value for key, value in read_info(answer).items() if key != "run_id"}
+
+    monkeypatch.setattr(join, "read_info", without)
+    monkeypatch.setattr(survey, "read_info", without)
+    backend = make_backend([master.url for master in masters[:3]])
+    with open_variant(name, backend) as variant:
+        for _ in range(3):
+            with pytest.raises(QuorumUnreachable, match="reports no run_id in INFO"):
+                variant.acquire("order:1")
+        variant.wait_fault("reports no run_id")
+    said = [record for record in caplog.records if "run_id" in record.getMessage()]
+    assert len(said) == 3, "once for each master"
+    assert not any(record.exc_info for record in said)
+    assert {code for one in backend.health() for code, _ in one.faults} == {"run_id"}
+
+
+@either
+def test_a_policy_that_changes_while_locks_go_on_is_noticed(
+    name: str, masters: list[LocalMaster]
+) -> None:
+    with trusted(name, masters[:3]) as variant:
+        evicting(masters[0], masters[4])
+        master = variant.links.masters[0]
+
+        def noticed() -> bool:
+            variant.release(variant.acquire("order:1"))
+            return "may evict locks" in variant.fault(master)
+
+        until(noticed, "the policy is noticed", seconds=5)
 
 
 @either

@@ -105,7 +105,7 @@ def test_clock_skew_and_old_servers(
 ) -> None:
     from dataclasses import replace
 
-    from redlock_django.wire.join import faults
+    from redlock_django.wire.server_info import faults
 
     health = Survey.health
 

@@ -502,6 +502,44 @@ def a_master_that_lost_its_marker_is_given_up() -> None:
         assert "no marker" in links.masters[0].reason
 
 
+def info_of(index: int, **changed: str) -> bytes:
+    """Return INFO of a master of `ManualLinks`, as a reply."""
+    fields = {"redis_version": "7.2.4", "run_id": f"{index}", "role": "master", **changed}
+    return resp("".join(f"{name}:{value}\r\n" for name, value in fields.items()).encode())
+
+
+def _inspected(**changed: str) -> str:
+    """Return why a master is not counted that reports this in the INFO before a command."""
+    with manual_links(1) as links:
+        link = links.masters[0].link
+        assert link is not None
+        link.inspected -= 10
+        exchange = links.ask(links.acquire())
+        assert [said[0] for said in links.ends[0].heard()] == [b"INFO", b"EVALSHA"]
+        links.ends[0].say(info_of(0, **changed))
+        links.reply(0, exchange.number)
+        assert exchange.tally.verdict is (Verdict.LOST if changed else Verdict.WON)
+        links.ask(links.release())
+        assert b"INFO" not in [said[0] for said in links.ends[0].heard()]
+        return links.masters[0].reason
+
+
+def a_live_link_is_inspected_before_a_command() -> None:
+    assert _inspected() == ""
+
+
+def a_replica_on_a_live_link_is_given_up() -> None:
+    assert "is a replica" in _inspected(role="slave")
+
+
+def a_policy_that_changes_on_a_live_link_is_noticed() -> None:
+    assert "may evict" in _inspected(maxmemory="1", maxmemory_policy="allkeys-lru")
+
+
+def an_old_copy_by_replication_on_a_live_link_is_noticed() -> None:
+    assert "by replication" in _inspected(master_replid="ab", master_replid2="cd")
+
+
 def _stepped(links: ManualLinks, *indexes: int) -> Exchange:
     exchange = links.ask(links.acquire())
     for index in range(3):
@@ -621,17 +659,22 @@ def a_child_sends_nothing_that_its_parent_had_queued() -> None:
         assert links.masters[0].link is None
 
 
+SAFE = {"redis_version": "7.0.15", "run_id": "12ab", "role": "master"}
+
+
 def _unfit(**info: str) -> None:
-    fit = {"redis_version": "7.0.15", "role": "master"}
     try:
-        check({**fit, **info}, frozenset())
+        check({**SAFE, **info}, frozenset())
     except Unfit:
         return
     raise AssertionError(f"counted although {info}")
 
 
 def an_unsafe_server_is_not_counted() -> None:
-    assert check({"redis_version": "7.0.15", "role": "master"}, frozenset()) == ()
+    assert check(SAFE, frozenset()) == ()
+    _unfit(redis_version="4.0.1")
+    _unfit(redis_version="?")
+    _unfit(run_id="")
     _unfit(role="slave")
     _unfit(cluster_enabled="1")
     _unfit(loading="1")

@@ -9,11 +9,10 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from redlock_django.backends.redis import RedisBackend
-from redlock_django.backends.redlock import RedlockSettings
-from redlock_django.engine.commands import script
+from redlock_django.backends.redlock import TOLERABLE, RedlockSettings
 from redlock_django.engine.deployment import Deployment
 from redlock_django.wire.address import Address
-from redlock_django.wire.join import join_arguments
+from redlock_django.wire.declaration import declare, read_state
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -64,10 +63,8 @@ def make_backend(
 
 def trust(master: LocalMaster, deployment: Deployment) -> None:
     """Declare a fresh master trusted now, as `manage.py redlock_init` does."""
-    with master.client() as client:
-        run_id = client.info("server")["run_id"]
-        arguments = join_arguments(deployment, run_id, "trust", 0)[1:]
-        client.execute_command("EVAL", script("join")[0], *arguments)
+    state = read_state(Address.from_url(master.url), deployment, frozenset(TOLERABLE), 5.0)
+    declare(state, deployment, 5.0, "trust")
 
 
 class Variant(ABC):

@@ -1,0 +1,49 @@
+"""The report of a server on itself (INFO), and the faults that make it unsafe for locks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from redlock_django.engine.printable import printable
+
+
+def read_info(answer: bytes | str) -> dict[str, str]:
+    """Return the fields of INFO."""
+    text = answer.decode(errors="replace") if isinstance(answer, bytes) else answer
+    fields = (line.partition(":") for line in text.splitlines() if ":" in line)
+    return {printable(name): printable(value) for name, _, value in fields}
+
+
+def run_of(info: dict[str, str]) -> str:
+    """Return what changes when a server may have forgotten locks, as hex digits, from its INFO.
+
+    That is its run_id, which changes at a restart. A server that has taken another server's data
+    by replication, and then became a master again, keeps its run_id and has a second replication
+    id; its first one is new.
+    """
+    copied = info.get("master_replid2", "").strip("0")
+    return info.get("run_id", "") + (info.get("master_replid", "") if copied else "")
+
+
+def faults(info: dict[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield what makes a server unsafe for locks: a code and a message each, the worst first."""
+    version = info.get("redis_version", "0")
+    major = re.match(r"\d+", version)
+    if major is None or int(major[0]) < 5:
+        yield (
+            "version",
+            f"its version {version} is too old: Redis 5 or Valkey 7.2 is required",
+        )
+    if not re.fullmatch("[0-9a-fA-F]+", info.get("run_id", "")):
+        text = "reports no run_id in INFO, without which no restart is noticed: use Redis 5, "
+        yield "run_id", text + "Valkey 7.2 or newer, and no proxy that changes INFO"
+    if info.get("loading", "0") != "0":
+        yield "loading", "is still loading its data"
+    if info.get("cluster_enabled", "0") == "1":
+        yield "cluster", "is a cluster node: Redlock needs independent masters"
+    if info.get("role") != "master":
+        yield "replica", "is a replica: Redlock needs masters"
+    policy = info.get("maxmemory_policy", "noeviction")
+    if info.get("maxmemory", "0") != "0" and policy != "noeviction":
+        yield "eviction", f"may evict locks (maxmemory-policy {policy}): set it to noeviction"
