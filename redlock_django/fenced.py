@@ -138,7 +138,10 @@ class FencedModel(models.Model):
         abstract = True
 
     def save(self, *args: Any, held: Lock | None = None, **kwargs: Any) -> None:
-        """Save the row; with `held`, raise LockLost if a newer holder has written to the row."""
+        """Save the row; with `held`, raise LockLost if a newer holder has written to the row.
+
+        Also if the row has been deleted since it was read: saving would bring it back.
+        """
         if held is None:
             super().save(*args, **kwargs)
             return
@@ -147,7 +150,10 @@ class FencedModel(models.Model):
         rows = self._meta.get_field("fence").model._base_manager.filter(pk=self.pk)
         with transaction.atomic(using=using):
             # The claim locks the row until this transaction ends.
-            Fenced(rows, held, using=using).claim()
+            found = Fenced(rows, held, using=using).update()
+            is_new = self._state.adding or self.pk is None or kwargs.get("force_insert")
+            if not (found or is_new):
+                raise LockLost(f"{self._meta.label} {self.pk}: the row has been deleted")
             self.fence, self.fence_owner = held.fence, held.fingerprint
             super().save(*args, **kwargs)
 

@@ -89,7 +89,7 @@ class ClaimReader:
             ),
             user="" if user is None else user.pk,
             method=self._request.method or "",
-            path=self._request.path,
+            path=self._request.path.replace("\0", "%00"),  # PostgreSQL stores no NUL
             retention=timedelta(seconds=self._settings.retention),
             wait=self._settings.wait if self._settings.in_flight in waiting else None,
         )

@@ -255,3 +255,24 @@ def test_migrations_contain_plain_columns_only() -> None:
 
     assert path("fence") == "django.db.models.BigIntegerField"
     assert path("fence_owner") == "django.db.models.CharField"
+
+
+@pytest.mark.parametrize("model", [Account, RichAccount])
+def test_a_late_save_does_not_bring_back_a_deleted_row(late: Lock, model: type[Account]) -> None:
+    stale = model.objects.create(owner="Ann")
+    with lock("account:1"):
+        model.objects.all().delete()
+    stale.balance = 7
+    with pytest.raises(LockLost, match="has been deleted"):
+        stale.save(held=late)
+    assert not Account.objects.exists()
+
+
+def test_a_new_row_is_saved_under_the_lock() -> None:
+    with lock("account:1") as held:
+        Account(owner="Ann").save(held=held)
+        Account(pk=77, owner="Bob").save(held=held, force_insert=True)
+        copy = Account.objects.get(pk=77)
+        copy.pk = None
+        copy.save(held=held)
+    assert Account.objects.count() == 3

@@ -45,6 +45,13 @@ def atomic_requests(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.usefixtures("atomic_requests")
+def test_a_path_with_a_nul_character_is_recorded(site: Site) -> None:
+    """PostgreSQL cannot store it."""
+    site.serve(idempotent(make_order))
+    assert site.post(url="/orders/%00/").status_code == 201
+    assert record().path == "/orders/%00/"
+
+
 def test_a_retry_is_answered_the_same_and_changes_nothing(site: Site) -> None:
     site.serve(idempotent(make_order))
     first, second = site.post(), site.post()
