@@ -39,6 +39,14 @@ if TYPE_CHECKING:
     )
 
 
+class BadName(BadResource):
+    """The site passed a name to `lock()` that is not valid. It is an error of the site, not a 400.
+
+    `resource("order:<int:pk>", pk=value)` makes a valid name, or raises BadResource for a value of
+    the client that is not valid.
+    """
+
+
 class InvalidRedlock(ImproperlyConfigured):
     """`settings.REDLOCK` or a decorator is wrong; the message names the alias and the key."""
 
@@ -49,6 +57,7 @@ class IncompleteBody(RedlockError):
 
 __all__ = [
     "AlreadyHeld",
+    "BadName",
     "BadResource",
     "IdempotencyRefused",
     "IdempotencyUnavailable",

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar
 
 from redlock_django.conf.values import flag
-from redlock_django.exceptions import BadResource
+from redlock_django.exceptions import BadName, BadResource
 from redlock_django.locking.handler import LockService, locks
 from redlock_django.locking.names import check_resource
 
@@ -19,7 +19,8 @@ _T = TypeVar("_T")
 class LockParameters:
     """The arguments of `lock()`, which describes them.
 
-    Raises BadResource, ValueError for a bad duration, InvalidRedlock for wrong settings.
+    Raises BadName for a name that is not valid, BadResource for too many resources, ValueError for
+    a bad duration, InvalidRedlock for wrong settings.
     """
 
     def __init__(
@@ -33,7 +34,10 @@ class LockParameters:
         until_commit: bool = True,
         holder: Mapping[str, str] | None = None,
     ) -> None:
-        self.resources = tuple(check_resource(resource) for resource in resources)
+        try:
+            self.resources = tuple(check_resource(resource) for resource in resources)
+        except BadResource as error:
+            raise BadName(str(error), resource=error.resource) from None
         most = locks[using].backend.max_resources
         if not 1 <= len(self.resources) <= most:
             raise BadResource(f"a lock needs 1 to {most} resources, got {len(resources)}")

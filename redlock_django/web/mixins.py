@@ -58,9 +58,11 @@ class LockResourceMixin(View):
         _check_adjacent(cls)
 
     def get_lock_key(self) -> str | Sequence[str]:
-        """Return the templates for this request, or names from `resource()`.
+        """Return the names to lock for this request, made by `resource()`.
 
-        `self.request`, `self.args` and `self.kwargs` are set. The default is `lock_key`.
+        `self.request`, `self.args` and `self.kwargs` are set. The default is `lock_key`, whose
+        templates are the only ones: a string that contains a value of the client, such as an
+        f-string, must not be read as a template, nor name another resource by a ":" in the value.
         """
         return self.lock_key
 
@@ -79,7 +81,10 @@ class LockResourceMixin(View):
 
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         """Run the next dispatch under the lock."""
-        locked = _decorator(self, self.get_lock_key())(super().dispatch)
+        keys = self.get_lock_key()
+        if keys is not self.lock_key:
+            keys = _names(self, keys)
+        locked = _decorator(self, keys)(super().dispatch)
         return locked(request, *args, **kwargs)
 
     dispatch.opens_transaction = True  # type: ignore[attr-defined]
@@ -98,6 +103,17 @@ def _check_adjacent(cls: type[LockResourceMixin]) -> None:
 
 def _no_view(request: HttpRequest) -> None:
     """A view to decorate where only the options of the decorator are needed."""
+
+
+def _names(view: Any, keys: str | Sequence[str]) -> str | Sequence[str]:
+    """Return names from `get_lock_key()`; raise InvalidRedlock for a template among them."""
+    for name in [keys] if isinstance(keys, str) else keys:
+        if "<" in str(name):
+            raise InvalidRedlock(
+                f"{view_name(type(view))}: get_lock_key() must return names, and '<' is in one. "
+                "Write return resource('order:<int:pk>', pk=...), not an f-string or a template"
+            )
+    return keys
 
 
 def _decorator(view: Any, keys: str | Sequence[str]) -> Callable[[Any], Any]:

@@ -13,6 +13,7 @@ from typing import Any, TypeGuard
 from django.utils.translation import gettext
 
 from redlock_django.exceptions import (
+    BadName,
     BadResource,
     IncompleteBody,
     LockLost,
@@ -56,6 +57,8 @@ def register_problem(error_class: type[RedlockError], problem: Problem) -> None:
 
 def problem_type(error: BaseException) -> Problem | None:
     """Return the problem type of an error, or None for an error without an HTTP answer."""
+    if isinstance(error, BadName):
+        return None  # a bug of the site; a bad value of the client is another BadResource
     known = (_problems[cls] for cls in type(error).__mro__ if cls in _problems)
     return next(known, None)
 

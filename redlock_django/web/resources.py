@@ -117,7 +117,10 @@ class Template:
             raise InvalidRedlock(
                 f"the resource callable {self.text!r} must return str, got {type(name).__name__}"
             )
-        return check_resource(name)
+        try:
+            return check_resource(name)
+        except BadResource as error:
+            raise InvalidRedlock(f"the resource callable {self.text!r}: {error}") from None
 
     def _join(self, values: Sequence[object]) -> str:
         name = self._literals[0]

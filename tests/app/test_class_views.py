@@ -163,6 +163,20 @@ def test_the_mixin_may_compute_its_key(
 
 
 @pytest.mark.django_db
+@pytest.mark.parametrize("value", ["<user.pk>", "a b"])
+def test_a_computed_name_is_no_template(urls: Urls, client: Client, value: str) -> None:
+    """A value of the client in an f-string would choose what is locked."""
+
+    class Computed(LockResourceMixin, Plain):
+        def get_lock_key(self) -> str:
+            return f"order:{self.request.headers['X-Order']}"
+
+    urls(path("<int:pk>/", Computed.as_view()))
+    with pytest.raises(InvalidRedlock):
+        client.post("/7/", headers={"X-Order": value})
+
+
+@pytest.mark.django_db
 def test_the_mixin_takes_the_arguments_of_the_decorator(
     urls: Urls, client: Client, held_elsewhere: Callable[[str], Any]
 ) -> None:

@@ -20,7 +20,9 @@ from django.urls import path
 from django.views.generic import View
 from pytest_django import Settings
 
+from redlock_django import resource
 from redlock_django.exceptions import (
+    BadName,
     BadResource,
     InvalidRedlock,
     LockLost,
@@ -88,6 +90,25 @@ def test_a_lock_error_of_any_view_is_answered_after_rollback(
     response = client.get("/")
     assert (response.status_code, json.loads(response.content)["code"]) == (status, code)
     assert happened == ["BEGIN", "ROLLBACK"]
+
+
+@pytest.mark.django_db
+def test_a_bad_name_of_the_site_is_no_answer_to_the_client(
+    urls: Urls, client: Client, sees_commits: None
+) -> None:
+    def view(request: HttpRequest) -> HttpResponse:
+        with lock(f"order {request.GET['order']}"):
+            return HttpResponse()
+
+    def careful(request: HttpRequest) -> HttpResponse:
+        with lock(resource("order:<int:get:order>", **{"get:order": request.GET["order"]})):
+            return HttpResponse()
+
+    urls(path("", view), path("careful/", careful))
+    with pytest.raises(BadName, match="makes a valid name"):
+        client.get("/?order=7")
+    assert client.get("/careful/?order=seven").status_code == 400
+    assert client.get("/careful/?order=7").status_code == 200
 
 
 @pytest.mark.django_db

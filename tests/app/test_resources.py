@@ -184,7 +184,7 @@ async def test_a_callable() -> None:
 
 
 def test_what_a_callable_gives_is_checked() -> None:
-    with pytest.raises(BadResource, match="U\\+0020"):
+    with pytest.raises(InvalidRedlock, match="U\\+0020"):
         Template(lambda made: "a b").render(request(), {})
     with pytest.raises(InvalidRedlock, match="must return str, got NoneType"):
         Template(lambda made: None).render(request(), {})  # type: ignore[arg-type,return-value]
