@@ -7,8 +7,9 @@ the decisions, and `execution` performs the steps.
 from __future__ import annotations
 
 import logging
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import cached_property, partial
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from django.core.exceptions import PermissionDenied
@@ -52,6 +53,9 @@ from redlock_django.web.single_use_pages import forbid_caching, page_of
 
 if TYPE_CHECKING:
     from redlock_django.web.call import Call
+
+_EVERY = 20  # requests
+_recorded = count(1)
 
 logger = logging.getLogger("redlock_django")
 
@@ -177,6 +181,9 @@ class Attempt:
                 raise
         if recorder.started:
             yield InThread(partial(recorder.answered, response))
+            if next(_recorded) % _EVERY == 0:
+                # So that responses end with their retention, although nobody purges the records.
+                yield InThread(partial(_forget_expired_responses, store_of(self._settings)))
             _set_header(response, "Idempotent-Replayed", "false")
         return response
 
@@ -235,10 +242,21 @@ class Attempt:
     def _recorder(self, store: Store, claim: Claim, instead_of: Record | None) -> AnyRecorder:
         # A login or logout: its cookie is not replayed, so its answer must not be either.
         key = self._session_key()
-        outcome = partial(outcome_of, self._settings, is_private=lambda: key != self._session_key())
+        redact = self._options.redact
+        outcome = partial(
+            outcome_of,
+            self._settings,
+            is_private=lambda: key != self._session_key(),
+            redact=None if redact is None else partial(redact, self.call.request),
+        )
         if isinstance(store, DatabaseStore) and not self._is_async:
             return TransactionRecorder(store, claim, outcome, instead_of)
         return SeparateRecorder(store, claim, outcome, instead_of)
+
+
+def _forget_expired_responses(store: Store) -> None:
+    with suppress(AlreadyRecorded, IdempotencyUnavailable):  # the response of this request is good
+        store.forget_expired_responses()
 
 
 def _set_header(response: Any, name: str, value: str) -> None:

@@ -39,6 +39,7 @@ def idempotent(
     using: str = "default",
     store: str | None = None,
     required: bool | None = None,
+    store_body: bool | None = None,
     methods: Collection[str] | None = None,
     in_flight: str | None = None,
     wait: float | timedelta | None = None,
@@ -50,6 +51,7 @@ def idempotent(
     anonymous_scope: Scope | None = None,
     tenant: Scope | None = None,
     replay_check: Callable[..., Any] | None = None,
+    redact: Callable[..., Any] | None = None,
     canonical_json: bool = False,
     ignore: Iterable[str] = (),
 ) -> Callable[[View], View]: ...
@@ -62,6 +64,7 @@ def idempotent(
     using: str = "default",
     store: str | None = None,
     required: bool | None = None,
+    store_body: bool | None = None,
     methods: Collection[str] | None = None,
     in_flight: str | None = None,
     wait: float | timedelta | None = None,
@@ -73,6 +76,7 @@ def idempotent(
     anonymous_scope: Scope | None = None,
     tenant: Scope | None = None,
     replay_check: Callable[..., Any] | None = None,
+    redact: Callable[..., Any] | None = None,
     canonical_json: bool = False,
     ignore: Iterable[str] = (),
 ) -> Any:
@@ -85,6 +89,7 @@ def idempotent(
 
     - `store` is "database" or "cache".
     - `required` refuses requests without a key.
+    - `store_body` False stores no bodies: a replay has the status and the headers.
     - `in_flight` is what a retry does while the first request runs: "conflict", "wait" (at most
       `wait` seconds), or "auto", which waits for a key from a form.
     - `retention`, seconds or a timedelta, is how long the response is replayed. After that,
@@ -96,6 +101,7 @@ def idempotent(
     A key belongs to the user who is logged in. Three callables get `(request, **kwargs)`:
     `anonymous_scope` returns the owner of the key of an anonymous request, `tenant` returns a part
     of the site that has its own keys, and `replay_check` returns whether the user may get a replay.
+    `redact` gets `(request, body)` and returns the bytes to store of a response.
     With `canonical_json`, two bodies are the same if their JSON values are, without the values at
     the JSON pointers of `ignore`.
 
@@ -117,16 +123,18 @@ def idempotent(
             "on_disconnect": on_disconnect,
             "on_unscoped": on_unscoped,
         }
-        given = _given(choices, required, methods, wait, retention)
+        flags = {"required": required, "store_body": store_body}
+        given = _given(choices, flags, methods, wait, retention)
     except ValueError as error:
         raise InvalidRedlock(f"idempotent(): {error}") from None
-    for name, value in (
-        ("anonymous_scope", anonymous_scope),
-        ("tenant", tenant),
-        ("replay_check", replay_check),
+    for name, value, arguments in (
+        ("anonymous_scope", anonymous_scope, "request, **kwargs"),
+        ("tenant", tenant, "request, **kwargs"),
+        ("replay_check", replay_check, "request, **kwargs"),
+        ("redact", redact, "request, body"),
     ):
         if value is not None and not callable(value):
-            raise InvalidRedlock(f"idempotent(): {name} must be a callable (request, **kwargs)")
+            raise InvalidRedlock(f"idempotent(): {name} must be a callable ({arguments})")
     if tenant is not None:
         given["tenant"] = tenant
     options = IdempotentOptions(
@@ -134,6 +142,7 @@ def idempotent(
         given=given,
         anonymous_scope=anonymous_scope,
         replay_check=replay_check,
+        redact=redact,
         canonical_json=canonical_json or bool(ignore),
         ignore=_pointers(ignore),
     )
@@ -205,7 +214,7 @@ def _check_permissions(call: Call, options: IdempotentOptions) -> None:
 
 def _given(
     choices: Mapping[str, str | None],
-    required: bool | None,
+    flags: Mapping[str, bool | None],
     methods: Collection[str] | None,
     wait: float | timedelta | None,
     retention: float | timedelta | None,
@@ -219,8 +228,9 @@ def _given(
             given[name] = duration(seconds, name, least=least)
     if methods is not None:
         given["methods"] = http_methods(methods, "methods", METHODS)
-    if required is not None:
-        given["required"] = flag({"required": required}, "required")
+    for name, answer in flags.items():
+        if answer is not None:
+            given[name] = flag(flags, name)
     return given
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from django.core.exceptions import RequestDataTooBig
 from django.http import HttpRequest
 
+from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.errors import RequestTooLarge
 from redlock_django.idempotency.fingerprint import FORMS
 from redlock_django.idempotency.protocol import ViewOutcome, view_outcome
@@ -28,6 +29,7 @@ class IdempotentOptions:
     given: dict[str, Any]
     anonymous_scope: Callable[..., Any] | None
     replay_check: Callable[..., Any] | None
+    redact: Callable[..., Any] | None
     canonical_json: bool
     ignore: tuple[str, ...]
 
@@ -67,17 +69,23 @@ def outcome_of(
     *,
     undone: bool,
     is_private: Callable[[], bool] = lambda: False,
+    redact: Callable[[bytes], Any] | None = None,
 ) -> tuple[ViewOutcome, StoredResponse | None]:
     """Return what to record of a response, or of None if the view failed.
 
     `undone` is that of `view_outcome`. `is_private` returns whether the response must not be
-    replayed.
+    replayed. `redact` returns the body to store instead of the one that was sent.
     """
     stored = None
     if response is not None and not is_private():
         stored = StoredResponse.of(
             response, headers=settings.keep_headers, largest=settings.max_response_bytes
         )
+    if stored is not None:
+        if not settings.store_body or "no-store" in response.get("Cache-Control", "").lower():
+            stored = stored.without_body()
+        elif redact is not None:
+            stored = replace(stored, body=_redacted(redact, stored.body))
     outcome = view_outcome(
         None if response is None else response.status_code,
         undone=undone,
@@ -85,3 +93,12 @@ def outcome_of(
         keep_5xx=settings.on_5xx == "record",
     )
     return outcome, stored
+
+
+def _redacted(redact: Callable[[bytes], Any], body: bytes) -> bytes:
+    redacted = redact(body)
+    if not isinstance(redacted, bytes):
+        raise InvalidRedlock(
+            f"idempotent(): redact must return bytes, got {type(redacted).__name__}"
+        )
+    return redacted

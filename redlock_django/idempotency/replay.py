@@ -6,7 +6,7 @@ import base64
 import gzip
 import json
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from django.http import HttpResponse
@@ -82,6 +82,12 @@ class StoredResponse:
         names = {*headers} - {without}
         kept = tuple((name, v) for name, v in response.items() if name.lower() in names)
         return cls(response.status_code, kept, body)
+
+    def without_body(self) -> Self:
+        """Return the response without its body, whose replay says so in a header."""
+        about_body = ("content-encoding", "content-type", "etag")
+        kept = tuple((name, v) for name, v in self.headers if name.lower() not in about_body)
+        return replace(self, headers=(*kept, ("Idempotency-Body", "omitted")), body=b"")
 
     def replay(self) -> HttpResponse:
         """Return the same response, with `Idempotent-Replayed: true`."""

@@ -46,6 +46,7 @@ DEFAULTS: Mapping[str, Any] = {
     "IN_FLIGHT": "auto",
     "WAIT": 10,
     "MAX_WAITERS": 4,
+    "STORE_BODY": True,
     "MAX_RESPONSE_BYTES": 1024 * 1024,
     "MAX_REQUEST_BYTES": None,
     "KEY_PATTERN": None,
@@ -77,6 +78,7 @@ class IdempotencySettings:
     in_flight: str
     wait: float
     max_waiters: int
+    store_body: bool
     max_response_bytes: int
     max_request_bytes: int | None
     key_pattern: re.Pattern[str] | None
@@ -139,6 +141,7 @@ def _settings(given: Mapping[str, Any]) -> IdempotencySettings:
         in_flight=choice(section["IN_FLIGHT"], "IN_FLIGHT", CHOICES["in_flight"]),
         wait=duration(section["WAIT"], "WAIT", least=0),
         max_waiters=_whole(section, "MAX_WAITERS", "threads"),
+        store_body=flag(section, "STORE_BODY"),
         max_response_bytes=_whole(section, "MAX_RESPONSE_BYTES", "bytes"),
         max_request_bytes=(
             None

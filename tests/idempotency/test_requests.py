@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from django.contrib.auth import login, logout
 from django.contrib.auth.models import User
+from django.core.cache import caches
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.core.files.uploadhandler import TemporaryFileUploadHandler
 from django.db import IntegrityError, connection, transaction
@@ -26,6 +27,7 @@ from django.http import (
 from django.template import engines
 from django.template.response import SimpleTemplateResponse
 from django.test import RequestFactory
+from django.views.decorators.cache import cache_control
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.gzip import gzip_page
 
@@ -473,3 +475,42 @@ def test_a_view_with_upload_handlers_of_its_own_sets_them_above(site: Site) -> N
     ]
     assert [answer.content for answer in answers] == [b"x", b"x"]
     assert names == ["TemporaryUploadedFile"]
+
+
+# Responses at rest.
+
+
+def card(request: HttpRequest, **_: Any) -> HttpResponse:
+    """Answer with something that must not be stored."""
+    make_order(request)
+    return JsonResponse({"card": "4111"}, status=201, headers={"Location": "/1/", "ETag": '"1"'})
+
+
+@pytest.mark.parametrize("store", ["database", "cache"])
+@pytest.mark.parametrize("by", ["argument", "setting", "no-store"])
+def test_a_body_that_is_not_stored_is_not_replayed(site: Site, store: str, by: str) -> None:
+    caches["default"].clear()
+    site.configure(STORE=store, **({"STORE_BODY": False} if by == "setting" else {}))
+    view = cache_control(no_store=True)(card) if by == "no-store" else card
+    site.serve(idempotent(store_body=False)(view) if by == "argument" else idempotent(view))
+    first, again = site.post(), site.post()
+    assert (first.status_code, first.json()) == (201, {"card": "4111"})
+    assert "Idempotency-Body" not in first
+    assert (again.status_code, again.content, again["Location"]) == (201, b"", "/1/")
+    assert (again["Idempotency-Body"], again["Idempotent-Replayed"]) == ("omitted", "true")
+    assert not {"ETag", "Content-Type"} & {*again.headers}
+    assert orders() == 1
+    cache: Any = caches["default"]
+    assert b"4111" not in b"".join(cache._cache.values())
+    assert all(b"4111" not in bytes(row.body) for row in IdempotencyRecord.objects.all())
+
+
+def test_a_body_may_be_redacted(site: Site) -> None:
+    def redact(request: HttpRequest, body: bytes) -> bytes:
+        return body.replace(b"4111", b"****")
+
+    site.serve(idempotent(redact=redact)(card))
+    assert [site.post().json() for _ in range(2)] == [{"card": "4111"}, {"card": "****"}]
+    site.serve(idempotent(redact=lambda request, body: "text")(card))
+    assert site.post("other").status_code == 500
+    assert orders() == 1

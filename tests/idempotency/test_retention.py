@@ -12,6 +12,7 @@ from django.core.cache import caches
 from django.utils import timezone
 
 from redlock_django import idempotent
+from redlock_django.idempotency import attempt
 from redlock_django.idempotency.options import store_of
 from redlock_django.idempotency.settings import settings_of
 from redlock_django.idempotency.stores.database import DatabaseStore
@@ -163,3 +164,17 @@ def test_an_uncertain_one_is_resolved(site: Site, applied: bool, then: int) -> N
     assert answer.status_code == then
     if applied:
         assert code(answer) == "idempotency-result-unavailable"
+
+
+def test_expired_responses_are_deleted_without_a_purge(
+    site: Site, later: Later, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attempt, "_EVERY", 1)
+    site.serve(idempotent(make_order))
+    site.post("old")
+    later(timedelta(days=2))
+    site.post("new")
+    old, new = IdempotencyRecord.objects.order_by("pk")
+    assert (old.state, bytes(old.body), old.headers) == ("tombstone", b"", [])
+    assert new.state == "completed"
+    assert code(site.post("old")) == "idempotency-key-expired"

@@ -133,6 +133,10 @@ class Store(ABC):
         """
 
     @abstractmethod
+    def forget_expired_responses(self) -> None:
+        """Delete some of the responses that are not replayed any more, if the store keeps them."""
+
+    @abstractmethod
     def resolve(self, key_hash: str, *, applied: bool, attempt: str | None = None) -> bool:
         """Record whether an uncertain request took effect; return False if it is not uncertain.
 

@@ -106,6 +106,9 @@ class CacheStore(Store):
         values = {name: entry[name] for name in ("attempt", "user", "method", "path")}
         return [UnresolvedRequest(key_hash=prefix, state=RecordState(entry["state"]), **values)]
 
+    def forget_expired_responses(self) -> None:
+        """Do nothing: the cache deletes the responses itself."""
+
     def resolve(self, key_hash: str, *, applied: bool, attempt: str | None = None) -> bool:
         entry = self._entry(key_hash)
         if entry is None or entry["state"] != RecordState.UNCERTAIN:

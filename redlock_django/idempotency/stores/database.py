@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from django.db import IntegrityError, InterfaceError, OperationalError
 from django.utils import timezone
@@ -31,6 +31,8 @@ logger = logging.getLogger("redlock_django")
 DATABASE_ERRORS = (OperationalError, InterfaceError)
 """The errors that Django raises if a database is down, or busy for too long."""
 
+_EMPTIED: dict[str, Any] = {"state": RecordState.TOMBSTONE, "headers": [], "body": b""}
+_FEW = 100  # rows
 _BRIEF = 1.0  # seconds; a transaction that is about to commit needs less
 
 _UNRESOLVED = (RecordState.RUNNING, RecordState.UNCERTAIN)
@@ -138,6 +140,14 @@ class DatabaseStore(Store):
             rows = rows.filter(key_hash__startswith=prefix).order_by("created_at", "pk")
             return [UnresolvedRequest.of(row) for row in rows]
 
+    def forget_expired_responses(self) -> None:
+        now = timezone.now()
+        expired = self.rows().filter(state=RecordState.COMPLETED, expires_at__lte=now)
+        with _database_errors(), self._limited_wait(_BRIEF):
+            pks = list(expired.order_by("expires_at").values_list("pk", flat=True)[:_FEW])
+            if pks:
+                self.rows().filter(pk__in=pks).update(**_EMPTIED)
+
     def purgeable(self, *, tombstone_retention: timedelta) -> PurgeableRecords:
         """Return the records to delete, and the completed records to empty.
 
@@ -172,8 +182,7 @@ class DatabaseStore(Store):
         for pks in _batches(found.unresolved, "created_at", batch):
             yield "deleted", self.rows().filter(pk__in=pks).delete()[0]
         for pks in _batches(found.to_empty, "expires_at", batch):
-            emptied = {"state": RecordState.TOMBSTONE, "headers": [], "body": b""}
-            yield "emptied", self.rows().filter(pk__in=pks).update(**emptied)
+            yield "emptied", self.rows().filter(pk__in=pks).update(**_EMPTIED)
 
 
 class PurgeableRecords(NamedTuple):
