@@ -17,6 +17,11 @@ from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.handler import locks
 from redlock_django.web.rules import plan
 
+_EXAMPLE = (
+    'REDLOCK = {"default": {"MASTERS": ["redis://10.0.0.1:6379/0", "redis://10.0.0.2:6379/0", '
+    '"redis://10.0.0.3:6379/0"]}}'
+)
+
 
 @register(TAG)
 def check_settings(**_: Any) -> list[CheckMessage]:
@@ -31,7 +36,8 @@ def check_settings(**_: Any) -> list[CheckMessage]:
         try:
             valid.append(load(alias))
         except InvalidRedlock as error:
-            messages.append(Error(str(error), id="redlock_django.E001"))
+            hint = _EXAMPLE if "MASTERS" in str(error) or alias not in list(locks) else None
+            messages.append(Error(str(error), hint=hint, id="redlock_django.E001"))
     if not messages and any(options.rules for options in valid):
         messages += _rules()
     for options in valid:

@@ -16,7 +16,9 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from redlock_django.checks import TAG
 from redlock_django.checks.lock_order import login_inside_lock
 from redlock_django.checks.middleware import lock_middlewares
+from redlock_django.conf.settings import load
 from redlock_django.exceptions import InvalidRedlock
+from redlock_django.locking.handler import locks
 from redlock_django.locking.open_transactions import READ_COMMITTED
 from redlock_django.web.options import LockOptions
 from redlock_django.web.routes import Route, routes
@@ -131,6 +133,8 @@ def _option_errors(name: str, view: Any, route: Route) -> Iterator[CheckMessage]
     options: LockOptions | None = getattr(view, "lock_options", None)
     if options is None:
         return
+    if options.using in invalid_aliases():
+        return  # E001 reports it once, for all views.
     try:
         options.check()
     except InvalidRedlock as error:
@@ -157,6 +161,17 @@ def _option_errors(name: str, view: Any, route: Route) -> Iterator[CheckMessage]
             f"the URL {route.path!r} provides: {given}.",
             id="redlock_django.E004",
         )
+
+
+def invalid_aliases() -> set[str]:
+    """Return the aliases of REDLOCK whose settings are invalid; "default" if it is missing."""
+    invalid = set() if list(locks) else {"default"}
+    for alias in locks:
+        try:
+            load(alias)
+        except InvalidRedlock:
+            invalid.add(alias)
+    return invalid
 
 
 def handlers_of(view: Any) -> Iterator[tuple[str, Callable[..., Any]]]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.decorators import login_required, permission_required
 from django.contrib.auth.mixins import LoginRequiredMixin
+from django.core.checks import run_checks
 from django.db import connections
 from django.http import HttpRequest, HttpResponse
 from django.urls import include, path, re_path
@@ -17,7 +18,7 @@ from django.views.generic import View
 from pytest_django import Settings
 from rest_framework.views import APIView
 
-from redlock_django import LockResourceMixin, lock_resource
+from redlock_django import LockResourceMixin, idempotent, lock_resource
 from redlock_django.checks.views import sees_commits as really_sees_commits
 from tests.app.checking import found
 from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
@@ -254,6 +255,29 @@ def test_decorator_arguments_that_no_alias_can_keep(urls: Urls) -> None:
     assert "no alias 'nope'" in found()["E008"]
     urls(path("<int:pk>/", endless))
     assert "MAX_TTL is 60 s" in found()["E008"]
+
+
+@pytest.mark.parametrize(
+    "redlock",
+    [{"default": {"MASTERS": ["redis://a"], "TLL": 5}}, {"default": {}}, {}, None],
+)
+def test_one_wrong_setting_is_one_error(urls: Urls, settings: Settings, redlock: Any) -> None:
+    """It was reported again for each view, and each handler of a class."""
+    view = lock_resource("order:<int:pk>")(lambda request, pk: HttpResponse())
+    urls(path("a/<int:pk>/", view), path("b/<int:pk>/", idempotent(view)))
+    settings.REDLOCK = redlock
+    messages = run_checks(tags=["redlock"])
+    assert [message.id for message in messages] == ["redlock_django.E001"]
+
+
+def test_the_hint_about_missing_masters_can_be_pasted(settings: Settings) -> None:
+    for redlock in ({}, {"default": {}}, {"default": {"MASTERS": "localhost:6379"}}):
+        settings.REDLOCK = redlock
+        (message,) = run_checks(tags=["redlock"])
+        pasted: dict[str, Any] = {}
+        exec(str(message.hint), pasted)
+        settings.REDLOCK = pasted["REDLOCK"]
+        assert run_checks(tags=["redlock"]) == []
 
 
 @pytest.mark.parametrize("redlock", [None, [], {}])
