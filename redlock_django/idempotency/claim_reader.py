@@ -110,8 +110,11 @@ class ClaimReader:
     def _scope(self, user: UserId | None) -> Steps:
         anonymous = tenant = None
         if user is None and self._options.anonymous_scope is not None:
-            # None becomes "", which scope_of refuses: a hook must return a scope.
-            anonymous = (yield CallHook(self._options.anonymous_scope)) or ""
+            anonymous = yield CallHook(self._options.anonymous_scope)
+            if anonymous in (None, ""):
+                return None  # such as a header that the client did not send
+            # Other empty values, such as 0, are refused: all clients would share that scope.
+            anonymous = anonymous or ""
         if self._settings.tenant is not None:
             tenant = (yield CallHook(self._settings.tenant)) or ""
         return scope_of(user, anonymous, tenant, host_of(self._request))
