@@ -271,7 +271,8 @@ def test_one_wrong_setting_is_one_error(urls: Urls, settings: Settings, redlock:
 
 
 def test_the_hint_about_missing_masters_can_be_pasted(settings: Settings) -> None:
-    for redlock in ({}, {"default": {}}, {"default": {"MASTERS": "localhost:6379"}}):
+    wrong: list[Any] = [{}, {"default": {}}, {"default": {"MASTERS": "localhost:6379"}}]
+    for redlock in wrong:
         settings.REDLOCK = redlock
         (message,) = run_checks(tags=["redlock"])
         pasted: dict[str, Any] = {}
