@@ -26,7 +26,7 @@ class RedisBackend(RedlockBackend):
     def __init__(self, alias: str, settings: RedlockSettings, notice: Notice = ignore) -> None:
         super().__init__(alias, settings, notice)
         self._sync: SyncLinks | None = None
-        self._making = threading.Lock()
+        self._making = threading.RLock()  # a signal handler may interrupt its own thread
         self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopLinks] = (
             weakref.WeakKeyDictionary()
         )
@@ -75,7 +75,7 @@ class RedisBackend(RedlockBackend):
 
     def release(self, lease: Lease) -> bool | None:
         home = lease.home
-        if isinstance(home, SyncLinks) and not (home.closed.is_set() or home.inside()):
+        if isinstance(home, SyncLinks) and not (home.closed.is_set() or home.interrupting()):
             return home.run(self._release(lease), wait_for_links=False)
         self.post_release(lease)
         return None
@@ -149,7 +149,7 @@ class RedisBackend(RedlockBackend):
 
     def forked(self) -> None:
         inherited = [*self._loops.values(), *([self._sync] if self._sync else [])]
-        self._making = threading.Lock()
+        self._making = threading.RLock()
         self._sync = None
         self._loops = weakref.WeakKeyDictionary()
         for links in inherited:

@@ -36,7 +36,7 @@ class LockServices:
 
     def __init__(self) -> None:
         self._services: dict[str, LockService] = {}
-        self._making = threading.Lock()
+        self._making = threading.RLock()
         self.forks = 0  # the number of forks between the first process and this one
 
     def __getitem__(self, alias: str) -> LockService:
@@ -66,7 +66,7 @@ class LockServices:
 
     def _forked(self) -> None:
         # A lock that another thread of the parent held during the fork would stay locked.
-        self._making = threading.Lock()
+        self._making = threading.RLock()
         self.forks += 1
         for service in self._services.values():
             service.backend.forked()

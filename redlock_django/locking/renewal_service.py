@@ -59,7 +59,7 @@ class RenewalService:
         self._until_cleanup = MIN_SCHEDULED
         self._wakes_at = math.inf  # when the thread wakes up by itself
         self._order = count()
-        self._mutex = threading.Lock()
+        self._mutex = threading.RLock()
         self._wakeup = Wakeup()
         self._thread: threading.Thread | None = None
 

@@ -31,6 +31,7 @@ from redlock_django.wire.join import Joined, Unfit
 from redlock_django.wire.link import Batch, Exchange, wake_none
 from redlock_django.wire.links import IDLE, Links
 from redlock_django.wire.master import Master, discard
+from redlock_django.wire.reentry import INTERRUPTS, Running
 from redlock_django.wire.waiters import Waiter
 from redlock_django.wire.wakeup import Wakeup
 
@@ -66,6 +67,7 @@ class SyncLinks(Links):
         self._poller.register(self._wake_receiver.fileno(), select.POLLIN)
         self._tender_wakeup = Wakeup()
         self._tender: threading.Thread | None = None
+        self._running = Running()
 
     def run(
         self,
@@ -79,7 +81,9 @@ class SyncLinks(Links):
         With `wait_for_links`, a round without a quorum of links waits for connections under
         way. The pauses of a `waiter` end when it is called.
         """
+        self.refuse_interrupting()
         self.start()
+        self._running.begin(protocol)
         try:
             step = next(protocol)
         except StopIteration as done:  # there was nothing to send: the extension came too late
@@ -119,6 +123,7 @@ class SyncLinks(Links):
 
     def waiter(self) -> Waiter:
         """Return a new waiter."""
+        self.refuse_interrupting()
         with self._mutex:
             return self._waiter()
 
@@ -253,11 +258,20 @@ class SyncLinks(Links):
             self._send_all()
 
     def inside(self) -> bool:
-        """Return whether this thread is inside this object already, which only a finalizer can be.
+        """Return whether this thread has the mutex already: a finalizer or signal handler has it.
 
-        A generator that holds a lock may be garbage-collected between any two of our steps.
+        Both interrupt their thread between any two of our steps.
         """
         return self._mutex._is_owned()  # type: ignore[attr-defined,no-any-return]
+
+    def interrupting(self) -> bool:
+        """Return whether the caller interrupts another lock operation of this thread."""
+        return self.inside() or self._running.is_interrupted(SyncLinks.run.__code__)
+
+    def refuse_interrupting(self) -> None:
+        """Raise RuntimeError if the caller interrupts another lock operation of this thread."""
+        if self.interrupting():
+            raise RuntimeError(INTERRUPTS)
 
     def _send(self, exchange: Exchange) -> None:
         self._queue.append(exchange)

@@ -656,3 +656,38 @@ def test_ctrl_c_while_holding_a_lock(masters: list[LocalMaster]) -> None:
         process.kill()
         process.wait()
     nothing_left(masters)
+
+
+def test_a_signal_handler_that_takes_a_lock_breaks_no_other(masters: list[LocalMaster]) -> None:
+    """It gets the lock, or is refused because its thread is in the middle of another one."""
+    seen: Counter[str] = Counter()
+    spare = [lock(f"spare:{number}").acquire() for number in range(20)]
+
+    def handler(*_: object) -> None:
+        if spare and seen.total() % 5 == 0:
+            spare.pop().release()
+        try:
+            with lock("handler"):
+                seen["held"] += 1
+        except RuntimeError as error:
+            assert "Let the handler set a flag or start a thread" in str(error)
+            seen["refused"] += 1
+
+    def strike() -> None:
+        while not done.wait(0.002):
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+    before, done = signal.signal(signal.SIGUSR1, handler), threading.Event()
+    striking = threading.Thread(target=strike)
+    striking.start()
+    try:
+        until = time.monotonic() + 20
+        while min(seen["held"], seen["refused"]) < 10 or spare:
+            with lock(R):
+                time.sleep(0.001)
+            assert time.monotonic() < until, seen
+    finally:
+        done.set()
+        striking.join()
+        signal.signal(signal.SIGUSR1, before)
+    nothing_left(masters)
