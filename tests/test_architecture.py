@@ -27,7 +27,7 @@ LAYERS = [
     engine.holders engine.refusal engine.renewal
     engine.queries engine.rounds
     engine.marker
-    wire wire.acl wire.address wire.clock wire.lateness wire.server_info wire.wakeup
+    wire wire.acl wire.address wire.clock wire.lateness wire.reentry wire.server_info wire.wakeup
     wire.join wire.link
     wire.declaration wire.master wire.survey wire.waiters
     wire.arrival wire.late_watch wire.steps

@@ -187,7 +187,7 @@ class LoopLinks(Links):
 
     def _readable(self, master: Master) -> None:
         self.read(master)
-        if self._dirty or master.undialed is not None:
+        if self._dirty or master.unfinished:
             self._flush()
 
     def _writable(self, master: Master) -> None:
@@ -231,7 +231,7 @@ class LoopLinks(Links):
         loop = self._loop()
         if self._ticking or loop is None or loop.is_closed():
             return
-        if not self.owing() and all(master.undialed is None for master in self.masters):
+        if not self.owing() and not any(master.unfinished for master in self.masters):
             return
         self._ticking = True
         self._ticked = clock()

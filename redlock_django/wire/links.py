@@ -140,17 +140,18 @@ class Links:
                 self._dial(master, "connecting", 0.0)
 
     def redial(self) -> bool:
-        """Start the threads that could not be started to connect; return whether none is missing.
+        """Start dialing threads that could not be started, and repeat releases that were refused.
 
-        Every round calls this, and the driver does from time to time.
+        Returns whether nothing is left to repeat. Every round calls this, and the driver does from
+        time to time.
         """
-        missing = False
         for master in self.masters:
-            if master.undialed is not None:
-                if not self.closed.is_set():
-                    self._dial(master, *master.undialed)
-                missing = missing or master.undialed is not None
-        return not missing
+            if master.undialed is not None and not self.closed.is_set():
+                self._dial(master, *master.undialed)
+            if master.refused_releases and master.link is not None:
+                for release in master.due_releases(clock()):
+                    self._write(master, Owed(None, release, clock()), pack_command(release, 0))
+        return not any(master.unfinished for master in self.masters)
 
     def _dial(self, master: Master, reason: str, delay: float) -> None:
         master.reason = reason
@@ -493,6 +494,8 @@ class Links:
             raise ProtocolDesync("a reply of another shape") from error
         read = self._pop_owed(link)
         master.failures = 0
+        if master.refused_releases and isinstance(command, Release):
+            master.refused_releases.pop(command.token, None)
         if command is None:
             self._checked(master, trust)
             return
@@ -552,6 +555,8 @@ class Links:
             if isinstance(owed.command, Release):
                 master.keep_release(owed.command)
             self.lose(master, f"answered {word}")  # the next join finds the reason
+        elif isinstance(owed.command, Release):  # MISCONF, NOREPLICAS, OOM: for writes alone
+            master.refuse_release(owed.command, clock() + self.deployment.max_ttl)
 
     def _retry(self, master: Master, exchange: Exchange | None, command: Command | None) -> bool:
         """Answer NOSCRIPT by EVAL, unless the round is over: then its undo is already sent."""

@@ -31,6 +31,7 @@ SETTLING = 0.02
 
 Meanwhile the other masters answer, whose markers decide whether this client may write one."""
 
+REPEAT = 0.5  # seconds between two attempts to send releases that a master refuses
 MAX_REMEMBERED = 10_000  # releases and unanswered tokens kept for a master that is away, at most
 
 
@@ -85,6 +86,9 @@ class Master:
         self.offset: tuple[float, float, float] | None = None
         self.pending_releases: OrderedDict[str, Release] = OrderedDict()
         self.unanswered: OrderedDict[str, None] = OrderedDict()
+        # Releases that the master refused by an error, each until its lock has expired anyway.
+        self.refused_releases: OrderedDict[str, tuple[Release, float]] = OrderedDict()
+        self._repeat_at = 0.0
 
     def fault(self, now: float) -> str:
         """Return why this master's vote must not be counted now; "" if it may."""
@@ -119,6 +123,27 @@ class Master:
         self.pending_releases[release.token] = replace(release, bury=True)
         if len(self.pending_releases) > MAX_REMEMBERED:
             self.pending_releases.popitem(last=False)
+
+    def refuse_release(self, release: Release, until: float) -> None:
+        """Keep a release that the master refused, for repetition on the same link until then."""
+        self.refused_releases.setdefault(release.token, (release, until))
+        if len(self.refused_releases) > MAX_REMEMBERED:
+            self.refused_releases.popitem(last=False)
+
+    def due_releases(self, now: float) -> list[Release]:
+        """Return the refused releases that are due to be repeated; forget those that are over."""
+        if now < self._repeat_at:
+            return []
+        self._repeat_at = now + REPEAT
+        for release, until in list(self.refused_releases.values()):
+            if until < now:
+                del self.refused_releases[release.token]
+        return [release for release, _ in self.refused_releases.values()]
+
+    @property
+    def unfinished(self) -> bool:
+        """True if something is left to repeat for this master; see `Links.redial`."""
+        return self.undialed is not None or bool(self.refused_releases)
 
     def remember_unanswered(self, token: str) -> None:
         """Remember that an acquire with this token may still arrive on a link that is gone."""

@@ -642,6 +642,24 @@ MUTANTS: tuple[Mutant, ...] = (
         without(Master.keep_release), link_schedules.a_release_that_was_not_answered_is_sent_again,
     ),
     Mutant(
+        "a refused release is forgotten", "link: a release that a master refused is repeated",
+        Links._handle_error,
+        without(Master.refuse_release),
+        link_schedules.a_release_that_a_master_refused_is_sent_again,
+    ),
+    Mutant(
+        "a repeated release never ends", "link: an answered release is not repeated",
+        Links._answer,
+        without("master.refused_releases.pop(...)"),
+        link_schedules.a_release_that_a_master_refused_is_sent_again,
+    ),
+    Mutant(
+        "a refused release is repeated for ever", "link: repeated while its lock may stand",
+        Master.due_releases,
+        never("until < now"),
+        link_schedules.a_release_that_a_master_refuses_for_ever_is_given_up,
+    ),
+    Mutant(
         "a kept release does not bury", "link: a kept release leaves a tombstone",
         Master.keep_release,
         instead("replace(release, bury=True)", "release"),

@@ -24,7 +24,7 @@ from redlock_django.wire.waiters import Waiter
 from tests.engine import checker, clients, groups, network, simulator, stepping, world
 from tests.engine.checker import Checker, Holding
 from tests.engine.clients import Client
-from tests.engine.groups import SimulatedGroups
+from tests.engine.groups import SimulatedGroups, _Deadline
 from tests.engine.mutation import (
     Mutation,
     always,
@@ -51,6 +51,7 @@ HALVED = replace(CALM, masters=4, faults=frozenset({"partition", "kill"}))
 STALLING = replace(CALM, seconds=8.0, max_ttl=0.5, stalls=0.05)
 BREAKING = replace(CALM, faults=frozenset({"reset", "deaf", "mute"}), every=0.1)
 DYING = replace(CALM, clients=4, resources=2, seconds=1.0, faults=frozenset({"die"}), every=0.1)
+GOING_BACK = replace(STEPPING, masters=1, every=0.2)
 LAGGING = replace(
     CALM, groups=2, two=1.0, ttls=(0.2, 0.2), latency=0.01, master_timeout=0.2,
     faults=frozenset({"lag", "slow"}), every=0.05,
@@ -134,10 +135,10 @@ JUDGES: dict[str, Judge] = {
         ((rounds.acquire, instead("stored_by_majority(...)", "True")),), "fence", None, 22,
     ),
     "a fence grows although clocks step": Judge(
-        unraised(Checker._grows, 2), (FENCES_BY_THE_CLOCK,), "fence", STEPPING, 5,
+        unraised(Checker._grows, 2), (FENCES_BY_THE_CLOCK,), "fence", GOING_BACK,
     ),
     "a fence goes back only where a master has forgotten it": Judge(
-        (Checker._went_back, returns("True")), (FENCES_BY_THE_CLOCK,), "fence", STEPPING, 5,
+        (Checker._went_back, returns("True")), (FENCES_BY_THE_CLOCK,), "fence", GOING_BACK,
     ),
     "a release returns the truth": Judge(
         unraised(Checker.released),
@@ -215,7 +216,7 @@ JUDGES: dict[str, Judge] = {
         "is counted", STEPPING,
     ),
     "no wait is longer than asked": Judge(
-        (SimulatedGroups.acquire, never("client.disturbed == disturbed and late > ...")),
+        unraised(_Deadline.check),
         ((ShardedBackend._acquire, never("self.clock() >= asked + wait")),),
         "longer than it asked for", None, 95, 2,
     ),

@@ -108,6 +108,30 @@ def a_release_that_was_not_answered_is_sent_again() -> None:
         assert ends.names() == ["release"]
 
 
+def a_release_that_a_master_refused_is_sent_again() -> None:
+    with manual_links(1) as links:
+        links.ask(links.release())
+        links.ends[0].say(b"-MISCONF Errors writing to the AOF file\r\n")
+        links.read(links.masters[0])
+        links.ends[0].heard()
+        links.redial()
+        links.flush()
+        assert links.ends[0].names() == ["release"]
+        links.reply(0, 0, fences=0)
+        with patch("redlock_django.wire.links.clock", lambda: clock() + 1.0):
+            assert links.redial()
+
+
+def a_release_that_a_master_refuses_for_ever_is_given_up() -> None:
+    with manual_links(1) as links:
+        links.ask(links.release())
+        links.ends[0].say(b"-MISCONF Errors writing to the AOF file\r\n")
+        links.read(links.masters[0])
+        later = clock() + links.deployment.max_ttl + 1.0
+        with patch("redlock_django.wire.links.clock", lambda: later):
+            assert links.redial()
+
+
 def a_release_after_an_acquire_that_may_still_arrive_buries() -> None:
     with manual_links(1) as links:
         links.ask(links.acquire())
