@@ -8,9 +8,10 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
 from redis import Redis
 from redis.backoff import NoBackoff
@@ -78,9 +79,21 @@ class Host:
         self.join()
         self.directory = processes.directory / self.name
         self.directory.mkdir()
+        self._processes = processes
+        self.start()
+
+    def start(self, *options: str, **environment: str) -> None:
+        """Start the master's process, with more options and environment variables."""
         program = [find_server(), "--bind", self.address, "--dir", str(self.directory)]
-        program += ["--save", "", "--protected-mode", "no"]
-        processes.spawn(["ip", "netns", "exec", self.name, *program])
+        program += ["--save", "", "--protected-mode", "no", *options]
+        self.process = self._processes.spawn(
+            ["ip", "netns", "exec", self.name, *program], env={**os.environ, **environment}
+        )
+
+    def kill(self) -> None:
+        """Kill the master's process (SIGKILL), and wait until it has ended."""
+        self.process.kill()
+        self.process.wait()
 
     @property
     def url(self) -> str:
@@ -125,6 +138,19 @@ class Host:
         """Deliver the packets that the master sends again."""
         self._inside("route", "del", "blackhole", f"{self._here}/32")
 
+    def reset(self, *, on: bool) -> None:
+        """Answer every packet to the master with a TCP reset, or no more."""
+        self._spoil("iptables", "--flush", "INPUT")
+        if on:
+            answer = ("-j", "REJECT", "--reject-with", "tcp-reset")
+            self._spoil("iptables", "-A", "INPUT", "-p", "tcp", *answer)
+
+    def forget_connections(self, ports: Sequence[int]) -> None:
+        """Drop all packets of these client ports, as a NAT does that has forgotten them."""
+        self._spoil("iptables", "--flush", "INPUT")
+        for port in ports:
+            self._spoil("iptables", "-A", "INPUT", "-p", "tcp", "--sport", str(port), "-j", "DROP")
+
     def drop(self, percent: int) -> None:
         """Lose `percent` of the packets, both ways, from now on; raise FaultUnavailable."""
         for way in ("INPUT", "OUTPUT"):
@@ -162,13 +188,23 @@ class Host:
 @contextmanager
 def hosts(number: int) -> Iterator[list[Host]]:
     """Start hosts with a master each, and delete them after the block."""
+    with hosts_of(Host, number) as made:
+        yield made
+
+
+AnyHost = TypeVar("AnyHost", bound=Host)
+
+
+@contextmanager
+def hosts_of(kind: type[AnyHost], number: int) -> Iterator[list[AnyHost]]:
+    """Start hosts of this kind, and delete them after the block."""
     _clear_up()
     subnet = f"10.{random.randrange(100, 250)}.{random.randrange(250)}"
     with ExitStack() as stack:
-        made = []
+        made: list[AnyHost] = []
         processes = ProcessGroup("redlock-hosts-")
         for index in range(number):
-            made.append(Host(processes, index, subnet))
+            made.append(kind(processes, index, subnet))
             stack.callback(made[-1].close)
         stack.enter_context(processes)  # the servers stop before their namespaces are deleted
         for host in made:

@@ -1,0 +1,101 @@
+"""The result of a campaign: broken promises, and the availability during each kind of fault."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from tests.live.soak.history import Event, broken_order, observed_leases
+
+HEALTHY = "healthy"
+COLUMNS = ("fault", "times", "tries", "granted", "median", "p99", "longest gap", "back after")
+
+
+class Window(NamedTuple):
+    """One fault: its kind, from when until when it lasted, and seconds until all was well."""
+
+    kind: str
+    began: float
+    ended: float
+    back: float = 0.0
+
+
+class Row(NamedTuple):
+    """The tries for uncontended locks that began while faults of one kind lasted.
+
+    Latencies and gaps are in seconds; a gap is a time in which a thread was granted no lock.
+    """
+
+    kind: str
+    times: int
+    tries: int
+    granted: float
+    median: float
+    p99: float
+    gap: float
+    back: float
+
+    def cells(self) -> list[str]:
+        """Return the row as it is printed."""
+        return [
+            self.kind, str(self.times), f"{self.tries:,}", f"{100 * self.granted:.1f} %",
+            f"{1000 * self.median:.1f} ms", f"{1000 * self.p99:.0f} ms", f"{self.gap:.2f} s",
+            f"{self.back:.1f} s",
+        ]  # fmt: skip
+
+
+def availability(windows: Sequence[Window], events: Sequence[Event]) -> list[Row]:
+    """Return a row for each kind of window, in the order of their first."""
+    own = sorted((e for e in events if e.what == "own"), key=lambda event: event.at - event.until)
+    kinds: dict[str, list[Window]] = defaultdict(list)
+    for window in windows:
+        kinds[window.kind].append(window)
+    return [_row(kind, found, own) for kind, found in kinds.items()]
+
+
+def _row(kind: str, windows: Sequence[Window], own: Sequence[Event]) -> Row:
+    inside = [
+        [event for event in own if window.began <= event.at - event.until < window.ended]
+        for window in windows
+    ]
+    tries = [event for events in inside for event in events]
+    latencies = sorted(event.until for event in tries if event.entry == "granted")
+    gaps = [_gap(window, events) for window, events in zip(windows, inside, strict=True)]
+    return Row(
+        kind,
+        len(windows),
+        len(tries),
+        len(latencies) / max(len(tries), 1),
+        latencies[len(latencies) // 2] if latencies else 0.0,
+        latencies[int(len(latencies) * 0.99)] if latencies else 0.0,
+        max(gaps),
+        max(window.back for window in windows),
+    )
+
+
+def _gap(window: Window, events: Sequence[Event]) -> float:
+    granted = [event.at for event in events if event.entry == "granted"]
+    moments = [window.began, *sorted(granted), window.ended]
+    return max(later - earlier for earlier, later in pairwise(moments))
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Return the rows as a table of Markdown."""
+    lines = [COLUMNS, ("---",) * len(COLUMNS), *(row.cells() for row in rows)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def broken_promises(events: Sequence[Event], foreign: frozenset[str]) -> list[str]:
+    """Return an error for each overlap, fence that did not grow, and unexpected exception."""
+    history = [event for event in events if event.what not in ("own", "error")]
+    found, wrong = observed_leases(history)
+    wrong += broken_order(found)
+    for event in events:
+        if event.what == "error" or event.entry.startswith("error: "):
+            wrong.append(f"{event.worker}, {event.resource}: {event.entry}")
+        granted = event.what == "granted" or event.entry == "granted"
+        if granted and event.worker.partition("/")[0] in foreign:
+            wrong.append(f"{event.worker} of another deployment was granted {event.resource}")
+    return wrong
