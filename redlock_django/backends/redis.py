@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -11,6 +12,7 @@ from typing import TypeVar
 from redlock_django.backends.base import Notice, ignore
 from redlock_django.backends.redlock import RedlockBackend, RedlockSettings
 from redlock_django.engine.validity import Lease, LeaseState, RedlockLease
+from redlock_django.exceptions import InvalidRedlock
 from redlock_django.wire.aio import LoopLinks
 from redlock_django.wire.links import Links
 from redlock_django.wire.survey import Survey
@@ -116,6 +118,7 @@ class RedisBackend(RedlockBackend):
     def sync_links(self) -> SyncLinks:
         """Return the links that the threads of this process share."""
         if self._sync is None:
+            _check_poll(self.alias)
             with self._making:
                 if self._sync is None:
                     self._sync = self._links(SyncLinks)
@@ -167,3 +170,12 @@ class RedisBackend(RedlockBackend):
         links = self._loops.pop(asyncio.get_running_loop(), None)
         if links is not None:
             await links.aclose()
+
+
+def _check_poll(alias: str) -> None:
+    """Raise InvalidRedlock where threads cannot wait for several connections at once."""
+    if not hasattr(select, "poll"):
+        raise InvalidRedlock(
+            f"REDLOCK[{alias!r}]: this process has no select.poll(), on which threads wait for the "
+            "masters. eventlet.monkey_patch() removes it: use gevent, threads or asyncio instead."
+        )
