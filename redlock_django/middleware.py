@@ -43,14 +43,17 @@ class LockMiddleware:
     def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
         """Return the response to a request."""
         rules.apply()  # does nothing unless settings have changed, as in tests
+        if (urlconf := getattr(request, "urlconf", None)) is not None:
+            rules.apply(urlconf)
         add_attributes(request)
         state = RequestState.of(request)
         state.has_middleware = True
         if self._is_async:
-            return self._acall(request, state)
+            return self._acall(request, state, urlconf)
         try:
             with page_of(request):
                 response: HttpResponseBase = self.get_response(request)
+            rules.check_urlconf(request, urlconf)
         except BaseException:
             state.release_locks()
             raise
@@ -58,10 +61,13 @@ class LockMiddleware:
         _release_after(response, request, state)
         return response
 
-    async def _acall(self, request: HttpRequest, state: RequestState) -> HttpResponseBase:
+    async def _acall(
+        self, request: HttpRequest, state: RequestState, urlconf: object
+    ) -> HttpResponseBase:
         try:
             with page_of(request):
                 response: HttpResponseBase = await self.get_response(request)
+            rules.check_urlconf(request, urlconf)
         except asyncio.CancelledError:
             # A sync view keeps running in its thread, and its transaction is still open.
             await call_after_threads(state.release_locks)

@@ -27,7 +27,7 @@ class Route:
     converters: Mapping[str, object]
 
 
-def routes(urlconf: str | None = None) -> Iterator[Route]:
+def routes(urlconf: Any = None) -> Iterator[Route]:
     """Yield every URL pattern of a URLconf and of its includes; None is ROOT_URLCONF."""
     return _below(get_resolver(urlconf), "", ("", ""), frozenset(), {})
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 from django.core.signals import setting_changed
@@ -26,17 +27,21 @@ KEYS = ("view", "path", "urlconf", "key", "methods", "ttl", "wait", "using", "st
 Locked = dict[URLPattern, Callable[..., Any]]
 
 
-def plan() -> Locked:
+def plan(urlconf: Any = None) -> Locked:
     """Return the URL patterns that the rules of all aliases select, with their locked views.
 
-    Raises InvalidRedlock, which names the rule, for a rule that is invalid, that selects no URL
-    pattern, or whose template needs a URL kwarg that the pattern does not provide.
+    With `urlconf`, the `request.urlconf` of a middleware, those of that URLconf that the rules
+    without a URLconf of their own select. Raises InvalidRedlock, which names the rule, for a rule
+    that is invalid, that selects no URL pattern, or whose template needs a URL kwarg that a URL of
+    the pattern does not provide.
     """
     planned: Locked = {}
     for alias in locks:
         for number, rule in enumerate(load(alias).rules, 1):
+            if urlconf is not None and "urlconf" in rule:
+                continue
             try:
-                for pattern, view in _locked(alias, rule):
+                for pattern, view in _locked(alias, rule, urlconf):
                     if pattern in planned:
                         raise InvalidRedlock(
                             "another rule locks the same view; put all keys in one"
@@ -50,7 +55,9 @@ def plan() -> Locked:
     return planned
 
 
-def _locked(alias: str, rule: Mapping[str, Any]) -> Iterator[tuple[URLPattern, Callable[..., Any]]]:
+def _locked(
+    alias: str, rule: Mapping[str, Any], urlconf: Any
+) -> Iterator[tuple[URLPattern, Callable[..., Any]]]:
     for key in rule:
         if key not in KEYS:
             raise InvalidRedlock(f"unknown key {key!r}{nearest(key, KEYS)}")
@@ -68,12 +75,14 @@ def _locked(alias: str, rule: Mapping[str, Any]) -> Iterator[tuple[URLPattern, C
         using=using,
         **{name: rule[name] for name in ("methods", "ttl", "wait", "status") if name in rule},
     )
-    matching = [route for route in routes(rule.get("urlconf")) if _matches(rule, route)]
-    if not matching:
+    every = list(routes(urlconf or rule.get("urlconf")))
+    matching = [route for route in every if _matches(rule, route)]
+    if not matching and urlconf is None:
         raise InvalidRedlock("it matches no URL pattern")
     # A list of patterns that is included twice yields the same pattern twice.
     views: dict[URLPattern, Any] = {r.pattern: lock(r.pattern.callback) for r in matching}
-    for route in matching:
+    # A pattern that is included twice is locked in both places, also if one of them is selected.
+    for route in (route for route in every if route.pattern in views):
         views[route.pattern].lock_options.check_user(route.pattern.callback)
         for name, template in views[route.pattern].lock_options.missing(route.kwargs):
             given = ", ".join(map(repr, sorted(route.kwargs))) or "none"
@@ -94,26 +103,38 @@ class _Rules:
     """The rules in force: applied once, and removed when settings change."""
 
     def __init__(self) -> None:
-        self._applied: Locked | None = None
+        self._applied: dict[Any, Locked] = {}
         self._changing = threading.Lock()
 
-    def apply(self) -> None:
-        """Apply the rules unless they are applied. Raises InvalidRedlock."""
-        if self._applied is not None:
+    def apply(self, urlconf: Any = None) -> None:
+        """Apply the rules to ROOT_URLCONF and their own URLconfs, or to `urlconf`, once.
+
+        Raises InvalidRedlock.
+        """
+        if urlconf in self._applied:
             return
         with self._changing:
-            planned = plan()
+            planned = plan(urlconf)
             for pattern, view in planned.items():
                 # `pattern.callback` stays: reverse() must still find the view by its function.
-                vars(pattern)["resolve"] = _resolve_to(pattern, view)
-            self._applied = planned
+                if "resolve" not in vars(pattern):  # URLconfs may share patterns
+                    vars(pattern)["resolve"] = _resolve_to(pattern, view)
+            self._applied[urlconf] = planned
+
+    def check_urlconf(self, request: Any, before: Any) -> None:
+        """Raise InvalidRedlock if `request.urlconf` was set too late for the rules to apply."""
+        if getattr(request, "urlconf", None) != before and any(self._applied.values()):
+            raise InvalidRedlock(
+                "request.urlconf was set by a middleware after LockMiddleware, so RULES in REDLOCK "
+                "did not apply. List that middleware before LockMiddleware in MIDDLEWARE"
+            )
 
     def remove(self) -> None:
         """Make every URL pattern resolve to its own view again."""
         with self._changing:
-            for pattern in self._applied or ():
-                del vars(pattern)["resolve"]
-            self._applied = None
+            for pattern in chain.from_iterable(self._applied.values()):
+                vars(pattern).pop("resolve", None)
+            self._applied = {}
 
 
 def _resolve_to(pattern: URLPattern, view: Callable[..., Any]) -> Callable[[str], Any]:

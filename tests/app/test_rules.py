@@ -208,3 +208,50 @@ def test_a_rule_for_a_locked_view_is_an_error(site: Site, urls: Urls) -> None:
     site.rules({"view": "locked", "key": KEY})
     with pytest.raises(InvalidRedlock, match=r"rule 1 .*two lock decorators"):
         LockMiddleware(lambda request: None)
+
+
+class OtherUrls:
+    """A middleware that selects another URLconf for a request, as sites with subdomains do."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> Any:
+        request.urlconf = __name__
+        return self.get_response(request)
+
+
+urlpatterns = [path("b2b/<int:pk>/", named, name="named"), path("free/<int:pk>/", pay)]
+
+
+def test_a_rule_locks_the_view_in_the_urlconf_of_the_request(
+    site: Site, settings: Settings, urls: Urls, client: Client, held_elsewhere: Held
+) -> None:
+    settings.MIDDLEWARE = [f"{__name__}.OtherUrls", LOCK_MIDDLEWARE]
+    urls(path("<int:pk>/", named, name="named"))
+    site.rules({"view": "named", "key": "order:<int:pk>"})
+    with held_elsewhere("order:7"):
+        assert client.get("/b2b/7/").status_code == 423
+        assert client.get("/free/7/").status_code == 200
+
+
+def test_a_urlconf_that_is_set_too_late_is_an_error(
+    site: Site, settings: Settings, urls: Urls, client: Client
+) -> None:
+    settings.MIDDLEWARE = [LOCK_MIDDLEWARE, f"{__name__}.OtherUrls"]
+    urls(path("<int:pk>/", named, name="named"))
+    site.rules({"view": "named", "key": "order:<int:pk>"})
+    with pytest.raises(InvalidRedlock, match="before LockMiddleware"):
+        client.get("/b2b/7/")
+    site.rules()
+    assert client.get("/b2b/7/").status_code == 200
+
+
+def test_a_pattern_that_is_included_again_without_the_kwarg_is_an_error_at_start(
+    site: Site, urls: Urls, client: Client
+) -> None:
+    both = [path("pay/", pay)]
+    urls(path("a/<int:pk>/", include(both)), path("b/<int:id>/", include(both)))
+    site.rules({"path": "a/<int:pk>/pay/", "key": "order:<int:pk>"})
+    with pytest.raises(InvalidRedlock, match=r"the URL 'b/<int:id>/pay/' provides: 'id'"):
+        client.get("/a/7/pay/")
