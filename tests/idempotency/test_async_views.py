@@ -26,7 +26,7 @@ from redlock_django.idempotency.stores.cache import CacheStore
 from redlock_django.idempotency.stores.database import DatabaseStore
 from redlock_django.models import IdempotencyRecord
 from testproject.shop.models import Order
-from tests.idempotency.conftest import KEY, Site, make_order
+from tests.idempotency.conftest import KEY, Site, make_order, masters_forget
 
 pytestmark = pytest.mark.django_db(transaction=True)
 STORES = pytest.mark.parametrize("store", ["database", "cache"])
@@ -280,6 +280,29 @@ async def test_a_client_that_goes_while_it_waits_for_a_resource_leaves_nothing(
         assert await is_cancelled(gone)
     assert await Order.objects.acount() == 0
     assert (await asyncio.create_task(post(client)))["Idempotent-Replayed"] == "false"
+
+
+@STORES
+async def test_a_retry_without_the_lock_does_not_run_the_view(
+    site: Site, client: AsyncClient, store: str
+) -> None:
+    entered, opened = asyncio.Event(), asyncio.Event()
+
+    async def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        response = await amake_order(request)
+        entered.set()
+        await opened.wait()
+        return response
+
+    site.serve(idempotent(store=store)(view))
+    first = asyncio.create_task(post(client))
+    await entered.wait()
+    masters_forget()
+    assert (await post(client)).json()["code"] == "idempotency-outcome-uncertain"
+    opened.set()
+    assert (await first).status_code == 201
+    assert (await post(client))["Idempotent-Replayed"] == "true"
+    assert await Order.objects.acount() == 1
 
 
 @STORES

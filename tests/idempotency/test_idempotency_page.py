@@ -13,7 +13,8 @@ from redlock_django import idempotent
 from redlock_django.exceptions import IdempotencyRefused
 from redlock_django.web.problems import problem_of
 
-PAGE = (Path(__file__).resolve().parents[2] / "docs/how-to/idempotency.md").read_text()
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs/how-to/idempotency.md").read_text()
 
 
 def section(heading: str) -> str:
@@ -51,3 +52,17 @@ def test_the_commands_it_names_are_there(command: str) -> None:
     from django.core.management import get_commands
 
     assert get_commands()[command] == "redlock_django"
+
+
+def test_each_cell_of_the_table_of_guarantees_names_a_test() -> None:
+    guarantees = section("What is guaranteed when")
+    rows = re.findall(r"^\| (?:sync|async).*$", guarantees, re.MULTILINE)
+    labels = [
+        re.fullmatch(r" \[.+\]\[(\w+)\] ", cell) for row in rows for cell in row.split("|")[2:-1]
+    ]
+    assert len(labels) == 6 * 6
+    tests = re.findall(r'^\[(\w+)\]: \.\./\.\./(\S+) "(\w+)"$', guarantees, re.MULTILINE)
+    assert {label[1] for label in labels if label} == {label for label, _, _ in tests}
+    assert all(labels)
+    for _, file, test in tests:
+        assert f"def {test}(" in (ROOT / file).read_text(), (file, test)

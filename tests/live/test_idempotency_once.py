@@ -168,14 +168,15 @@ def payment(shop: Shop, order: int) -> int:
 
 
 @everywhere
-def test_a_client_that_goes_away_finds_what_was_done(shop: Shop) -> None:
+@pytest.mark.parametrize("kind", ["function", "cached"])
+def test_a_client_that_goes_away_finds_what_was_done(shop: Shop, kind: str) -> None:
     client, order, key = shop.client(), new_order(), new_key()
     entered, opened = shop.gate(order)
-    with client.asking("function", order, key):
+    with client.asking(kind, order, key):
         until(entered.exists, f"the view: {shop.site.log}", seconds=30)
-    assert client.pay("function", order, key).code == "idempotency-key-in-flight"
+    assert client.pay(kind, order, key).code == "idempotency-key-in-flight"
     opened.touch()
-    answer = retry(client, "function", order, key)
+    answer = retry(client, kind, order, key)
     assert (answer.status, answer.replayed) == (201, True), shop.site.log
     assert shop.books.payments(order) == 1
 
