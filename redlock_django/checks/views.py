@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -176,6 +177,7 @@ def invalid_aliases() -> set[str]:
 
 def handlers_of(view: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
     """Yield the handler methods of a view class, each with its name for messages."""
+    yield from _operations_of(view)
     owner = getattr(view, "view_class", None) or getattr(view, "cls", None)
     if owner is None:
         return
@@ -184,3 +186,15 @@ def handlers_of(view: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
     for name in {*getattr(owner, "http_method_names", ()), *actions.values()}:
         if handler := getattr(owner, name, None):
             yield f"{view_name(owner)}.{name}", handler
+
+
+def _operations_of(view: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
+    """Yield the functions of a django-ninja path, which its view has in a closure only."""
+    for cell in getattr(view, "__closure__", None) or ():
+        with suppress(ValueError):  # an empty cell
+            for operation in getattr(cell.cell_contents, "operations", ()):
+                function = getattr(operation, "view_func", None)
+                # @decorate_view decorates the operation's method `run`.
+                for handler in (function, vars(operation).get("run")):
+                    if callable(function) and callable(handler):
+                        yield view_name(function), handler

@@ -65,7 +65,8 @@ def _is_without_autocommit(connection: BaseDatabaseWrapper) -> bool:
 
 OUTSIDE = (
     "Put @idempotent above @transaction.atomic; for a class under ATOMIC_REQUESTS, use "
-    'IdempotentMixin or @method_decorator(idempotent, name="dispatch"). Write decorators above '
+    'IdempotentMixin or @method_decorator(idempotent, name="dispatch"); for django-ninja, set '
+    "ATOMIC_REQUESTS to False. Write decorators above "
     "it with functools.wraps, so that Django sees that the view opens its own transaction"
 )
 

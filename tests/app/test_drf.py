@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
 import ninja
@@ -13,7 +14,7 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.core.checks import run_checks
 from django.db import connection, transaction
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse
 from django.test import Client, TestCase, override_settings
 from django.urls import include, path
 from ninja.decorators import decorate_view
@@ -28,7 +29,15 @@ from rest_framework.throttling import BaseThrottle
 from rest_framework.views import APIView
 from rest_framework.viewsets import ModelViewSet, ViewSet
 
-from redlock_django import LockLost, QuorumUnreachable, ResourceLocked, lock, lock_resource, locks
+from redlock_django import (
+    LockLost,
+    QuorumUnreachable,
+    ResourceLocked,
+    idempotent,
+    lock,
+    lock_resource,
+    locks,
+)
 from redlock_django.backends.memory import MemoryBackend
 from redlock_django.contrib.drf import LockAPIMixin, as_api_exception, exception_handler
 from redlock_django.locking.lock import Lock
@@ -340,6 +349,7 @@ def test_without_the_mixin_it_is_as_in_any_view(client: Client) -> None:
 def test_the_system_checks_ask_for_the_mixin() -> None:
     errors = run_checks(tags=["redlock"])
     assert {error.id for error in errors} == {"redlock_django.E006"}
+    errors = [error for error in errors if "ninja_" not in error.msg]
     assert all("Plain.pay" in error.msg for error in errors)
     assert "LockAPIMixin" in str(errors[0].hint)
 
@@ -384,6 +394,41 @@ class UsersTestCase(TestCase):
 
 
 # django-ninja.
+
+
+@WRITES
+def test_the_checks_find_ninja_operations_inside_a_transaction() -> None:
+    """They said nothing, and the first request was a 500 under ATOMIC_REQUESTS on SQLite."""
+    own = ninja.NinjaAPI(urls_namespace="checked")
+
+    @own.post("/inner/{pk}")
+    @lock_resource("order:<int:pk>")
+    def inner(request: HttpRequest, pk: int) -> dict[str, int]:
+        raise AssertionError("never")
+
+    @own.post("/outer/{pk}")
+    @decorate_view(lock_resource("order:<int:pk>"))
+    def outer(request: HttpRequest, pk: int) -> dict[str, int]:
+        raise AssertionError("never")
+
+    @own.post("/recorded/{pk}")
+    @idempotent
+    def recorded(request: HttpRequest, pk: int) -> HttpResponse:
+        raise AssertionError("never")
+
+    urls = ModuleType("urls_of_ninja")
+    urls.urlpatterns = [path("", own.urls)]  # type: ignore[attr-defined]
+    with override_settings(ROOT_URLCONF=urls):
+        found = [
+            (str(e.id).rpartition(".")[2], e.msg.split()[0]) for e in run_checks(tags=["redlock"])
+        ]
+        assert all("django-ninja" in str(e.hint) for e in run_checks(tags=["redlock"]))
+    name = "test_drf.test_the_checks_find_ninja_operations_inside_a_transaction.<locals>"
+    assert sorted(found) == [
+        ("E006", f"{name}.inner"),
+        ("E006", f"{name}.outer"),
+        ("E009", f"{name}.recorded"),
+    ]
 
 
 @WRITES
