@@ -15,7 +15,7 @@ class InspectionScripts(Keyspace):
 
     def _held(self, now: int, keys: list[str], argv: list[bytes]) -> Reply:
         self._trim(keys[0], now // 1000, 100)
-        held = self._still(keys[0], now // 1000)
+        held = self.still_held(keys[0], now // 1000)
         order = sorted(held, key=lambda member: (held[member], member), reverse=argv[2] == b"1")
         reply: Reply = [GRANTED, now, len(held)]
         for member in order[: int(argv[1])]:
@@ -23,7 +23,7 @@ class InspectionScripts(Keyspace):
         return reply
 
     def _find(self, now: int, keys: list[str], argv: list[bytes]) -> Reply:
-        held = self._still(keys[0], now // 1000)
+        held = self.still_held(keys[0], now // 1000)
         reply: Reply = [GRANTED, now, b"0"]
         for member in sorted(held):
             if _matches(member, argv[2]):
@@ -42,8 +42,9 @@ class InspectionScripts(Keyspace):
         names = (key.encode() for key in sorted(kept))
         return [GRANTED, now, b"0", *(name for name in names if _matches(name, argv[2]))]
 
-    def _still(self, key: str, now_ms: int) -> dict[bytes, float]:
-        return {m: expiry for m, expiry in self.sets.get(key, {}).items() if expiry >= now_ms}
+    def still_held(self, key: str, now_ms: int) -> dict[bytes, float]:
+        """Return the entries of the index that have not expired."""
+        return {m: expiry for m, expiry in self.queue(key).items() if expiry >= now_ms}
 
 
 def _left(expiry: float, now_ms: int) -> int:

@@ -68,20 +68,34 @@ class Keyspace:
         """Return a sorted set; empty if it is absent, has expired or has another type."""
         end = self.ends.get(key)
         if end is not None and self._moment() > end:
-            del self.sets[key], self.ends[key]
+            self.sets.pop(key, None)
+            del self.ends[key]
         return self.sets.get(key, {})
 
-    # The index: the sorted set of the held resources, by expiry in ms.
+    def remove(self, key: str, member: bytes) -> None:
+        """Remove a member of a sorted set, which is deleted with its last one."""
+        members = self.queue(key)
+        members.pop(member, None)
+        if not members:
+            self.sets.pop(key, None)
+            self.ends.pop(key, None)
 
-    def _index(self, key: str, member: bytes, expiry: float, *, new_only: bool = False) -> None:
+    # The index: the sorted set of the held resources, by expiry in ms; as in index.lua.
+
+    def _add_to_index(
+        self, key: str, left: int, resource: bytes, *, new_only: bool = False
+    ) -> None:
         if self.get(key) is not None:
             return  # another type: the index only serves inspection, so locking goes on without it
+        self.queue(key)
         index = self.sets.setdefault(key, {})
-        if not (new_only and member in index):
-            index[member] = expiry
+        if not (new_only and resource in index):
+            index[resource] = self._ms + left
+        if self.ends.get(key, 0.0) - self._ms < left:
+            self.ends[key] = self._ms + 2 * left
 
     def _trim(self, key: str, now_ms: int, most: int = 16) -> None:
-        index = self.sets.get(key, {})
+        index = self.queue(key)
         stale = sorted((m for m, e in index.items() if e < now_ms), key=index.__getitem__)
         for member in stale[:most]:
-            del index[member]
+            self.remove(key, member)

@@ -85,11 +85,11 @@ class MemoryMaster(QueueScripts, InspectionScripts):
                 if key in self.sets:
                     for earlier, listed in done:
                         del self.strings[earlier]
-                        self.sets.get(keys[1], {}).pop(listed, None)
+                        self.remove(keys[1], listed)
                     return False
                 self.set(key, value, ttl)
                 done.append((key, resource))
-            self._index(keys[1], resource, self._ms + ttl)
+            self._add_to_index(keys[1], ttl, resource)
         return True
 
     def _refuse(self, now: int, index: int, key: str, lock: bytes, fence: int = 0) -> Reply:
@@ -119,11 +119,12 @@ class MemoryMaster(QueueScripts, InspectionScripts):
             stored = _number(fence)
             if lock is not None and lock != value:
                 left = self.pttl(key)
-                if left > max_ttl and _OURS.match(lock):
+                is_ours = _OURS.match(lock) is not None
+                if left > max_ttl and is_ours:
                     left = max_ttl
                     self.strings[key] = (lock, now // 1000 + left)
-                expiry = math.inf if left < 0 else now // 1000 + left
-                self._index(keys[1], argv[7 + index], expiry, new_only=True)
+                shown = max_ttl if left < 0 else left
+                self._add_to_index(keys[1], shown, argv[7 + index], new_only=is_ours)
                 ahead = self._stand(queue, waiter, ticket, max_ttl if left < 0 else left)
                 self._pass_on(pairs, queues, index, waiter, now)
                 return [*self._refuse(now, index, key, lock, stored), ahead]
@@ -146,7 +147,7 @@ class MemoryMaster(QueueScripts, InspectionScripts):
         if not self._take(keys, pairs, argv[8:-2], fences, fence_ttl, value, ttl):
             return [CORRUPT, now]
         for queue in queues:
-            self._leave(queue, waiter)
+            self.remove(queue, waiter)
         return [GRANTED, now, *fences]
 
     def _pass_on(
@@ -159,7 +160,7 @@ class MemoryMaster(QueueScripts, InspectionScripts):
     ) -> None:
         for another, ((key, _), queue) in enumerate(zip(pairs, queues, strict=True), 1):
             if another != index and waiter in self.queue(queue):
-                self._leave(queue, waiter)
+                self.remove(queue, waiter)
                 if self.get(key) is None:
                     self._call_first(queue, now)
 
@@ -198,7 +199,7 @@ class MemoryMaster(QueueScripts, InspectionScripts):
         for key, resource in zip(keys[2:], argv[3:-2], strict=True):
             if self.pttl(key) < ttl:
                 self.set(key, value, ttl)
-                self._index(keys[1], resource, now // 1000 + ttl)
+                self._add_to_index(keys[1], ttl, resource)
         return [GRANTED, now]
 
     def _heal(self, now: int, keys: list[str], argv: list[bytes]) -> Reply:
@@ -238,9 +239,9 @@ class MemoryMaster(QueueScripts, InspectionScripts):
             elif not fault:
                 fault, other, other_key = index, lock, key
             if free:
-                self.sets.get(keys[0], {}).pop(argv[3 + index], None)
+                self.remove(keys[0], argv[3 + index])
             if queues:
-                self._leave(queues[index - 1], waiter)
+                self.remove(queues[index - 1], waiter)
                 if free:
                     self._call_first(queues[index - 1], now)
         if argv[2] != b"0":

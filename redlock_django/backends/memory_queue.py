@@ -30,7 +30,7 @@ class QueueScripts(Keyspace):
                 return name, -score - now
             channel = _channel(name)
             if not channel:
-                self._leave(key, name)
+                self.remove(key, name)
             elif score < 0:
                 queue[name] = LATE + now
                 if channel != _channel(waiter):
@@ -49,7 +49,7 @@ class QueueScripts(Keyspace):
     def _remove_process(self, key: str, channel: bytes, but: bytes = b"") -> None:
         for name in list(self.queue(key)):
             if name != but and _channel(name) == channel:
-                self._leave(key, name)
+                self.remove(key, name)
 
     def _ask_to_watch(self, queue: dict[bytes, float], name: bytes) -> None:
         last = sorted(queue, key=lambda name: (queue[name], name))[-NEWEST:]
@@ -57,13 +57,6 @@ class QueueScripts(Keyspace):
         others = [other for other in newest if _channel(other) != _channel(name)]
         for watcher in (*others, *newest)[:1]:
             self.publish(_channel(watcher).decode(), b" " + watcher)
-
-    def _leave(self, key: str, name: bytes) -> None:
-        queue = self.queue(key)
-        queue.pop(name, None)
-        if not queue:
-            self.sets.pop(key, None)
-            self.ends.pop(key, None)
 
     def _stand(self, key: str, waiter: bytes, ticket: float, lasts: int) -> int:
         if not waiter or self.get(key) is not None:

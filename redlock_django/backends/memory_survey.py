@@ -51,7 +51,7 @@ class MemorySurvey(Survey):
             policy="noeviction",
             maxmemory=0,
             persistent=False,
-            held=len(master.sets.get(self.deployment.held, ())),
+            held=len(master.still_held(self.deployment.held, master.time() // 1000)),
             ready_in=self._backend._ready_in(index),
             deployment=self.deployment.fingerprint,
             forbidden=(),

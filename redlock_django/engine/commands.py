@@ -21,10 +21,10 @@ from redlock_django.engine.statuses import ABSENT, GRANTED, REFUSED, RESERVED, S
 
 # The files of `lua/` that a script includes, before its own code.
 INCLUDED: Mapping[str, tuple[str, ...]] = {
-    "acquire": ("queue", "set_locks"),
+    "acquire": ("queue", "index", "set_locks"),
     "confirm": ("trusted",),
-    "extend": ("trusted",),
-    "heal": ("trusted", "set_locks"),
+    "extend": ("trusted", "index"),
+    "heal": ("trusted", "index", "set_locks"),
     "release": ("queue",),
 }
 

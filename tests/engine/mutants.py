@@ -51,6 +51,7 @@ from tests.engine import (
     schedules,
     test_commands,
     test_fencing,
+    test_index,
     test_membership,
     test_queue,
     test_quorum,
@@ -264,7 +265,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "foreign locks are cut", "master: only a value of ours is cut", MemoryMaster._acquire,
-        always("_OURS.match(lock)"), schedules.a_foreign_lock_is_never_cut,
+        always("_OURS.match(lock) is not None"), schedules.a_foreign_lock_is_never_cut,
     ),
     Mutant(
         "acquire overwrites", "master: each lock is absent or has this value",
@@ -526,6 +527,29 @@ MUTANTS: tuple[Mutant, ...] = (
         MemoryMaster._stand,
         instead("self._ms + lasts + LINGER", "9e99"),
         test_queue.test_a_queue_lives_a_little_longer_than_the_lock,
+    ),
+    Mutant(
+        "the index has no end", "index: it expires after its last entry",
+        MemoryMaster._add_to_index,
+        never("self.ends.get(...) - self._ms < left"),
+        test_index.test_nothing_is_left_of_a_killed_process,
+    ),
+    Mutant(
+        "an extension does not prolong the index", "index: it expires after its last entry",
+        MemoryMaster._extend,
+        without(MemoryMaster._add_to_index), test_index.test_an_extended_lock_stays_listed,
+    ),
+    Mutant(
+        "a foreign lock is listed for ever", "index: foreign locks are listed while they contend",
+        MemoryMaster._acquire,
+        instead("max_ttl if left < 0 else left", "2**60 if left < 0 else left", nth=1),
+        test_index.test_a_foreign_lock_without_expiry_is_listed_while_clients_contend_for_it,
+    ),
+    Mutant(
+        "a foreign lock is listed once", "index: foreign locks are listed while they contend",
+        MemoryMaster._acquire,
+        argument(MemoryMaster._add_to_index, new_only="True"),
+        test_index.test_a_foreign_lock_that_its_owner_extends_stays_listed,
     ),
     Mutant(
         "one call is enough", "queue: called by a majority", Waiter.decided,

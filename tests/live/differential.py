@@ -155,6 +155,7 @@ class Pair:
         """Add an entry to the index that expires at a moment of the server's clock, in ms."""
         self.trace.append(f"ZADD {member!r} {score}")
         self.client.zadd(DEPLOYMENT.held, {member: score})
+        self.model.queue(DEPLOYMENT.held)
         self.model.sets.setdefault(DEPLOYMENT.held, {})[member] = score
 
     def ask(self, name: str, keys: list[str], argv: list[Any]) -> list[Any]:

@@ -101,6 +101,23 @@ def test_a_foreign_lock_without_expiry_is_listed_once_it_contends(
     assert only().resource == "order:9"
 
 
+def test_only_the_living_are_counted(masters: list[LocalMaster]) -> None:
+    put(masters, "order:1")
+    for master in masters:
+        with master.client() as client:
+            client.zadd("redlock:held", {f"dead:{number}": 1 for number in range(300)})
+    assert {one.health.held for one in master_status() if one.health} == {1}
+    assert held_locks().about == 1
+
+
+def test_the_index_expires_after_its_last_lock(masters: list[LocalMaster]) -> None:
+    with lock("order:1", ttl=5) as held:
+        held.extend(20)
+        for master in masters:
+            with master.client() as client:
+                assert 19_000 < client.pttl("redlock:held") <= 40_000
+
+
 def test_pages_are_in_order_and_complete(masters: list[LocalMaster]) -> None:
     for number in range(25):
         put(masters, f"n:{number:02}", ttl=100_000 - 1000 * number)

@@ -40,13 +40,15 @@ for index = 1, count do
     left, other = redis.call('PTTL', KEYS[2 + 2 * index]), lock:sub(1, 32)
     -- A clock that went back makes locks last too long. Only locks of this package (a token, a
     -- space, then JSON) are shortened.
-    if left > max_ttl and lock:find('^%x+ {') == 1 and lock:find(' ', 1, true) == 33 then
+    local is_ours = lock:find('^%x+ {') == 1 and lock:find(' ', 1, true) == 33
+    if left > max_ttl and is_ours then
       redis.call('PEXPIRE', KEYS[2 + 2 * index], max_ttl)
       left = max_ttl
     end
-    -- The index shows locks of other programs too, once a client contends for them.
-    local expiry = left < 0 and '+inf' or string.format('%.0f', now_ms + left)
-    redis.pcall('ZADD', KEYS[2], 'NX', expiry, ARGV[8 + index])
+    -- The index shows locks of other programs too, for MAX_TTL from the last time a client contended
+    -- for them if they have no TTL. Our own are in the index already.
+    local shown = left < 0 and max_ttl or left
+    add_to_index(redis.pcall, now_ms, shown, ARGV[8 + index], is_ours and 'NX' or 'CH')
   elseif not lock then
     status = RESERVED
     other, left = call_first(KEYS[queues + index], now, waiter, ticket)
@@ -80,7 +82,7 @@ end
 if #stale > 0 then
   redis.call('ZREM', KEYS[2], unpack(stale))
 end
-if not set_locks(redis.call, seen, reply, 8, now_ms + ttl, ttl, fence_ttl) then
+if not set_locks(redis.call, seen, reply, 8, now_ms, ttl, fence_ttl) then
   return { round, CORRUPT, now }
 end
 if waiter ~= '' then

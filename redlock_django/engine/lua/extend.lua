@@ -17,12 +17,10 @@ end
 if absent > 0 then
   return { round, ABSENT, now, absent }
 end
-local expiry = string.format('%.0f', math.floor(now / 1000) + ttl)
 for index = 1, #KEYS - 2 do
   if redis.call('PTTL', KEYS[2 + index]) < ttl then
     redis.call('PEXPIRE', KEYS[2 + index], ttl)
-    -- The index is for display only: a broken index must not cost a lock.
-    redis.pcall('ZADD', KEYS[2], expiry, ARGV[3 + index])
+    add_to_index(redis.pcall, math.floor(now / 1000), ttl, ARGV[3 + index], 'CH')
   end
 end
 return { round, GRANTED, now }

@@ -4,12 +4,13 @@
 -- -> round, status, TIME us, marker (or nothing), number of held resources (or nothing: the ACL
 --    hides it), then each command that the ACL forbids to scripts
 local clock = redis.call('TIME')
+local now_ms = string.format('%.0f', math.floor(clock[1] * 1000 + clock[2] / 1000))
 local lock = KEYS[3]
 local reply = { tonumber(ARGV[1]), GRANTED, clock[1] * 1000000 + clock[2], false, false }
 local asked = {
-  { 'GET', KEYS[1] }, { 'ZCARD', KEYS[2] }, { 'MGET', lock }, { 'SET', lock, '', 'XX', 'PX', '1' },
+  { 'GET', KEYS[1] }, { 'ZCOUNT', KEYS[2], now_ms, '+inf' }, { 'MGET', lock }, { 'SET', lock, '', 'XX', 'PX', '1' },
   { 'DEL', lock }, { 'PEXPIRE', lock, '1' }, { 'PTTL', lock },
-  { 'ZADD', KEYS[2], 'XX', '0', '' }, { 'ZREM', KEYS[2], '' }, { 'ZCOUNT', KEYS[2], '0', '0' },
+  { 'ZADD', KEYS[2], 'XX', '0', '' }, { 'ZREM', KEYS[2], '' },
   { 'ZRANGEBYSCORE', KEYS[2], '0', '0' }, { 'ZREVRANGEBYSCORE', KEYS[2], '0', '0' },
   { 'ZSCAN', KEYS[2], '0', 'COUNT', '1' }, { 'SCAN', '0', 'COUNT', '1' },
   { 'ZRANGE', KEYS[2], '0', '0' }, { 'ZRANK', KEYS[2], '' },

@@ -1,0 +1,76 @@
+"""The index of held resources: what it lists, and that it cleans itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from redlock_django.engine import rounds
+from redlock_django.engine.errors import ResourceLocked
+from tests.engine.masters import Masters
+
+
+def listed(masters: Masters) -> set[bytes]:
+    """Return the resources that the index of the first master shows as held."""
+    memory = masters.memories[0]
+    return set(memory.still_held(masters.deployment.held, memory.time() // 1000))
+
+
+def stored(masters: Masters) -> int:
+    """Return the length of that index, with the entries that have expired."""
+    return len(masters.memories[0].queue(masters.deployment.held))
+
+
+def test_nothing_is_left_of_a_killed_process() -> None:
+    masters = Masters(1)
+    for number in range(300):
+        masters.taken(f"r{number}", ttl=5.0)
+    masters.now += 5.1
+    assert listed(masters) == set()
+    assert stored(masters) == 300, "no client has locked meanwhile"
+    masters.now += 5.0
+    assert stored(masters) == 0
+
+
+def test_the_next_grants_remove_what_is_left() -> None:
+    masters = Masters(1)
+    for number in range(20):
+        masters.taken(f"r{number}", ttl=1.0)
+    masters.now += 1.1
+    masters.taken("s")
+    assert (listed(masters), stored(masters)) == ({b"s"}, 5)
+    masters.taken("t")
+    assert (listed(masters), stored(masters)) == ({b"s", b"t"}, 2)
+
+
+def test_an_extended_lock_stays_listed() -> None:
+    masters = Masters(1)
+    lease = masters.taken(ttl=1.0)
+    masters.now += 0.9
+    masters.run(rounds.extend(masters.deployment, lease, 20.0, now=masters.now))
+    masters.now += 19.0
+    assert listed(masters) == {b"r"}
+
+
+def test_a_foreign_lock_without_expiry_is_listed_while_clients_contend_for_it() -> None:
+    masters = Masters(1, max_ttl=5.0)
+    masters.memories[0].set(masters.deployment.lock("r"), b"foreign")
+    for _ in range(3):
+        with pytest.raises(ResourceLocked):
+            masters.taken()
+        assert listed(masters) == {b"r"}
+        masters.now += 4.0
+        assert listed(masters) == {b"r"}
+        masters.now += 1.1
+        assert listed(masters) == set()
+    masters.now += 5.0
+    assert stored(masters) == 0
+
+
+def test_a_foreign_lock_that_its_owner_extends_stays_listed() -> None:
+    masters = Masters(1)
+    for left in (1000, 9000):
+        masters.memories[0].set(masters.deployment.lock("r"), b"foreign", left)
+        with pytest.raises(ResourceLocked):
+            masters.taken()
+    masters.now += 5.0
+    assert listed(masters) == {b"r"}
