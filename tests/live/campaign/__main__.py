@@ -37,8 +37,11 @@ def main() -> int:
     kinds = [kind for kind in KINDS if options.only in kind.name]
     print_line(f"seed {options.seed}, {len(kinds)} kinds of faults, {options.minutes:g} minutes")
     campaign = run(60 * options.minutes, options.seed, kinds)
-    events = campaign.workers.events
-    print_line("\n" + table(availability(campaign.windows, events)) + "\n")
+    events = campaign.events
+    rows = availability(campaign.windows, events, [kind.name for kind in kinds])
+    majority = {kind.name for kind in kinds if kind.majority}
+    marked = [r._replace(kind=r.kind + " †" * (r.kind in majority)) for r in rows]
+    print_line(f"\n{table(marked)}\n\n† a majority is affected: its locks may be refused\n")
     grants = sum(event.what == "granted" or event.entry == "granted" for event in events)
     print_line(f"{grants:,} grants, {len(campaign.windows):,} faults and healthy times")
     for kind, why in campaign.impossible.items():

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from redlock_django.testing.processes import ProcessGroup
 from tests.live.clocks import Clock
 from tests.live.soak.history import Event
+from tests.waiting import until
 
 if TYPE_CHECKING:
     import subprocess
@@ -41,6 +42,10 @@ class WorkerProcess:
         for line in self.process.stdout:
             if line.endswith(b"\n"):
                 self.events.append(Event(*json.loads(line)))
+
+    def wait_started(self) -> None:
+        """Wait until the worker has reported its first try."""
+        until(lambda: bool(self.events), f"{self.name} has started", seconds=20)
 
     def obey(self, command: str) -> None:
         """Send the worker a command."""

@@ -46,13 +46,15 @@ class Row(NamedTuple):
         ]  # fmt: skip
 
 
-def availability(windows: Sequence[Window], events: Sequence[Event]) -> list[Row]:
-    """Return a row for each kind of window, in the order of their first."""
-    own = sorted((e for e in events if e.what == "own"), key=lambda event: event.at - event.until)
-    kinds: dict[str, list[Window]] = defaultdict(list)
+def availability(
+    windows: Sequence[Window], events: Sequence[Event], kinds: Sequence[str]
+) -> list[Row]:
+    """Return a row for the healthy windows, and one for each of these kinds that was caused."""
+    own = [event for event in events if event.what == "own"]
+    found: dict[str, list[Window]] = defaultdict(list)
     for window in windows:
-        kinds[window.kind].append(window)
-    return [_row(kind, found, own) for kind, found in kinds.items()]
+        found[window.kind].append(window)
+    return [_row(kind, found[kind], own) for kind in (HEALTHY, *kinds) if kind in found]
 
 
 def _row(kind: str, windows: Sequence[Window], own: Sequence[Event]) -> Row:

@@ -27,6 +27,8 @@ from tests.live.soak.history import Event
 
 WORKERS = 3
 LINGERS = 8.0  # seconds after the last release until no lock and no queue may be left
+SETTLE = 1.0  # seconds in which links come back that no thread was waiting for
+START = 60.0  # seconds within which the workers must have started
 WELL = 10.0  # seconds within which every thread must be granted a lock after a fault
 
 
@@ -51,7 +53,7 @@ class Campaign:
             call_command("redlock_init", stdout=StringIO())
         for _ in range(WORKERS):
             self.workers.start()
-        self._wait_until_well("the beginning")
+        self._wait_until_well("the beginning", START)
 
     def healthy(self) -> None:
         """Measure for as long as a fault lasts, without any."""
@@ -61,27 +63,38 @@ class Campaign:
 
     def strike(self, kind: Kind) -> None:
         """Cause one fault, end it, and wait until all is well again."""
-        began = clock()
         with ExitStack() as after:
             try:
                 kind.begin(Stage(self.masters, self.spare, self.workers, after))
             except FaultUnavailable as why:
                 self.impossible[kind.name] = str(why)
                 return
-            time.sleep(max(0.0, began + LASTS - clock()))
+            began = clock()
+            time.sleep(LASTS)
             ended = clock()
         back = self._wait_until_well(kind.name)
         self.windows.append(Window(kind.name, began, ended, back))
+        time.sleep(SETTLE)
 
-    def _wait_until_well(self, when: str) -> float:
+    def _wait_until_well(self, when: str, within: float = WELL) -> float:
         """Wait until every thread has been granted a lock; return the seconds."""
         began = clock()
-        while clock() < began + WELL:
+        while clock() < began + within:
             time.sleep(0.05)
             if all(_is_well(worker.events, began) for worker in self.workers.running):
                 return clock() - began
-        self.broken.append(f"some threads were granted no lock within {WELL:g} s after: {when}")
+        self.broken.append(f"some threads were granted no lock within {within:g} s after: {when}")
         return clock() - began
+
+    @property
+    def foreign(self) -> frozenset[str]:
+        """The names of the workers of other deployments."""
+        return frozenset(worker.name for worker in self.workers.started if worker.foreign)
+
+    @property
+    def events(self) -> list[Event]:
+        """The events of all workers of the campaign's own deployment."""
+        return [e for w in self.workers.started if not w.foreign for e in w.events]
 
     def end(self) -> None:
         """End all workers, and check that they leave nothing behind."""
@@ -94,8 +107,7 @@ class Campaign:
                 for pattern in ("redlock:lock:*", "redlock:queue:*"):
                     for key in client.scan_iter(match=pattern):
                         self.broken.append(f"{key.decode()} is left on {machine.url}")
-        foreign = frozenset(worker.name for worker in self.workers.started if worker.foreign)
-        self.broken += broken_promises(self.workers.events, foreign)
+        self.broken += broken_promises(self.workers.events, self.foreign)
 
 
 def _is_well(events: Sequence[Event], since: float) -> bool:

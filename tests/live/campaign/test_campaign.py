@@ -1,0 +1,77 @@
+"""The campaign: its report finds what is broken, and a short run is without a broken promise."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.live.campaign.faults import KINDS
+from tests.live.campaign.report import (
+    HEALTHY,
+    Window,
+    availability,
+    broken_promises,
+    table,
+)
+from tests.live.clocks import NoShim, build
+from tests.live.network import namespace_obstacle
+from tests.live.soak.history import Event
+
+NOBODY: frozenset[str] = frozenset()
+
+
+def _lease(worker: str, at: float, fence: int, until: float) -> list[Event]:
+    return [
+        Event(worker, "acquire", at - 0.1, "shared:0"),
+        Event(worker, "granted", at, "shared:0", fence, until),
+    ]
+
+
+def test_there_are_more_than_thirty_kinds_of_faults() -> None:
+    assert len({kind.name for kind in KINDS}) == len(KINDS) > 30
+
+
+def test_availability_is_the_share_of_tries_that_were_granted_while_a_fault_lasted() -> None:
+    own = [
+        Event("w1/main", "own", 1.0, "own:1", until=0.1, entry="granted"),
+        Event("w1/main", "own", 2.0, "own:1", until=0.1, entry="granted"),
+        Event("w1/main", "own", 2.9, "own:1", until=0.3, entry="unreachable"),
+    ]
+    windows = [Window(HEALTHY, 0.5, 1.5), Window("a fault", 1.5, 3.0, 0.2)]
+    healthy, fault = availability(windows, own, ["a fault", "another one"])
+    assert (healthy.tries, healthy.granted) == (1, 1.0)
+    assert (fault.tries, fault.granted, fault.median, fault.gap, fault.back) == (
+        2, 0.5, 0.1, 1.0, 0.2,
+    )  # fmt: skip
+    assert "| a fault | 1 | 2 | 50.0 % | 100.0 ms | 100 ms | 1.00 s | 0.2 s |" in table([fault])
+
+
+def test_overlaps_fences_errors_and_foreign_grants_are_reported() -> None:
+    first = _lease("w1/a", 1.0, 7, 5.0)
+    assert broken_promises([*first, *_lease("w2/a", 6.0, 8, 9.0)], NOBODY) == []
+    assert "before the lease" in broken_promises([*first, *_lease("w2/a", 4.0, 8, 9.0)], NOBODY)[0]
+    assert "the fence was" in broken_promises([*first, *_lease("w2/a", 6.0, 7, 9.0)], NOBODY)[0]
+    failed = Event("w1/main", "own", 1.0, "own:1", entry="error: IndexError()")
+    assert broken_promises([failed], NOBODY) == ["w1/main, own:1: error: IndexError()"]
+    assert "of another deployment" in broken_promises(first, frozenset({"w1"}))[0]
+
+
+@pytest.mark.slow
+@pytest.mark.live
+def test_a_short_campaign_keeps_all_promises(tmp_path_factory: pytest.TempPathFactory) -> None:
+    if reason := namespace_obstacle():
+        pytest.skip(reason)
+    try:
+        build(tmp_path_factory.mktemp("shim"))
+    except NoShim as why:
+        pytest.skip(str(why))
+    command = [sys.executable, "-m", "tests.live.campaign", "--minutes", "0.05"]
+    done = subprocess.run(
+        [*command, "--only", "two masters cut off"],
+        capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "| two masters cut off | 1 |" in done.stdout
+    assert done.stdout.endswith("all promises kept\n")
