@@ -105,9 +105,9 @@ def _faults(
     if abs(report.offset - middle) > deployment.max_clock_skew:
         yield "clock", f"its clock is {report.offset - middle:+.1f} s off the other masters'"
     if report.deployment not in ("", fingerprint):
-        other = f"its marker says {report.deployment!r}, this alias {fingerprint!r}"
-        other += " (after a planned change: manage.py redlock_init --reconfigure)"
-        yield "deployment", other
+        text = "belongs to another deployment (after a planned change: manage.py redlock_init "
+        text += f"--reconfigure): its marker says {report.deployment!r}, this alias {fingerprint!r}"
+        yield "deployment", text
     elif report.ready_in is None and deployment.restart_delay and "get" not in report.forbidden:
         yield "untrusted", "is not trusted yet: it is fresh, or has restarted"
     elif report.ready_in:

@@ -6,6 +6,7 @@ from django.utils.asyncio import async_unsafe
 
 from redlock_django.backends.inspection import Inspection
 from redlock_django.backends.inspection_results import QuorumHealth, ServerHealth, quorums
+from redlock_django.locking.handler import locks
 from redlock_django.operate.inspection import inspection_of
 
 __all__ = ["QuorumHealth", "ServerHealth", "master_status", "quorums"]
@@ -17,7 +18,10 @@ def master_status(
 ) -> tuple[ServerHealth, ...]:
     """Return the health of every server of an alias, asked in an open inspection or a new one.
 
-    Raises InvalidRedlock only.
+    The process also connects to the servers in the background: a master that is fresh or has
+    restarted begins to be trusted when the first client meets it, and a site that is asked for its
+    health may get no other request before. Raises InvalidRedlock only.
     """
+    locks[using].backend.connect()
     with inspection_of(using, inspection) as inspection:
         return tuple(inspection.health())

@@ -72,14 +72,15 @@ def declare(
     state: MasterState,
     deployment: Deployment,
     timeout: float,
-    mode: Literal["trust", "reconfigure"],
+    mode: Literal["trust", "mark", "reconfigure"],
     after: Sequence[MasterState] = (),
 ) -> float:
     """Write a master's marker; return the seconds until the master is trusted. Raises Unfit.
 
-    "reconfigure" replaces the fingerprint of another deployment, and waits for the largest of the
-    restart delays, so that every lock that was acquired with the old numbers has expired: the
-    delays of this master and of all masters that it comes `after`.
+    "trust" means now, "mark" after RESTART_DELAY. "reconfigure" replaces the fingerprint of another
+    deployment, and waits for the largest of the restart delays, so that every lock that was
+    acquired with the old numbers has expired: the delays of this master and of all masters that it
+    comes `after`.
     """
     delay, _ = drain_delay([s.fingerprint for s in (state, *after)], deployment.fingerprint)
     return _mark(state, deployment, deployment.fingerprint, delay, timeout, mode)
@@ -140,7 +141,7 @@ def _mark(
     fingerprint: str,
     delay: int,
     timeout: float,
-    mode: Literal["trust", "reconfigure"],
+    mode: Literal["trust", "mark", "reconfigure"],
 ) -> float:
     query = Join(
         deployment=deployment,

@@ -70,6 +70,11 @@ A link on which nothing came for so long is stale if it ends in the next round.
 """
 
 
+LOOK_AGAIN = 0.5
+"""Seconds after which the marker of a master that is not counted is read again, if it is needed.
+
+An operator may have declared it trusted."""
+
 INSPECTED = 2.0
 """Seconds after which a command is preceded by INFO: the server may have changed on a live link."""
 
@@ -326,6 +331,9 @@ class Links:
             if fault:
                 if isinstance(command, Release):
                     master.keep_release(command)
+                elif master.waits(now) and now - master.looked > LOOK_AGAIN:
+                    master.looked = now
+                    self._check(master, "join")
                 exchange.cast(master.index, failed(fault, sent=False))
             else:
                 asked.append((master, command))

@@ -82,6 +82,7 @@ class Master:
         self.distrusted_until = 0.0
         self.check_mode = "join"
         self.checking = False
+        self.looked = 0.0  # when its marker was last read because it was not counted
         self.polling_logged = False  # its waiters poll, which is logged once
         self.offset: tuple[float, float, float] | None = None
         self.pending_releases: OrderedDict[str, Release] = OrderedDict()
@@ -109,6 +110,10 @@ class Master:
                 text += " ('manage.py redlock_init' trusts fresh masters at once)"
             return text
         return ""
+
+    def waits(self, now: float) -> bool:
+        """Return whether the master is connected, and counted only at a later time."""
+        return self.link is not None and self.trust is not None and now < self.trust.ready
 
     def doubt(self, now: float) -> str:
         """Return why this master's clock, or ours, is not reliable now; "" if both are."""

@@ -993,6 +993,12 @@ MUTANTS: tuple[Mutant, ...] = (
         never("self.forks != locks.forks"), schedules.a_child_does_not_hold_what_its_parent_holds,
     ),
     Mutant(
+        "a master that is not counted stays so", "trust: redlock_init takes effect soon",
+        Links.begin,
+        never("now - master.looked > LOOK_AGAIN"),
+        link_schedules.a_master_that_was_declared_trusted_is_counted_soon,
+    ),
+    Mutant(
         "a live link is never inspected", "safe servers: INFO is read again", Links.begin,
         never("now - master.link.inspected > INSPECTED"),
         link_schedules.a_policy_that_changes_on_a_live_link_is_noticed,

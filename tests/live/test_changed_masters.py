@@ -10,6 +10,7 @@ from django.test import override_settings
 
 from redlock_django import QuorumUnreachable, lock, locks
 from redlock_django.engine.marker import read_marker
+from redlock_django.operate.health import master_status, quorums
 from redlock_django.wire.clock import clock
 from tests.live.traffic import Traffic
 from tests.operate.commands import run
@@ -236,6 +237,23 @@ def test_a_reconfiguration_costs_one_pause(
         codes = {fault["code"] for one in shown.json["masters"] for fault in one["faults"]}
         assert codes <= {"deployment", "conflict"}
         assert run("redlock_status", "--using", "next").status == 0
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_site_that_is_only_asked_for_its_health_gets_ready(
+    masters: list[LocalMaster], groups: int
+) -> None:
+    """A load balancer sends the first request that locks only after a good health check."""
+    urls: list[Any] = [master.url for master in masters[: 3 * groups - groups // 2 * 2]]
+    if groups == 2:
+        urls = [urls[:2], urls[2:]]
+    settings = {"default": {**site()["default"], "MASTERS": urls}}
+    with override_settings(REDLOCK=settings):
+        assert any(one.counted < one.needed for one in quorums(master_status()))
+        until(
+            lambda: all(one.counted >= one.needed for one in quorums(master_status())),
+            "the masters are trusted",
+        )
 
 
 def test_other_names_are_healthy(masters: list[LocalMaster]) -> None:

@@ -12,6 +12,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from redlock_django.backends.redlock import RedlockSettings, redlock_settings
 from redlock_django.conf.settings import load
 from redlock_django.engine.deployment import Deployment, ms
+from redlock_django.engine.quorum import quorum
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.wire.address import Address
 from redlock_django.wire.declaration import (
@@ -115,11 +116,30 @@ class Command(BaseCommand):
         if all(s.trusted for s in states):
             self.stdout.write(f"All {len(states)} masters are already trusted.")
             return
-        self._refuse(
-            [f"{s.address.name} is already trusted" for s in states if s.trusted]
-            + [f"{s.address.name} is not new: it stores {s.key!r}" for s in states if s.key]
+        new = [s for s in states if not s.trusted]
+        self._refuse([f"{s.address.name} is not new: it stores {s.key!r}" for s in new if s.key])
+        for shard in shards:
+            of_shard = [s for s in states if s.address in shard.addresses]
+            self._trust_new(of_shard, deployment, timeout)
+
+    def _trust_new(self, states: list[MasterState], deployment: Deployment, timeout: float) -> None:
+        """Declare the masters of one group trusted that are not: now, or after RESTART_DELAY."""
+        trusted = [s for s in states if s.trusted]
+        new = [s for s in states if not s.trusted]
+        # Each lock leaves a fence on a majority, for longer than any lock is held.
+        used = next((s for s in trusted if s.key), None)
+        if not trusted or (used is None and len(new) < quorum(len(states))):
+            self._declare(new, deployment, timeout, "trust")
+            return
+        if used is not None:
+            why = f"{used.address.name} stores {used.key!r}"
+        else:
+            why = f"{trusted[0].address.name} is already trusted"
+        self.stderr.write(
+            f"{why}, so locks have been acquired that the new masters may have forgotten. They are "
+            "trusted when all such locks have expired. If they are certain to be new, use --force."
         )
-        self._declare(states, deployment, timeout, "trust")
+        self._declare(new, deployment, timeout, "mark")
 
     def _force(
         self,
