@@ -13,7 +13,7 @@ from django.http import HttpRequest, StreamingHttpResponse
 from redlock_django.exceptions import InvalidRedlock, LockLost, RedlockError
 from redlock_django.locking.open_transactions import MayReadOldData, open_blocks
 from redlock_django.web.body import read_body
-from redlock_django.web.effects import judge_effects, judged_effects
+from redlock_django.web.effects import judge_effects, judged_effects, was_rolled_back_by_django
 from redlock_django.web.problems import has_problem
 from redlock_django.web.request_state import (
     RequestState,
@@ -133,8 +133,11 @@ class Call(NamedTuple):
                 # The blocks that others have opened contain the work of the view, too.
                 for connection in blocks:
                     connection.set_rollback(True)
-            rolled_back = not finished and bool(aliases or inside)
-            judge_effects(error, request, undone=not begun or rolled_back)
+            undone = bool(aliases)
+            if inside and not undone:
+                # The block of a middleware is rolled back for a lost lock only.
+                undone = isinstance(error, LockLost) or was_rolled_back_by_django(request, error)
+            judge_effects(error, request, undone=not begun or (undone and not finished))
             own = options.own_answer(request, error)
             if own is None:
                 reply = getattr(self.owner, "answer_lock_error", answer)

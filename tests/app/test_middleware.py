@@ -17,6 +17,7 @@ from django.template import engines
 from django.template.response import TemplateResponse
 from django.test import AsyncClient, Client, RequestFactory, TestCase, override_settings
 from django.urls import path
+from django.utils.decorators import method_decorator
 from django.views.generic import View
 from pytest_django import Settings
 
@@ -350,6 +351,37 @@ def test_a_lost_lock_rolls_back_the_transaction_of_a_middleware(
     urls(path("<int:pk>/", losing))
     assert client.post("/7/").status_code == 503
     assert Order.objects.count() == 0
+
+
+@WRITES
+@pytest.mark.parametrize("atomic_requests", [True, False])
+@pytest.mark.parametrize("lock_it", [locked, method_decorator(locked, name="dispatch")])
+def test_the_answer_inside_a_transaction_of_a_middleware_says_what_is_kept(
+    settings: Settings,
+    urls: Urls,
+    client: Client,
+    sees_commits: None,
+    held_elsewhere: Callable[[str], Any],
+    monkeypatch: pytest.MonkeyPatch,
+    atomic_requests: bool,
+    lock_it: Any,
+) -> None:
+    class Busy(View):
+        def post(self, request: HttpRequest, pk: int) -> HttpResponse:
+            order()
+            with lock("other"):
+                return HttpResponse()
+
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", atomic_requests)
+    settings.MIDDLEWARE = [OUTER, LOCK_MIDDLEWARE]
+    view = locked(Busy.as_view()) if lock_it is locked else lock_it(Busy).as_view()
+    urls(path("<int:pk>/", view))
+    with held_elsewhere("other"):
+        response = client.post("/7/")
+    assert response.status_code == 423
+    is_kept = Order.objects.count() == 1
+    assert is_kept is not atomic_requests
+    assert response.json()["retryable"] is not is_kept
 
 
 @WRITES
