@@ -126,6 +126,19 @@ def test_groups_under_other_names_are_another_deployment() -> None:
     assert met(Membership(groups), a=other, b=other).conflict == "a"
 
 
+def test_all_links_of_the_process_read_the_markers_again() -> None:
+    class Links:
+        asked = 0
+
+        def look_again(self) -> None:
+            self.asked += 1
+
+    membership, links, others = Membership([ABC]), Links(), Links()
+    membership.readers.update((links, others))
+    membership.look_again()
+    assert (links.asked, others.asked) == (1, 1)
+
+
 # Clients with another list of masters, in the simulator.
 
 
