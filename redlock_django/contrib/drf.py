@@ -10,11 +10,6 @@ from django.db import connections
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.utils.decorators import classonlymethod
-from rest_framework import views
-from rest_framework.exceptions import APIException
-from rest_framework.permissions import BasePermission
-from rest_framework.request import Request
-from rest_framework.response import Response
 
 from redlock_django.exceptions import InvalidRedlock, RedlockError
 from redlock_django.locking.open_transactions import open_blocks
@@ -27,6 +22,18 @@ from redlock_django.web.transactions import (
     transactions_of,
     view_name,
 )
+
+try:
+    from rest_framework import views
+    from rest_framework.exceptions import APIException
+    from rest_framework.permissions import BasePermission
+    from rest_framework.request import Request
+    from rest_framework.response import Response
+except ImportError as error:
+    raise ImportError(
+        "redlock_django.contrib.drf needs Django REST framework 3.15: "
+        "pip install 'redlock-django[drf]'"
+    ) from error
 
 if TYPE_CHECKING:
     from rest_framework.views import APIView

@@ -22,7 +22,7 @@ from redlock_django.locking.handler import LockService, locks
 from redlock_django.locking.held_lease import HeldLease
 from redlock_django.locking.holder import holder_json
 from redlock_django.locking.lock_state import LockState
-from redlock_django.locking.parameters import parameters_of
+from redlock_django.locking.parameters import parameters_of, refuse_timeout
 from redlock_django.locking.renewal_service import renewal_service
 
 logger = logging.getLogger("redlock_django")
@@ -257,18 +257,18 @@ class Lock(LockState):
 def lock(*args: Any, **kwargs: Any) -> Lock:
     """Return a lock on all `resources`, all of which or none are acquired; acquire nothing yet.
 
-    `using` is the alias. `ttl` and `wait` are seconds (None: as the alias says). Waiters are
-    served in the order in which they came; a caller that does not wait (0) is refused while it is
-    the turn of a waiter: for at most 0.1 s after a release. `renew` None renews the lock in `with`
-    blocks if the alias says so, and not after an explicit `acquire()`. With `reentrant`, a task or
-    thread that holds the resources already shares the lease of its outer lock, which is released
-    with the last of the locks; sync code that `sync_to_async` runs does so only while the call
-    that acquired the outer lock is running. With `until_commit`, a release inside a transaction
-    takes effect at its end, and a transaction that may read older data is refused; False ignores
-    transactions. `holder` is shown to operators besides host, process and time.
+    `using` is the alias. `ttl` and `wait` are seconds (None: as the alias says). Waiters are served
+    in the order of arrival; a caller that does not wait (0) is refused in a waiter's turn: for at
+    most 0.1 s after a release. `renew` None renews the lock in `with` blocks if the alias says so,
+    and not after an explicit `acquire()`. With `reentrant`, a task or thread that holds the
+    resources shares the lease of its outer lock, which is released with the last of the locks; sync
+    code that `sync_to_async` runs does so only while the call that acquired the outer lock runs.
+    With `until_commit`, a release inside a transaction takes effect at its end, and a transaction
+    that may read older data is refused; False ignores transactions. Operators see `holder`.
 
     Raises BadResource, ValueError for a bad value, InvalidRedlock for wrong settings.
     """
+    refuse_timeout(kwargs)
     return Lock(*args, **kwargs)
 
 

@@ -73,6 +73,15 @@ class LockParameters:
         return locks[self.using].settings.renew if self._renew is None else self._renew
 
 
+def refuse_timeout(arguments: Mapping[str, object]) -> None:
+    """Raise TypeError for `timeout`, which other locks have: it means two different things."""
+    if "timeout" in arguments:
+        raise TypeError(
+            "lock() has no argument 'timeout'. Use wait= for how long to wait for the lock, and "
+            "ttl= for how long it lives"
+        )
+
+
 def parameters_of(cls: Callable[_P, _T]) -> Callable[[Callable[..., _T]], Callable[_P, _T]]:
     """Declare a function to have the parameters of a class, at run time and for type checkers."""
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack, ExitStack
 from datetime import timedelta
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
 from asgiref.sync import iscoroutinefunction
 
@@ -20,7 +20,45 @@ from redlock_django.web.resources import Template
 logger = logging.getLogger("redlock_django")
 
 Function = TypeVar("Function", bound=Callable[..., Any])
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
 OnConflict = Literal["raise", "skip"]
+
+
+class _Skipping(Protocol):
+    """The decorator `@hold(..., on_conflict="skip")`, whose function may return None instead."""
+
+    @overload
+    def __call__(
+        self, function: Callable[Parameters, Coroutine[Any, Any, Result]], /
+    ) -> Callable[Parameters, Coroutine[Any, Any, Result | None]]: ...
+
+    @overload
+    def __call__(
+        self, function: Callable[Parameters, Result], /
+    ) -> Callable[Parameters, Result | None]: ...
+
+
+@overload
+def hold(
+    *templates: str,
+    using: str = "default",
+    ttl: float | timedelta | None = None,
+    wait: float | timedelta | None = None,
+    reentrant: bool = False,
+    on_conflict: Literal["skip"],
+) -> _Skipping: ...
+
+
+@overload
+def hold(
+    *templates: str,
+    using: str = "default",
+    ttl: float | timedelta | None = None,
+    wait: float | timedelta | None = None,
+    reentrant: bool = False,
+    on_conflict: Literal["raise"] = "raise",
+) -> Callable[[Function], Function]: ...
 
 
 def hold(
@@ -30,7 +68,7 @@ def hold(
     wait: float | timedelta | None = None,
     reentrant: bool = False,
     on_conflict: OnConflict = "raise",
-) -> Callable[[Function], Function]:
+) -> Any:
     """Return a decorator that runs a function only while it holds the lock of its templates.
 
     Placeholders are the function's own parameters: `@hold("invoice:<int:pk>")`. The other

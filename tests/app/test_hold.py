@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import io
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, assert_type
 
 import celery
 import pytest
@@ -27,6 +27,7 @@ from redlock_django.exceptions import (
 from redlock_django.locking import open_transactions
 from redlock_django.locking.handler import locks
 from redlock_django.management.single_run import SingleRunMixin
+from redlock_django.testing import held_elsewhere
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -395,3 +396,27 @@ def test_a_commands_key() -> None:
     with pytest.raises(CommandError, match="resource") as caught:
         call_command(ForTenant())
     assert caught.value.returncode == 2
+
+
+@hold("nightly", on_conflict="skip")
+def may_be_skipped(number: int) -> str:
+    return str(number)
+
+
+@hold("nightly", on_conflict="skip")
+async def may_be_askipped(number: int) -> str:
+    return str(number)
+
+
+@hold("nightly")
+def is_never_skipped(number: int) -> str:
+    return str(number)
+
+
+def test_the_type_of_a_function_that_may_be_skipped_has_none() -> None:
+    """mypy checks these types; they were `str` although the functions may return None."""
+    assert_type(may_be_skipped(1), str | None)
+    assert_type(is_never_skipped(1), str)
+    with held_elsewhere("nightly"):
+        assert may_be_skipped(1) is None
+        assert_type(asyncio.run(may_be_askipped(1)), str | None)

@@ -78,6 +78,14 @@ def test_exit_status_of_the_command(command: list[str], status: int) -> None:
 
 
 @pytest.mark.usefixtures("memory")
+def test_a_management_command_needs_python_and_manage_py() -> None:
+    status, said = with_lock("nightly", "--", "clearsessions")
+    assert status == 127
+    assert "write: python manage.py clearsessions" in said
+    assert "manage.py" not in with_lock("nightly", "--", "no-such-command")[1]
+
+
+@pytest.mark.usefixtures("memory")
 def test_arguments_after_two_dashes(capfd: pytest.CaptureFixture[str]) -> None:
     assert with_lock("nightly", "--wait", "1", "--", "echo", "--wait", "--", "-v")[0] == 0
     assert capfd.readouterr().out == "--wait -- -v\n"

@@ -14,6 +14,7 @@ import pytest
         ("prometheus", "prometheus_client", "prometheus"),
         ("opentelemetry", "opentelemetry", "opentelemetry"),
         ("health_check", "health_check", "health-check"),
+        ("drf", "rest_framework", "drf"),
     ],
 )
 def test_import_error_names_the_extra(

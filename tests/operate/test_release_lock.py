@@ -144,6 +144,13 @@ def test_one_holder_of_a_split_vote_can_be_named() -> None:
     assert held == [True, True, False]
 
 
+def test_a_key_that_is_not_held_needs_no_terminal() -> None:
+    """There is nothing to confirm: the status is that of a key that is not held."""
+    ran = run("release_lock", "nope")
+    assert (ran.status, "nope is not held" in ran.said) == (1, True)
+    assert "--noinput" not in ran.said
+
+
 def test_dry_run_changes_nothing_and_needs_no_terminal() -> None:
     with lock(R) as held:
         ran = run("release_lock", R, "order:2", "--dry-run", "--format=json")

@@ -92,6 +92,8 @@ class Command(OperatorCommand):
         page = who_holds(*keys, using=options["using"])
         self.warn_of_silent(page.silent)
         held = {holding.resource: holding for holding in page.locks}
+        if held and not options["dry_run"]:
+            _check_terminal(options)
         by = operator_name(options["by"])
         results = [self._result(key, held.get(key), page, by, options) for key in keys]
         if self.as_json:
@@ -147,14 +149,20 @@ class Command(OperatorCommand):
         return self.confirm(f"{RISK}\nType 'yes' to release it: ")
 
 
+_NAMED = "--holder FINGERPRINT (list_locks shows it as LOCK) or --force"
+
+
 def _check_arguments(options: Mapping[str, Any]) -> None:
     """Raise CommandError unless the lock is confirmed, named by --holder, or forced."""
-    named = options["holder"] or options["force"]
-    hint = "--holder FINGERPRINT (list_locks shows it as LOCK) or --force"
-    if not options["interactive"] and not named:
-        raise CommandError(f"--noinput requires {hint}.", returncode=BAD_ARGUMENTS)
+    if not (options["interactive"] or options["holder"] or options["force"]):
+        raise CommandError(f"--noinput requires {_NAMED}.", returncode=BAD_ARGUMENTS)
+
+
+def _check_terminal(options: Mapping[str, Any]) -> None:
+    """Raise CommandError if the release of a held lock cannot be confirmed."""
     if options["interactive"] and not sys.stdin.isatty():
-        needed = "--noinput" if named else f"--noinput and {hint}"
+        named = options["holder"] or options["force"]
+        needed = "--noinput" if named else f"--noinput and {_NAMED}"
         problem = f"Cannot ask for confirmation because stdin is not a terminal. Add {needed}."
         raise CommandError(problem, returncode=BAD_ARGUMENTS)
 

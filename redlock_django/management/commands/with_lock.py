@@ -10,6 +10,7 @@ import threading
 from contextlib import ExitStack, suppress
 from typing import Any
 
+from django.core.management import get_commands
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from redlock_django.exceptions import LockLost
@@ -124,8 +125,11 @@ class _Child:
             )
         except OSError as error:
             missing = isinstance(error, FileNotFoundError)
+            hint = ""
+            if missing and self._command[0] in get_commands():
+                hint = f". For the management command, write: python manage.py {self._command[0]}"
             raise CommandError(
-                f"{self._command[0]}: {error.strerror}",
+                f"{self._command[0]}: {error.strerror}{hint}",
                 returncode=NOT_FOUND if missing else NOT_EXECUTABLE,
             ) from None
         for number in self._early:
