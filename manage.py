@@ -10,8 +10,14 @@ import sys
 def main() -> None:
     """Run a management command against `testproject.settings`."""
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "testproject.settings")
+    serves = sys.argv[1:2] == ["runserver"]
+    if serves:
+        # On a developer's machine: error pages, static files and a database without more commands.
+        os.environ.setdefault("SHOP_DEBUG", "1")
     from django.core.management import execute_from_command_line
 
+    if serves and "RUN_MAIN" not in os.environ:  # not again in the process that reloads
+        execute_from_command_line([sys.argv[0], "migrate", "--verbosity=0"])
     execute_from_command_line(sys.argv)
 
 

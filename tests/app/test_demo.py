@@ -14,10 +14,13 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.error
 import urllib.request
 import weakref
+from http.cookiejar import CookieJar
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlencode, urlsplit
 
 import pytest
 
@@ -88,6 +91,50 @@ def read_until(demo: subprocess.Popen[str], pattern: str) -> re.Match[str]:
     pytest.fail(f"the demo ended without {pattern!r}:\n{''.join(seen)}")
 
 
+def admin_page(url: str, user: str, password: str) -> str:
+    """Log in to the admin, and return the list of held locks."""
+    cookies = urllib.request.HTTPCookieProcessor(CookieJar())
+    browser = urllib.request.build_opener(cookies)
+    with browser.open(f"{url}login/", timeout=10) as answer:
+        form = answer.read().decode()
+    (token,) = re.findall('name="csrfmiddlewaretoken" value="([^"]+)"', form)
+    target = f"{urlsplit(url).path}redlock_django/heldlock/"
+    fields = {"username": user, "password": password, "csrfmiddlewaretoken": token, "next": target}
+    with browser.open(f"{url}login/", urlencode(fields).encode(), timeout=30) as answer:
+        page: str = answer.read().decode()
+        return page
+
+
+def test_runserver_of_the_repository_works(place: Place) -> None:
+    """It answered a bare 500: no database, and DEBUG off."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    environment = {k: v for k, v in os.environ.items() if k != "SHOP_DEBUG"}
+    server = subprocess.Popen(
+        [sys.executable, "manage.py", "runserver", str(port), "--noreload"],
+        cwd=ROOT,
+        env={**environment, "SHOP_DATABASE": str(place.directory / "shop.sqlite3")},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=10) as page:
+                    assert page.status == 200
+                break
+            except urllib.error.HTTPError:
+                raise
+            except OSError:
+                assert time.monotonic() < deadline
+                time.sleep(0.05)
+    finally:
+        server.kill()
+        server.wait()
+
+
 def test_all_checks_of_the_demo_pass(place: Place) -> None:
     with place.start("--exit") as demo:
         out, _ = demo.communicate(timeout=90)
@@ -130,6 +177,8 @@ def test_demo_serves_until_a_signal_and_cleans_up(place: Place, name: str) -> No
             for asset in re.findall(r'(?:href|src)="/(static/[^"]+)"', text):
                 with urllib.request.urlopen(url + asset, timeout=10) as answer:
                     assert answer.status == 200
+            found = read_until(demo, r"are at (\S+): user (\w+), password (\w+)")
+            assert "Held locks" in admin_page(*found.groups())
             demo.send_signal(getattr(signal, name))
             out, _ = demo.communicate(timeout=15)
         finally:

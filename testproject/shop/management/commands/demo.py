@@ -9,6 +9,7 @@ import time
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
+from django.contrib.auth.models import User
 from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
 from django.db import connections
@@ -86,6 +87,9 @@ class Command(BaseCommand):
         scenario.open_orders(3)
         scenario.heading("Your turn")
         self.stdout.write(f"  The shop is at {self.style.SUCCESS(url)}")
+        User.objects.create_superuser("demo", password="demo")
+        admin = self.style.SUCCESS(f"{url}admin/")
+        self.stdout.write(f"  Locks and records are at {admin}: user demo, password demo")
         self.stdout.write('  Press "Pay twice at once" there, or "Double click".')
         self.stdout.write("  Try it with a paused master, too:")
         self.stdout.write(f"    kill -STOP {pid}     and     kill -CONT {pid}")
