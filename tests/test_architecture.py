@@ -54,8 +54,8 @@ LAYERS = [
     locking.lock_state
     locking.lock
     fenced operate.* models migrations.*
-    web web.body web.effects web.placeholders web.problems web.request_user web.routes
-    web.streams web.transactions
+    web web.body web.effects web.placeholders web.problems web.rendering web.request_user
+    web.routes web.streams web.transactions
     web.resources
     web.options web.responses web.hold
     web.request_state

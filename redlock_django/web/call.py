@@ -15,11 +15,8 @@ from redlock_django.locking.open_transactions import MayReadOldData, open_blocks
 from redlock_django.web.body import read_body
 from redlock_django.web.effects import judge_effects, judged_effects, was_rolled_back_by_django
 from redlock_django.web.problems import has_problem
-from redlock_django.web.request_state import (
-    RequestState,
-    is_recording_wrapper,
-    records_requests,
-)
+from redlock_django.web.rendering import changes_templates
+from redlock_django.web.request_state import RequestState, is_recording_wrapper, records_requests
 from redlock_django.web.responses import aanswer, answer
 from redlock_django.web.streams import call_on_close, guard_stream
 from redlock_django.web.transactions import (
@@ -66,6 +63,14 @@ class Call(NamedTuple):
         return RequestState.of(self.request)
 
     @property
+    def renders_later(self) -> bool:
+        """True if the response is rendered after the view, under the lock of the request."""
+        state = self.state
+        # A response that is recorded has to be rendered before that.
+        is_plain = state.has_middleware and not state.recording
+        return self.wrapped or (is_plain and changes_templates())
+
+    @property
     def defers_lock(self) -> bool:
         """True if the lock is acquired by the view, which is a wrapper that records requests.
 
@@ -102,7 +107,7 @@ class Call(NamedTuple):
         try:
             with ExitStack() as stack:
                 held = self._enter(stack) if locks_it else None
-                if held is not None and state.has_middleware and (inside or self.wrapped):
+                if held is not None and state.has_middleware and (inside or self.renders_later):
                     # Before the view, because the outer transaction ends first in any case.
                     state.keep(held, stack)
                 with transactions_of(
@@ -173,7 +178,7 @@ class Call(NamedTuple):
                     check_recordable(view, response)
                     await recorder.afinish(response)
                 if held is not None:
-                    if state.has_middleware and self.wrapped:
+                    if state.has_middleware and self.renders_later:
                         state.keep(held, stack)
                     _keep_until_stream_ends(response, held, self, stack)
             return response
@@ -218,14 +223,13 @@ class Call(NamedTuple):
         if not self.wrapped:
             self.options.check_user(self.view, self.owner)
         for name, template in self.options.missing(self.kwargs):
-            raise InvalidRedlock(
-                f"{view_name(self.view)}: template {template!r} needs the URL kwarg {name!r}; "
-                f"the URL provides: {', '.join(map(repr, self.kwargs)) or 'none'}"
-            )
+            given = ", ".join(map(repr, self.kwargs)) or "none"
+            where = f"{view_name(self.view)}: template {template!r}"
+            raise InvalidRedlock(f"{where} needs the URL kwarg {name!r}; the URL provides: {given}")
 
     def _renders(self, response: Any) -> bool:
         # A framework completes the responses of its own views after they have returned.
-        return not self.wrapped and callable(getattr(response, "render", None))
+        return not self.renders_later and callable(getattr(response, "render", None))
 
     def _finished(self, response: Any) -> Any:
         """Render a sync view's response while the lock is held and the transaction is open."""

@@ -228,6 +228,39 @@ def test_a_handler_renders_inside_and_a_late_response_under_the_lock(
     assert happened == ["BEGIN", "lock", "render", "guard", "COMMIT", "release"]
 
 
+class AddsContext:
+    """A middleware that changes a template response before it is rendered."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], Any]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> Any:
+        return self.get_response(request)
+
+    def process_template_response(self, request: HttpRequest, response: Any) -> Any:
+        response.context_data["added"] = "by the middleware"
+        return response
+
+
+@WRITES
+def test_a_template_response_is_changed_by_middleware_and_rendered_under_the_lock(
+    settings: Settings, urls: Urls, client: Client, happened: list[str], is_free: Any
+) -> None:
+    @locked
+    def rendering(request: HttpRequest, pk: int) -> HttpResponse:
+        def render() -> str:
+            happened.append("free" if is_free("order:7") else "render")
+            return "late, "
+
+        template: Any = engines["django"].from_string("{{ f }}{{ added }}")
+        return TemplateResponse(request, template, {"f": render})
+
+    settings.MIDDLEWARE = [LOCK_MIDDLEWARE, f"{__name__}.AddsContext"]
+    urls(path("<int:pk>/", rendering))
+    assert client.get("/7/").content == b"late, by the middleware"
+    assert happened == ["lock", "BEGIN", "guard", "COMMIT", "render", "release"]
+
+
 @WRITES
 def test_a_locked_view_inside_another_is_handed_over(
     urls: Urls, client: Client, happened: list[str], sees_commits: None
