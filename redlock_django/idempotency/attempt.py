@@ -198,7 +198,9 @@ class Attempt:
             try:
                 yield InThread(partial(store.mark_uncertain, record.key_hash, record.attempt))
             except AlreadyRecorded:
-                raise KeyInFlight from None  # its view has a transaction of its own
+                # The view is about to complete the record in a transaction of its own.
+                events.refused(self._options.using, KeyInFlight)
+                raise KeyInFlight from None
             # The whole hash, because a record in a cache is found only by its whole hash.
             logger.error("idempotency: the outcome of record %s is uncertain", record.key_hash)
             events.refused(self._options.using, OutcomeUncertain)
