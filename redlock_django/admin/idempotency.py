@@ -20,7 +20,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from redlock_django.admin import labels
-from redlock_django.admin.idempotency_filters import FILTERABLE, MethodFilter
+from redlock_django.admin.idempotency_filters import FILTERABLE, MethodFilter, key_hashes
 from redlock_django.admin.idempotency_labels import (
     EXPLANATIONS,
     RESOLVE_MESSAGES,
@@ -59,7 +59,9 @@ class IdempotencyRecordAdmin(_ModelAdmin):
     list_display_links = ("request_line",)
     list_filter = ("state", MethodFilter)
     search_fields = ("path", "user")
-    search_help_text = gettext_lazy("Search by part of the path or the user ID.")
+    search_help_text = gettext_lazy(
+        "Search by part of the path or the user ID, or by a user ID, a space and the client’s key."
+    )
     ordering = ("-pk",)
     sortable_by = ("began", "ends")
     show_full_result_count = False
@@ -135,6 +137,15 @@ class IdempotencyRecordAdmin(_ModelAdmin):
             return rows.using(settings_of(self.using).database)
         except InvalidRedlock:
             return rows  # E001 reports it.
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: Any, search_term: str
+    ) -> tuple[Any, bool]:
+        """Return the records with the text in their path or user, or of the client's key."""
+        found, has_duplicates = super().get_search_results(request, queryset, search_term)
+        if hashes := key_hashes(request, self.using, search_term):
+            found = found | queryset.filter(key_hash__in=hashes)
+        return found, has_duplicates
 
     def get_urls(self) -> list[URLPattern]:
         """Return Django's URL patterns and the one of `resolve_view`."""

@@ -129,6 +129,23 @@ def test_the_list_cannot_be_filtered_by_what_was_answered(
     assert (refused.status_code, b"POST /orders/" in refused.content) == (400, False)
 
 
+def test_a_record_is_found_by_the_key_of_its_client(
+    orders_site: Site, staff: Callable[..., Client]
+) -> None:
+    orders_site.post()
+    owner, reader = record().user, staff(SEE)
+    for found, query in (
+        (True, f"{owner} {KEY}"),
+        (True, f'{owner} "{KEY}"'),
+        (False, f"{owner} {KEY[:-1]}"),
+        (False, f"{owner}0 {KEY}"),
+        (False, KEY),
+        (False, f"{owner} not a key"),
+    ):
+        page = reader.get(LIST, {"q": query}).content.decode()
+        assert ("POST /orders/" in page) is found, query
+
+
 def test_the_list_can_be_filtered_by_its_columns(
     orders_site: Site, staff: Callable[..., Client]
 ) -> None:
