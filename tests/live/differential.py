@@ -303,7 +303,7 @@ def some_joins(pair: Pair, many: int = 12) -> None:
             pair.put(DEPLOYMENT.marker, rng.choice((*odd, known, known, known)), None)
         if rng.random() < 0.1:
             pair.drop(DEPLOYMENT.marker)
-        how = rng.choice(("join", "join", "distrust", "trust", "reconfigure"))
+        how = rng.choice(("join", "join", "mark", "distrust", "trust", "reconfigure"))
         delay = round(DEPLOYMENT.restart_delay * 1_000_000)
         argv = [number, rng.choice(RUN_IDS), DEPLOYMENT.fingerprint, delay, how]
         pair.eval("join", [DEPLOYMENT.marker], argv)

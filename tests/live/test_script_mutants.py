@@ -66,6 +66,7 @@ MUTANTS: list[tuple[str, str, str, str]] = [
     ("heal ignores tombstones", "heal", "if seen[3] then", "if false then"),
     ("heal stores a poisoned fence", "heal", FENCE_AHEAD, "> 9e99 + now + 2 *"),
     ("plain DEL", "release", "if lock == ARGV[2]", "if lock"),
+    ("any client may mark", "join", "mode == 'join' or mode == 'distrust'", "false"),
     ("a restart goes unnoticed", "join", "was ~= run", "false"),
     ("no quarantine", "join", "local ready = now + delay", "local ready = now"),
     ("any deployment may write", "join", "other ~= print and mode ~= 'reconfigure'", "false"),
