@@ -53,6 +53,11 @@ def switch_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MemoryMaster, "get", get)
 
 
+def indexes(backend: MemoryBackend) -> list[set[bytes]]:
+    """Return the entries of the index of held resources on each master, expired ones included."""
+    return [set(master.queue(backend.deployment.held)) for master in backend.masters]
+
+
 def holders(backend: MemoryBackend, resource: str = R) -> list[bytes | None]:
     return [master.get(backend.deployment.lock(resource)) for master in backend.masters]
 
@@ -286,19 +291,20 @@ def test_foreign_locks_without_expiry(backend: MemoryBackend) -> None:
 
 def test_the_index_shows_what_is_held(backend: MemoryBackend) -> None:
     with lock("a", "b"):
-        assert [set(m.sets[backend.deployment.held]) for m in backend.masters] == [{b"a", b"b"}] * 5
-    assert [m.sets[backend.deployment.held] for m in backend.masters] == [{}] * 5
+        assert indexes(backend) == [{b"a", b"b"}] * 5
+    assert indexes(backend) == [set()] * 5
 
 
 # Simulated time and faults.
 
 
 def test_a_late_release_removes_its_lock_from_the_index(backend: MemoryBackend) -> None:
-    held = lock(R).acquire()
-    lease = held._held_lease.lease  # type: ignore[union-attr]
-    backend.advance(60)
-    backend.release(lease)
-    assert [master.sets.get(backend.deployment.held) for master in backend.masters] == [{}] * 5
+    lock("order:2", ttl=60).acquire()  # keeps the index, which expires with its last entry
+    lease = backend.acquire((R,), 5.0, 0.0, "{}")
+    backend.advance(6)
+    assert indexes(backend) == [{b"order:1", b"order:2"}] * 5
+    assert backend.release(lease) is False
+    assert indexes(backend) == [{b"order:2"}] * 5
 
 
 def test_a_lock_expires_in_this_process_and_on_the_masters(backend: MemoryBackend) -> None:
