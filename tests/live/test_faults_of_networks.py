@@ -59,6 +59,8 @@ def test_masters_that_never_take_a_connection_are_not_waited_for(
         urls = [holes.enter_context(black_hole()) for _ in range(2)]
         urls += [master.url for master in masters[:3]]
         backend = make_backend(urls, connect_timeout=10.0)
+        for master in masters[:3]:
+            trust(master, backend.deployment)
         variant = stack.enter_context(open_variant(name, backend))
         lease = variant.acquire("order:1")
         # The attempts to connect to them have not even timed out.
@@ -166,9 +168,14 @@ def test_two_clients_that_see_different_masters(
         monkeypatch.setattr(quorum, "quorum", lambda masters: masters // 2)
     direct = [master.url for master in masters]
     cut = [f"redis://127.0.0.1:{free_port()}/0" for _ in masters]
+    backends = [
+        make_backend(urls, members="all five")
+        for urls in (direct[:3] + cut[3:], cut[:2] + direct[2:])
+    ]
+    for master in masters:
+        trust(master, backends[0].deployment)
     with ExitStack() as stack:
-        a = stack.enter_context(open_variant(name, make_backend(direct[:3] + cut[3:])))
-        b = stack.enter_context(open_variant(name, make_backend(cut[:2] + direct[2:])))
+        a, b = (stack.enter_context(open_variant(name, backend)) for backend in backends)
         for variant in (a, b):
             variant.start()
             variant.wait_usable(3)
@@ -226,7 +233,12 @@ def test_a_failover_behind_one_address(
     with ExitStack() as stack:
         (proxy, away) = stack.enter_context(behind([masters[2], masters[1]]))
         away.refuse()
-        deployment = {"restart_delay": delay, "max_ttl": ttl, "max_clock_skew": 0.1}
+        deployment = {
+            "restart_delay": delay,
+            "max_ttl": ttl,
+            "max_clock_skew": 0.1,
+            "members": "all three",
+        }
         urls = [masters[0].url, masters[1].url, proxy.url]
         backend = make_backend(urls, **deployment)  # type: ignore[arg-type]
         for master in masters[:3]:

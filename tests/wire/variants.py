@@ -40,11 +40,12 @@ def make_backend(
     master_timeout: float = 0.25,
     connect_timeout: float = 1.0,
     tolerate: frozenset[str] = frozenset(),
+    members: str = "",
 ) -> RedisBackend:
     """Return a backend over the masters at `urls`, with times short enough for tests.
 
-    `master_timeout` is larger than the default, so that a busy test machine is not taken
-    for a slow master.
+    Clients that reach the same masters at different addresses, because each has proxies of its
+    own, are one deployment if they have the same `members`.
     """
     addresses = tuple(Address.from_url(url, options) for url in urls)
     return RedisBackend(
@@ -57,6 +58,7 @@ def make_backend(
             master_timeout=master_timeout,
             connect_timeout=connect_timeout,
             tolerate=tolerate,
+            members=members,
         ),
     )
 
