@@ -11,7 +11,9 @@ from django.core import checks
 from django.core.checks import CheckMessage
 
 from redlock_django.web.request_user import authenticates_itself
-from redlock_django.web.transactions import view_name
+from redlock_django.web.transactions import TransactionMarker, view_name
+
+_CHECKING_ONLY = ("django.", "rest_framework.", "ninja.")
 
 _HINT = (
     "Put @lock_resource below login and permission decorators, LockResourceMixin after the mixins "
@@ -34,6 +36,32 @@ def login_inside_lock(view: Any, *, by_rule: bool) -> Iterator[CheckMessage]:
         hint=_HINT,
         id="redlock_django.W014",
     )
+
+
+def decorators_outside_transaction(view: Any) -> Iterator[CheckMessage]:
+    """Yield W016 for a decorator of the site above the lock, if Django would have a transaction.
+
+    The lock comes before the transaction, so such a decorator is outside of both. Decorators of
+    Django and of frameworks, which check something and write nothing, are not reported.
+    """
+    marker = getattr(view, "_non_atomic_requests", None)
+    if not (isinstance(marker, TransactionMarker) and marker.atomic_aliases()):
+        return
+    while (module := _module_of(view)) and not module.startswith("redlock_django."):
+        if not module.startswith(_CHECKING_ONLY):
+            yield checks.Warning(
+                f"{view_name(view)}: a decorator in {module} is above the lock, so it runs outside "
+                "of the transaction of ATOMIC_REQUESTS.",
+                hint="Put it directly on the view, below @lock_resource or @idempotent, if it "
+                "writes to the database. Otherwise silence this check.",
+                id="redlock_django.W016",
+            )
+        view = getattr(view, "__wrapped__", None)
+
+
+def _module_of(view: Any) -> str:
+    """Return the module in which a wrapper is defined; `__module__` is that of the view."""
+    return str(getattr(view, "__globals__", {}).get("__name__", ""))
 
 
 def _login_check(view: Any, *, by_rule: bool) -> str | None:

@@ -15,7 +15,7 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from redlock_django.checks import TAG
-from redlock_django.checks.lock_order import login_inside_lock
+from redlock_django.checks.lock_order import decorators_outside_transaction, login_inside_lock
 from redlock_django.checks.middleware import lock_middlewares
 from redlock_django.conf.settings import load
 from redlock_django.exceptions import InvalidRedlock
@@ -25,6 +25,9 @@ from redlock_django.web.options import LockOptions
 from redlock_django.web.routes import Route, routes
 from redlock_django.web.rules import Locked, plan
 from redlock_django.web.transactions import OUTSIDE, view_name
+
+TRANSACTION_MIDDLEWARE = ("reversion.middleware.RevisionMiddleware",)
+"""Middleware that is known to open transactions; any other is noticed at the first request."""
 
 
 @register(TAG)
@@ -36,9 +39,25 @@ def check_views(databases: Collection[str] | None = None, **_: Any) -> list[Chec
     W013: values with several spellings. E004: unknown URL kwarg. E005, E006: lock acquired inside a
     transaction. E007: async template on a sync view. E008: options that the alias does not allow.
     E012: `<user.pk>` read before REST framework authenticates the user. W014: a login check inside
-    the lock.
+    the lock. W016: a decorator outside of the transaction. W017: a middleware with a transaction.
     """
-    return errors_of_views(partial(_route_errors, databases=databases or (), planned=_planned()))
+    errors = partial(_route_errors, databases=databases or (), planned=_planned())
+    return [*_transaction_middleware(databases or ()), *errors_of_views(errors)]
+
+
+def _transaction_middleware(databases: Collection[str]) -> Iterator[CheckMessage]:
+    """Yield W017 for a known middleware in whose transaction locks are refused."""
+    for path in {*TRANSACTION_MIDDLEWARE} & {*settings.MIDDLEWARE}:
+        for alias in connections:
+            if not sees_commits(connections[alias], databases):
+                yield checks.Warning(
+                    f"MIDDLEWARE: {path} opens a transaction around every view. On the database "
+                    f"{alias!r} it may read data from before a lock, so locks of views are refused "
+                    "inside of it.",
+                    hint="Remove it, and use reversion.views.create_revision below @lock_resource; "
+                    "or use PostgreSQL at READ COMMITTED.",
+                    id="redlock_django.W017",
+                )
 
 
 def errors_of_views(check: Callable[[Route], Iterable[CheckMessage]]) -> list[CheckMessage]:
@@ -99,6 +118,7 @@ def _route_errors(
 ) -> Iterator[CheckMessage]:
     view: Any = route.pattern.callback
     yield from _option_errors(view_name(view), view, route)
+    yield from decorators_outside_transaction(view)
     yield from login_inside_lock(view, by_rule=route.pattern in planned)
     if route.pattern in planned:
         yield from _option_errors(view_name(view), planned[route.pattern], route)

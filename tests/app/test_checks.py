@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,7 @@ from pytest_django import Settings
 from rest_framework.views import APIView
 
 from redlock_django import LockResourceMixin, idempotent, lock_resource
+from redlock_django.checks import views
 from redlock_django.checks.views import sees_commits as really_sees_commits
 from tests.app.checking import found
 from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
@@ -219,6 +221,46 @@ def test_a_rule_around_a_login_check(
     settings.REDLOCK = {"default": {"BACKEND": MEMORY, "RULES": [rule]}}
     urls(path("<int:pk>/", view, name="it"))
     assert ("W014" in found()) is (inside is not None)
+
+
+def audit(view: Any) -> Any:
+    @functools.wraps(view)
+    def audited(*args: Any, **kwargs: Any) -> Any:
+        return view(*args, **kwargs)
+
+    return audited
+
+
+@pytest.mark.parametrize(
+    ("view", "warned"),
+    [
+        (audit(function), True),
+        (csrf_exempt(audit(login_required(function))), True),
+        (audit(Mixin.as_view()), True),
+        (audit(idempotent(audit(HttpResponse))), True),
+        (csrf_exempt(login_required(function)), False),
+        (locked(audit(HttpResponse)), False),
+        (Mixin.as_view(), False),
+        (audit(HttpResponse), False),
+    ],
+)
+def test_a_decorator_that_loses_its_transaction(
+    urls: Urls, monkeypatch: pytest.MonkeyPatch, view: Any, warned: bool
+) -> None:
+    urls(path("<int:pk>/", view))
+    assert ("W016" in found()) is warned
+    assert not warned or f"a decorator in {__name__} is above the lock" in found()["W016"]
+    monkeypatch.setitem(connections["default"].settings_dict, "ATOMIC_REQUESTS", False)
+    assert "W016" not in found()
+
+
+def test_a_middleware_with_a_transaction(
+    settings: Settings, urls: Urls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.MIDDLEWARE = ["reversion.middleware.RevisionMiddleware", LOCK_MIDDLEWARE]
+    assert "database 'default'" in found()["W017"]
+    monkeypatch.setattr(views, "sees_commits", lambda connection, databases: True)
+    assert "W017" not in found()
 
 
 def test_an_async_template_of_a_sync_view(urls: Urls) -> None:
