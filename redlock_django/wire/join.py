@@ -96,15 +96,22 @@ def join(
         info = read_info(ask(connection, ("INFO",))[0])
         warnings = check(info, tolerate)
         run_id = run_of(info)
-        sent = clock()
-        mode = "mark" if membership.may_mark(address.name, sent) else "join"
-        *_, answer = ask(
-            connection,
-            *(("SCRIPT", "LOAD", script(command.name)[0]) for command in COMMANDS),
-            ("SCRIPT", "LOAD", script(Join.name)[0]),
-            ("EVAL", *join_arguments(deployment, run_id, mode, 0, membership, text=True)),
-        )
-        trust = read_trust(membership, address.name, run_id, answer, sent, clock())
+        asked: list[tuple[str | int | bytes, ...]] = [
+            ("SCRIPT", "LOAD", script(name)[0])
+            for name in (*(command.name for command in COMMANDS), Join.name)
+        ]
+        while True:
+            sent = clock()
+            mode = "mark" if membership.may_mark(address.name, sent) else "join"
+            evaluated = join_arguments(deployment, run_id, mode, 0, membership, text=True)
+            *_, answer = ask(connection, *asked, ("EVAL", *evaluated))
+            try:
+                trust = read_trust(membership, address.name, run_id, answer, sent, clock())
+                break
+            except Unmarked:
+                if not membership.may_mark(address.name, clock()):
+                    raise
+            asked = []  # the marker of this master was the last one that had to be known
         taken: socket.socket = connection._sock
         pushes = speaks_resp3(taken)
         # From here on the socket belongs to the link: redis-py must neither close nor shut it down.

@@ -184,10 +184,12 @@ def dial(
     if lost:
         notice(Unfit(lost))
     unmarked = 0  # how often in succession
+    early = False  # the last result was an early `Unmarked`
     unexpected = ""  # the last error that no rule here expects
     while not closed.wait(delay):
-        if delay and closed.wait(PACE.turn()):
+        if delay and not early and closed.wait(PACE.turn()):
             return
+        early = False
         result: Joined | Unfit
         try:
             result = join(master.address, deployment, membership, tolerate, timeout)
@@ -197,7 +199,7 @@ def dial(
             # The markers of the other masters decide whether this one gets one.
             membership.look_again()
             delay = SETTLING * 2.0 ** (unmarked - 1)
-            result.early = delay < timeout
+            result.early = early = delay < timeout
         except Unfit as error:
             unmarked = 0
             result = error.with_traceback(None)  # its frames would keep the connection in memory
@@ -207,7 +209,7 @@ def dial(
             unexpected = repr(error)
             result = Unfit(f"could not be reached: {type(error).__name__}")
         again = deliver(result)
-        if isinstance(result, Unmarked) and result.early:
+        if early:
             continue
         notice(result)
         if not again:

@@ -169,7 +169,7 @@ def test_two_clients_that_see_different_masters(
     direct = [master.url for master in masters]
     cut = [f"redis://127.0.0.1:{free_port()}/0" for _ in masters]
     backends = [
-        make_backend(urls, members="all five")
+        make_backend(urls, members="allfive")
         for urls in (direct[:3] + cut[3:], cut[:2] + direct[2:])
     ]
     for master in masters:
@@ -237,7 +237,7 @@ def test_a_failover_behind_one_address(
             "restart_delay": delay,
             "max_ttl": ttl,
             "max_clock_skew": 0.1,
-            "members": "all three",
+            "members": "allthree",
         }
         urls = [masters[0].url, masters[1].url, proxy.url]
         backend = make_backend(urls, **deployment)  # type: ignore[arg-type]

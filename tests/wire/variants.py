@@ -45,7 +45,7 @@ def make_backend(
     """Return a backend over the masters at `urls`, with times short enough for tests.
 
     Clients that reach the same masters at different addresses, because each has proxies of its
-    own, are one deployment if they have the same `members`.
+    own, are one deployment if they have the same `members` (letters and digits).
     """
     addresses = tuple(Address.from_url(url, options) for url in urls)
     return RedisBackend(
