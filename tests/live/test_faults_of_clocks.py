@@ -81,12 +81,17 @@ def test_a_clock_a_minute_ahead_makes_no_second_holder(
         # The last guard: a confirmation refuses a fence that is a minute ahead of the clock.
         mutate_script(monkeypatch, "confirm", "> now + 2 *", "> 9e99 + now + 2 *")
     away = f"redis://127.0.0.1:{free_port()}/0"
+    backends = [
+        make_backend(seen, members="allthree")
+        for seen in ([*urls(clocked)[:2], away], urls(clocked))
+    ]
+    for each in clocked:
+        trust(each.master, backends[0].deployment)
     with ExitStack() as stack:
-        b = stack.enter_context(open_variant(name, make_backend(urls(clocked))))
+        a, b = (stack.enter_context(open_variant(name, backend)) for backend in backends)
         if known:
             b.start()
             b.wait_usable(3)
-        a = stack.enter_context(open_variant(name, make_backend([*urls(clocked)[:2], away])))
         a.start()
         held = a.acquire("order:1")
         a.settle()
@@ -247,12 +252,15 @@ def test_fences_order_two_holders_after_a_step_too_small_to_notice(
     name: str, clocked: Clocked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Steps up to MAX_CLOCK_SKEW are assumed not to happen while a lock is held."""
-    trusted, away = urls(clocked), f"redis://127.0.0.1:{free_port()}/0"
-    with joined(name, masters_of(clocked), max_clock_skew=30.0), ExitStack() as stack:
-        a, b = (
-            stack.enter_context(open_variant(name, make_backend(seen, max_clock_skew=30.0)))
-            for seen in ([*trusted[:2], away], [away, *trusted[1:]])
-        )
+    reached, away = urls(clocked), f"redis://127.0.0.1:{free_port()}/0"
+    backends = [
+        make_backend(seen, max_clock_skew=30.0, members="allthree")
+        for seen in ([*reached[:2], away], [away, *reached[1:]])
+    ]
+    for each in clocked:
+        trust(each.master, backends[0].deployment)
+    with ExitStack() as stack:
+        a, b = (stack.enter_context(open_variant(name, backend)) for backend in backends)
         for variant in (a, b):
             variant.start()
             variant.wait_usable(2)
