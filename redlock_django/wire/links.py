@@ -255,7 +255,10 @@ class Links:
 
     def _trusted(self, master: Master, trust: Trust) -> None:
         left = trust.ready - clock()
-        if left > 0 and (master.trust is None or master.trust.marker != trust.marker):
+        if master.trust is not None and master.trust.marker == trust.marker:
+            # A master names the reason only in the reply that writes its marker.
+            trust = replace(trust, doubt=master.trust.doubt)
+        elif left > 0:
             logger.warning(
                 "redlock master %s %s: trusted in %.1f s",
                 master.address.name,
