@@ -47,6 +47,10 @@ if os.environ.get("REDLOCK_LEAST_ACL"):
     restrict()
 
 
+# A browser aborts a page load when another test adds or removes a network interface.
+_NETWORK = ("tests/browser/", "tests/live/test_partitions", "tests/live/campaign/")
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Return a scheduler that decides which tests share a worker.
@@ -61,8 +65,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             file: str = super()._split_scope(nodeid)
             if file.startswith("tests/live/test_idempotency"):
                 return "postgres" if "postgres" in nodeid else "sqlite"
-            if file.startswith(("tests/browser/", "tests/live/test_partitions")):
-                # A browser aborts a page load when a network interface appears or disappears.
+            if file.startswith(_NETWORK):
                 return "network"
             return file
 
