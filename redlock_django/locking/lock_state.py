@@ -21,7 +21,7 @@ class LockState(LockParameters):
     _held_lease: HeldLease | None = None
     _unlocked = False  # acquire() returned without a lock (ON_UNAVAILABLE = "proceed")
     kept_by: KeptLocks | None = None
-    """What releases the lock after COMMIT, if it was released inside a transaction."""
+    """The set of locks that releases this one after COMMIT; None if no transaction keeps it."""
 
     def __repr__(self) -> str:
         state = "held" if self.locked else "not held"

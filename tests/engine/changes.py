@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tests.engine.simulator import Simulation
 
 CHANGES = ("replaced", "grown", "shrunk")
-"""What new clients' lists have: another last master, two more masters, or two fewer."""
+"""The lists of new clients: another last master, two more masters, or two fewer."""
 
 
 class ChangedList:

@@ -94,7 +94,7 @@ class Judge(NamedTuple):
 
 @contextmanager
 def changed(*changes: Change) -> Iterator[None]:
-    """Put changes of several functions into effect."""
+    """Apply changes to several functions."""
     with ExitStack() as stack:
         for function, mutation in changes:
             stack.enter_context(mutated(function, mutation, "changed"))

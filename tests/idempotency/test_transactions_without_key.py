@@ -79,7 +79,7 @@ DECORATED: dict[str, Callable[[Callable[..., Any]], Any]] = {
 def test_a_wrong_pin_counts_with_every_key(
     site: Site, has_key: bool, decorated: str, status: int
 ) -> None:
-    """What a view that returns a status below 500 has done is never rolled back."""
+    """The work of a view that returns a status below 500 is never rolled back."""
     site.serve(DECORATED[decorated](returning(status)))
     for number in range(3):
         assert site.post(f"key-{number}" if has_key else None).status_code == status

@@ -128,7 +128,7 @@ DECORATORS: dict[str, Decorate] = {
     "idempotent only": deduplicated,
 }
 SAYS = ("Put @", "ATOMIC_REQUESTS", "needs redlock_django.contrib.drf.LockAPIMixin")
-"""What to write instead, in the messages of refused combinations."""
+"""The part of each refusal that names what to write instead."""
 
 INNER = (handler, bare_rest, ninja_function)
 """The views that Django calls inside the transaction of ATOMIC_REQUESTS."""

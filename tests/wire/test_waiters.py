@@ -194,7 +194,7 @@ def test_masters_that_come_back_are_subscribed_to_again(
 
 @contextmanager
 def stopped_process(masters: Sequence[LocalMaster], waiters: int) -> Iterator[None]:
-    """Put waiters in front of all others whose process is subscribed, and never asks."""
+    """Add waiters before all others. Their process is subscribed but never asks."""
     with ExitStack() as stack:
         for master in masters:
             client = stack.enter_context(master.client())

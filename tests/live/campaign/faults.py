@@ -26,7 +26,7 @@ ENDLESS = "while true do end"
 
 
 class Stage(NamedTuple):
-    """What faults act on; `spare` masters belong to no list that the workers use."""
+    """The targets of faults; no worker has a `spare` master in its list."""
 
     masters: Sequence[Machine]
     spare: Sequence[Machine]

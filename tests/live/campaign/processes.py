@@ -100,7 +100,7 @@ class Workers:
         worker.wait()
 
     def end(self, worker: WorkerProcess) -> None:
-        """Let a worker finish what it does; note it if it does not end well."""
+        """Wait until a worker has ended, and note an exit status other than success."""
         if worker in self.running:
             self.running.remove(worker)
         worker.obey("end")

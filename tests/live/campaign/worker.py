@@ -180,7 +180,7 @@ class Worker:
             self._report("main", "error", "fork", entry="a forked child failed")
 
     def _no_threads(self, seconds: float) -> None:
-        """Let no thread start, as in a full pids cgroup."""
+        """Make every start of a thread fail, as in a full pids cgroup."""
         start = threading.Thread.start
 
         def refuse(thread: threading.Thread) -> None:
