@@ -13,8 +13,9 @@ class Deployment:
     """The names of the masters, and the numbers that every client of them must share.
 
     `max_ttl`, `max_clock_skew`, `restart_delay` and `fence_ttl` are in seconds. `members`
-    identifies the masters of all groups, so that clients with another list notice; it is "" for
-    those in `names`. If there are several `groups`, `label` names this one in messages ("group 2").
+    identifies the masters of all groups, so that clients with another list notice; it has letters
+    and digits only (ValueError), and is "" for those in `names`. If there are several `groups`,
+    `label` names this one in messages ("group 2").
     """
 
     names: tuple[str, ...]
@@ -26,6 +27,11 @@ class Deployment:
     label: str = ""
     members: str = ""
     groups: int = 1
+
+    def __post_init__(self) -> None:
+        # A marker is read back by its words, and `numbers_of` by the letters of the last one.
+        if not re.fullmatch(r"\w*", self.members):
+            raise ValueError(f"members must be letters and digits only, not {self.members!r}")
 
     @property
     def masters(self) -> int:

@@ -67,6 +67,12 @@ def test_a_fingerprint_differs_where_a_number_differs() -> None:
     assert not any(re.search(r"\s", text) for text in prints), "a marker is split at blanks"
 
 
+@pytest.mark.parametrize("members", ["two groups", "a,b", "a=b", "m\n"])
+def test_members_that_would_make_a_marker_unreadable_are_refused(members: str) -> None:
+    with pytest.raises(ValueError, match="letters and digits only"):
+        Deployment(names=("a", "b", "c"), members=members)
+
+
 def test_keys() -> None:
     pairs = ["P:lock:r", "P:fence:r", "P:lock:s", "P:fence:s"]
     tomb, queues = f"P:tomb:{TOKEN}", ["P:queue:r", "P:queue:s"]
