@@ -86,7 +86,6 @@ class LockState(LockParameters):
         """
         if self.kept_by is not None:
             self.kept_by.remove(self)
-            self.kept_by = None
             if self.locked:
                 return True
         if self._held_lease is not None and self._held_lease.remaining():

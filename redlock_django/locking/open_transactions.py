@@ -111,10 +111,14 @@ def has_sync_caller() -> bool:
     return asyncio.get_running_loop() in AsyncToSync.loop_thread_executors
 
 
-class KeptLock(Protocol):
-    """A lock, for a module above which locks are."""
+class Keepable(Protocol):
+    """A lock that may be kept, for a module above which locks are."""
 
     kept_by: KeptLocks | None
+
+
+class KeptLock(Keepable, Protocol):
+    """A lock that is released when it is kept no longer."""
 
     def release(self) -> bool:
         """Release the lock."""
@@ -141,9 +145,10 @@ class KeptLocks:
         self._locks[lock] = None
         lock.kept_by = self
 
-    def remove(self, lock: object) -> None:
+    def remove(self, lock: Keepable) -> None:
         """Stop keeping a lock: its holder has acquired it again inside the transaction."""
         self._locks = {kept: None for kept in self._locks if kept is not lock}
+        lock.kept_by = None
 
     def _watching(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         def watched(*args: Any, **kwargs: Any) -> Any:

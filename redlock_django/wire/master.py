@@ -184,13 +184,11 @@ def dial(
     if lost:
         notice(Unfit(lost))
     unmarked = 0  # how often in succession
-    early = False  # the last result was an early `Unmarked`
     unexpected = ""  # the last error that no rule here expects
+    result: Joined | Unfit | None = None
     while not closed.wait(delay):
-        if delay and not early and closed.wait(PACE.turn()):
+        if delay and not _is_early(result) and closed.wait(PACE.turn()):
             return
-        early = False
-        result: Joined | Unfit
         try:
             result = join(master.address, deployment, membership, tolerate, timeout)
         except Unmarked as error:
@@ -199,7 +197,7 @@ def dial(
             # The markers of the other masters decide whether this one gets one.
             membership.look_again()
             delay = SETTLING * 2.0 ** (unmarked - 1)
-            result.early = early = delay < timeout
+            result.early = delay < timeout
         except Unfit as error:
             unmarked = 0
             result = error.with_traceback(None)  # its frames would keep the connection in memory
@@ -209,12 +207,16 @@ def dial(
             unexpected = repr(error)
             result = Unfit(f"could not be reached: {type(error).__name__}")
         again = deliver(result)
-        if early:
+        if _is_early(result):
             continue
         notice(result)
         if not again:
             return
         delay = master.backoff()
+
+
+def _is_early(result: Joined | Unfit | None) -> bool:
+    return isinstance(result, Unmarked) and result.early
 
 
 def ignore(master: str, up: bool, reason: str) -> None:

@@ -72,7 +72,7 @@ class Worker:
 
     def _measure(self, thread: str) -> None:
         """Acquire a key that no other thread wants, in the main thread, which also obeys."""
-        from redlock_django import NotAcquired, ResourceLocked, lock
+        from redlock_django import lock
 
         key, rng = f"own:{self._name}:{thread}", random.Random()
         while not self._ending.is_set():
@@ -82,11 +82,8 @@ class Worker:
             try:
                 with lock(key):
                     took = clock() - began
-            except NotAcquired as error:
-                took = clock() - began
-                result = "locked" if isinstance(error, ResourceLocked) else "unreachable"
-            except Exception as error:  # noqa: BLE001 - reported, and the campaign has failed
-                took, result = 0.0, f"error: {error!r}"
+            except Exception as error:  # noqa: BLE001 - reported; an unexpected one is a failure
+                took, result = clock() - began, _result_of(error)
             self._report(thread, "own", key, until=took, entry=result)
             self._ending.wait(rng.uniform(0, 2 * PAUSE))
 
@@ -119,7 +116,7 @@ class Worker:
         await asyncio.gather(self._ameasure("task"), self._acompete("c"))
 
     async def _ameasure(self, task: str) -> None:
-        from redlock_django import NotAcquired, ResourceLocked, lock
+        from redlock_django import lock
 
         key, rng = f"own:{self._name}:{task}", random.Random()
         while not self._ending.is_set():
@@ -127,11 +124,8 @@ class Worker:
             try:
                 async with lock(key):
                     took = clock() - began
-            except NotAcquired as error:
-                took = clock() - began
-                result = "locked" if isinstance(error, ResourceLocked) else "unreachable"
-            except Exception as error:  # noqa: BLE001 - reported, and the campaign has failed
-                took, result = 0.0, f"error: {error!r}"
+            except Exception as error:  # noqa: BLE001 - reported; an unexpected one is a failure
+                took, result = clock() - began, _result_of(error)
             self._report(task, "own", key, until=took, entry=result)
             await asyncio.sleep(rng.uniform(0, 2 * PAUSE))
 
@@ -239,6 +233,15 @@ class Worker:
         # One write, so that a killed worker has reported either the whole line or nothing.
         line = json.dumps([f"{self._name}/{thread}", what, clock(), key, fence, until, entry])
         os.write(sys.stdout.fileno(), line.encode() + b"\n")
+
+
+def _result_of(error: Exception) -> str:
+    """Return the result of an acquire that raised an error, as it is reported."""
+    from redlock_django import NotAcquired, ResourceLocked
+
+    if not isinstance(error, NotAcquired):
+        return f"error: {error!r}"
+    return "locked" if isinstance(error, ResourceLocked) else "unreachable"
 
 
 def _hold(rng: random.Random) -> float:
