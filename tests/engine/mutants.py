@@ -999,6 +999,18 @@ MUTANTS: tuple[Mutant, ...] = (
         link_schedules.a_master_that_was_declared_trusted_is_counted_soon,
     ),
     Mutant(
+        "a repeated question hides the reason", "trust: the reason of a wait stays known",
+        Links._trusted,
+        never("... and master.trust.marker == trust.marker"),
+        link_schedules.the_reason_of_a_wait_is_kept_while_the_marker_is_the_same,
+    ),
+    Mutant(
+        "a reason outlives its marker", "trust: the reason of a wait belongs to one marker",
+        Links._trusted,
+        instead("master.trust.marker == trust.marker", "True"),
+        link_schedules.the_reason_of_a_wait_is_kept_while_the_marker_is_the_same,
+    ),
+    Mutant(
         "a live link is never inspected", "safe servers: INFO is read again", Links.begin,
         never("now - master.link.inspected > INSPECTED"),
         link_schedules.a_policy_that_changes_on_a_live_link_is_noticed,

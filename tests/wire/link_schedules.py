@@ -526,6 +526,20 @@ def a_master_that_lost_its_marker_is_given_up() -> None:
         assert "no marker" in links.masters[0].reason
 
 
+def the_reason_of_a_wait_is_kept_while_the_marker_is_the_same() -> None:
+    """A master names it only in the reply that writes its marker, and may be asked again."""
+    with manual_links(1) as links:
+        links.join(0, ready=60.0)
+        master = links.masters[0]
+        assert master.trust is not None
+        again = master.trust
+        links._trusted(master, replace(again, marker=b"new", doubt="restarted"))
+        links._trusted(master, replace(again, marker=b"new"))
+        assert master.fault(clock()).startswith("restarted: trusted in")
+        links._trusted(master, replace(again, marker=b"newer"))
+        assert master.fault(clock()).startswith("waits to be trusted"), "another marker"
+
+
 def a_master_that_was_declared_trusted_is_counted_soon() -> None:
     with manual_links(1) as links:
         ends = links.join(0, ready=60.0)
