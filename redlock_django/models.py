@@ -135,7 +135,8 @@ class IdempotencyRecord(models.Model):
     """An idempotency key that was used, and the outcome of its request.
 
     It stores neither the key nor the request, only HMACs of the key and of the request fingerprint
-    with SECRET_KEY. If a record is completed in the transaction of its view, other transactions
+    with SECRET_KEY. If `is_encrypted`, `body` contains the headers too, encrypted with the first of
+    ENCRYPTION_KEYS. If a record is completed in the transaction of its view, other transactions
     never see it in the state "running".
     """
 
@@ -164,6 +165,9 @@ class IdempotencyRecord(models.Model):
     status = models.PositiveSmallIntegerField(_("status"), null=True)
     headers = models.JSONField(_("headers"), default=list)
     body = models.BinaryField(_("body"), default=b"")
+    is_encrypted: models.BooleanField[bool, bool] = models.BooleanField(
+        _("is encrypted"), default=False, db_default=False
+    )
 
     objects: ClassVar[models.Manager[IdempotencyRecord]] = IdempotencyRecordQuerySet.as_manager()
 

@@ -65,7 +65,7 @@ LAYERS = [
     web.mixins web.rules
     middleware
     idempotency.errors idempotency.current idempotency.in_flight_lock idempotency.replay
-    idempotency.waiting
+    idempotency.encryption idempotency.waiting
     idempotency.events idempotency.fingerprint idempotency.key idempotency.protocol
     idempotency.scope idempotency.settings
     idempotency idempotency.registration idempotency.forms idempotency.placement

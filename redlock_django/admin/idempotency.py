@@ -25,7 +25,7 @@ from redlock_django.admin.idempotency_labels import (
     EXPLANATIONS,
     RESOLVE_MESSAGES,
     badge,
-    displayed_body,
+    displayed_response,
 )
 from redlock_django.exceptions import IdempotencyUnavailable, InvalidRedlock
 from redlock_django.idempotency.protocol import RecordState
@@ -176,8 +176,7 @@ class IdempotencyRecordAdmin(_ModelAdmin):
         }
         if self.has_body_permission(request):
             context |= {
-                "headers": record.headers,
-                "body": displayed_body(record),
+                **displayed_response(record, self.using),
                 "may_view_body": True,
             }
         template = "admin/redlock_django/idempotencyrecord/detail.html"

@@ -8,7 +8,12 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from redlock_django.exceptions import InvalidRedlock
+from redlock_django.idempotency.protocol import RecordState
+from redlock_django.idempotency.replay import StoredResponse
 from redlock_django.idempotency.resolve import ResolveOutcome
+from redlock_django.idempotency.settings import settings_of
+from redlock_django.idempotency.stores.database import response_of
 from redlock_django.models import IdempotencyRecord
 
 MAX_BODY_LENGTH = 20_000
@@ -78,10 +83,23 @@ def badge(state: str) -> SafeString:
     )
 
 
-def displayed_body(record: IdempotencyRecord) -> str:
+def displayed_response(record: IdempotencyRecord, using: str) -> dict[str, object]:
+    """Return the headers and the body to show of a record; `using` is the alias of its settings."""
+    if record.state != RecordState.COMPLETED:
+        return {}
+    try:
+        response = response_of(record, settings_of(using).encryption_keys)
+    except InvalidRedlock:
+        response = response_of(record, None)  # E001 reports it.
+    if response is None:
+        return {"body": _("This response is encrypted with a key that is not in ENCRYPTION_KEYS.")}
+    return {"headers": response.headers, "body": _displayed_body(response)}
+
+
+def _displayed_body(response: StoredResponse) -> str:
     """Return the beginning of a body that is text, and only the size of any other body."""
-    body = bytes(record.body)
-    encoded = any(name.lower() == "content-encoding" for name, _value in record.headers)
+    body = response.body
+    encoded = any(name.lower() == "content-encoding" for name, _value in response.headers)
     try:
         text = None if encoded else body.decode()
     except UnicodeDecodeError:

@@ -57,10 +57,13 @@ class IdempotentOptions:
 def store_of(settings: IdempotencySettings) -> Store:
     """Return the store that the settings name."""
     retention = timedelta(seconds=settings.retention)
+    cipher = settings.encryption_keys
     if settings.store == "database":
-        return DatabaseStore(settings.database, retention=retention)
+        return DatabaseStore(settings.database, retention=retention, cipher=cipher)
     tombstone = timedelta(seconds=settings.tombstone_retention)
-    return CacheStore(settings.cache, retention=retention, tombstone_retention=tombstone)
+    return CacheStore(
+        settings.cache, retention=retention, tombstone_retention=tombstone, cipher=cipher
+    )
 
 
 def outcome_of(

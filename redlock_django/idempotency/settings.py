@@ -14,6 +14,7 @@ from django.utils.module_loading import import_string
 
 from redlock_django.conf.values import choice, duration, flag, http_methods, string
 from redlock_django.exceptions import InvalidRedlock
+from redlock_django.idempotency.encryption import ResponseCipher
 from redlock_django.idempotency.errors import IdempotencyRefused
 from redlock_django.idempotency.replay import KEPT_HEADERS, NEVER_KEPT
 from redlock_django.locking.handler import locks
@@ -51,6 +52,7 @@ DEFAULTS: Mapping[str, Any] = {
     "MAX_REQUEST_BYTES": None,
     "KEY_PATTERN": None,
     "SECRETS": None,
+    "ENCRYPTION_KEYS": None,
     "KEEP_HEADERS": (),
     "ON_EXPIRED": "reject",
     "ON_5XX": "forget",
@@ -83,6 +85,7 @@ class IdempotencySettings:
     max_request_bytes: int | None
     key_pattern: re.Pattern[str] | None
     secrets: tuple[str, ...] | None = dataclasses.field(repr=False)
+    encryption_keys: ResponseCipher | None
     keep_headers: frozenset[str]
     on_expired: str
     on_5xx: str
@@ -150,6 +153,11 @@ def _settings(given: Mapping[str, Any]) -> IdempotencySettings:
         ),
         key_pattern=_pattern(section),
         secrets=_secrets(section),
+        encryption_keys=(
+            None
+            if section["ENCRYPTION_KEYS"] is None
+            else ResponseCipher(section["ENCRYPTION_KEYS"])
+        ),
         keep_headers=_headers(section),
         on_expired=choice(section["ON_EXPIRED"], "ON_EXPIRED", CHOICES["on_expired"]),
         on_5xx=choice(section["ON_5XX"], "ON_5XX", CHOICES["on_5xx"]),

@@ -11,6 +11,7 @@ from typing import Any
 from django.core.cache import caches
 from django.utils import timezone
 
+from redlock_django.idempotency.encryption import ResponseCipher, decrypted
 from redlock_django.idempotency.errors import IdempotencyUnavailable
 from redlock_django.idempotency.protocol import RecordState
 from redlock_django.idempotency.replay import StoredResponse
@@ -35,10 +36,18 @@ class CacheStore(Store):
     view that completes late does not lose its response to a retry that marks it uncertain.
     """
 
-    def __init__(self, alias: str, *, retention: timedelta, tombstone_retention: timedelta) -> None:
+    def __init__(
+        self,
+        alias: str,
+        *,
+        retention: timedelta,
+        tombstone_retention: timedelta,
+        cipher: ResponseCipher | None = None,
+    ) -> None:
         self._cache = caches[alias]
         self._retention = retention
         self._tombstone_retention = tombstone_retention
+        self._cipher = cipher
 
     def find(self, claim: Claim) -> Record | None:
         hashes = [each.key_hash for each in claim.hashes]
@@ -52,7 +61,7 @@ class CacheStore(Store):
             stored = entries.get(_response_key(key_hash))
             response = None
             if state == RecordState.COMPLETED:
-                response = StoredResponse.loads(stored) if stored else None
+                response = self._loaded(key_hash, stored) if stored else None
                 state = state if response is not None else RecordState.TOMBSTONE
             expires = entry.get("expires")
             at = None if expires is None else datetime.fromisoformat(expires)
@@ -83,11 +92,23 @@ class CacheStore(Store):
             return False
         if response is not None:
             seconds = claim.retention.total_seconds()
-            self._call("set", _response_key(claim.key_hash), response.dumps(), seconds)
+            text = self._dumped(claim.key_hash, response)
+            self._call("set", _response_key(claim.key_hash), text, seconds)
         entry["state"] = RecordState.TOMBSTONE if response is None else RecordState.COMPLETED
         entry["expires"] = (timezone.now() + claim.retention).isoformat()
         self._call(write, _state_key(claim.key_hash), json.dumps(entry), self._lifetime(claim))
         return True
+
+    def _dumped(self, key_hash: str, response: StoredResponse) -> str:
+        if self._cipher is None:
+            return response.dumps()
+        return self._cipher.encrypt(key_hash, response)
+
+    def _loaded(self, key_hash: str, text: str) -> StoredResponse | None:
+        # A response in plain text is a JSON object, and an encrypted one is base64.
+        if text.startswith("{"):
+            return StoredResponse.loads(text)
+        return decrypted(self._cipher, key_hash, text)
 
     def delete(self, claim: Claim) -> None:
         if self._entry_of_attempt(claim.key_hash, claim.attempt, *_UNRESOLVED) is not None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from django.db import IntegrityError, InterfaceError, OperationalError
 from django.utils import timezone
 
+from redlock_django.idempotency.encryption import ResponseCipher, decrypted
 from redlock_django.idempotency.errors import IdempotencyUnavailable
 from redlock_django.idempotency.protocol import RecordState
 from redlock_django.idempotency.replay import StoredResponse
@@ -24,14 +25,15 @@ from redlock_django.idempotency.stores.base import (
 from redlock_django.idempotency.stores.row_wait import RowBusy, limited_wait
 
 if TYPE_CHECKING:
-    from redlock_django.models import IdempotencyRecordQuerySet
+    from redlock_django.models import IdempotencyRecord, IdempotencyRecordQuerySet
 
 logger = logging.getLogger("redlock_django")
 
 DATABASE_ERRORS = (OperationalError, InterfaceError)
 """The errors that Django raises if a database is down, or busy for too long."""
 
-_EMPTIED: dict[str, Any] = {"state": RecordState.TOMBSTONE, "headers": [], "body": b""}
+_NO_RESPONSE: dict[str, Any] = {"headers": [], "body": b"", "is_encrypted": False}
+_EMPTIED = {"state": RecordState.TOMBSTONE, **_NO_RESPONSE}
 _FEW = 100  # rows
 _BRIEF = 1.0  # seconds; a transaction that is about to commit needs less
 
@@ -41,9 +43,12 @@ _UNRESOLVED = (RecordState.RUNNING, RecordState.UNCERTAIN)
 class DatabaseStore(Store):
     """Rows of `IdempotencyRecord` in one database."""
 
-    def __init__(self, alias: str, *, retention: timedelta) -> None:
+    def __init__(
+        self, alias: str, *, retention: timedelta, cipher: ResponseCipher | None = None
+    ) -> None:
         self.alias = alias
         self._retention = retention
+        self._cipher = cipher
 
     def rows(self) -> IdempotencyRecordQuerySet:
         """Return all rows of this database."""
@@ -70,11 +75,11 @@ class DatabaseStore(Store):
             row = self.rows().filter(key_hash__in=hashes).first()
         if row is None:
             return None
-        response = None
-        if row.state == RecordState.COMPLETED:
-            headers = tuple((name, value) for name, value in row.headers)
-            response = StoredResponse(row.status or 200, headers, bytes(row.body))
-        status = claim.status_of(row.key_hash, row.fingerprint, row.state, row.expires_at)
+        state, response = row.state, None
+        if state == RecordState.COMPLETED:
+            response = response_of(row, self._cipher)
+            state = state if response is not None else RecordState.TOMBSTONE
+        status = claim.status_of(row.key_hash, row.fingerprint, state, row.expires_at)
         return Record(row.key_hash, row.attempt, status, response)
 
     def begin(self, claim: Claim, *, instead_of: Record | None = None) -> None:
@@ -103,13 +108,21 @@ class DatabaseStore(Store):
                 .update(
                     state=RecordState.TOMBSTONE if response is None else RecordState.COMPLETED,
                     status=status,
-                    headers=[] if response is None else [list(pair) for pair in response.headers],
-                    body=b"" if response is None else response.body,
                     completed_at=now,
                     expires_at=now + claim.retention,
+                    **self._columns_of(claim.key_hash, response),
                 )
             )
         return changed == 1
+
+    def _columns_of(self, key_hash: str, response: StoredResponse | None) -> dict[str, Any]:
+        if response is None:
+            return _NO_RESPONSE
+        if self._cipher is not None:
+            token = self._cipher.encrypt(key_hash, response)
+            return {"headers": [], "body": token.encode(), "is_encrypted": True}
+        headers = [list(pair) for pair in response.headers]
+        return {"headers": headers, "body": response.body, "is_encrypted": False}
 
     def delete(self, claim: Claim) -> None:
         with _database_errors():
@@ -183,6 +196,14 @@ class DatabaseStore(Store):
             yield "deleted", self.rows().filter(pk__in=pks).delete()[0]
         for pks in _batches(found.to_empty, "expires_at", batch):
             yield "emptied", self.rows().filter(pk__in=pks).update(**_EMPTIED)
+
+
+def response_of(row: IdempotencyRecord, cipher: ResponseCipher | None) -> StoredResponse | None:
+    """Return the response in a completed record, or None if it cannot be decrypted."""
+    if row.is_encrypted:
+        return decrypted(cipher, row.key_hash, bytes(row.body).decode())
+    headers = tuple((name, value) for name, value in row.headers)
+    return StoredResponse(row.status or 200, headers, bytes(row.body))
 
 
 class PurgeableRecords(NamedTuple):
