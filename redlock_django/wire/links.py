@@ -528,7 +528,7 @@ class Links:
             self.lose(master, str(error))
             return
         if run_of(info) != master.run_id:
-            self.lose(master, "has taken the data of another server by replication")
+            self.lose(master, "has evicted keys, or taken other data by replication")
 
     def _handle_push(self, master: Master, link: Link, push: list[Any]) -> None:
         """Handle a push: the answer to SUBSCRIBE, a call for a waiter, or another to ignore."""

@@ -18,12 +18,25 @@ def read_info(answer: bytes | str) -> dict[str, str]:
 def run_of(info: dict[str, str]) -> str:
     """Return what changes when a server may have forgotten locks, as hex digits, from its INFO.
 
-    That is its run_id, which changes at a restart. A server that has taken another server's data
-    by replication, and then became a master again, keeps its run_id and has a second replication
-    id; its first one is new.
+    That is its run_id, which changes at a restart, and what else it may have forgotten without a
+    restart. A server that has taken another server's data by replication, and then became a master
+    again, has a second replication id; its first one is new. A server that has evicted keys counts
+    them. While its policy still lets it evict, the number changes nothing: such a server is not
+    counted, or the evictions are tolerated.
     """
     copied = info.get("master_replid2", "").strip("0")
-    return info.get("run_id", "") + (info.get("master_replid", "") if copied else "")
+    evicted = "" if may_evict(info) else info.get("evicted_keys", "").strip()
+    return (
+        info.get("run_id", "")
+        + (info.get("master_replid", "") if copied else "")
+        + (evicted if evicted.isdecimal() and int(evicted) else "")
+    )
+
+
+def may_evict(info: dict[str, str]) -> bool:
+    """Return whether a server deletes keys when its memory is full."""
+    policy = info.get("maxmemory_policy", "noeviction")
+    return info.get("maxmemory", "0") != "0" and policy != "noeviction"
 
 
 def faults(info: dict[str, str]) -> Iterator[tuple[str, str]]:
@@ -44,6 +57,6 @@ def faults(info: dict[str, str]) -> Iterator[tuple[str, str]]:
         yield "cluster", "is a cluster node: Redlock needs independent masters"
     if info.get("role") != "master":
         yield "replica", "is a replica: Redlock needs masters"
-    policy = info.get("maxmemory_policy", "noeviction")
-    if info.get("maxmemory", "0") != "0" and policy != "noeviction":
+    if may_evict(info):
+        policy = info["maxmemory_policy"]
         yield "eviction", f"may evict locks (maxmemory-policy {policy}): set it to noeviction"

@@ -1028,12 +1028,22 @@ MUTANTS: tuple[Mutant, ...] = (
         link_schedules.an_old_copy_by_replication_on_a_live_link_is_noticed,
     ),
     Mutant(
+        "evicted keys are forgotten", "safe servers: evictions end a run", server_info.run_of,
+        never("evicted.isdecimal()"),
+        link_schedules.keys_that_were_evicted_are_noticed_after_the_policy_is_back,
+    ),
+    Mutant(
+        "tolerated evictions count", "safe servers: evictions may be tolerated",
+        server_info.run_of, never("may_evict(info)"),
+        link_schedules.keys_that_were_evicted_are_noticed_after_the_policy_is_back,
+    ),
+    Mutant(
         "replicas vote", "safe servers: no replica", server_info.faults,
         never("info.get('role') != ..."), link_schedules.an_unsafe_server_is_not_counted,
     ),
     Mutant(
         "evicting servers vote", "safe servers: no eviction", server_info.faults,
-        never("policy != 'noeviction'"), link_schedules.an_unsafe_server_is_not_counted,
+        never("may_evict(info)"), link_schedules.an_unsafe_server_is_not_counted,
     ),
     Mutant(
         "cluster nodes vote", "safe servers: no cluster node", server_info.faults,

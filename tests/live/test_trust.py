@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pytest
+from redis.exceptions import OutOfMemoryError
 
 from redlock_django.engine.errors import NotAcquired, QuorumUnreachable
 from redlock_django.engine.validity import LeaseState
@@ -434,6 +435,32 @@ def test_a_policy_that_changes_while_locks_go_on_is_noticed(
             return "may evict locks" in variant.fault(master)
 
         until(noticed, "the policy is noticed", seconds=5)
+
+
+@both
+def test_a_master_that_has_evicted_keys_is_not_counted_when_its_policy_is_back(
+    name: str, masters: list[LocalMaster]
+) -> None:
+    with trusted(name, masters[:3], restart_delay=3.0) as variant:
+        lease = variant.acquire("order:1")
+        variant.settle()
+        with masters[0].client() as client:
+            client.config_set("maxmemory-policy", "volatile-ttl")
+            client.config_set("maxmemory", "1")
+            with pytest.raises(OutOfMemoryError):
+                client.set("any", "key")
+            client.config_set("maxmemory", "0")
+            client.config_set("maxmemory-policy", "noeviction")
+            assert not client.exists("redlock:lock:order:1")
+            assert client.get("redlock:master"), "what has no TTL is still there"
+        master = variant.links.masters[0]
+
+        def doubted() -> bool:
+            variant.release(variant.acquire("order:2"))
+            return variant.fault(master).startswith("restarted: trusted in")
+
+        until(doubted, f"the evictions are noticed: {variant.fault(master)}")
+        variant.release(lease)
 
 
 @either

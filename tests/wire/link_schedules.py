@@ -24,6 +24,7 @@ from redlock_django.wire.lateness import GIVE_UP, MOST_OWED
 from redlock_django.wire.link import Exchange
 from redlock_django.wire.links import IDLE, Links
 from redlock_django.wire.master import Master, Pace
+from redlock_django.wire.server_info import run_of
 from redlock_django.wire.sync import SyncLinks
 from tests.engine.masters import Masters
 from tests.wire.manual_links import TIMEOUT, Ends, ManualLinks, manual_links
@@ -587,6 +588,13 @@ def a_policy_that_changes_on_a_live_link_is_noticed() -> None:
 
 def an_old_copy_by_replication_on_a_live_link_is_noticed() -> None:
     assert "by replication" in _inspected(master_replid="ab", master_replid2="cd")
+
+
+def keys_that_were_evicted_are_noticed_after_the_policy_is_back() -> None:
+    assert "has evicted keys" in _inspected(evicted_keys="3")
+    evicting = {"maxmemory": "1", "maxmemory_policy": "allkeys-lru"}
+    run_ids = {run_of({"run_id": "ab", "evicted_keys": number, **evicting}) for number in "03"}
+    assert run_ids == {"ab"}, "evictions that are tolerated end no run"
 
 
 def _stepped(links: ManualLinks, *indexes: int) -> Exchange:
