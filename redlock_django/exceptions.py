@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         OutcomeUncertain,
         RequestTooLarge,
         ResultUnavailable,
+        TooManyRecords,
         TooManyWaiters,
     )
 
@@ -79,6 +80,7 @@ __all__ = [
     "ResourceLocked",
     "ResultUnavailable",
     "StoreUnavailable",
+    "TooManyRecords",
     "TooManyWaiters",
 ]
 

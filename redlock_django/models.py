@@ -156,6 +156,9 @@ class IdempotencyRecord(models.Model):
         _("state"), max_length=10, choices=State, default=State.RUNNING
     )
     attempt: models.CharField[str, str] = models.CharField(_("attempt"), max_length=32)
+    owner: models.CharField[str, str] = models.CharField(
+        _("owner"), max_length=64, default="", db_default="", editable=False
+    )
     user: models.CharField[str, str] = models.CharField(_("user"), max_length=255, blank=True)
     method: models.CharField[str, str] = models.CharField(_("method"), max_length=10)
     path: models.CharField[str, str] = models.CharField(_("path"), max_length=255)
@@ -177,8 +180,12 @@ class IdempotencyRecord(models.Model):
             ("view_idempotency_body", "Can view the response in an idempotency record"),
             ("resolve_idempotencyrecord", "Can resolve an uncertain request"),
         )
-        # For the records to empty, and for the requests to resolve.
-        indexes = (models.Index(fields=("state", "expires_at"), name="redlock_state_expires"),)
+        indexes = (
+            # For the records to empty, and for the requests to resolve.
+            models.Index(fields=("state", "expires_at"), name="redlock_state_expires"),
+            # For MAX_RECORDS.
+            models.Index(fields=("owner", "created_at"), name="redlock_owner_created"),
+        )
         verbose_name = _("idempotency record")
         verbose_name_plural = _("idempotency records")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from contextlib import nullcontext, suppress
+from datetime import timedelta
 from functools import cached_property, partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,7 @@ from redlock_django.idempotency.errors import (
     IdempotencyUnavailable,
     KeyInFlight,
     OutcomeUncertain,
+    TooManyRecords,
     TooManyWaiters,
 )
 from redlock_django.idempotency.exception_answers import answer_to
@@ -123,6 +125,7 @@ class Attempt:
                 record = yield InThread(partial(store.find, claim))
             action = self._decide(record, state)
         if action is Action.RUN:
+            yield from self._admit(store, claim)
             response = yield from self._first(self._recorder(store, claim, instead_of=record))
             if response is not None:
                 return response
@@ -162,6 +165,16 @@ class Attempt:
         except TooManyWaiters:
             events.refused(self._options.using, TooManyWaiters)
             raise
+
+    def _admit(self, store: Store, claim: Claim) -> Steps:
+        """Raise TooManyRecords if the owner of the key has used too many keys lately."""
+        if (most := self._settings.max_records) is None:
+            return
+        window = timedelta(seconds=self._settings.max_records_window)
+        seconds = yield InThread(partial(store.admit, claim, most=most, window=window))
+        if seconds:
+            events.refused(self._options.using, TooManyRecords)
+            raise TooManyRecords(retry_after=seconds)
 
     def _first(self, recorder: AnyRecorder) -> Steps:
         """Run the view and return its response; None if another request recorded the key first."""

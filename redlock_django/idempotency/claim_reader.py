@@ -13,7 +13,7 @@ from django.http import HttpRequest
 from redlock_django.idempotency.attempt_steps import CallHook, GetUser, InThread, Steps
 from redlock_django.idempotency.errors import KeyInvalid, KeyMissing, KeyUnscoped, RequestTooLarge
 from redlock_django.idempotency.fingerprint import FORMS, request_fingerprint
-from redlock_django.idempotency.key import parse_key, request_hashes, seed_of
+from redlock_django.idempotency.key import owner_hash, parse_key, request_hashes, seed_of
 from redlock_django.idempotency.options import IdempotentOptions
 from redlock_django.idempotency.placement import check_placement
 from redlock_django.idempotency.scope import UserId, host_of, scope_of, user_of
@@ -87,6 +87,7 @@ class ClaimReader:
             hashes=request_hashes(
                 scope, key, (yield InThread(self._fingerprint)), self._settings.secrets
             ),
+            owner=owner_hash(scope, self._settings.secrets),
             user="" if user is None else user.pk,
             method=self._request.method or "",
             path=self._request.path.replace("\0", "%00"),  # PostgreSQL stores no NUL

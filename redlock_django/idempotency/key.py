@@ -69,6 +69,12 @@ def request_hashes(
     )
 
 
+def owner_hash(scope: str, secrets: Iterable[str | bytes] | None = None) -> str:
+    """Return the HMAC of a scope under the first of the secrets; 64 hex digits."""
+    secret = next(iter(secrets or [settings.SECRET_KEY]))
+    return _hmac("owner", scope.encode(), secret).hex()
+
+
 def lock_name(key_hash: str) -> str:
     """Return the resource that is locked while the first request with a key runs.
 

@@ -19,6 +19,7 @@ from redlock_django.idempotency.errors import (
     OutcomeUncertain,
     RequestTooLarge,
     ResultUnavailable,
+    TooManyRecords,
     TooManyWaiters,
 )
 from redlock_django.locking.counters import CounterType, register_counters
@@ -121,6 +122,18 @@ _register(
     ),
     retryable=True,
     safe_new_key=False,
+)
+_register(
+    TooManyRecords,
+    429,
+    "too-many-records",
+    gettext_noop("Too many idempotency keys"),
+    gettext_noop(
+        "Too many new idempotency keys were used in a short time. Nothing was changed. "
+        "Please try again later with the same idempotency key."
+    ),
+    retryable=True,
+    safe_new_key=True,
 )
 _register(
     OutcomeUncertain,

@@ -47,6 +47,8 @@ DEFAULTS: Mapping[str, Any] = {
     "IN_FLIGHT": "auto",
     "WAIT": 10,
     "MAX_WAITERS": 4,
+    "MAX_RECORDS": None,
+    "MAX_RECORDS_WINDOW": 3600,
     "STORE_BODY": True,
     "MAX_RESPONSE_BYTES": 1024 * 1024,
     "MAX_REQUEST_BYTES": None,
@@ -80,6 +82,8 @@ class IdempotencySettings:
     in_flight: str
     wait: float
     max_waiters: int
+    max_records: int | None
+    max_records_window: float
     store_body: bool
     max_response_bytes: int
     max_request_bytes: int | None
@@ -144,13 +148,11 @@ def _settings(given: Mapping[str, Any]) -> IdempotencySettings:
         in_flight=choice(section["IN_FLIGHT"], "IN_FLIGHT", CHOICES["in_flight"]),
         wait=duration(section["WAIT"], "WAIT", least=0),
         max_waiters=_whole(section, "MAX_WAITERS", "threads"),
+        max_records=_whole_or_none(section, "MAX_RECORDS", "records", least=1),
+        max_records_window=duration(section["MAX_RECORDS_WINDOW"], "MAX_RECORDS_WINDOW", least=1),
         store_body=flag(section, "STORE_BODY"),
         max_response_bytes=_whole(section, "MAX_RESPONSE_BYTES", "bytes"),
-        max_request_bytes=(
-            None
-            if section["MAX_REQUEST_BYTES"] is None
-            else _whole(section, "MAX_REQUEST_BYTES", "bytes")
-        ),
+        max_request_bytes=_whole_or_none(section, "MAX_REQUEST_BYTES", "bytes"),
         key_pattern=_pattern(section),
         secrets=_secrets(section),
         encryption_keys=(
@@ -168,11 +170,16 @@ def _settings(given: Mapping[str, Any]) -> IdempotencySettings:
     )
 
 
-def _whole(section: Mapping[str, Any], key: str, unit: str) -> int:
+def _whole(section: Mapping[str, Any], key: str, unit: str, least: int = 0) -> int:
     value = section[key]
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise ValueError(f"{key} must be a number of {unit}, got {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        at_least = f", {least} or more" if least else ""
+        raise ValueError(f"{key} must be a number of {unit}{at_least}, got {value!r}")
     return value
+
+
+def _whole_or_none(section: Mapping[str, Any], key: str, unit: str, least: int = 0) -> int | None:
+    return None if section[key] is None else _whole(section, key, unit, least)
 
 
 def _pattern(section: Mapping[str, Any]) -> re.Pattern[str] | None:

@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -74,8 +75,8 @@ def make_order(request: HttpRequest) -> HttpResponse:
     return JsonResponse({"order": order.number}, status=201)
 
 
-def ask(view: Callable[..., Any], user: int = 1) -> Any:
-    request = factory.post("/", b"{}", "application/json", headers={"Idempotency-Key": "k"})
+def ask(view: Callable[..., Any], user: int = 1, key: str = "k") -> Any:
+    request = factory.post("/", b"{}", "application/json", headers={"Idempotency-Key": key})
     request.user = User(pk=user)
     return view(request)
 
@@ -96,6 +97,25 @@ def test_many_at_once_are_one(database: None, in_flight: str) -> None:
     assert [answer["Idempotent-Replayed"] for answer in done].count("false") == 1
     assert in_flight == "conflict" or len(done) == 12
     assert orders() == 1
+
+
+def test_requests_at_once_exceed_max_records_by_their_number_at_most(
+    database: None, settings: Settings
+) -> None:
+    """A request does not see the records of others that have not committed yet."""
+    settings.REDLOCK["default"]["IDEMPOTENCY"] |= {"MAX_RECORDS": 2}
+    settings.REDLOCK = {**settings.REDLOCK}
+    running = threading.Barrier(3)
+
+    def view(request: HttpRequest) -> HttpResponse:
+        running.wait(20)
+        return HttpResponse(status=201)
+
+    together = [InThread(partial(ask, idempotent(view), key=key)) for key in "abc"]
+    assert [one.result.status_code for one in together] == [201] * 3
+    refused = ask(idempotent(make_order), key="d")
+    assert (refused.status_code, 3590 < int(refused["Retry-After"]) <= 3600) == (429, True)
+    assert ask(idempotent(make_order), user=2, key="d").status_code == 201
 
 
 @pytest.fixture

@@ -81,6 +81,8 @@ def test_they_are_read_again_when_settings_change(configure: Configure) -> None:
         ({"IN_FLIGHT": "refuse"}, "IN_FLIGHT must be one of"),
         ({"MAX_WAITERS": -1}, "MAX_WAITERS must be a number of threads"),
         ({"MAX_WAITERS": None}, "MAX_WAITERS must be a number of threads"),
+        ({"MAX_RECORDS": 0}, "MAX_RECORDS must be a number of records, 1 or more"),
+        ({"MAX_RECORDS_WINDOW": 0}, "MAX_RECORDS_WINDOW must be at least 1"),
         ({"WAIT": -1}, "WAIT must be at least 0"),
         ({"MAX_RESPONSE_BYTES": "1M"}, "MAX_RESPONSE_BYTES must be a number of bytes"),
         ({"MAX_REQUEST_BYTES": True}, "MAX_REQUEST_BYTES must be a number of bytes"),

@@ -28,12 +28,13 @@ class AlreadyRecorded(Exception):
 class Claim:
     """The description of a request before its view runs.
 
-    It is recorded under the first of `hashes`; the others are those of older secrets. `wait` is how
-    many seconds it may wait while the same request runs, or None. `attempt` distinguishes this
-    attempt from every other one with the same key.
+    It is recorded under the first of `hashes`; the others are those of older secrets. `owner` is
+    the hash of its scope. `wait` is how many seconds it may wait while the same request runs, or
+    None. `attempt` distinguishes this attempt from every other one with the same key.
     """
 
     hashes: tuple[RequestHashes, ...]
+    owner: str = ""
     user: str = ""
     method: str = ""
     path: str = ""
@@ -105,6 +106,13 @@ class Store(ABC):
     @abstractmethod
     def find(self, claim: Claim) -> Record | None:
         """Return the record of the claim's key, or None."""
+
+    @abstractmethod
+    def admit(self, claim: Claim, *, most: int, window: timedelta) -> float:
+        """Return 0.0 if the claim's owner has fewer than `most` records that began in `window`.
+
+        Otherwise return after how many seconds that will be so. Called once for each record.
+        """
 
     @abstractmethod
     def begin(self, claim: Claim, *, instead_of: Record | None = None) -> None:

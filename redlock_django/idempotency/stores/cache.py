@@ -69,6 +69,15 @@ class CacheStore(Store):
             return Record(key_hash, entry["attempt"], status, response)
         return None
 
+    def admit(self, claim: Claim, *, most: int, window: timedelta) -> float:
+        # Windows that begin one after the other: a cache counts, and does not list by time.
+        seconds = window.total_seconds()
+        number, passed = divmod(timezone.now().timestamp(), seconds)
+        key = f"redlock-idempotency:{claim.owner}:{seconds:g}:{number:.0f}"
+        if self._call("add", key, 1, seconds) or self._call("incr", key) <= most:
+            return 0.0
+        return seconds - passed
+
     def begin(self, claim: Claim, *, instead_of: Record | None = None) -> None:
         if instead_of is not None and self._entry_of_attempt(
             instead_of.key_hash, instead_of.attempt, *RecordState

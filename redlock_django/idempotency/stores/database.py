@@ -82,6 +82,14 @@ class DatabaseStore(Store):
         status = claim.status_of(row.key_hash, row.fingerprint, state, row.expires_at)
         return Record(row.key_hash, row.attempt, status, response)
 
+    def admit(self, claim: Claim, *, most: int, window: timedelta) -> float:
+        now = timezone.now()
+        recent = self.rows().filter(owner=claim.owner, created_at__gt=now - window)
+        newest_first = recent.order_by("-created_at").values_list("created_at", flat=True)
+        with _database_errors():
+            found = list(newest_first[most - 1 : most])
+        return (found[0] + window - now).total_seconds() if found else 0.0
+
     def begin(self, claim: Claim, *, instead_of: Record | None = None) -> None:
         wait = max(claim.wait or 0, _BRIEF)
         with _database_errors(), self._limited_wait(wait):
@@ -92,6 +100,7 @@ class DatabaseStore(Store):
                     key_hash=claim.key_hash,
                     fingerprint=claim.hashes[0].fingerprint,
                     attempt=claim.attempt,
+                    owner=claim.owner,
                     user=claim.user[:255],
                     method=claim.method,
                     path=claim.path[:255],
