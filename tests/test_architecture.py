@@ -35,7 +35,7 @@ LAYERS = [
     wire.aio wire.sync
     exceptions
     conf conf.values conf.masters
-    backends backends.inspection_results
+    backends backends.inspection_page backends.inspection_results
     backends.inspection
     backends.base backends.redis_health backends.redis_inspection backends.sharded_inspection
     backends.memory_keyspace backends.memory_inspection backends.memory_queue

@@ -7,10 +7,13 @@ built on this. Nothing here names a script, a key or the place of a server: serv
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
+from redlock_django.backends import inspection_page
+from redlock_django.backends.inspection_page import PageQuery
 from redlock_django.backends.inspection_results import (
     Freed,
     HeldLocks,
@@ -18,15 +21,7 @@ from redlock_django.backends.inspection_results import (
     ReleaseOutcome,
     ServerHealth,
 )
-from redlock_django.engine.holders import Holding, HoldingState
-
-MAX_LISTED = 10_000
-"""The most locks that can be paged through, and that are sorted by resource."""
-
-MAX_FILTERED = 4_000
-"""The most locks whose state is read for a filter by state."""
-
-ORDERS = ("ttl", "-ttl", "resource", "-resource")
+from redlock_django.engine.holders import Holding
 
 
 class Inspection(ABC):
@@ -132,57 +127,51 @@ class Inspection(ABC):
             undecided=frozenset(name for name in resources if not self.has_quorum(name)),
         )
 
-    def page(
-        self,
-        *,
-        search: str = "",
-        state: HoldingState | None = None,
-        order: str = "ttl",
-        offset: int = 0,
-        limit: int = 100,
-        scan: bool = False,
-    ) -> HeldLocks:
-        """Return a page of the held locks, in `order` (one of ORDERS).
-
-        `search` is a part of the resource name, in the same case. `state` shows only locks in this
-        state, `scan` also locks that are in no index. Raises ValueError for another order.
-        """
-        if order not in ORDERS:
-            raise ValueError(f"order must be one of {', '.join(ORDERS)}, got {order!r}")
-        by_name = order.endswith("resource")
-        if by_name:
-            most = MAX_LISTED
-        else:
-            most = min(offset + limit, MAX_LISTED) if state is None else MAX_FILTERED
-        listing = self.listing(search=search, scan=scan, last_first=order == "-ttl", most=most)
-        left, about, stopped_at = dict(listing.left), listing.about, listing.stopped_at
-        if search or scan:
-            if search and search not in left and self.holdings([search]):
-                left[search] = 0.0  # another client's, which is in no index
+    def page(self, **options: Any) -> HeldLocks:
+        """Return a page of the held locks; the options are the fields of `PageQuery`."""
+        query = PageQuery(**options)
+        listing = self.listing(
+            search=query.text,
+            scan=query.scan,
+            last_first=query.order == "-ttl",
+            most=query.most,
+        )
+        left = {name: ttl for name, ttl in listing.left.items() if query.has_name(name)}
+        about, total, stopped_at = listing.about, len(left), listing.stopped_at
+        if query.text or query.scan:
+            exact = query.text
+            if exact and query.has_name(exact) and exact not in left and self.holdings([exact]):
+                left[exact] = 0.0  # another client's, which is in no index
             about = total = len(left)
-        elif about <= most:
-            total = len(left)
+        elif about > query.most:
+            total = max(about, total)
+            if total > inspection_page.MAX_LISTED:
+                total = stopped_at = inspection_page.MAX_LISTED
+        names = query.sorted_names(left)
+        first = inspection_page.MAX_READ if query.reads_values else query.count
+        every = total <= first and stopped_at is None
+        read = query.fitting(self.holdings(query.to_read(names)))
+        if query.reads_values:
+            if total > first:
+                stopped_at = first
+            counted, found = read, [one for one in read if query.state in (None, one.state)]
+            total, page = len(found), found[query.shown]
         else:
-            total = max(about, len(left))
-            if total > MAX_LISTED:
-                total = stopped_at = MAX_LISTED
-        names = sorted(left, key=(lambda n: n) if by_name else (lambda n: (left[n], n)))
-        if order.startswith("-"):
-            names.reverse()
-        if state is None:
-            found = self.holdings(names[offset : offset + limit])
-        else:
-            if total > MAX_FILTERED:
-                stopped_at = MAX_FILTERED
-            fitting = [one for one in self.holdings(names[:MAX_FILTERED]) if one.state is state]
-            total, found = len(fitting), fitting[offset : offset + limit]
+            counted, page = _among(names[:first], read), _among(names[query.shown], read)
         return HeldLocks(
             using=self.using,
-            locks=tuple(found),
+            locks=tuple(page),
             total=total,
             about=about,
             stopped_at=stopped_at,
             servers=self.servers,
             silent=self.silent,
             complete=self.has_quorum(),
+            states=Counter(one.state for one in counted),
+            counted=None if every else first,
         )
+
+
+def _among(names: Sequence[str], holdings: Sequence[Holding]) -> list[Holding]:
+    wanted = frozenset(names)
+    return [one for one in holdings if one.resource in wanted]

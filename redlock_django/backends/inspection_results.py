@@ -8,7 +8,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from redlock_django.engine.health import Health
-from redlock_django.engine.holders import Holding
+from redlock_django.engine.holders import Holding, HoldingState
 from redlock_django.engine.quorum import quorum
 
 
@@ -21,7 +21,8 @@ class HeldLocks:
     up over the shards of a sharded store. `servers` are the names of all servers, `silent` maps
     those that could not be asked to the reason. `complete` is whether a quorum answered (in every
     shard), so that no held lock can be missing. `undecided` are the resources that were asked for
-    by name and about which no quorum answered.
+    by name and about which no quorum answered. `states` counts the locks in each state before any
+    filter by state, of all locks if `counted` is None, else of the first so many.
     """
 
     using: str
@@ -33,6 +34,8 @@ class HeldLocks:
     silent: Mapping[str, str]
     complete: bool
     undecided: frozenset[str] = frozenset()
+    states: Mapping[HoldingState, int] = field(default_factory=dict)
+    counted: int | None = None
 
 
 class ReleaseOutcome(Enum):

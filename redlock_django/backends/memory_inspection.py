@@ -32,8 +32,8 @@ class InspectionScripts(Keyspace):
 
     def _look(self, now: int, keys: list[str], argv: list[bytes]) -> list[Any]:
         reply: list[Any] = [GRANTED, now]
-        for key in keys:
-            reply += [self.get(key), self.pttl(key)]
+        for key, queue in zip(keys[: len(keys) // 2], keys[len(keys) // 2 :], strict=True):
+            reply += [self.get(key), self.pttl(key), len(self.queue(queue))]
         return reply
 
     def _scan(self, now: int, keys: list[str], argv: list[bytes]) -> Reply:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
 
-from redlock_django.backends import inspection
 from redlock_django.backends.inspection import Inspection
+from redlock_django.backends.inspection_page import MAX_LISTED
 from redlock_django.backends.inspection_results import Listing, ReleaseOutcome, ServerHealth
 from redlock_django.backends.redis_health import health_of, with_conflict
 from redlock_django.engine.deployment import Deployment
@@ -109,15 +109,13 @@ class MasterInspection(Inspection):
             return [stored for query in queries for stored in send(query)]
 
         answers = self._survey.ask(read, READ_TIME if len(queries) > 1 else None)
-        holdings = []
+        holdings, silent = [], frozenset(self.silent)
         for place, resource in enumerate(resources):
-            sightings = [
-                Sighting(self.servers[index], *stored)
-                for index, answer in answers.items()
-                if (stored := answer[place]) is not None
-            ]
-            if sightings:
-                holdings.append(merge(resource, sightings, self.servers, self.silent))
+            found = [(n, stored) for n, answer in answers.items() if (stored := answer[place])]
+            if found:
+                sightings = [Sighting(self.servers[n], one.value, one.ttl) for n, one in found]
+                waiters = max(one.waiters for _, one in found)
+                holdings.append(merge(resource, sightings, self.servers, silent, waiters))
         return holdings
 
     def release(
@@ -164,7 +162,7 @@ def _search(
     found: dict[bytes, float] = {}
     until = clock() + SEARCH_TIME
     examined, cursor = 0, "0"
-    while examined < MAX_SEARCHED and len(found) < inspection.MAX_LISTED and clock() < until:
+    while examined < MAX_SEARCHED and len(found) < MAX_LISTED and clock() < until:
         step = send(kind(deployment=deployment, part=part, cursor=cursor, step=STEP))
         found |= step.left
         cursor = step.cursor

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 from typing import NamedTuple
 
 from redlock_django.engine.printable import printable
@@ -63,13 +64,14 @@ class Sighting(NamedTuple):
         return float("inf") if self.ttl is None else self.ttl
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Holding:
     """All that is known of one held resource.
 
     `servers` are the names of the servers that decide who holds it, answering or not, and `silent`
     those of them that did not answer. `leading` are the sightings of the holder that is on most
-    servers, `rivals` those of all other holders.
+    servers, `rivals` those of all other holders. `waiters` is how many clients wait for the
+    resource, by the longest queue on a server.
     """
 
     resource: str
@@ -77,6 +79,7 @@ class Holding:
     silent: frozenset[str]
     leading: tuple[Sighting, ...]
     rivals: tuple[Sighting, ...]
+    waiters: int = 0
 
     @property
     def value(self) -> bytes:
@@ -92,6 +95,14 @@ class Holding:
     def has_quorum(self) -> bool:
         """True if the leading holder is on enough servers to exclude all others."""
         return len(self.leading) >= quorum(len(self.servers))
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """The servers that answered and do not store a lock that a quorum stores."""
+        if not self.has_quorum:
+            return ()
+        stored = {sighting.server for sighting in (*self.leading, *self.rivals)}
+        return tuple(n for n in self.servers if n not in stored and n not in self.silent)
 
     @property
     def state(self) -> HoldingState:
@@ -115,7 +126,7 @@ class Holding:
         left = longest[quorum(len(self.servers)) - 1] if self.has_quorum else longest[0]
         return None if left == float("inf") else left
 
-    @property
+    @cached_property
     def holder(self) -> Mapping[str, str | int | float]:
         """The holder's description of itself: `host`, `pid`, `app`, `at`, `path`, `user`.
 
@@ -162,7 +173,11 @@ def _is_plain_number(said: object) -> bool:
 
 
 def merge(
-    resource: str, sightings: Iterable[Sighting], servers: Sequence[str], silent: Iterable[str]
+    resource: str,
+    sightings: Iterable[Sighting],
+    servers: Sequence[str],
+    silent: Iterable[str],
+    waiters: int = 0,
 ) -> Holding:
     """Return what the sightings of one resource amount to; at least one is needed.
 
@@ -181,4 +196,5 @@ def merge(
         silent=frozenset(silent),
         leading=tuple(order[0]),
         rivals=tuple(s for same in order[1:] for s in same),
+        waiters=waiters,
     )

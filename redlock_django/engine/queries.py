@@ -134,10 +134,13 @@ class ScanKeys(Search):
 
 
 class StoredLock(NamedTuple):
-    """The value of a lock key on one master, and its seconds left (None: it never expires)."""
+    """The value of a lock key on one master, its seconds left (None: it never expires), and how
+    many clients wait in its queue.
+    """
 
     value: bytes
     ttl: float | None
+    waiters: int = 0
 
     def __repr__(self) -> str:  # without the value, which holds the token
         return f"StoredLock(ttl={self.ttl})"
@@ -152,13 +155,14 @@ class ReadLocks(Query[list[StoredLock | None]]):
     resources: tuple[str, ...]
 
     def keys(self) -> list[str]:
-        return [self.deployment.lock(resource) for resource in self.resources]
+        locks = [self.deployment.lock(resource) for resource in self.resources]
+        return [*locks, *(self.deployment.queue(resource) for resource in self.resources)]
 
     def read(self, reply: Sequence[Any]) -> list[StoredLock | None]:
         stored = reply[2:]
         return [
-            None if value is None else StoredLock(value, None if left < 0 else left / 1000)
-            for value, left in zip(stored[::2], stored[1::2], strict=True)
+            None if value is None else StoredLock(value, None if left < 0 else left / 1000, waiters)
+            for value, left, waiters in zip(stored[::3], stored[1::3], stored[2::3], strict=True)
         ]
 
 

@@ -127,6 +127,7 @@ def lock_document(holding: Holding) -> dict[str, Any]:
         "ttl": None if holding.ttl is None else round(holding.ttl, 3),
         "since": iso(holding.since),
         "holder": dict(holding.holder),
+        "waiters": holding.waiters,
         "masters": [sighting.server for sighting in holding.leading],
         "rivals": {rival.server: rival.fingerprint for rival in holding.rivals},
     }

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from difflib import get_close_matches
+from typing import Any
 
 from django.utils.asyncio import async_unsafe
 
-from redlock_django.backends.inspection import MAX_LISTED, ORDERS, Inspection
+from redlock_django.backends.inspection import Inspection
+from redlock_django.backends.inspection_page import MAX_LISTED, ORDERS, PageQuery
 from redlock_django.backends.inspection_results import HeldLocks
-from redlock_django.engine.holders import HoldingState
 from redlock_django.locking.handler import locks
 from redlock_django.locking.names import check_resource
 
@@ -21,6 +22,7 @@ __all__ = [
     "MAX_LISTED",
     "ORDERS",
     "HeldLocks",
+    "PageQuery",
     "held_locks",
     "inspection_of",
     "nearest_held",
@@ -30,29 +32,19 @@ __all__ = [
 
 @async_unsafe
 def held_locks(
-    using: str = "default",
-    *,
-    search: str = "",
-    state: HoldingState | None = None,
-    order: str = "ttl",
-    offset: int = 0,
-    limit: int = 100,
-    scan: bool = False,
-    inspection: Inspection | None = None,
+    using: str = "default", *, inspection: Inspection | None = None, **options: Any
 ) -> HeldLocks:
     """Return a page of the locks that are held on the servers of an alias.
 
-    `order` is one of ORDERS. `search` is a part of the resource name, in the same case. `scan`
-    looks at every key of the servers, and so finds locks that other clients have set and that no
-    client of ours has met. Servers that do not answer are reported in the result, never raised.
-    Pass an open `inspection` to ask several questions with one timeout for a server that hangs.
+    The options are the fields of `PageQuery`: `search`, `prefix`, `holder`, `state`, `order`,
+    `offset`, `limit`, `scan` and `count`. Servers that do not answer are reported in the result,
+    never raised. Pass an open `inspection` to ask several questions with one timeout for a server
+    that hangs.
 
     Raises InvalidRedlock, ValueError.
     """
     with inspection_of(using, inspection) as inspection:
-        return inspection.page(
-            search=search, state=state, order=order, offset=offset, limit=limit, scan=scan
-        )
+        return inspection.page(**options)
 
 
 @async_unsafe

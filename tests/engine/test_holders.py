@@ -40,6 +40,13 @@ def test_states(holding: Holding, state: HoldingState) -> None:
     assert holding.state is state
 
 
+def test_servers_that_answered_without_the_lock_are_missing() -> None:
+    assert seen(OURS, OURS, None).missing == ("m2",)
+    assert seen(OURS, OURS, OTHER).missing == ()  # a rival's
+    assert seen(OURS, OURS, silent=1).missing == ()
+    assert seen(OURS, None, None).missing == ()  # it is not held
+
+
 def test_the_time_left_is_that_of_the_quorum() -> None:
     def left(*ttls: float | None) -> float | None:
         sightings = [Sighting(f"m{n}", OURS, ttl) for n, ttl in enumerate(ttls)]

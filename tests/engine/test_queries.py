@@ -51,7 +51,7 @@ def test_every_query_has_a_script() -> None:
 def test_keys() -> None:
     assert LIST.keys() == FIND.keys() == ["P:held"]
     assert SCAN.keys() == []
-    assert READ.keys() == ["P:lock:r", "P:lock:s"]
+    assert READ.keys() == ["P:lock:r", "P:lock:s", "P:queue:r", "P:queue:s"]
     assert FACTS.keys() == ["P:master", "P:held", "P:lock:", "P:fence:", "P:tomb:"]
     assert JOIN.keys() == ["P:master"]
 
@@ -90,11 +90,11 @@ def test_listings_are_read_with_the_seconds_left() -> None:
 
 
 def test_locks_are_read_with_their_values() -> None:
-    lock, free = READ.read([GRANTED, TIME, TOKEN.encode(), 1500, None, -2])
-    assert lock == StoredLock(TOKEN.encode(), 1.5)
+    lock, free = READ.read([GRANTED, TIME, TOKEN.encode(), 1500, 3, None, -2, 0])
+    assert lock == StoredLock(TOKEN.encode(), 1.5, waiters=3)
     assert free is None
     assert TOKEN not in repr(lock)
-    assert READ.read([GRANTED, TIME, b"x", -1, None, -2])[0] == StoredLock(b"x", None)
+    assert READ.read([GRANTED, TIME, b"x", -1, 0, None, -2, 0])[0] == StoredLock(b"x", None)
 
 
 def test_facts_are_read() -> None:

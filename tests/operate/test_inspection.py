@@ -133,6 +133,30 @@ def test_pages_are_in_order_and_complete(masters: list[LocalMaster]) -> None:
     assert [holding.resource for holding in last] == ["n:00", "n:01"]
 
 
+def test_the_states_of_the_first_locks_are_counted(masters: list[LocalMaster]) -> None:
+    put(masters, "a", ttl=50_000)
+    put(masters[:2], "b", ttl=55_000)
+    put(masters, "c", ttl=60_000)
+    held, partial = HoldingState.HELD, HoldingState.PARTIAL
+    assert not held_locks(limit=1).states
+    every = held_locks(limit=1, count=3)
+    assert [holding.resource for holding in every.locks] == ["a"]
+    assert (every.states, every.counted) == ({held: 2, partial: 1}, None)
+    first = held_locks(limit=1, offset=2, count=2)
+    assert [holding.resource for holding in first.locks] == ["c"]
+    assert (first.states, first.counted) == ({held: 1, partial: 1}, 2)
+    filtered = held_locks(state=partial)
+    assert [holding.resource for holding in filtered.locks] == ["b"]
+    assert (filtered.states, filtered.counted) == ({held: 2, partial: 1}, None)
+
+
+def test_waiters_are_counted(masters: list[LocalMaster]) -> None:
+    put(masters, "order:1")
+    with masters[2].client() as client:
+        client.zadd("redlock:queue:order:1", {"here 1": 1.0, "there 2": 2.0})
+    assert only().waiters == 2
+
+
 def test_a_search_is_literal(masters: list[LocalMaster]) -> None:
     put(masters, "order:1")
     put(masters, "order:21")

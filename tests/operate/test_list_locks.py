@@ -9,11 +9,14 @@ import subprocess
 import sys
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from redlock_django import lock
+from redlock_django.engine.holders import HoldingState
+from redlock_django.engine.queries import FindHeld, ListHeld, ReadLocks
+from redlock_django.operate.inspection import held_locks
 from tests.operate.commands import THREE_IN_MEMORY, Terminal, memory, put, run, turns
 
 if TYPE_CHECKING:
@@ -61,6 +64,7 @@ def test_the_document() -> None:
         "fingerprint": fingerprint,
         "masters": names,
         "rivals": {},
+        "waiters": 0,
     }
     assert (holder["path"], holder["user"], holder["pid"]) == ("/pay/", "7", os.getpid())
 
@@ -70,9 +74,11 @@ def test_the_table() -> None:
     put("order:2", b"theirs", (0,), ms=10**15)
     ran = run("list_locks", "--order", "resource")
     head, first, second = ran.out.splitlines()
-    assert head.split() == ["RESOURCE", "STATE", "MASTERS", "TTL", "SINCE", "LOCK", "HOLDER"]
+    assert head.split() == [
+        "RESOURCE", "STATE", "MASTERS", "TTL", "SINCE", "WAITERS", "LOCK", "HOLDER",
+    ]  # fmt: skip
     assert re.fullmatch(
-        r"order:1 +held +3/3 +(30\.0|29\.\d) s +2026-09-21 \d\d:13:20 +[0-9a-f]{8} +"
+        r"order:1 +held +3/3 +(30\.0|29\.\d) s +2026-09-21 \d\d:13:20 +0 +[0-9a-f]{8} +"
         r"web1:7 shop /pay/",
         first,
     )
@@ -110,10 +116,94 @@ def test_scan_finds_locks_outside_the_index() -> None:
 def test_a_cut_list_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(5):
         put(f"order:{number}", VALUE)
-    monkeypatch.setattr("redlock_django.backends.inspection.MAX_LISTED", 3)
+    monkeypatch.setattr("redlock_django.backends.inspection_page.MAX_LISTED", 3)
     ran = run("list_locks", "--all")
     assert ran.status == 0
     assert "The list stopped at 3. There may be more locks." in ran.said
+
+
+def test_a_prefix_is_the_beginning_of_the_name() -> None:
+    for name in ("order:1", "preorder:1", "order:2", "user:1"):
+        put(name, VALUE)
+    assert resources("--prefix", "order:", "--order", "resource") == ["order:1", "order:2"]
+    assert resources("--prefix", "order:", "--search", ":2") == ["order:2"]
+    assert resources("--prefix", "order:2", "--search", "rder") == ["order:2"]
+    put("order:3", b"theirs", (0, 1, 2))
+    for master in memory().masters:
+        del master.sets["redlock:held"][b"order:3"]
+    assert resources("--search", "order:3") == ["order:3"]
+    assert resources("--search", "order:3", "--prefix", "user") == []
+
+
+def held_by(**holder: object) -> bytes:
+    """Return the value of a lock with this holder."""
+    return b"a" * 32 + b" " + json.dumps(holder).encode()
+
+
+def test_filter_and_order_by_holder_and_age() -> None:
+    at = 1790000000
+    put("a", held_by(host="web2", pid=71, app="shop", at=at + 2, path="/pay/"))
+    put("b", held_by(host="web1", pid=7, app="shop", at=at + 1, user="4"))
+    put("c", b"theirs")
+    put("d", held_by(host="Web1", pid=4, app="celery", at=at + 3))
+    assert resources("--order", "since") == ["b", "a", "d", "c"]
+    assert resources("--order", "since", "--reverse") == ["d", "a", "b", "c"]
+    assert resources("--order", "holder") == ["d", "b", "a", "c"]
+    assert resources("--order", "holder", "--reverse") == ["a", "b", "d", "c"]
+    found = {
+        "web": ["a", "b", "d"],
+        "WEB1": ["b", "d"],
+        "7": ["b"],  # not a part of 71
+        "4": ["b", "d"],
+        "web1 shop": ["b"],
+        "/pay": ["a"],
+        "nobody": [],
+    }
+    for words, expected in found.items():
+        assert resources("--holder", words, "--order", "resource") == expected, words
+
+
+def test_waiters_are_shown() -> None:
+    put("order:1", VALUE)
+    for index, waiting in enumerate((2, 3, 1)):
+        queue = {f"process {number}".encode(): float(number) for number in range(waiting)}
+        memory().masters[index].sets["redlock:queue:order:1"] = queue
+    assert run("list_locks", "--format=json").json["locks"][0]["waiters"] == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "queries", "entries"),
+    [
+        ({}, 2, 200),
+        ({"count": 500}, 2, 1000),
+        ({"offset": 4900}, 2, 5100),
+        ({"offset": 4900, "count": 500}, 3, 5600),
+        ({"order": "resource"}, 2, 10_100),
+        ({"order": "since"}, 1 + 8, 8000),
+        ({"holder": "web1"}, 1 + 8, 8000),
+        ({"state": HoldingState.PARTIAL, "order": "-ttl"}, 1 + 8, 8000),
+        ({"search": "order:1"}, 2, 10_100),
+    ],
+)
+def test_the_work_of_a_page_is_bounded(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], queries: int, entries: int
+) -> None:
+    """However many locks are held: `queries` to each master, which return `entries` in all."""
+    for master in memory().masters:
+        names = [b"order:%d" % number for number in range(12_000)]
+        master.sets["redlock:held"] = dict.fromkeys(names, master.time() / 1000 + 60_000)
+    replies: list[int] = []
+    for kind, field in ((ListHeld, "left"), (FindHeld, "left"), (ReadLocks, None)):
+
+        def counted(query: Any, reply: Any, read: Any = kind.read, field: Any = field) -> Any:
+            answer = read(query, reply)
+            replies.append(len(getattr(answer, field) if field else answer))
+            return answer
+
+        monkeypatch.setattr(kind, "read", counted)
+    held_locks(**options)
+    assert len(replies) <= 3 * queries
+    assert sum(replies) <= 3 * entries
 
 
 def test_silent_masters_and_missing_quorum() -> None:

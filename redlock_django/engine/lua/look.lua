@@ -1,12 +1,15 @@
--- Return the values of some lock keys, whichever program set them.
--- KEYS: the locks
+-- Return the values of some lock keys, whichever program set them, and how many clients wait for them.
+-- KEYS: the locks, then the queue of each
 -- ARGV: round
--- -> round, status, TIME us, then the value (or nothing) and the PTTL ms of each
+-- -> round, status, TIME us, then the value (or nothing), the PTTL ms and the waiters of each
 local clock = redis.call('TIME')
 local reply = { tonumber(ARGV[1]), GRANTED, clock[1] * 1000000 + clock[2] }
-local values = redis.call('MGET', unpack(KEYS))
+local locks = #KEYS / 2
+local values = redis.call('MGET', unpack(KEYS, 1, locks))
 for index, value in ipairs(values) do
+  local waiters = redis.pcall('ZCOUNT', KEYS[locks + index], '-inf', '+inf')
   reply[#reply + 1] = value
   reply[#reply + 1] = value and redis.call('PTTL', KEYS[index]) or -2
+  reply[#reply + 1] = type(waiters) == 'number' and waiters or 0 -- the ACL may hide the queue
 end
 return reply

@@ -17,7 +17,7 @@ from redlock_django.management.operator_command import (
     lock_document,
 )
 from redlock_django.management.single_run import BAD_ARGUMENTS, NO_QUORUM
-from redlock_django.operate.inspection import MAX_LISTED, HeldLocks, held_locks
+from redlock_django.operate.inspection import MAX_LISTED, ORDERS, HeldLocks, held_locks
 
 sleep = time.sleep
 _DAY = 86_400
@@ -38,15 +38,28 @@ class Command(OperatorCommand):
             "--search", default="", metavar="TEXT", help="only resources whose name contains TEXT"
         )
         parser.add_argument(
+            "--prefix",
+            default="",
+            metavar="TEXT",
+            help="only resources whose name begins with TEXT",
+        )
+        parser.add_argument(
+            "--holder",
+            default="",
+            metavar="WORDS",
+            help="only locks of a holder whose description has all WORDS: a process id, a user id, "
+            "or a part of the host, app or path",
+        )
+        parser.add_argument(
             "--state",
             choices=[state.value for state in HoldingState],
             help="only locks in this state",
         )
         parser.add_argument(
             "--order",
-            choices=("ttl", "resource"),
+            choices=[order for order in ORDERS if not order.startswith("-")],
             default="ttl",
-            help="by remaining TTL (the default) or by name",
+            help="by remaining TTL (the default), by name, by age or by holder",
         )
         parser.add_argument("--reverse", action="store_true", help="reverse the order")
         parser.add_argument(
@@ -106,6 +119,8 @@ class Command(OperatorCommand):
         page = held_locks(
             options["using"],
             search=options["search"],
+            prefix=options["prefix"],
+            holder=options["holder"],
             state=None if options["state"] is None else HoldingState(options["state"]),
             order=("-" if options["reverse"] else "") + options["order"],
             offset=0 if options["every"] else options["offset"],
@@ -119,9 +134,9 @@ class Command(OperatorCommand):
             if watched:
                 self._head(page)
             self.write_table(
-                ("RESOURCE", "STATE", "MASTERS", "TTL", "SINCE", "LOCK", "HOLDER"),
+                ("RESOURCE", "STATE", "MASTERS", "TTL", "SINCE", "WAITERS", "LOCK", "HOLDER"),
                 map(_row, page.locks),
-                flexible=(0, 6),
+                flexible=(0, 7),
             )
         self._notes(page)
         return page
@@ -164,6 +179,7 @@ def _row(holding: Holding) -> tuple[str, ...]:
         f"{len(holding.leading)}/{len(holding.servers)}",
         "no expiry" if holding.ttl is None else f"{holding.ttl:.1f} s",
         (iso(holding.since) or "?").partition(".")[0].replace("T", " "),
+        str(holding.waiters),
         holding.fingerprint,
         holder_summary(holding.holder),
     )
