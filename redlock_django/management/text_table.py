@@ -51,15 +51,18 @@ def _narrow(widths: list[int], width: int, flexible: Sequence[int]) -> None:
 
 def _fit(text: str, columns: int) -> str:
     """Cut or pad a string to a number of terminal columns."""
-    if _width(text) > columns:
-        while text and _width(text) > columns - 1:
+    width = _width(text)
+    if width > columns:
+        while text and width > columns - 1:
+            width -= _width(text[-1])
             text = text[:-1]
-        text += "…"
-    return text + " " * (columns - _width(text))
+        text, width = text + "…", width + 1
+    return text + " " * (columns - width)
 
 
 def _width(text: str) -> int:
-    return sum(map(_columns, text))
+    # Nearly every cell is ASCII, and a table may have 70,000 of them.
+    return len(text) if text.isascii() else sum(map(_columns, text))
 
 
 def _columns(character: str) -> int:
