@@ -7,8 +7,6 @@ import re
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted(
     path
@@ -29,9 +27,10 @@ SYMBOL = re.compile(r"`((?:[\w.-]+/)*[\w.-]+\.py)::([\w.]+)`")
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
-def _anchors(text: str) -> set[str]:
+@cache
+def _anchors(document: Path) -> set[str]:
     """Return the anchors that GitHub makes of the headings of a document."""
-    headings = re.findall(r"^#+ (.+)$", FENCE.sub("", text), re.MULTILINE)
+    headings = re.findall(r"^#+ (.+)$", FENCE.sub("", document.read_text()), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
@@ -40,25 +39,26 @@ def _links(path: Path) -> list[str]:
     return [link for link in links if not re.match(r"https?:|mailto:", link)]
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_link_resolves(document: Path) -> None:
+def test_every_link_resolves() -> None:
     broken = []
-    for link in _links(document):
-        name, _, anchor = link.partition("#")
-        target = (document.parent / name).resolve() if name else document
-        if not target.exists() or (anchor and anchor not in _anchors(target.read_text())):
-            broken.append(link)
+    for document in DOCUMENTS:
+        for link in _links(document):
+            name, _, anchor = link.partition("#")
+            target = (document.parent / name).resolve() if name else document
+            if not target.exists() or (anchor and anchor not in _anchors(target)):
+                broken.append(f"{document.relative_to(ROOT)}: {link}")
     assert not broken
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_path_in_code_font_exists(document: Path) -> None:
-    if document in RECORDS:
-        return
-    bases = [document.parent, *(ROOT / base for base in BASES)]
-    paths = PATH.findall(FENCE.sub("", document.read_text()))
-    ours = [path for path in paths if not path.startswith(ELSEWHERE)]
-    assert not [path for path in ours if not any((base / path).exists() for base in bases)]
+def test_every_path_in_code_font_exists() -> None:
+    missing = []
+    for document in [path for path in DOCUMENTS if path not in RECORDS]:
+        bases = [document.parent, *(ROOT / base for base in BASES)]
+        paths = PATH.findall(FENCE.sub("", document.read_text()))
+        ours = [path for path in paths if not path.startswith(ELSEWHERE)]
+        gone = [path for path in ours if not any((base / path).exists() for base in bases)]
+        missing += [f"{document.relative_to(ROOT)}: {path}" for path in gone]
+    assert not missing
 
 
 @cache
@@ -81,13 +81,13 @@ def symbols_of(path: Path) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_every_symbol_in_code_font_exists(document: Path) -> None:
+def test_every_symbol_in_code_font_exists() -> None:
     missing = []
-    for path, name in SYMBOL.findall(FENCE.sub("", document.read_text())):
-        files = [ROOT / base / path for base in BASES if (ROOT / base / path).is_file()]
-        if not any(name in symbols_of(file) for file in files):
-            missing.append(f"{path}::{name}")
+    for document in DOCUMENTS:
+        for path, name in SYMBOL.findall(FENCE.sub("", document.read_text())):
+            files = [ROOT / base / path for base in BASES if (ROOT / base / path).is_file()]
+            if not any(name in symbols_of(file) for file in files):
+                missing.append(f"{document.relative_to(ROOT)}: {path}::{name}")
     assert not missing
 
 

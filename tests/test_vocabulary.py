@@ -84,20 +84,31 @@ def prose(source: str) -> Iterator[str]:
             comments = ""
 
 
-@pytest.mark.parametrize("path", CODE, ids=lambda path: str(path.relative_to(ROOT)))
-def test_code_uses_the_words_of_the_glossary(path: Path) -> None:
-    assert not [phrase for text in prose(path.read_text()) for phrase in found(text)]
+def test_code_uses_the_words_of_the_glossary() -> None:
+    assert not [
+        f"{path.relative_to(ROOT)}: {phrase}"
+        for path in CODE
+        for text in prose(path.read_text())
+        for phrase in found(text)
+    ]
 
 
-@pytest.mark.parametrize("path", PRODUCT, ids=lambda path: str(path.relative_to(ROOT)))
-def test_docstrings_begin_with_a_noun_or_an_imperative(path: Path) -> None:
-    assert not [text for text in docstrings(ast.parse(path.read_text())) if OPENING.match(text)]
+def test_docstrings_begin_with_a_noun_or_an_imperative() -> None:
+    assert not [
+        f"{path.relative_to(ROOT)}: {text}"
+        for path in PRODUCT
+        for text in docstrings(ast.parse(path.read_text()))
+        if OPENING.match(text)
+    ]
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_documents_use_the_words_of_the_glossary(path: Path) -> None:
-    if path.name not in QUOTING:
-        assert not found(path.read_text())
+def test_documents_use_the_words_of_the_glossary() -> None:
+    assert not [
+        f"{path.relative_to(ROOT)}: {phrase}"
+        for path in DOCUMENTS
+        if path.name not in QUOTING
+        for phrase in found(path.read_text())
+    ]
 
 
 @pytest.mark.parametrize(
