@@ -7,6 +7,7 @@ import http.client
 import json
 import os
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -63,12 +64,17 @@ class Site:
     server: str
     port: int
     log_path: Path
-    final_log: str = ""
+    process: subprocess.Popen[bytes]
 
     @property
     def log(self) -> str:
         """Everything that the server has written."""
-        return self.final_log or self.log_path.read_text()
+        return self.log_path.read_text()
+
+    def stop(self) -> None:
+        """Stop the server as an operator does; at the end of the block it is killed."""
+        self.process.terminate()
+        self.process.wait(20)
 
     def post(self, path: str, **options: Any) -> int:
         """Send one request; return its status."""
@@ -112,8 +118,8 @@ def serving(
     """Run the site on one kind of server until the block ends."""
     port = free_port()
     with ProcessGroup("redlock-site-") as processes:
-        site = Site(server, port, processes.directory / "log")
-        with site.log_path.open("wb") as log:
+        log_path = processes.directory / "log"
+        with log_path.open("wb") as log:
             process = processes.spawn(
                 commands(port, workers)[server],
                 cwd=ROOT,
@@ -130,6 +136,7 @@ def serving(
                     **env,
                 },
             )
+        site = Site(server, port, log_path, process)
         deadline = time.monotonic() + 90  # other servers may start at the same time
         while True:
             try:
@@ -140,9 +147,6 @@ def serving(
                     raise RuntimeError(f"{server} did not start: {site.log}") from None
                 time.sleep(0.05)
         yield site
-        process.terminate()
-        process.wait(20)
-        site.final_log = site.log
 
 
 def holders(masters: list[LocalMaster], pk: int) -> int:
