@@ -39,6 +39,7 @@ LAYERS = [
     backends.inspection
     backends.base backends.redis_health backends.redis_inspection backends.sharded_inspection
     backends.memory_keyspace backends.memory_inspection backends.memory_queue
+    backends.memory_release
     backends.memory_master backends.sharded_settings
     backends.sharded_lease
     backends.memory_survey backends.sharded

@@ -91,6 +91,9 @@ class BaseBackend:
     is_fair: bool = False
     """True if waiters get a lock in the order in which they began to wait."""
 
+    keeps_min_hold: bool = False
+    """True if a release before `Lease.earliest_end` leaves the lock held until then."""
+
     survives_restart: bool = False
     """True if locks are still held after all servers of the store have restarted at once."""
 

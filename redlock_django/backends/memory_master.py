@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from redlock_django.backends.memory_inspection import InspectionScripts
 from redlock_django.backends.memory_keyspace import Argument, Reply
-from redlock_django.backends.memory_queue import QueueScripts
+from redlock_django.backends.memory_release import ReleaseScripts
 from redlock_django.engine.commands import Command
 from redlock_django.engine.statuses import (
     ABSENT,
@@ -24,7 +24,6 @@ from redlock_django.engine.statuses import (
     MARKED,
     MISMATCH,
     NOT_READY,
-    REFUSED,
     RESERVED,
     UNMARKED,
 )
@@ -39,7 +38,7 @@ def encoded(argv: Sequence[Argument]) -> list[bytes]:
     return [part if isinstance(part, bytes) else str(part).encode() for part in argv]
 
 
-class MemoryMaster(QueueScripts, InspectionScripts):
+class MemoryMaster(ReleaseScripts, InspectionScripts):
     """One master in memory; `time` returns its clock in µs."""
 
     def say(self, command: Command, number: int, marker: bytes = b"", ready_at: int = 0) -> Reply:
@@ -91,9 +90,6 @@ class MemoryMaster(QueueScripts, InspectionScripts):
                 done.append((key, resource))
             self._add_to_index(keys[1], ttl, resource)
         return True
-
-    def _refuse(self, now: int, index: int, key: str, lock: bytes, fence: int = 0) -> Reply:
-        return [REFUSED, now, index, self.pttl(key), fence, lock[:32]]
 
     # The scripts, line by line as in engine/lua, to be read next to them.
 

@@ -28,12 +28,12 @@ class QueueScripts(Keyspace):
                 return None
             if score < 0 and now < -score:
                 return name, -score - now
-            channel = _channel(name)
+            channel = channel_of(name)
             if not channel:
                 self.remove(key, name)
             elif score < 0:
                 queue[name] = LATE + now
-                if channel != _channel(waiter):
+                if channel != channel_of(waiter):
                     self._remove_process(key, channel, name)
             elif not self.publish(channel.decode(), name):
                 self._remove_process(key, channel)
@@ -46,17 +46,21 @@ class QueueScripts(Keyspace):
                 return name, TURN
         return None
 
+    def _first(self, key: str) -> bytes:
+        queue = self.queue(key)
+        return min(queue, key=lambda name: (queue[name], name), default=b"")
+
     def _remove_process(self, key: str, channel: bytes, but: bytes = b"") -> None:
         for name in list(self.queue(key)):
-            if name != but and _channel(name) == channel:
+            if name != but and channel_of(name) == channel:
                 self.remove(key, name)
 
     def _ask_to_watch(self, queue: dict[bytes, float], name: bytes) -> None:
         last = sorted(queue, key=lambda name: (queue[name], name))[-NEWEST:]
-        newest = [other for other in reversed(last) if other != name and _channel(other)]
-        others = [other for other in newest if _channel(other) != _channel(name)]
+        newest = [other for other in reversed(last) if other != name and channel_of(other)]
+        others = [other for other in newest if channel_of(other) != channel_of(name)]
         for watcher in (*others, *newest)[:1]:
-            self.publish(_channel(watcher).decode(), b" " + watcher)
+            self.publish(channel_of(watcher).decode(), b" " + watcher)
 
     def _stand(self, key: str, waiter: bytes, ticket: float, lasts: int) -> int:
         if not waiter or self.get(key) is not None:
@@ -68,5 +72,6 @@ class QueueScripts(Keyspace):
         return sorted(queue, key=lambda name: (queue[name], name)).index(waiter)
 
 
-def _channel(name: bytes) -> bytes:
+def channel_of(name: bytes) -> bytes:
+    """Return the wake channel of a waiter, b"" for an invalid name."""
     return name.rpartition(b" ")[0]

@@ -164,6 +164,7 @@ class RedlockBackend(ShardableBackend):
 
     settings_class = RedlockSettings
     is_fair = True
+    keeps_min_hold = True
     servers_are_masters = True
 
     settings: RedlockSettings
@@ -245,7 +246,13 @@ class RedlockBackend(ShardableBackend):
     ) -> rounds.Protocol[bool | None]:
         """Return the round that releases a lease of this store."""
         assert isinstance(lease, RedlockLease)
-        return rounds.release(self.deployment, lease, awaited=awaited, bury=bury)
+        return rounds.release(
+            self.deployment,
+            lease,
+            awaited=awaited,
+            bury=bury,
+            held_for=lease.held_for(self.clock),
+        )
 
 
 def tokens() -> Iterator[str]:

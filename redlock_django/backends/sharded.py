@@ -78,7 +78,10 @@ class ShardedBackend(BaseBackend):
         self.shards = tuple(shards)
         self.identities = tuple(shard.identity for shard in shards)
         self.max_resources = min(shard.max_resources for shard in shards)
-        for flag in ("is_shared", "is_fair", "survives_restart", "servers_are_masters"):
+        flags = (
+            "is_shared", "is_fair", "keeps_min_hold", "survives_restart", "servers_are_masters",
+        )  # fmt: skip
+        for flag in flags:
             setattr(self, flag, all(getattr(shard, flag) for shard in shards))
 
     @property
@@ -226,7 +229,10 @@ class ShardedBackend(BaseBackend):
 
     def _parts(self, lease: Lease) -> Sequence[Part]:
         if isinstance(lease.home, Parts):
-            return lease.home
+            if not lease.earliest_end:
+                return lease.home
+            end = lease.earliest_end
+            return [Part(shard, replace(part, earliest_end=end)) for shard, part in lease.home]
         return (Part(self.shards[self.shard_of(lease.resources[0])], lease),)
 
     # The same for all shards.

@@ -255,5 +255,25 @@ class Release(Command):
         tomb = ms(self.deployment.max_ttl) if self.bury else 0
         return [self.value, tomb, self.waiter, *self.resources]
 
+    def shortened(self, left: float) -> Shorten:
+        """Return the release that lets the locks expire in `left` seconds instead."""
+        return Shorten(
+            deployment=self.deployment, resources=self.resources, value=self.value,
+            bury=self.bury, waiter=self.waiter, left=left,
+        )  # fmt: skip
 
-COMMANDS: tuple[type[Command], ...] = (Acquire, Confirm, Extend, Heal, Release)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shorten(Release):
+    """Shorten the TTL of the locks that have this token to `left` seconds, and call no waiter."""
+
+    name: ClassVar[str] = "shorten"
+
+    left: float
+
+    def arguments(self) -> list[Argument]:
+        value, tomb, waiter, *resources = super(Shorten, self).arguments()
+        return [value, tomb, waiter, ms(self.left), *resources]
+
+
+COMMANDS: tuple[type[Command], ...] = (Acquire, Confirm, Extend, Heal, Release, Shorten)

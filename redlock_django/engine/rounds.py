@@ -19,7 +19,7 @@ from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.fencing import highest, stored_by_majority
 from redlock_django.engine.quorum import Ballot, Tally, Verdict
 from redlock_django.engine.refusal import refusal
-from redlock_django.engine.validity import LeaseState, RedlockLease, valid_until
+from redlock_django.engine.validity import LeaseState, RedlockLease, valid_until, with_drift
 from redlock_django.engine.waiting import clock_lag, retry_delays
 
 SPLIT_ROUNDS = 8  # split votes after which a client that does not wait gives up
@@ -183,12 +183,9 @@ def extend(
     value = lease.value
     ask = Extend(deployment=deployment, resources=lease.resources, value=value, ttl=ttl)
     heal = Heal(
-        deployment=deployment,
-        resources=lease.resources,
-        value=value,
-        ttl=ttl,
-        fences=lease.fences,
-    )
+        deployment=deployment, resources=lease.resources, value=value,
+        ttl=ttl, fences=lease.fences,
+    )  # fmt: skip
     forgot = _forgot(lease)
     tally = Tally(deployment.masters, skew=deployment.skew)
     commands = tuple(heal if master in forgot else ask for master in range(deployment.masters))
@@ -213,22 +210,26 @@ def merged(held: RedlockLease, extended: RedlockLease) -> RedlockLease:
 
 
 def release(
-    deployment: Deployment, lease: RedlockLease, *, awaited: bool = True, bury: bool = False
+    deployment: Deployment,
+    lease: RedlockLease,
+    *,
+    awaited: bool = True,
+    bury: bool = False,
+    held_for: float = 0.0,
 ) -> Protocol[bool | None]:
-    """Release a lease on every master that may have it.
+    """Release a lease on every master that may have it, or leave it there for `held_for` seconds.
 
-    Returns True if a majority freed it just now, False if it was lost (so many masters answered
+    Returns True if a majority did that just now, False if it was lost (so many masters answered
     that the lock does not have this token any more), None if too few masters answered to know. With
     `bury`, the token cannot be set again either: for a release that is sent on another connection
     than its acquire, and so may arrive first.
     """
     ask = Release(
-        deployment=deployment,
-        resources=lease.resources,
-        value=lease.value,
-        bury=bury,
-        waiter=lease.waiter,
-    )
+        deployment=deployment, resources=lease.resources, value=lease.value,
+        bury=bury, waiter=lease.waiter,
+    )  # fmt: skip
+    if held_for > 0:
+        ask = ask.shortened(with_drift(held_for))
     # An extension under way may be healing the masters that had forgotten the lock.
     reached = lease.reached | _forgot(lease)
     tally = Tally(deployment.masters)
@@ -270,11 +271,8 @@ def _forgot(lease: RedlockLease) -> frozenset[int]:
 def _undo(ask: Acquire, tally: Tally, queued: frozenset[int], *, leave: bool) -> Round:
     reached = _reached(tally) | queued
     undo = Release(
-        deployment=ask.deployment,
-        resources=ask.resources,
-        value=ask.value,
-        waiter=ask.waiter if leave else "",
-        calls=leave,
-    )
+        deployment=ask.deployment, resources=ask.resources, value=ask.value,
+        waiter=ask.waiter if leave else "", calls=leave,
+    )  # fmt: skip
     commands = tuple(undo if m in reached else None for m in range(tally.masters))
     return Round(commands, Tally(tally.masters), awaited=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from hashlib import sha256
@@ -15,6 +16,11 @@ def drift(ttl: float) -> float:
     Source: the Redlock page of redis.io, "clock drift".
     """
     return ttl * 0.01 + 0.002
+
+
+def with_drift(seconds: float) -> float:
+    """Return the TTL with which a master keeps a lock for at least `seconds` of any clock."""
+    return seconds + drift(seconds)
 
 
 def valid_until(ttl: float, started: float) -> float:
@@ -45,8 +51,10 @@ class Lease:
 
     `ttl` is in seconds; `started` and `until` are moments of the store's clock. `fences` has one
     fencing token for each resource. `holder` describes the holder to people, without the token.
-    `waited` is the time in seconds before the attempt that won, 0.0 if that was the first. `home`
-    is the object that acquired the lease and must release it; only its store reads it.
+    `waited` is the time in seconds before the attempt that won, 0.0 if that was the first.
+    `earliest_end` is the end of the minimum hold, 0.0 if there is none: a release before that
+    leaves the lock held until then, whatever happens to this process. `home` is the object that
+    acquired the lease and must release it; only its store reads it.
     """
 
     resources: tuple[str, ...]
@@ -59,7 +67,12 @@ class Lease:
     until: float
     fences: tuple[int, ...]
     waited: float = 0.0
+    earliest_end: float = 0.0
     home: object = field(default=None, repr=False, compare=False)
+
+    def held_for(self, clock: Callable[[], float]) -> float:
+        """Return the seconds for which the lock stays held if it is released now."""
+        return max(0.0, self.earliest_end - clock()) if self.earliest_end else 0.0
 
     @property
     def fingerprint(self) -> str:

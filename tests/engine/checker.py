@@ -32,10 +32,11 @@ class Released(Protocol):
 class Holding:
     """A client that believes in a lease, and the part that one group of masters granted.
 
-    The granting round began at the true time `began`. With one group, the part is the lease.
+    The granting round began at the true time `began`. With one group, the part is the lease. Once
+    the client has ended the lease, it excludes others until the end of its minimum hold.
     """
 
-    __slots__ = ("began", "client", "lease", "masters", "part")
+    __slots__ = ("began", "client", "ended", "lease", "masters", "part")
 
     def __init__(
         self,
@@ -49,6 +50,7 @@ class Holding:
         self.lease = lease
         self.part = part
         self.began = began
+        self.ended = False
         votes = zip(masters, part.tally.votes, strict=True)
         self.masters = {one for one, vote in votes if vote and vote.ballot is Ballot.GRANTED}
 
@@ -57,6 +59,13 @@ class Holding:
         if self.client.void(self.lease):
             return 0.0
         return self.client.clock.when(self.lease.until) - now
+
+    def excludes(self, now: float) -> float:
+        """Return for how many true seconds no other client may hold the resources."""
+        if self.client.void(self.lease):
+            return 0.0
+        until = 0.0 if self.ended else self.lease.until
+        return self.client.clock.when(max(until, self.lease.earliest_end)) - now
 
     def robbed(self, master: SimulatedMaster, before: float, now: float) -> bool:
         """Return whether clock steps explain that the master's vote was lost at `before`.
@@ -69,7 +78,7 @@ class Holding:
         marked = (when for when in master.marked if self.began < when <= before)
         since = max(marked, default=self.began)
         stepped = master.clock.rose(since) + self.client.clock.fell(self.began)
-        return 1.01 * stepped >= self.left(now)  # clocks run up to 1 % apart
+        return 1.01 * stepped >= self.excludes(now)  # clocks run up to 1 % apart
 
 
 @dataclass(slots=True)
@@ -94,6 +103,7 @@ class Checker:
         self.winners: dict[str, int] = {}
         self.holders: set[str] = set()
         self.alive: dict[str, bool] = {}  # token -> whether its client still lives
+        self.min_held: set[str] = set()  # the tokens of leases with a minimum hold
         self.dead: set[str] = set()  # clients that were killed
         self.asking: dict[str, Asking] = {}  # by client
         self.overtaken = 0  # most clients that overtook one waiter
@@ -130,6 +140,8 @@ class Checker:
     def granted(self, client: Holder, lease: Lease, holdings: Sequence[Holding]) -> None:
         """Check a new lease, which has these parts."""
         self.world.note(client.name, "HOLDS", "+".join(lease.resources), lease.fences)
+        if lease.earliest_end:
+            self.min_held.update(holding.part.token for holding in holdings)
         if holdings[0].left(self.world.now) <= 0:
             self.world.seen["woke up too late"] += 1
             return
@@ -178,7 +190,7 @@ class Checker:
             others = [
                 held
                 for held in self.holdings.get(resource, ())
-                if held.lease.token != token and held.left(now) > 0
+                if held.lease.token != token and held.excludes(now) > 0
             ]
             for held in others:
                 # Each master that granted it to both must have lost one of them early.
@@ -189,7 +201,7 @@ class Checker:
                 ):
                     raise Violation(
                         f"{resource}: {new.client.name} ({token[:6]}) and {held.client.name} "
-                        f"({held.lease.token[:6]}, for {held.left(now):.4f} s more) hold it"
+                        f"({held.lease.token[:6]}, for {held.excludes(now):.4f} s more) hold it"
                     )
                 self.world.seen["two hold, after a step"] += 1
             self.holdings[resource] = [*others, new]
@@ -227,7 +239,12 @@ class Checker:
         """Note that a client no longer believes in a lease."""
         for resource in lease.resources:
             held = self.holdings.get(resource, [])
-            self.holdings[resource] = [one for one in held if one.lease.token != lease.token]
+            for one in held:
+                one.ended = one.ended or one.lease.token == lease.token
+            self.holdings[resource] = [one for one in held if one.excludes(self.world.now) > 0]
+            if any(one.lease.token == lease.token for one in self.holdings[resource]):
+                self.world.seen["ended before its minimum hold"] += 1
+                continue
             for other in self.asking.values():
                 if other.queued is not None and other.resources == (resource,):
                     self.freed[resource] = self.world.now
@@ -242,7 +259,8 @@ class Checker:
                 # A clock that went back prolongs a lock by as much, until a client asks for it.
                 if not 0 <= left <= master.deployment.max_ttl + master.clock.fell(0.0):
                     raise Violation(f"the lock of {resource} is on {master.name} for {left} s")
-                if clients_idle and self.alive[token] and token not in master.strays:
+                stays = token in master.strays or token in self.min_held
+                if clients_idle and self.alive[token] and not stays:
                     raise Violation(f"{resource} of {token[:6]} was left on {master.name}")
             self._queues(master, clients_idle=clients_idle and not master.restored)
 

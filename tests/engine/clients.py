@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from random import Random
@@ -13,7 +14,7 @@ from redlock_django.engine.commands import Acquire, Command, Confirm
 from redlock_django.engine.errors import NotAcquired, QuorumUnreachable, ResourceLocked
 from redlock_django.engine.quorum import Ballot, Tally, Verdict
 from redlock_django.engine.rounds import Pause, Round, Step
-from redlock_django.engine.validity import Lease, LeaseState
+from redlock_django.engine.validity import Lease, LeaseState, drift
 from redlock_django.wire.link import wake_none
 from redlock_django.wire.waiters import Waiter
 from tests.engine.checker import Checker, Holding
@@ -322,10 +323,11 @@ class Client:
         *,
         busy: float,
         two: float,
+        min_holds: float,
         stop_at: float,
     ) -> Program:
-        """Acquire, hold, renew and release locks in a loop."""
-        rng = self.rng
+        """Acquire, hold, renew and release locks in a loop, some of them with a minimum hold."""
+        rng, holds = self.rng, self.world.rng(f"min holds {self.name}")
         while True:
             # Without a quorum it asks less and less often, as a user would: most rounds would
             # find no master to ask, and test nothing.
@@ -341,9 +343,20 @@ class Client:
             wait = rng.choice((0.0, 0.0, rng.uniform(0, 1.5)))
             if self._unreachable > 1:
                 wait = 0.0
-            yield from self.once(resources, ttl, wait, rng.uniform(0, 1.6) * ttl)
+            hold, min_hold = rng.uniform(0, 1.6) * ttl, 0.0
+            if holds.random() < min_holds:
+                min_hold = holds.uniform(0, 1) * (ttl - drift(ttl))
+                hold *= holds.choice((0.1, 1.0))
+            yield from self.once(resources, ttl, wait, hold, min_hold)
 
-    def once(self, resources: tuple[str, ...], ttl: float, wait: float, hold: float) -> Program:
+    def once(
+        self,
+        resources: tuple[str, ...],
+        ttl: float,
+        wait: float,
+        hold: float,
+        min_hold: float = 0.0,
+    ) -> Program:
         """Acquire a lock, hold it for some seconds, release it."""
         self._safe = True
         self.checker.asks(self.name, resources)
@@ -362,6 +375,8 @@ class Client:
             self._safe = False
             asked = self.checker.asking.pop(self.name, None)
         self._unreachable = 0
+        if min_hold:
+            lease = replace(lease, earliest_end=lease.started + min_hold)
         self.lease = lease
         self.checker.granted(self, lease, self._held(lease))
         self.checker.turn(lease, asked)

@@ -78,14 +78,19 @@ class SimulatedGroup(BaseBackend):
 
     def release(self, lease: Lease) -> Any:
         self.client.wire = self.wire
-        answer = yield from rounds.release(self.deployment, _redlock(lease))
+        answer = yield from rounds.release(
+            self.deployment, _redlock(lease), held_for=lease.held_for(self.clock)
+        )
         self.client.checker.released(self.client, lease, answer, self.wire.lines)
         return answer
 
     def post_release(self, lease: Lease) -> None:
         if not self.client.gone:  # a killed process sends nothing
             self.client.world.seen["handed over"] += 1
-            asked = next(rounds.release(self.deployment, _redlock(lease), awaited=False))
+            held_for = lease.held_for(self.clock)
+            asked = next(
+                rounds.release(self.deployment, _redlock(lease), awaited=False, held_for=held_for)
+            )
             assert isinstance(asked, rounds.Round)
             self.wire.begin(self.wire.exchange(asked, wake_none))
 

@@ -64,6 +64,7 @@ class Setup:
     ttls: tuple[float, float] = (0.2, 2.0)
     busy: float = 0.1
     two: float = 0.0
+    min_holds: float = 0.0  # the part of the locks that have a minimum hold
     latency: float = 0.002
     master_timeout: float = 0.05
     give_up: float = 0.4  # a link that owes a reply for that long
@@ -93,11 +94,11 @@ class Setup:
         return json.dumps(other, default=sorted)
 
     @staticmethod
-    def drawn(rng: Random, steps: Random, lists: Random, groups: int = 1) -> Setup:
+    def drawn(rng: Random, steps: Random, lists: Random, holds: Random, groups: int = 1) -> Setup:
         """Draw a setup. Every seed has a few kinds of faults only, so that each is tested deeply.
 
         `steps` is the rng that decides whether clocks step, `lists` whether the list of masters
-        changes.
+        changes, `holds` whether locks have a minimum hold.
         """
         max_ttl = rng.choice((0.8, 2.0, 3.0))
         drawn = Setup(
@@ -122,6 +123,8 @@ class Setup:
             every=rng.choice((0.1, 0.3, 1.0)),
         )
         drawn = replace(drawn, give_up=drawn.master_timeout * rng.choice((4, 8)))
+        if holds.random() < 0.15:
+            drawn = replace(drawn, min_holds=holds.choice((0.2, 0.8)))
         if groups > 1:
             return replace(drawn, groups=groups, two=0.7)
         return replace(drawn, change=lists.choice(CHANGES) if lists.random() < 0.1 else "")
@@ -140,7 +143,9 @@ class Simulation:
     ) -> None:
         self.world = World(seed, recording=recording)
         rng = self.world.rng
-        self.setup = setup or Setup.drawn(rng("setup"), rng("steps"), rng("lists"), groups)
+        self.setup = setup or Setup.drawn(
+            rng("setup"), rng("steps"), rng("lists"), rng("min holds"), groups
+        )
         self.world.stepping = bool(self.setup.faults.intersection(STEPS))
         self.world.note(
             "", f"{self.setup}, faults: {' '.join(sorted(self.setup.faults)) or 'none'}"
@@ -231,6 +236,7 @@ class Simulation:
                 size.ttls,
                 busy=size.busy,
                 two=size.two,
+                min_holds=size.min_holds,
                 stop_at=size.seconds,
             )
         )

@@ -40,7 +40,8 @@ CONFIRM = Confirm(**COMMON, fences=(7, 8))
 EXTEND = Extend(**COMMON, ttl=1.5)
 HEAL = Heal(**COMMON, ttl=1.5, fences=(7, 8))
 RELEASE = Release(**COMMON)
-ALL = (ACQUIRE, CONFIRM, EXTEND, HEAL, RELEASE)
+SHORTEN = RELEASE.shortened(1.5)
+ALL = (ACQUIRE, CONFIRM, EXTEND, HEAL, RELEASE, SHORTEN)
 
 
 def test_deployment() -> None:
@@ -81,6 +82,7 @@ def test_keys() -> None:
     assert CONFIRM.keys() == ["P:master", *pairs]
     assert EXTEND.keys() == ["P:master", "P:held", "P:lock:r", "P:lock:s"]
     assert RELEASE.keys() == ["P:held", tomb, "P:lock:r", "P:lock:s", *queues]
+    assert SHORTEN.keys() == RELEASE.keys()
     assert Release(**COMMON, calls=False).keys() == ["P:held", tomb, "P:lock:r", "P:lock:s"]
     assert DEPLOYMENT.wake("7") == "P:wake:7"
 
@@ -95,6 +97,7 @@ def test_arguments() -> None:
     assert EXTEND.arguments() == [VALUE, 1500, *both]
     assert HEAL.arguments() == [VALUE, 1500, 500_000, 600_000, *both, 7, 8]
     assert RELEASE.arguments() == [VALUE, 0, "", *both]
+    assert SHORTEN.arguments() == [VALUE, 0, "", 1500, *both]
     assert Release(**COMMON, bury=True).arguments() == [VALUE, 60_000, "", *both]
     assert Release(**COMMON, waiter="P:wake:7 1").arguments()[2] == "P:wake:7 1"
 
@@ -106,10 +109,12 @@ def test_arguments_are_integers_and_strings() -> None:
 
 def test_names_scripts_and_flags() -> None:
     assert [command.name for command in COMMANDS] == [
-        "acquire", "confirm", "extend", "heal", "release",
+        "acquire", "confirm", "extend", "heal", "release", "shorten",
     ]  # fmt: skip
     assert [command.name for command in COMMANDS if command.sets] == ["acquire", "heal"]
-    assert [command.name for command in COMMANDS if not command.trusted] == ["release"]
+    assert [command.name for command in COMMANDS if not command.trusted] == [
+        "release", "shorten",
+    ]  # fmt: skip
     for name in (*(command.name for command in COMMANDS), "join"):
         text, sha = script(name)
         assert re.fullmatch("[0-9a-f]{40}", sha)
@@ -135,7 +140,7 @@ def test_granted(command: Command) -> None:
     assert vote.fences == (7, 8)
 
 
-@pytest.mark.parametrize("command", [EXTEND, RELEASE])
+@pytest.mark.parametrize("command", [EXTEND, RELEASE, SHORTEN])
 def test_granted_without_fences(command: Command) -> None:
     vote = command.vote([GRANTED, TIME])
     assert vote.ballot is Ballot.GRANTED

@@ -9,7 +9,7 @@ from tests.engine.mutation import never
 
 TOPICS = {
     "quorum", "validity", "rounds", "master", "fence", "extension", "queue", "link", "trust",
-    "clock step", "fork", "safe servers", "index",
+    "clock step", "fork", "safe servers", "index", "minimum hold",
 }  # fmt: skip
 
 

@@ -15,6 +15,7 @@ import pytest
 from redlock_django.backends.memory_keyspace import Reply
 from redlock_django.backends.memory_master import MemoryMaster
 from redlock_django.engine import quorum, rounds, validity
+from redlock_django.engine.commands import Release
 from redlock_django.engine.errors import ResourceLocked
 from redlock_django.engine.quorum import Ballot, Tally
 from redlock_django.engine.rounds import Round
@@ -188,6 +189,10 @@ def _undo_only_what_was_granted(patch: Patch) -> None:
     patch.setattr(rounds, "_reached", reached)
 
 
+def _release_in_the_minimum_hold(patch: Patch) -> None:
+    patch.setattr(Release, "shortened", lambda self, left: self)
+
+
 MUTANTS: dict[Callable[[Patch], None], tuple[int, str]] = {
     _quorum_of_half: (2, "hold it"),
     _no_drift: (126, "hold it"),
@@ -201,6 +206,7 @@ MUTANTS: dict[Callable[[Patch], None], tuple[int, str]] = {
     _no_tombstone: (99, "buried"),
     _no_undo: (24, "left on"),
     _undo_only_what_was_granted: (38, "left on"),
+    _release_in_the_minimum_hold: (8, "hold it"),
 }
 
 

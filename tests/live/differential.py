@@ -234,6 +234,9 @@ def _random_command(rng: Random, now: int) -> Command:
     if kind is Heal:
         return Heal(**common, ttl=ttl, fences=fences)
     bury, calls = rng.random() < 0.2, rng.random() < 0.8
+    if rng.random() < 0.3:
+        left = rng.choice((3.0, 15.0, 40.0))
+        return Release(**common, bury=bury, waiter=waiter).shortened(left)
     return Release(**common, bury=bury, waiter=waiter, calls=calls)
 
 

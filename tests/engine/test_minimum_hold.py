@@ -1,0 +1,173 @@
+"""A release with a minimum hold: the lock stays until it is over, whatever else happens."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from redlock_django.engine import rounds
+from redlock_django.engine.commands import Acquire, Release, Shorten
+from redlock_django.engine.errors import ResourceLocked
+from redlock_django.engine.rounds import Round
+from redlock_django.engine.validity import RedlockLease, with_drift
+from tests.engine.masters import Masters
+from tests.engine.simulator import Setup, Simulation
+from tests.engine.test_index import listed
+
+
+def released(masters: Masters, lease: RedlockLease, held_for: float, **how: object) -> bool | None:
+    protocol = rounds.release(masters.deployment, lease, held_for=held_for)
+    return masters.run(protocol, **how)  # type: ignore[arg-type]
+
+
+def refused(masters: Masters) -> float:
+    """Return the seconds after which a client that is refused should ask again."""
+    with pytest.raises(ResourceLocked) as error:
+        masters.taken()
+    assert error.value.retry_after is not None
+    return error.value.retry_after
+
+
+def test_a_released_lock_stays_held_until_its_minimum_hold_is_over() -> None:
+    masters = Masters(3)
+    lease = masters.taken("r", ttl=10.0)
+    masters.now += 1.0
+    assert released(masters, lease, 4.0) is True
+    assert refused(masters) == pytest.approx(4.042)
+    masters.now += 3.99
+    assert refused(masters) < 0.1
+    masters.now += 0.1
+    following = masters.taken("r")
+    assert following.fences[0] > lease.fences[0]
+
+
+def test_the_lock_stays_long_enough_on_masters_whose_clocks_run_faster() -> None:
+    masters = Masters(3)
+    released(masters, masters.taken(ttl=10.0), 5.0)
+    masters.now += 5.0
+    masters.off = [0.05] * 3  # in these 5 s the clocks of all masters went 1 % further
+    refused(masters)
+
+
+def test_a_release_that_arrives_late_or_twice_prolongs_nothing() -> None:
+    masters = Masters(3)
+    lease = masters.taken(ttl=5.0)
+    released(masters, lease, 2.0)
+    masters.now += 1.5
+    released(masters, lease, 2.0)
+    masters.now += 0.6
+    masters.taken()
+
+
+def test_a_release_that_no_master_hears_leaves_the_lock_for_its_ttl() -> None:
+    masters = Masters(3)
+    assert released(masters, masters.taken(ttl=5.0), 2.0, deaf=(0, 1, 2)) is None
+    masters.now += 4.9
+    refused(masters)
+
+
+def test_only_the_lock_of_this_token_is_shortened() -> None:
+    masters = Masters(3)
+    lost = masters.taken(ttl=1.0)
+    masters.now += 1.1
+    masters.taken(ttl=10.0)
+    assert released(masters, lost, 0.5) is False
+    masters.now += 5.0
+    refused(masters)
+    masters.now += 6.0
+    assert released(masters, lost, 0.5) is False, "the master has forgotten it"
+
+
+def test_several_resources_stay_held_together() -> None:
+    masters = Masters(3)
+    released(masters, masters.taken("r", "s", ttl=10.0), 3.0)
+    masters.now += 2.9
+    for name in ("r", "s"):
+        with pytest.raises(ResourceLocked):
+            masters.taken(name)
+    masters.now += 0.2
+    masters.taken("r", "s")
+
+
+def test_the_index_shows_when_the_lock_ends() -> None:
+    masters = Masters(1)
+    released(masters, masters.taken(ttl=10.0), 1.0)
+    assert listed(masters) == {b"r"}
+    masters.now += 1.1
+    assert listed(masters) == set()
+
+
+def test_the_first_waiter_is_asked_to_try_again_so_that_it_learns_the_new_ttl() -> None:
+    masters = Masters(3)
+    lease = masters.taken(ttl=10.0)
+    waiting = masters.acquire(wait=9.0, waiter="redlock:wake:a 1")
+    masters.hear(_round(next(waiting)))
+    masters.hear(_round(waiting.send(masters.now)))
+    waiting.send(masters.now)
+    released(masters, lease, 2.0)
+    assert masters.called == []
+    assert masters.watching == [(index, "redlock:wake:a 1") for index in range(3)]
+    masters.now += 0.11
+    masters.hear(_round(waiting.send(masters.now)))
+    masters.hear(_round(waiting.send(masters.now)))
+    began = masters.now
+    masters.carry(waiting, waiting.send(masters.now))
+    assert masters.now - began == pytest.approx(2.022 - 0.11, abs=0.01)
+
+
+def test_a_release_removes_its_waiter_from_the_queues() -> None:
+    masters = Masters(3)
+    lease = replace(masters.taken(ttl=10.0), waiter="redlock:wake:a 1")
+    for memory in masters.memories:
+        memory.sets[masters.deployment.queue("r")] = {b"redlock:wake:a 1": 1.0}
+    released(masters, lease, 2.0)
+    assert masters.queues() == [[], [], []]
+    assert masters.watching == []
+
+
+def test_the_token_can_be_buried() -> None:
+    masters = Masters(3)
+    lease = masters.taken(ttl=10.0)
+    masters.run(rounds.release(masters.deployment, lease, bury=True, held_for=1.0))
+    masters.now += 1.1
+    late = Acquire(
+        deployment=masters.deployment, resources=("r",), value=lease.value, ttl=1, proposal=1
+    )
+    reply = masters.memories[0].say(late, 0, b"trusted")
+    assert late.vote(reply[1:]).reason == "this token was released already"
+
+
+def test_the_commands() -> None:
+    masters = Masters(3)
+    lease = masters.taken()
+    plain, kept = (
+        _round(next(rounds.release(masters.deployment, lease, held_for=seconds))).commands[0]
+        for seconds in (0.0, 2.0)
+    )
+    assert type(plain) is Release
+    assert isinstance(kept, Shorten)
+    assert kept.keys() == plain.keys()
+    assert kept.arguments() == [lease.value, 0, "", 2022, "r"]
+    assert kept.left == with_drift(2.0)
+
+
+def test_a_lease_reads_no_clock_unless_it_has_a_minimum_hold() -> None:
+    lease = Masters(3).taken()
+    assert lease.held_for(lambda: 1 / 0) == 0.0
+    assert replace(lease, earliest_end=7.0).held_for(lambda: 5.0) == 2.0
+    assert replace(lease, earliest_end=7.0).held_for(lambda: 9.0) == 0.0
+
+
+MIN_HOLDS = Setup(clients=4, seconds=6.0, busy=0.02, ttls=(0.5, 1.5), min_holds=0.8)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_simulated(groups: int) -> None:
+    setup = replace(MIN_HOLDS, groups=groups, two=0.5 if groups > 1 else 0.0, resources=2)
+    assert Simulation(1, setup).run()["ended before its minimum hold"] > 3
+
+
+def _round(step: object) -> Round:
+    assert isinstance(step, Round)
+    return step
