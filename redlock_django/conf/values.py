@@ -35,6 +35,19 @@ def duration(value: object, name: str, *, least: float) -> float:
     return value
 
 
+def minimum_hold(value: object, ttl: object) -> float:
+    """Return `min_hold` in seconds, 0 for None; raise ValueError if it is longer than a `ttl`."""
+    if value is None:
+        return 0.0
+    least = duration(value, "min_hold", least=0.0)
+    if ttl is not None and least > (given := duration(ttl, "ttl", least=SHORTEST_TTL)):
+        raise ValueError(
+            f"min_hold is {least:g} s and ttl is {given:g} s, after which the lock of a process "
+            "that dies is free: raise ttl, or leave it out, and it is long enough"
+        )
+    return least
+
+
 def seconds(section: Mapping[str, Any], key: str, *, least: float = 0.001) -> float:
     """Return the duration of a key in seconds."""
     return duration(section[key], key, least=least)

@@ -70,6 +70,11 @@ class HeldLease:
         return self.forks != locks.forks
 
     @property
+    def is_kept(self) -> bool:
+        """True if all its locks were released, and an open transaction keeps them."""
+        return all(lock.kept_by for lock in self.lock_objects)
+
+    @property
     def ended(self) -> bool:
         """True if the lease has been released or lost."""
         return self.released or bool(self.loss_reason)

@@ -1,7 +1,6 @@
 """`lock()` and `Lock`: locks for `with`, `async with`, and explicit calls, sync and async.
 
-The order of many lines ensures that a signal between any two of them leaves no lock on the
-masters; see docs/explanation/interrupts.md.
+The order of many lines ensures that a signal leaves no lock: see docs/explanation/interrupts.md.
 """
 
 from __future__ import annotations
@@ -166,9 +165,9 @@ class Lock(LockState):
     def release(self) -> bool:
         """Release the lock; return True if a majority of the masters released it just now.
 
-        False if it was not held, was lost before, is kept by an outer lock or an open transaction,
-        or if too few masters answered in time: the release is sent to these again when they are
-        back. Never raises for a lost lock, and never blocks a running event loop.
+        Before `min_hold` is over, they shorten its TTL instead. False if it was not held, was lost
+        before, is kept by an outer lock or an open transaction, or if too few masters answered in
+        time: these get the release when they are back. Never blocks a running event loop.
         """
         held_lease, self._unlocked = self._held_lease, False
         if held_lease is None:
@@ -258,13 +257,14 @@ def lock(*args: Any, **kwargs: Any) -> Lock:
     """Return a lock on all `resources`, all of which or none are acquired; acquire nothing yet.
 
     `using` is the alias. `ttl` and `wait` are seconds (None: as the alias says). Waiters are served
-    in the order of arrival; a caller that does not wait (0) is refused in a waiter's turn: for at
-    most 0.1 s after a release. `renew` None renews the lock in `with` blocks if the alias says so,
-    and not after an explicit `acquire()`. With `reentrant`, a task or thread that holds the
-    resources shares the lease of its outer lock, which is released with the last of the locks; sync
-    code that `sync_to_async` runs does so only while the call that acquired the outer lock runs.
-    With `until_commit`, a release inside a transaction takes effect at its end, and a transaction
-    that may read older data is refused; False ignores transactions. Operators see `holder`.
+    in order; a caller that does not wait (0) is refused in a waiter's turn: for at most 0.1 s after
+    a release. `renew` None renews the lock in `with` blocks if the alias says so, and not after an
+    explicit `acquire()`. With `reentrant`, a task or thread that holds the resources shares the
+    lease of its outer lock, which is released with the last of the locks; sync code that
+    `sync_to_async` runs does so only while the call that acquired the outer lock runs. With
+    `until_commit`, a release inside a transaction takes effect at its end, and a transaction that
+    may read older data is refused; False ignores transactions. Whenever it is released, the lock
+    stays held for `min_hold` seconds at least. Operators see `holder`.
 
     Raises BadResource, ValueError for a bad value, InvalidRedlock for wrong settings.
     """

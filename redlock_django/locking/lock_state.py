@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 from redlock_django.engine.validity import Lease
 from redlock_django.exceptions import AlreadyHeld, LockLost, NotHeld
@@ -85,6 +86,8 @@ class LockState(LockParameters):
         Raises AlreadyHeld if sharing is not allowed or one lease does not have all resources.
         """
         if self.kept_by is not None:
+            if self._held_lease is not None and self._held_lease.remaining():
+                self._refuse_in_min_hold(self._held_lease, self._names)
             self.kept_by.remove(self)
             if self.locked:
                 return True
@@ -99,7 +102,8 @@ class LockState(LockParameters):
         if not outer:
             return False
         held_lease, *others = set(outer.values())
-        is_kept = all(lock.kept_by for lock in held_lease.lock_objects)
+        is_kept = held_lease.is_kept
+        self._refuse_in_min_hold(held_lease, ", ".join(outer))
         shares = self._reentrant or is_kept
         if not shares or others or set(self.resources) - {*held_lease.lease.resources}:
             names = ", ".join(outer)
@@ -114,6 +118,19 @@ class LockState(LockParameters):
         self._held_lease = held_lease
         return True
 
+    def _refuse_in_min_hold(self, held_lease: HeldLease, names: str) -> None:
+        """Raise AlreadyHeld if sharing this lease would break a promise of `min_hold`."""
+        lease = held_lease.lease
+        if self._min_hold:
+            why = "pass min_hold to the outer lock: an inner lock does not prolong it"
+        elif held_lease.is_kept and (left := lease.held_for(held_lease.backend.clock)):
+            why = f"it was released, and min_hold is over in {left:.3g} s"
+        else:
+            return
+        raise AlreadyHeld(
+            f"{names}: this task or thread holds it already; {why}", resource=self._names
+        )
+
     def disown(self) -> None:
         """Stop counting as held by the task or thread that acquired the lock.
 
@@ -123,6 +140,8 @@ class LockState(LockParameters):
             registry.disown(self._held_lease)
 
     def _register(self, service: LockService, lease: Lease, renew: bool) -> HeldLease:
+        if self._min_hold:
+            lease = replace(lease, earliest_end=lease.started + self._min_hold)
         held_lease = HeldLease(
             service.backend,
             lease,

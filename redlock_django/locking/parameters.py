@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar
 
-from redlock_django.conf.values import flag
-from redlock_django.exceptions import BadName, BadResource
+from redlock_django.conf.values import flag, minimum_hold
+from redlock_django.engine.validity import with_drift
+from redlock_django.exceptions import BadName, BadResource, InvalidRedlock
 from redlock_django.locking.handler import LockService, locks
 from redlock_django.locking.names import check_resource
 
@@ -32,6 +33,7 @@ class LockParameters:
         renew: bool | None = None,
         reentrant: bool = False,
         until_commit: bool = True,
+        min_hold: float | timedelta | None = None,
         holder: Mapping[str, str] | None = None,
     ) -> None:
         try:
@@ -49,6 +51,12 @@ class LockParameters:
         self._renew = renew
         self._reentrant = reentrant
         self._until_commit = flag({"until_commit": until_commit}, "until_commit")
+        self._min_hold = minimum_hold(min_hold, ttl)
+        if self._min_hold and not locks[using].backend.keeps_min_hold:
+            raise InvalidRedlock(
+                f"REDLOCK[{using!r}]: its BACKEND cannot hold a lock after its release, which "
+                "min_hold needs. Leave min_hold out, or use another alias"
+            )
         self._holder = dict(holder or {})
         self._resolve()  # a bad duration is an error here, not at the first acquire()
 
@@ -58,6 +66,9 @@ class LockParameters:
         settings = service.settings
         ttl = settings.ttl if self._ttl is None else settings.check_ttl(self._ttl)
         wait = settings.wait if self._wait is None else settings.check_wait(self._wait)
+        if self._min_hold and ttl < (least := with_drift(self._min_hold)):
+            settings.store.check_ttl(least, "min_hold with drift")
+            ttl = least
         if ttl > settings.max_hold:
             raise ValueError(
                 f"ttl is {ttl:g} s and MAX_HOLD is {settings.max_hold:g} s: "

@@ -27,16 +27,17 @@ LOCK_HELD = 75
 class SingleRunMixin(BaseCommand):
     """Base for commands that run only once at a time: `class Command(SingleRunMixin)`.
 
-    `lock_key` is the resource and defaults to "command:NAME". `lock_using`, `lock_ttl` and
-    `lock_wait` are arguments of `lock()`. If another client holds the lock, the command exits
-    with status 75 and a message, or silently with 0 if `on_conflict` is "skip". Without a quorum
-    it exits with 3. `self.held` is the lock, for `ensure_held()` and `fence`.
+    `lock_key` is the resource and defaults to "command:NAME". `lock_using`, `lock_ttl`,
+    `lock_wait` and `lock_min_hold` are arguments of `lock()`. If another client holds the lock, the
+    command exits with status 75 and a message, or silently with 0 if `on_conflict` is "skip".
+    Without a quorum it exits with 3. `self.held` is the lock, for `ensure_held()` and `fence`.
     """
 
     lock_key: ClassVar[str] = ""
     lock_using: ClassVar[str] = "default"
     lock_ttl: ClassVar[float | timedelta | None] = None
     lock_wait: ClassVar[float | timedelta | None] = None
+    lock_min_hold: ClassVar[float | timedelta | None] = None
     on_conflict: ClassVar[OnConflict] = "raise"
     held: Lock
 
@@ -56,6 +57,7 @@ class SingleRunMixin(BaseCommand):
                 using=self.lock_using,
                 ttl=self.lock_ttl,
                 wait=self.lock_wait,
+                min_hold=self.lock_min_hold,
             )
             if held is None:
                 return None

@@ -12,7 +12,7 @@ from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
 from asgiref.sync import iscoroutinefunction
 
-from redlock_django.conf.values import SHORTEST_TTL, duration
+from redlock_django.conf.values import SHORTEST_TTL, duration, minimum_hold
 from redlock_django.exceptions import InvalidRedlock, ResourceLocked
 from redlock_django.locking.lock import Lock, lock
 from redlock_django.web.resources import Template
@@ -45,6 +45,7 @@ def hold(
     using: str = "default",
     ttl: float | timedelta | None = None,
     wait: float | timedelta | None = None,
+    min_hold: float | timedelta | None = None,
     reentrant: bool = False,
     on_conflict: Literal["skip"],
 ) -> _Skipping: ...
@@ -56,6 +57,7 @@ def hold(
     using: str = "default",
     ttl: float | timedelta | None = None,
     wait: float | timedelta | None = None,
+    min_hold: float | timedelta | None = None,
     reentrant: bool = False,
     on_conflict: Literal["raise"] = "raise",
 ) -> Callable[[Function], Function]: ...
@@ -66,6 +68,7 @@ def hold(
     using: str = "default",
     ttl: float | timedelta | None = None,
     wait: float | timedelta | None = None,
+    min_hold: float | timedelta | None = None,
     reentrant: bool = False,
     on_conflict: OnConflict = "raise",
 ) -> Any:
@@ -74,8 +77,10 @@ def hold(
     Placeholders are the function's own parameters: `@hold("invoice:<int:pk>")`. The other
     arguments are those of `lock()`. Where another client holds the lock, `on_conflict` "raise"
     raises ResourceLocked, so that the caller can retry; "skip" returns None and does not run the
-    function. QuorumUnreachable and LockLost are always raised. Put `@task` and `@app.task` above
-    `@hold`. Raises InvalidRedlock at import time for invalid arguments or templates.
+    function. QuorumUnreachable and LockLost are always raised. A job that clocks start on several
+    machines needs `min_hold`, or it runs again where a clock is behind by more than it takes. Put
+    `@task` and `@app.task` above `@hold`. Raises InvalidRedlock at import time for invalid
+    arguments or templates.
     """
     if not templates:
         raise InvalidRedlock("hold() needs a name: @hold('nightly')")
@@ -86,12 +91,13 @@ def hold(
             )
     if on_conflict not in ("raise", "skip"):
         raise InvalidRedlock(f"hold(): on_conflict must be 'raise' or 'skip', got {on_conflict!r}")
-    for value, name, least in ((ttl, "ttl", SHORTEST_TTL), (wait, "wait", 0.0)):
-        if value is not None:
-            try:
+    try:
+        for value, name, least in ((ttl, "ttl", SHORTEST_TTL), (wait, "wait", 0.0)):
+            if value is not None:
                 duration(value, name, least=least)
-            except ValueError as error:
-                raise InvalidRedlock(f"hold(): {error}") from None
+        minimum_hold(min_hold, ttl)
+    except ValueError as error:
+        raise InvalidRedlock(f"hold(): {error}") from None
     parsed = [Template(template) for template in templates]
 
     def decorate(function: Function) -> Function:
@@ -110,6 +116,7 @@ def hold(
                 using=using,
                 ttl=ttl,
                 wait=wait,
+                min_hold=min_hold,
                 reentrant=reentrant,
                 holder={"path": _name(function)},
             )

@@ -52,6 +52,13 @@ class Command(BaseCommand):
             "--wait", type=float, metavar="SECONDS", help="how long to wait for a held lock"
         )
         parser.add_argument(
+            "--min-hold",
+            type=float,
+            metavar="SECONDS",
+            help="keep the lock for at least that long, also if COMMAND ends earlier: for cron, "
+            "more than the clocks of the machines differ",
+        )
+        parser.add_argument(
             "--skip",
             action="store_true",
             help=f"if another client holds the lock, exit silently with 0, not with {LOCK_HELD}",
@@ -78,6 +85,7 @@ class Command(BaseCommand):
                 using=options["using"],
                 ttl=options["ttl"],
                 wait=options["wait"],
+                min_hold=options["min_hold"],
                 renew=True,
             )
             if held is None:

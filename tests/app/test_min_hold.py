@@ -1,0 +1,318 @@
+"""min_hold: a lock that is released early stays held until its minimum hold is over."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import transaction
+
+from redlock_django import hold, lock
+from redlock_django.backends.memory import MemoryBackend
+from redlock_django.exceptions import AlreadyHeld, InvalidRedlock, LockLost, ResourceLocked
+from redlock_django.locking.handler import locks
+from redlock_django.management.single_run import SingleRunMixin
+from redlock_django.operate.forced_release import ReleaseOutcome, force_release
+from redlock_django.testing import assert_locked, assert_not_locked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_django import Settings
+
+MEMORY = "redlock_django.backends.memory.MemoryBackend"
+GROUPS = [[f"redis://{group}{n}" for n in (1, 2, 3)] for group in "ab"]
+STORES: dict[str, dict[str, Any]] = {
+    "memory": {},
+    "three masters": {"MASTERS": GROUPS[0]},
+    "two groups": {"MASTERS": GROUPS},
+}
+
+
+@pytest.fixture(autouse=True, params=STORES.values(), ids=list(STORES))
+def _store(settings: Settings, request: pytest.FixtureRequest) -> None:
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY, **request.param}}
+
+
+def passed(seconds: float) -> None:
+    MemoryBackend.advance(seconds)
+
+
+def test_a_released_lock_is_refused_until_min_hold_is_over() -> None:
+    with lock("nightly", min_hold=5) as held:
+        passed(1.0)
+    assert not held.locked
+    with pytest.raises(ResourceLocked) as refused:
+        lock("nightly").acquire()
+    assert refused.value.retry_after == pytest.approx(4.04, abs=0.1)
+    passed(3.9)
+    assert_locked("nightly")
+    passed(0.2)
+    with lock("nightly") as following:
+        assert following.fence > 0
+
+
+def test_release_reports_success_and_counts_from_the_acquisition() -> None:
+    held = lock("nightly", min_hold=5).acquire()
+    passed(4.0)
+    assert held.release() is True
+    passed(1.1)
+    assert_not_locked("nightly")
+
+
+def test_a_lock_that_is_held_for_longer_is_free_at_once() -> None:
+    with lock("nightly", min_hold=5):
+        passed(5.1)
+    assert_not_locked("nightly")
+
+
+async def test_async() -> None:
+    async with lock("nightly", min_hold=5):
+        pass
+    with pytest.raises(ResourceLocked):
+        await lock("nightly").aacquire()
+    passed(5.1)
+    async with lock("nightly"):
+        pass
+
+
+async def test_a_cancelled_task_keeps_min_hold() -> None:
+    async def job() -> None:
+        async with lock("nightly", min_hold=5):
+            task.cancel()
+            await asyncio.sleep(1)
+
+    task = asyncio.ensure_future(job())
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert_locked("nightly")
+    passed(5.1)
+    assert_not_locked("nightly")
+
+
+def test_a_process_that_dies_leaves_the_lock_for_as_long() -> None:
+    lock("nightly", min_hold=30).acquire()  # and is never released: TTL is 10 s
+    passed(29.9)
+    assert_locked("nightly")
+    passed(1.0)
+    assert_not_locked("nightly")
+
+
+def test_a_lock_that_was_lost_stays_held_all_the_same() -> None:
+    held = lock("nightly", min_hold=5, ttl=6, renew=False).acquire()
+    held._held_lease.mark_lost("for the test")  # type: ignore[union-attr]
+    with pytest.raises(LockLost):
+        held.ensure_held()
+    assert_locked("nightly")
+    passed(5.1)
+    assert_not_locked("nightly")
+
+
+def test_several_resources_stay_held_together() -> None:
+    names = [f"r{number}" for number in range(8)]  # in both groups
+    with lock(*names, min_hold=5):
+        pass
+    assert_locked(*names)
+    passed(5.1)
+    assert_not_locked(*names)
+
+
+def test_an_extended_lock_keeps_its_end() -> None:
+    names = [f"r{number}" for number in range(8)]
+    with lock(*names, min_hold=5) as held:
+        passed(3.0)
+        held.extend(20)
+    assert_locked(*names)
+    passed(2.1)
+    assert_not_locked(*names)
+
+
+@pytest.mark.django_db
+def test_an_operator_may_release_it_earlier() -> None:
+    with lock("nightly", min_hold=5) as held:
+        fingerprint = held.fingerprint
+    freed = force_release("nightly", by="ops", fingerprint=fingerprint)
+    assert freed.outcome is ReleaseOutcome.RELEASED
+    assert_not_locked("nightly")
+
+
+def test_a_waiter_gets_the_lock_when_min_hold_is_over() -> None:
+    first = lock("nightly", min_hold=0.3, ttl=60, renew=False).acquire()
+
+    async def both() -> float:
+        waiter = asyncio.ensure_future(lock("nightly", wait=5).aacquire())
+        while not _queued("nightly"):  # noqa: ASYNC110 - a master calls nobody here
+            await asyncio.sleep(0.005)
+        began = asyncio.get_running_loop().time()
+        first.release()
+        await (await waiter).arelease()
+        return asyncio.get_running_loop().time() - began
+
+    assert 0.1 < asyncio.run(both()) < 1.5, "without its TTL of 60 s"
+
+
+def _queued(name: str) -> bool:
+    backend = locks["default"].backend
+    stores = getattr(backend, "shards", [backend])
+    return any(
+        master.queue(store.deployment.queue(name)) for store in stores for master in store.masters
+    )
+
+
+# Nested locks and transactions: the promise is kept, or the lock is refused.
+
+
+def test_an_inner_lock_cannot_have_a_min_hold_of_its_own() -> None:
+    with lock("nightly"), pytest.raises(AlreadyHeld, match="pass min_hold to the outer lock"):
+        lock("nightly", reentrant=True, min_hold=5).acquire()
+
+
+def test_an_inner_lock_does_not_end_that_of_the_outer_lock() -> None:
+    with lock("nightly", min_hold=5), lock("nightly", reentrant=True):
+        pass
+    assert_locked("nightly")
+    with pytest.raises(ResourceLocked):
+        lock("nightly", reentrant=True).acquire()
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("sees_commits")
+def test_a_transaction_does_not_shorten_it() -> None:
+    with transaction.atomic():
+        job = lock("nightly", min_hold=5)
+        with job:
+            pass
+        for again in (job, lock("nightly", min_hold=5), lock("nightly", reentrant=True)):
+            with pytest.raises(AlreadyHeld, match="min_hold"):
+                again.acquire()
+        passed(1.0)
+    assert_locked("nightly")
+    with pytest.raises(ResourceLocked):
+        lock("nightly").acquire()
+    passed(4.1)
+    assert_not_locked("nightly")
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("sees_commits")
+def test_in_a_transaction_the_lock_can_be_acquired_again_when_it_is_over() -> None:
+    with transaction.atomic():
+        with lock("nightly", min_hold=2):
+            pass
+        passed(2.1)
+        with lock("nightly"):
+            pass
+    assert_not_locked("nightly")
+
+
+# Functions and commands.
+
+
+def test_hold_runs_a_job_once_within_min_hold() -> None:
+    ran = []
+
+    @hold("nightly", min_hold=5, on_conflict="skip")
+    def nightly() -> None:
+        ran.append(1)
+
+    nightly()
+    nightly()
+    assert ran == [1]
+    passed(5.1)
+    nightly()
+    assert ran == [1, 1]
+
+
+async def test_hold_on_a_coroutine() -> None:
+    @hold("nightly", min_hold=5)
+    async def nightly() -> int:
+        return 7
+
+    assert await nightly() == 7
+    with pytest.raises(ResourceLocked):
+        await nightly()
+
+
+def test_a_job_that_fails_is_not_run_again_within_min_hold() -> None:
+    @hold("nightly", min_hold=5)
+    def nightly() -> None:
+        raise ZeroDivisionError
+
+    with suppress(ZeroDivisionError):
+        nightly()
+    with pytest.raises(ResourceLocked):
+        nightly()
+
+
+class Nightly(SingleRunMixin):
+    """A command."""
+
+    lock_key = "nightly"
+    lock_min_hold = 5
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Say that it ran."""
+        self.stdout.write("ran")
+
+
+def test_a_command_runs_once_within_min_hold() -> None:
+    out = io.StringIO()
+    call_command(Nightly(), stdout=out)
+    with pytest.raises(CommandError) as error:
+        call_command(Nightly(), stdout=out)
+    assert error.value.returncode == 75
+    assert out.getvalue() == "ran\n"
+
+
+def test_with_lock_runs_a_program_once_within_min_hold() -> None:
+    call_command("with_lock", "nightly", "--min-hold", "5", "--", "true")
+    with pytest.raises(CommandError) as error:
+        call_command("with_lock", "nightly", "--", "true")
+    assert error.value.returncode == 75
+    passed(5.1)
+    call_command("with_lock", "nightly", "--", "true")
+
+
+# Values.
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"min_hold": -1}, "min_hold must be at least 0 s, got -1"),
+        ({"min_hold": "5"}, "min_hold must be a number of seconds or a timedelta, got str"),
+        ({"min_hold": 5, "ttl": 4}, "min_hold is 5 s and ttl is 4 s"),
+    ],
+)
+def test_a_bad_min_hold_is_refused(options: dict[str, Any], message: str) -> None:
+    refusals: list[tuple[Callable[[], object], type[Exception]]] = [
+        (lambda: lock("nightly", **options), ValueError),
+        (lambda: hold("nightly", **options), InvalidRedlock),
+    ]
+    for make, kind in refusals:
+        with pytest.raises(kind, match=message):
+            make()
+
+
+def test_a_min_hold_needs_a_ttl_that_the_alias_allows() -> None:
+    lock("nightly", min_hold=59)
+    with pytest.raises(ValueError, match=r"min_hold with drift is 60.6\d* s and MAX_TTL is 60 s"):
+        lock("nightly", min_hold=60)
+
+
+def test_a_ttl_of_the_same_length_is_long_enough() -> None:
+    with lock("nightly", min_hold=5, ttl=5):
+        pass
+    passed(4.99)
+    assert_locked("nightly")
+
+
+def test_a_store_that_cannot_keep_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks["default"].backend, "keeps_min_hold", False)
+    with pytest.raises(InvalidRedlock, match="its BACKEND cannot hold a lock after its release"):
+        lock("nightly", min_hold=5)
+    lock("nightly", min_hold=0)
