@@ -56,7 +56,7 @@ LAYERS = [
     locking.lock
     fenced operate.* models migrations.*
     web web.body web.effects web.placeholders web.problems web.rendering web.request_user
-    web.routes web.streams web.transactions
+    web.routes web.streams web.transactions web.waiting_requests
     web.resources
     web.options web.responses web.hold
     web.request_state
@@ -66,7 +66,7 @@ LAYERS = [
     web.mixins web.rules
     middleware
     idempotency.errors idempotency.current idempotency.in_flight_lock idempotency.replay
-    idempotency.encryption idempotency.waiting
+    idempotency.encryption
     idempotency.events idempotency.fingerprint idempotency.key idempotency.protocol
     idempotency.scope idempotency.settings
     idempotency idempotency.registration idempotency.forms idempotency.placement

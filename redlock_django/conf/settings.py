@@ -18,6 +18,7 @@ from redlock_django.conf.values import (
     mapping,
     seconds,
     several,
+    whole,
 )
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.wire.address import nearest
@@ -29,6 +30,7 @@ DEFAULTS: Mapping[str, Any] = {
     "BACKEND": "redlock_django.backends.redis.RedisBackend",
     "TTL": 10,
     "WAIT": 0,
+    "MAX_WAITERS": 4,
     "RENEW": True,
     "MAX_HOLD": 300,
     "STATUS": 423,
@@ -51,6 +53,7 @@ class AliasSettings:
     store: StoreSettings
     ttl: float
     wait: float
+    max_waiters: int
     renew: bool
     max_hold: float
     status: int
@@ -125,6 +128,7 @@ def _read(alias: str, given: Mapping[str, Any]) -> AliasSettings:
         store=backend_class.read_settings(section),
         ttl=seconds(section, "TTL", least=SHORTEST_TTL),
         wait=seconds(section, "WAIT", least=0),
+        max_waiters=whole(section, "MAX_WAITERS", "threads"),
         renew=flag(section, "RENEW"),
         max_hold=seconds(section, "MAX_HOLD"),
         status=choice(section["STATUS"], "STATUS", STATUSES),

@@ -7,7 +7,7 @@ the decisions, and `execution` performs the steps.
 from __future__ import annotations
 
 import logging
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from datetime import timedelta
 from functools import cached_property, partial
 from itertools import count
@@ -49,9 +49,13 @@ from redlock_django.idempotency.recorders import (
 from redlock_django.idempotency.settings import IdempotencySettings
 from redlock_django.idempotency.stores.base import AlreadyRecorded, Claim, Record, Store
 from redlock_django.idempotency.stores.database import DATABASE_ERRORS, DatabaseStore
-from redlock_django.idempotency.waiting import return_pooled_connections, waiting_thread
 from redlock_django.locking.open_transactions import open_blocks
 from redlock_django.web.single_use_pages import forbid_caching, page_of
+from redlock_django.web.waiting_requests import (
+    has_pools,
+    return_pooled_connections,
+    waiting_thread,
+)
 
 if TYPE_CHECKING:
     from redlock_django.web.call import Call
@@ -156,15 +160,16 @@ class Attempt:
 
     def _wait(self, claim: Claim) -> Steps:
         """Wait until the first request with the key is over."""
-        yield InThread(return_pooled_connections)
+        using = self._options.using
         # An async view waits in no thread.
-        counted = nullcontext() if self._is_async else waiting_thread(self._settings.max_waiters)
-        try:
-            with counted:
-                return (yield from self._lock(claim, self._settings.wait))
-        except TooManyWaiters:
-            events.refused(self._options.using, TooManyWaiters)
-            raise
+        counted = nullcontext(True) if self._is_async else waiting_thread(using)
+        with counted as may_wait:
+            if not may_wait:
+                events.refused(using, TooManyWaiters)
+                raise TooManyWaiters
+            if has_pools():
+                yield InThread(return_pooled_connections)
+            return (yield from self._lock(claim, self._settings.wait))
 
     def _admit(self, store: Store, claim: Claim) -> Steps:
         """Raise TooManyRecords if the owner of the key has used too many keys lately."""
@@ -196,7 +201,7 @@ class Attempt:
             yield InThread(partial(recorder.answered, response))
             if next(_recorded) % _EVERY == 0:
                 # So that responses end with their retention, although nobody purges the records.
-                yield InThread(partial(_forget_expired_responses, store_of(self._settings)))
+                yield InThread(store_of(self._settings).forget_expired_responses)
             _set_header(response, "Idempotent-Replayed", "false")
         return response
 
@@ -267,11 +272,6 @@ class Attempt:
         if isinstance(store, DatabaseStore) and not self._is_async:
             return TransactionRecorder(store, claim, outcome, instead_of)
         return SeparateRecorder(store, claim, outcome, instead_of)
-
-
-def _forget_expired_responses(store: Store) -> None:
-    with suppress(AlreadyRecorded, IdempotencyUnavailable):  # the response of this request is good
-        store.forget_expired_responses()
 
 
 def _set_header(response: Any, name: str, value: str) -> None:

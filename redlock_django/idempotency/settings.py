@@ -12,7 +12,7 @@ from django.core.cache import caches
 from django.db import connections
 from django.utils.module_loading import import_string
 
-from redlock_django.conf.values import choice, duration, flag, http_methods, string
+from redlock_django.conf.values import choice, duration, flag, http_methods, string, whole
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.encryption import ResponseCipher
 from redlock_django.idempotency.errors import IdempotencyRefused
@@ -46,7 +46,6 @@ DEFAULTS: Mapping[str, Any] = {
     "REQUIRED": False,
     "IN_FLIGHT": "auto",
     "WAIT": 10,
-    "MAX_WAITERS": 4,
     "MAX_RECORDS": None,
     "MAX_RECORDS_WINDOW": 3600,
     "STORE_BODY": True,
@@ -81,7 +80,6 @@ class IdempotencySettings:
     required: bool
     in_flight: str
     wait: float
-    max_waiters: int
     max_records: int | None
     max_records_window: float
     store_body: bool
@@ -124,6 +122,8 @@ def settings_of(alias: str) -> IdempotencySettings:
 
 def _settings(given: Mapping[str, Any]) -> IdempotencySettings:
     for key in given:
+        if key == "MAX_WAITERS":
+            raise ValueError("MAX_WAITERS is a key of the alias: write it next to IDEMPOTENCY")
         if key not in DEFAULTS:
             raise ValueError(f"unknown key {key!r}{nearest(str(key), DEFAULTS)}")
     section = {**DEFAULTS, **given}
@@ -147,11 +147,10 @@ def _settings(given: Mapping[str, Any]) -> IdempotencySettings:
         required=flag(section, "REQUIRED"),
         in_flight=choice(section["IN_FLIGHT"], "IN_FLIGHT", CHOICES["in_flight"]),
         wait=duration(section["WAIT"], "WAIT", least=0),
-        max_waiters=_whole(section, "MAX_WAITERS", "threads"),
         max_records=_whole_or_none(section, "MAX_RECORDS", "records", least=1),
         max_records_window=duration(section["MAX_RECORDS_WINDOW"], "MAX_RECORDS_WINDOW", least=1),
         store_body=flag(section, "STORE_BODY"),
-        max_response_bytes=_whole(section, "MAX_RESPONSE_BYTES", "bytes"),
+        max_response_bytes=whole(section, "MAX_RESPONSE_BYTES", "bytes"),
         max_request_bytes=_whole_or_none(section, "MAX_REQUEST_BYTES", "bytes"),
         key_pattern=_pattern(section),
         secrets=_secrets(section),
@@ -170,16 +169,8 @@ def _settings(given: Mapping[str, Any]) -> IdempotencySettings:
     )
 
 
-def _whole(section: Mapping[str, Any], key: str, unit: str, least: int = 0) -> int:
-    value = section[key]
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        at_least = f", {least} or more" if least else ""
-        raise ValueError(f"{key} must be a number of {unit}{at_least}, got {value!r}")
-    return value
-
-
 def _whole_or_none(section: Mapping[str, Any], key: str, unit: str, least: int = 0) -> int | None:
-    return None if section[key] is None else _whole(section, key, unit, least)
+    return None if section[key] is None else whole(section, key, unit, least)
 
 
 def _pattern(section: Mapping[str, Any]) -> re.Pattern[str] | None:

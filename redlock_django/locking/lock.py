@@ -14,7 +14,7 @@ from typing import Any, Self
 from django.utils.asyncio import async_unsafe
 
 from redlock_django.engine.validity import Lease
-from redlock_django.exceptions import NotAcquired, StoreUnavailable
+from redlock_django.exceptions import NotAcquired
 from redlock_django.locking import events, open_transactions
 from redlock_django.locking.cancellation import call_after_threads
 from redlock_django.locking.handler import LockService, locks
@@ -37,8 +37,6 @@ class Lock(LockState):
 
     Not to be shared between threads or tasks.
     """
-
-    _strict = False  # True: never continue without a quorum, whatever ON_UNAVAILABLE says
 
     def acquire(self) -> Self:
         """Acquire the lock and return it.
@@ -111,22 +109,6 @@ class Lock(LockState):
             self._leave(held_lease)
             if held_lease.lease is not lease:  # renewed meanwhile, perhaps on more masters
                 service.backend.post_release(held_lease.lease)
-
-    def _proceed_or_raise(self, service: LockService, error: NotAcquired) -> None:
-        """Raise the error, or continue without a lock if ON_UNAVAILABLE allows it."""
-        unavailable = isinstance(error, StoreUnavailable)
-        proceed = unavailable and service.settings.on_unavailable == "proceed" and not self._strict
-        events.refused(
-            error,
-            sender=type(self),
-            using=self.using,
-            resources=self.resources,
-            holder=self._holder,
-            proceed=proceed,
-        )
-        if not proceed:
-            raise error
-        self._unlocked = True
 
     # Extend.
 

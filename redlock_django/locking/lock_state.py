@@ -6,7 +6,13 @@ import logging
 from dataclasses import replace
 
 from redlock_django.engine.validity import Lease
-from redlock_django.exceptions import AlreadyHeld, LockLost, NotHeld
+from redlock_django.exceptions import (
+    AlreadyHeld,
+    LockLost,
+    NotAcquired,
+    NotHeld,
+    StoreUnavailable,
+)
 from redlock_django.locking import events, registry
 from redlock_django.locking.handler import LockService, locks
 from redlock_django.locking.held_lease import HeldLease
@@ -21,6 +27,9 @@ class LockState(LockParameters):
 
     _held_lease: HeldLease | None = None
     _unlocked = False  # acquire() returned without a lock (ON_UNAVAILABLE = "proceed")
+    _strict = False  # True: never continue without a quorum, whatever ON_UNAVAILABLE says
+    is_repeated = False
+    """True for an attempt that the caller repeats if it fails: it is not reported as refused."""
     kept_by: KeptLocks | None = None
     """The set of locks that releases this one after COMMIT; None if no transaction keeps it."""
 
@@ -130,6 +139,24 @@ class LockState(LockParameters):
         raise AlreadyHeld(
             f"{names}: this task or thread holds it already; {why}", resource=self._names
         )
+
+    def _proceed_or_raise(self, service: LockService, error: NotAcquired) -> None:
+        """Raise the error, or continue without a lock if ON_UNAVAILABLE allows it."""
+        if self.is_repeated:
+            raise error
+        unavailable = isinstance(error, StoreUnavailable)
+        proceed = unavailable and service.settings.on_unavailable == "proceed" and not self._strict
+        events.refused(
+            error,
+            sender=type(self),
+            using=self.using,
+            resources=self.resources,
+            holder=self._holder,
+            proceed=proceed,
+        )
+        if not proceed:
+            raise error
+        self._unlocked = True
 
     def disown(self) -> None:
         """Stop counting as held by the task or thread that acquired the lock.

@@ -205,7 +205,7 @@ class Call(NamedTuple):
         read_body(request)
         names = [template.render(request, self.kwargs) for template in options.templates]
         try:
-            return stack.enter_context(options.lock(request, names))
+            return options.enter(stack, request, names)
         except MayReadOldData as error:
             raise old_data_error(self.view, error) from None
 
@@ -215,7 +215,7 @@ class Call(NamedTuple):
         read_body(request)
         names = [await template.arender(request, self.kwargs) for template in options.templates]
         try:
-            return await stack.enter_async_context(options.lock(request, names))
+            return await options.aenter(stack, request, names)
         except MayReadOldData as error:
             raise old_data_error(self.view, error) from None
 

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.http import HttpRequest
 
-from redlock_django.exceptions import InvalidRedlock, RedlockError, ResourceLocked
+from redlock_django.exceptions import InvalidRedlock, NotAcquired, RedlockError, ResourceLocked
 from redlock_django.locking.handler import locks
 from redlock_django.locking.lock import Lock, lock
 from redlock_django.web.request_user import authenticates_itself
 from redlock_django.web.resources import Template
 from redlock_django.web.transactions import view_name
+from redlock_django.web.waiting_requests import (
+    has_pools,
+    return_pooled_connections,
+    waiting_thread,
+)
 
 OnLocked = Callable[[HttpRequest, ResourceLocked], Any]
 
@@ -34,14 +41,47 @@ class LockOptions:
         """Return whether a request with this HTTP method is locked."""
         return bool(self.templates) and (self.methods is None or request.method in self.methods)
 
-    def lock(self, request: HttpRequest, names: list[str]) -> Lock:
-        """Return the lock on these resources, not yet acquired."""
+    def enter(self, stack: ExitStack, request: HttpRequest, names: list[str]) -> Lock:
+        """Acquire the lock on these resources, and release it with `stack`.
+
+        Only a request that has to wait returns its pooled database connections and counts towards
+        MAX_WAITERS. If it may not wait, it is refused as one that does not.
+        """
+        first = self._first_attempt(request, names)
+        if first is None:
+            return stack.enter_context(self._lock(request, names))
+        with suppress(NotAcquired):
+            return stack.enter_context(first)
+        with waiting_thread(self.using) as may_wait:
+            if may_wait:
+                return_pooled_connections()
+            again = self._lock(request, names, wait=None if may_wait else 0)
+            return stack.enter_context(again)
+
+    async def aenter(self, stack: AsyncExitStack, request: HttpRequest, names: list[str]) -> Lock:
+        """Acquire as `enter` does; an async view waits in no thread."""
+        first = self._first_attempt(request, names) if has_pools() else None
+        if first is not None:
+            with suppress(NotAcquired):
+                return await stack.enter_async_context(first)
+            await sync_to_async(return_pooled_connections)()
+        return await stack.enter_async_context(self._lock(request, names))
+
+    def _first_attempt(self, request: HttpRequest, names: list[str]) -> Lock | None:
+        """Return a lock that does not wait, for a request that may wait after it; else None."""
+        if not (locks[self.using].settings.wait if self.wait is None else self.wait):
+            return None
+        first = self._lock(request, names, wait=0)
+        first.is_repeated = True
+        return first
+
+    def _lock(self, request: HttpRequest, names: list[str], wait: float | None = None) -> Lock:
         self.check()
         return lock(
             *dict.fromkeys(names),  # two templates may name one resource
             using=self.using,
             ttl=self.ttl,
-            wait=self.wait,
+            wait=self.wait if wait is None else wait,
             holder={"path": request.path},
         )
 

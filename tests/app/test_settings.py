@@ -139,6 +139,8 @@ BAD: list[tuple[str, Any, str]] = [
     ("MAX_HOLD", 9, "MAX_HOLD (9 s) must not be less than TTL (10 s)"),
     ("WAIT", None, "WAIT must be a number of seconds"),
     ("WAIT", -0.1, "WAIT must be at least 0 s"),
+    ("MAX_WAITERS", -1, "MAX_WAITERS must be a number of threads"),
+    ("MAX_WAITERS", None, "MAX_WAITERS must be a number of threads"),
     ("RENEW", 1, "RENEW must be True or False"),
     ("MASTER_TIMEOUT", 0, "MASTER_TIMEOUT must be at least"),
     ("CONNECT_TIMEOUT", "1", "CONNECT_TIMEOUT must be a number"),

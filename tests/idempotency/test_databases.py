@@ -49,7 +49,8 @@ def database(
     settings.REDLOCK = {
         "default": {
             "BACKEND": MEMORY,
-            "IDEMPOTENCY": {"DATABASE": ALIAS, "MAX_WAITERS": 12},
+            "MAX_WAITERS": 12,
+            "IDEMPOTENCY": {"DATABASE": ALIAS},
             "MAX_HOLD": 60,
         }
     }

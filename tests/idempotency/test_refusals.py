@@ -123,7 +123,10 @@ def test_no_more_than_max_waiters_threads_wait(site: Site) -> None:
         asked.append(InThread(site.post).result)  # while the other one waits
         return HttpResponse("only once")
 
-    site.configure(DATABASE="records", MAX_WAITERS=1)
+    idempotency = {"DATABASE": "records"}
+    site.settings.REDLOCK = {
+        "default": {"BACKEND": MEMORY, "MAX_WAITERS": 1, "IDEMPOTENCY": idempotency}
+    }
     site.serve(idempotent(in_flight="wait", wait=20)(view))
     first = site.post()
     waited, refused = asked

@@ -48,6 +48,7 @@ def sites(
 ) -> Iterator[list[str]]:
     """Return the addresses of so many processes that serve one counter."""
     common = {"MASTERS": [m.url for m in masters], "RESTART_DELAY": 0, **generous_timeouts(0.3)}
+    common["MAX_WAITERS"] = MANY
     redlock = {
         "default": {**common, "TTL": 1.5},
         "unrenewed": {**common, "TTL": 0.3, "RENEW": False},

@@ -142,7 +142,10 @@ class Store(ABC):
 
     @abstractmethod
     def forget_expired_responses(self) -> None:
-        """Delete some of the responses that are not replayed any more, if the store keeps them."""
+        """Delete some of the responses that are not replayed any more, if the store keeps them.
+
+        Never raises: it is called after a request that was answered well.
+        """
 
     @abstractmethod
     def resolve(self, key_hash: str, *, applied: bool, attempt: str | None = None) -> bool:

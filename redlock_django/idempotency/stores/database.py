@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -165,7 +165,8 @@ class DatabaseStore(Store):
     def forget_expired_responses(self) -> None:
         now = timezone.now()
         expired = self.rows().filter(state=RecordState.COMPLETED, expires_at__lte=now)
-        with _database_errors(), self._limited_wait(_BRIEF):
+        unable = suppress(AlreadyRecorded, IdempotencyUnavailable)
+        with unable, _database_errors(), self._limited_wait(_BRIEF):
             pks = list(expired.order_by("expires_at").values_list("pk", flat=True)[:_FEW])
             if pks:
                 self.rows().filter(pk__in=pks).update(**_EMPTIED)

@@ -39,6 +39,7 @@ REDLOCK = {
         "MASTERS": os.environ["INCREMENTS_MASTERS"],
         "RESTART_DELAY": 0,
         "WAIT": 30,
+        "MAX_WAITERS": 100,
         "TTL": float(os.environ.get("INCREMENTS_TTL", "10")),
         # On a shared machine with two cores a master may reply late.
         "MASTER_TIMEOUT": 0.5,

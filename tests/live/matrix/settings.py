@@ -17,6 +17,7 @@ REDLOCK = {
         "MASTERS": os.environ["MATRIX_MASTERS"],
         "RESTART_DELAY": 0,
         "WAIT": 20,
+        "MAX_WAITERS": 100,
         # On a shared machine with two cores a master may reply late.
         "MASTER_TIMEOUT": 0.5,
     },

@@ -1,0 +1,51 @@
+"""The limits of the requests that wait: for a lock, or for the first request with their key."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from django.db import connections
+
+from redlock_django.locking.handler import locks
+from redlock_django.locking.open_transactions import open_transactions
+
+_changing = threading.Lock()
+_waiting = 0
+
+
+@contextmanager
+def waiting_thread(using: str) -> Iterator[bool]:
+    """Count the thread of a sync view as waiting, if it may wait; return whether it may.
+
+    It may not if MAX_WAITERS threads of the process are waiting already: those that wait must not
+    occupy the last thread of a server, which other requests need.
+    """
+    global _waiting
+    with _changing:
+        may_wait = _waiting < locks[using].settings.max_waiters
+        _waiting += may_wait
+    try:
+        yield may_wait
+    finally:
+        with _changing:
+            _waiting -= may_wait
+
+
+def has_pools() -> bool:
+    """Return whether a database has a pool of connections."""
+    return any(entry["OPTIONS"].get("pool") for entry in connections.settings.values())
+
+
+def return_pooled_connections() -> None:
+    """Return the database connections of this thread to their pools, where other threads need them.
+
+    The next query gets one again. A connection that is inside a transaction is kept, and so is one
+    without a pool, which no other thread could use.
+    """
+    kept = open_transactions()
+    for connection in connections.all(initialized_only=True):
+        is_pooled = bool(connection.settings_dict["OPTIONS"].get("pool"))
+        if is_pooled and not connection.in_atomic_block and connection not in kept:
+            connection.close()

@@ -1,0 +1,317 @@
+"""Requests that wait for a lock: MAX_WAITERS, and the connections of a pool in PostgreSQL."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import ninja
+import pytest
+import pytest_django
+from asgiref.sync import ThreadSensitiveContext, sync_to_async
+from django.db import connections, transaction
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.http import HttpRequest, HttpResponse
+from django.test import AsyncClient, Client
+from django.urls import path
+from django.utils.decorators import method_decorator
+from django.views import View
+from pytest_django import Settings
+from rest_framework.authentication import BaseAuthentication
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from redlock_django import LockResourceMixin, lock_resource, locks
+from redlock_django.backends.memory import MemoryBackend
+from redlock_django.contrib.drf import LockAPIMixin
+from redlock_django.locking.counters import counters
+from redlock_django.testing import held_elsewhere
+from redlock_django.web.waiting_requests import return_pooled_connections
+from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
+
+ALIAS = "pooled"
+NAME = "order:7"
+locked = lock_resource("order:<int:pk>", wait=20)
+
+
+def query() -> None:
+    """Take a connection of the pool, as the query of an authentication does."""
+    with connections[ALIAS].cursor() as cursor:
+        cursor.execute("SELECT 1")
+
+
+def signs_in(get_response: Callable[[HttpRequest], Any]) -> Callable[[HttpRequest], Any]:
+    """Make a query before the view, as AuthenticationMiddleware does."""
+
+    def middleware(request: HttpRequest) -> Any:
+        query()
+        return get_response(request)
+
+    return middleware
+
+
+def view(request: HttpRequest, pk: int) -> HttpResponse:
+    query()
+    return HttpResponse("done")
+
+
+async def aview(request: HttpRequest, pk: int) -> HttpResponse:
+    await sync_to_async(query)()
+    return HttpResponse("done")
+
+
+class Mixed(LockResourceMixin, View):
+    lock_key = "order:<int:pk>"
+    lock_wait = 20
+
+    def post(self, request: HttpRequest, pk: int) -> HttpResponse:
+        return view(request, pk)
+
+
+class AsyncClass(View):
+    @method_decorator(locked)
+    async def post(self, request: HttpRequest, pk: int) -> HttpResponse:
+        return await aview(request, pk)
+
+
+class Token(BaseAuthentication):
+    def authenticate(self, request: Any) -> None:
+        query()
+
+
+class Api(LockAPIMixin, APIView):
+    authentication_classes = (Token,)
+
+    @method_decorator(locked)
+    def post(self, request: Any, pk: int) -> Response:
+        query()
+        return Response("done")
+
+
+api = ninja.NinjaAPI(urls_namespace="waiting")
+
+
+@api.post("/{pk}/")
+@locked
+def operation(request: HttpRequest, pk: int) -> str:
+    query()
+    return "done"
+
+
+SYNC = {
+    "function": path("<int:pk>/", locked(view)),
+    "class": path("<int:pk>/", Mixed.as_view()),
+    "rest framework": path("<int:pk>/", Api.as_view()),
+    "ninja": path("", api.urls),
+    "rule": path("<int:pk>/", view, name="ruled"),
+}
+ASYNC = {
+    "async function": path("<int:pk>/", locked(aview)),
+    "async class": path("<int:pk>/", AsyncClass.as_view()),
+}
+
+
+def waiters() -> int:
+    """Return how many clients wait for the lock."""
+    backend = locks["default"].backend
+    assert isinstance(backend, MemoryBackend)
+    return len(backend.masters[0].sets.get(f"redlock:queue:{NAME}", {}))
+
+
+def wait_for_waiters(number: int) -> None:
+    deadline = time.monotonic() + 20
+    while waiters() != number:
+        assert time.monotonic() < deadline, waiters()
+        time.sleep(0.002)
+
+
+class Request:
+    """A request in a thread of its own, which ends as a thread of a server does."""
+
+    def __init__(self) -> None:
+        self.answer: Any = None
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        self.answer = Client(raise_request_exception=False).post("/7/")
+        for connection in connections.all(initialized_only=True):
+            # Django keeps a database in memory open, because closing it would empty it.
+            BaseDatabaseWrapper.close(connection)
+
+    @property
+    def status(self) -> int:
+        self._thread.join(30)
+        return int(self.answer.status_code)
+
+
+@pytest.fixture(autouse=True)
+def no_other_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", False)
+
+
+@pytest.fixture
+def pool(
+    postgres: dict[str, Any],
+    settings: Settings,
+    django_db_blocker: pytest_django.DjangoDbBlocker,
+) -> Iterator[None]:
+    """A pool of two connections, and a site whose middleware makes a query."""
+    entry = {**postgres, "OPTIONS": {"pool": {"min_size": 1, "max_size": 2, "timeout": 0.5}}}
+    every = connections.configure_settings({"default": {}, ALIAS: entry})
+    connections.settings[ALIAS] = every[ALIAS]
+    settings.MIDDLEWARE = [f"{__name__}.signs_in", LOCK_MIDDLEWARE]
+    settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "rest_framework"]
+    configure(settings)
+    with django_db_blocker.unblock():
+        yield
+        connections[ALIAS].close()
+        connections[ALIAS].close_pool()  # type: ignore[attr-defined]
+    del connections[ALIAS]
+    del connections.settings[ALIAS]
+
+
+@pytest.fixture
+def serve(
+    pool: None, urls: Callable[..., None], settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., None]:
+    """Return a function that makes one view the whole site."""
+
+    def put(kind: str, *, atomic: bool = False) -> None:
+        monkeypatch.setitem(connections.settings[ALIAS], "ATOMIC_REQUESTS", atomic)
+        if kind == "rule":
+            rule = {"view": "ruled", "key": "order:<int:pk>", "wait": 20}
+            configure(settings, RULES=[rule])
+        urls({**SYNC, **ASYNC}[kind])
+
+    return put
+
+
+def configure(settings: Settings, **given: Any) -> None:
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "MAX_WAITERS": 9, **given}}
+
+
+REAL = [pytest.mark.live, pytest.mark.postgres]
+KINDS = [
+    pytest.param(kind, atomic, marks=REAL, id=f"{kind}, {'atomic' if atomic else 'plain'}")
+    for kind in [*SYNC, *ASYNC]
+    for atomic in (False, True)
+    # Django refuses ATOMIC_REQUESTS for async views. With django-ninja, the lock is in the open
+    # transaction, whose connection is not returned.
+    if not atomic or kind in {*SYNC} - {"ninja"}
+]
+
+
+@pytest.mark.parametrize(("kind", "atomic"), KINDS)
+def test_waiting_requests_leave_the_connections_of_the_pool_to_others(
+    serve: Callable[..., None], kind: str, atomic: bool
+) -> None:
+    serve(kind, atomic=atomic)
+    with held_elsewhere(NAME):
+        waiting = [Request() for _ in range(4)]
+        wait_for_waiters(4)
+        query()  # of another user: it fails if all connections of the pool are in use
+        connections[ALIAS].close()
+    assert [request.status for request in waiting] == [200] * 4
+
+
+@pytest.mark.live
+@pytest.mark.postgres
+@pytest.mark.parametrize("kind", [*SYNC, *ASYNC])
+async def test_waiting_requests_of_an_async_server_leave_them_too(
+    serve: Callable[..., None], kind: str
+) -> None:
+    serve(kind)
+
+    async def ask() -> int:
+        async with ThreadSensitiveContext():  # as in an ASGI server
+            answer = await AsyncClient(raise_request_exception=False).post("/7/")
+            await sync_to_async(lambda: connections[ALIAS].close())()
+            return int(answer.status_code)
+
+    def query_of_another_user() -> None:
+        query()
+        connections[ALIAS].close()
+
+    async with held_elsewhere(NAME):
+        waiting = [asyncio.create_task(ask()) for _ in range(4)]
+        while waiters() < 4:
+            assert not any(task.done() for task in waiting), [t.result() for t in waiting]
+            await asyncio.sleep(0.005)
+        await asyncio.to_thread(query_of_another_user)
+    assert await asyncio.gather(*waiting) == [200] * 4
+
+
+@pytest.mark.live
+@pytest.mark.postgres
+def test_a_connection_inside_a_transaction_is_not_returned(pool: None) -> None:
+    connection = connections[ALIAS]
+
+    def is_returned() -> bool:
+        query()
+        return_pooled_connections()
+        return connection.connection is None
+
+    with transaction.atomic(ALIAS):
+        assert not is_returned()
+    assert is_returned()
+    connection.set_autocommit(False)
+    assert not is_returned()  # it would roll back what the site has not committed
+    connection.rollback()
+    connection.set_autocommit(True)
+
+
+@pytest.fixture
+def site(urls: Callable[..., None], settings: Settings) -> Callable[..., None]:
+    """Return a function that sets the views of a site without a database."""
+    settings.MIDDLEWARE = [LOCK_MIDDLEWARE]
+    configure(settings, MAX_WAITERS=2)
+    return urls
+
+
+def done(request: HttpRequest, pk: int) -> HttpResponse:
+    return HttpResponse("done")
+
+
+def test_no_more_than_max_waiters_threads_wait(site: Callable[..., None]) -> None:
+    site(path("<int:pk>/", locked(done)))
+    with held_elsewhere(NAME):
+        waiting = [Request() for _ in range(2)]
+        wait_for_waiters(2)
+        refused = Client().post("/7/")
+        assert (refused.status_code, refused.json()["code"]) == (423, "resource-locked")
+        assert int(refused["Retry-After"]) >= 1
+        assert Client().post("/8/").status_code == 200  # nobody holds it, so nobody waits
+    assert [request.status for request in waiting] == [200, 200]
+    assert Client().post("/7/").status_code == 200
+
+
+def test_a_request_that_waits_is_reported_once(
+    site: Callable[..., None], settings: Settings
+) -> None:
+    """The attempt before it waits is not counted as refused, and sends no signal."""
+    site(path("<int:pk>/", lock_resource("order:<int:pk>", wait=0.05)(done)))
+    before = counters["default"].refused
+    with held_elsewhere(NAME):
+        assert Client().post("/7/").status_code == 423
+    assert counters["default"].refused == before + 1
+
+
+def test_without_a_quorum_a_waiting_request_goes_on_only_after_its_wait(
+    site: Callable[..., None], settings: Settings
+) -> None:
+    configure(settings, ON_UNAVAILABLE="proceed")
+    site(path("<int:pk>/", lock_resource("order:<int:pk>", wait=20)(done)))
+    backend = locks["default"].backend
+    assert isinstance(backend, MemoryBackend)
+    backend.down = [True] * len(backend.down)
+
+    def sleep(seconds: float) -> None:
+        backend.down = [False] * len(backend.down)
+
+    backend.sleep = sleep
+    assert Client().post("/7/").status_code == 200
+    assert not any(backend.down)
