@@ -1,21 +1,21 @@
-"""The change list of held locks and its filters. Its rows come from the masters."""
+"""The change list of held locks: one page of rows from the masters, and what is written above."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
-from django.contrib.admin import SimpleListFilter
-from django.contrib.admin.options import IncorrectLookupParameters
 from django.contrib.admin.views.main import ChangeList
 from django.http import HttpRequest
 from django.utils.formats import number_format
+from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import ngettext
 
-from redlock_django.admin.labels import LABELS
+from redlock_django.admin.labels import badge
 from redlock_django.admin.masters import MasterRow, master_rows
 from redlock_django.admin.queryset import PAGE, HeldLockQuerySet
+from redlock_django.admin.quorum_banner import QuorumBanner, quorum_banner
+from redlock_django.backends.redis_health import HARMLESS
 from redlock_django.engine.holders import HoldingState
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.handler import locks
@@ -23,73 +23,11 @@ from redlock_django.operate.health import master_status
 from redlock_django.operate.inspection import HeldLocks
 
 
-def aliases() -> list[str]:
-    """Return the aliases of REDLOCK, "default" first."""
-    return sorted(locks, key=lambda alias: alias != "default")
-
-
-class AliasFilter(SimpleListFilter):
-    """Choose the alias whose masters are asked. There is no "All"; one alias is no choice."""
-
-    title = gettext_lazy("alias")
-    parameter_name = "using"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        """Return every alias."""
-        return [(alias, alias) for alias in aliases()]
-
-    def has_output(self) -> bool:
-        """Return whether to show the filter: several aliases, or one named in the URL."""
-        return len(self.lookup_choices) > 1 or self.value() is not None
-
-    def value(self) -> str | None:
-        """Return the alias named in the URL, or None."""
-        return super().value()
-
-    def choices(self, changelist: Any) -> Iterator[Any]:
-        """Yield the aliases, without "All"."""
-        chosen = self.value() or next(iter(aliases()), None)
-        for alias in aliases():
-            yield {
-                "selected": alias == chosen,
-                "query_string": changelist.get_query_string({self.parameter_name: alias}),
-                "display": alias,
-            }
-
-    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
-        """Return the locks of the chosen alias."""
-        if (alias := self.value()) is None:
-            return queryset
-        if alias not in aliases():
-            raise IncorrectLookupParameters
-        return queryset.of_alias(alias)
-
-
-class StateFilter(SimpleListFilter):
-    """Filter by the state of a lock."""
-
-    title = gettext_lazy("state")
-    parameter_name = "state"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
-        """Return every state with its label."""
-        return [(state.value, LABELS[state]) for state in HoldingState]
-
-    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
-        """Return the locks in the chosen state."""
-        if (state := self.value()) is None:
-            return queryset
-        try:
-            return queryset.in_state(HoldingState(state))
-        except ValueError as error:
-            raise IncorrectLookupParameters from error
-
-
 class HeldLockChangeList(ChangeList):
     """The locks on one page, and the health of the masters they come from.
 
-    `masters` are the rows of the table above the list. `problem` is the error in the settings
-    because of which no master was asked, or "".
+    `banner` says whether there is a quorum, `masters` are the rows of the table above the list.
+    `problem` is the error in the settings because of which no master was asked, or "".
     """
 
     queryset: HeldLockQuerySet
@@ -106,6 +44,7 @@ class HeldLockChangeList(ChangeList):
     def get_results(self, request: HttpRequest) -> None:
         """Query health and locks in one inspection, so that a hanging master costs one timeout."""
         self.masters: list[MasterRow] = []
+        self.banner: QuorumBanner | None = None
         self.looked: HeldLocks | None = None
         self.problem = ""
         self.alias = self.queryset.asked.alias
@@ -113,9 +52,15 @@ class HeldLockChangeList(ChangeList):
             service = locks[self.alias]
             with service.backend.inspect() as inspection:
                 statuses = master_status(self.alias, inspection=inspection)
-                self.masters = master_rows(statuses, service.settings.store.tolerate)
+                tolerated = service.settings.store.tolerate
+                self.masters = master_rows(statuses, tolerated)
+                self.banner = quorum_banner(
+                    statuses,
+                    harmless=HARMLESS | tolerated,
+                    proceeds=service.settings.on_unavailable == "proceed",
+                )
                 self.queryset.inspection = inspection
-                if self.queryset.asked.start >= self.queryset.page.total:
+                if self.queryset.asked.offset >= self.queryset.page.total:
                     self.queryset = self.queryset.starting_at(0)  # This page no longer exists.
                 super().get_results(request)
                 self.looked = self.queryset.page
@@ -129,32 +74,88 @@ class HeldLockChangeList(ChangeList):
             self.full_result_count = self.result_count  # Hides Django's second number.
 
     @property
+    def narrowed(self) -> bool:
+        """True if there is a search or a filter other than the alias."""
+        asked = self.queryset.asked
+        return bool(self.query or asked.state or asked.prefix or asked.holder)
+
+    @property
     def counted(self) -> str:
         """Return a sentence with the number of locks: all that are held, or all that match."""
         if self.looked is None:
             return ""
-        number = number_format(self.looked.total, force_grouping=True)
-        if self.query or self.queryset.asked.state:
-            if not self.looked.total:
+        found = self.looked.total if self.narrowed else max(self.looked.about, self.looked.total)
+        number = number_format(found, force_grouping=True)
+        if len(self.looked.silent) == len(self.looked.servers):
+            return _("No master answered, so it is unknown which locks are held.")
+        if not self.looked.complete:
+            text = ngettext(
+                "%s lock is known from the masters that answered.",
+                "%s locks are known from the masters that answered.",
+                found,
+            )
+            return text % number
+        if self.narrowed:
+            if not found:
                 return _("No lock matches.")
-            return ngettext("%s lock matches.", "%s locks match.", self.looked.total) % number
-        count = max(self.looked.about, self.looked.total)
-        if not count:
+            return ngettext("%s lock matches.", "%s locks match.", found) % number
+        if not found:
             return _("No lock is held.")
-        number = number_format(count, force_grouping=True)
-        return ngettext("%s lock is held.", "%s locks are held.", count) % number
+        return ngettext("%s lock is held.", "%s locks are held.", found) % number
+
+    @property
+    def states(self) -> list[tuple[SafeString, str, str]]:
+        """Return a badge, the number of locks and a link for each state that occurs."""
+        if self.looked is None:
+            return []
+        return [
+            (
+                badge(state),
+                number_format(number, force_grouping=True),
+                self.get_query_string({"state": state.value}, ["p"]),
+            )
+            for state in HoldingState
+            if (number := self.looked.states.get(state, 0))
+        ]
+
+    @property
+    def counted_part(self) -> str:
+        """Return which locks the numbers of `states` are about, "" for all."""
+        if self.looked is None or self.looked.counted is None:
+            return ""
+        return _("Of the first %s:") % number_format(self.looked.counted, force_grouping=True)
+
+    @property
+    def is_empty(self) -> bool:
+        """True if it is certain that no lock is held, whatever is searched for."""
+        looked = self.looked
+        return looked is not None and looked.complete and not (looked.total or self.narrowed)
+
+    @property
+    def kept_parameters(self) -> list[tuple[str, str]]:
+        """Return the parameters of the URL that the form for prefix and holder keeps."""
+        own = ("prefix", "holder")
+        return [(name, value) for name, value in self.params.items() if name not in own]
 
     @property
     def stopped(self) -> str:
         """Return a sentence about where the list or search was cut off, or ""."""
         if self.looked is None or self.looked.stopped_at is None:
             return ""
+        asked = self.queryset.asked
         number = number_format(self.looked.stopped_at, force_grouping=True)
-        if self.query:
-            return (
-                _("The search stopped at %s names on each master. There may be more matches.")
-                % number
+        if asked.reads_values:
+            text = _(
+                "Only the first %s locks were read. The filters and the order apply to these only: "
+                "enter the beginning of the name or search for a resource to find others."
             )
-        return (
-            _("The list stopped at %s locks. Search for a resource to find other locks.") % number
-        )
+        elif self.query or asked.prefix:
+            text = _("The search stopped at %s names on each master. There may be more matches.")
+        elif asked.order.endswith("resource"):
+            text = _(
+                "Only the %s locks that expire first are sorted. Search for a resource to find "
+                "other locks."
+            )
+        else:
+            text = _("The list stopped at %s locks. Search for a resource to find other locks.")
+        return text % number

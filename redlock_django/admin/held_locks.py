@@ -21,7 +21,14 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from redlock_django.admin import labels
-from redlock_django.admin.changelist import AliasFilter, HeldLockChangeList, StateFilter, aliases
+from redlock_django.admin.changelist import HeldLockChangeList
+from redlock_django.admin.held_lock_filters import (
+    AliasFilter,
+    HolderFilter,
+    PrefixFilter,
+    StateFilter,
+    aliases,
+)
 from redlock_django.admin.masters import bars
 from redlock_django.admin.queryset import PAGE, HeldLockQuerySet, led_by
 from redlock_django.admin.release_action import (
@@ -48,13 +55,13 @@ class HeldLockAdmin(_ModelAdmin):
 
     list_display = ("name", "held_by", "held_since", "time_left", "on_masters", "condition")
     list_display_links = ("name",)
-    list_filter = (AliasFilter, StateFilter)
+    list_filter = (AliasFilter, StateFilter, PrefixFilter, HolderFilter)
     list_per_page = PAGE
     list_max_show_all = 0
     search_fields = ("resource",)
     search_help_text = gettext_lazy("Search by part of the resource name. Case matters.")
     ordering = ("ttl",)
-    sortable_by = ("name", "time_left")
+    sortable_by = ("name", "held_by", "held_since", "time_left")
     show_full_result_count = False
     show_facets = ShowFacets.NEVER
     actions = ("release_selected",)
@@ -69,12 +76,12 @@ class HeldLockAdmin(_ModelAdmin):
         name = str(lock)
         return format_html('<bdi class="redlock-name" title="{}">{}</bdi>', name, name)
 
-    @admin.display(description=gettext_lazy("holder"))
+    @admin.display(description=gettext_lazy("holder"), ordering="holder")
     def held_by(self, lock: HeldLock) -> SafeString:
         """Return the holder's process, and the path and user of its request."""
         return labels.holder_cell(lock.holding.holder)
 
-    @admin.display(description=gettext_lazy("held since"))
+    @admin.display(description=gettext_lazy("held since"), ordering="since")
     def held_since(self, lock: HeldLock) -> SafeString:
         """Return when the lock was acquired, by the holder's clock."""
         return labels.time_cell(lock.since)
@@ -87,13 +94,12 @@ class HeldLockAdmin(_ModelAdmin):
     @admin.display(description=gettext_lazy("masters"))
     def on_masters(self, lock: HeldLock) -> SafeString:
         """Return how many masters store the lock."""
-        holding = lock.holding
-        return labels.master_count(len(holding.leading), len(holding.servers))
+        return labels.masters_of(lock.holding)
 
     @admin.display(description=gettext_lazy("state"))
     def condition(self, lock: HeldLock) -> SafeString:
-        """Return the state of the lock, derived from the answers of all masters."""
-        return labels.badge(lock.holding.state)
+        """Return the state, derived from the answers of all masters, and the number of waiters."""
+        return labels.badge(lock.holding.state) + labels.waiters_line(lock.holding.waiters)
 
     # Permissions.
 
@@ -166,7 +172,9 @@ class HeldLockAdmin(_ModelAdmin):
             "where": labels.holder_process(seen.holder),
             "since": labels.time_cell(lock.since),
             "left": labels.duration(seen.ttl),
-            "on_masters": labels.master_count(len(seen.leading), len(seen.servers)),
+            "on_masters": labels.masters_of(seen),
+            "waiters": seen.waiters,
+            "missing": labels.missing_text(seen),
             "badge": labels.badge(seen.state),
             "explained": labels.EXPLANATIONS[seen.state],
             "bars": bars(seen, looked.silent, service.settings.ttl),

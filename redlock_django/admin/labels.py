@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import date, datetime
+from functools import lru_cache
 from typing import Any
 
 import django
@@ -11,10 +12,10 @@ from django.utils import formats, timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.timesince import timesince
+from django.utils.translation import get_language, gettext_lazy, ngettext
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
 
-from redlock_django.engine.holders import HoldingState
+from redlock_django.engine.holders import Holding, HoldingState
 from redlock_django.locking.names import printable
 from redlock_django.operate.forced_release import ReleaseOutcome
 
@@ -72,6 +73,12 @@ _SIGNS = {
 
 def badge(state: HoldingState) -> SafeString:
     """Return a state as a sign and a word, with its explanation as a tooltip."""
+    return _badge(state, get_language())
+
+
+# Cached, because a page shows a hundred of them, and lazy translations are slow.
+@lru_cache(maxsize=100)
+def _badge(state: HoldingState, language: str | None) -> SafeString:
     return format_html(
         '<span class="redlock-badge redlock-{}" title="{}">'
         '<span aria-hidden="true">{}</span> {}</span>',
@@ -113,11 +120,12 @@ def time_cell(since: datetime | None, *, lasts: bool = True) -> SafeString:
     if since is None:
         return format_html('<span class="redlock-quiet">{}</span>', _("unknown"))
     local = timezone.localtime(since) if timezone.is_aware(since) else since
-    today = local.date() == (timezone.localdate() if timezone.is_aware(since) else local.today())
+    today = local.date() == (timezone.localdate() if timezone.is_aware(since) else date.today())
+    shown = local.isoformat(" ", "seconds")
     return format_html(
         '<time datetime="{}">{}</time> <span class="redlock-quiet">{}</span>',
         local.isoformat(timespec="seconds"),
-        formats.time_format(local, "H:i:s") if today else formats.date_format(local, "Y-m-d H:i"),
+        shown[11:19] if today else shown[:16],
         (_("for %s") if lasts else _("%s ago")) % age(since),
     )
 
@@ -149,8 +157,31 @@ def holder_cell(holder: Mapping[str, Any]) -> SafeString:
     )
 
 
+def masters_of(holding: Holding) -> SafeString:
+    """Return how many masters store a lock; a tooltip names those that could and do not."""
+    count = master_count(len(holding.leading), len(holding.servers))
+    if not (text := missing_text(holding)):
+        return count
+    return format_html('<span class="redlock-missing" title="{}">{}</span>', text, count)
+
+
+def missing_text(holding: Holding) -> str:
+    """Return why masters that answer do not store a lock that is held, or ""."""
+    if not holding.missing:
+        return ""
+    return _(
+        "Not stored on %s: could not vote when the lock was acquired, or has lost its data since. "
+        "The next renewal of the lock stores it there. The lock is safe: a majority stores it."
+    ) % ", ".join(holding.missing)
+
+
 def master_count(count: int, total: int) -> SafeString:
     """Return "3/5 masters". The style sheet may hide the word from all but screen readers."""
+    return _master_count(count, total, get_language())
+
+
+@lru_cache(maxsize=100)
+def _master_count(count: int, total: int, language: str | None) -> SafeString:
     word = ngettext("master", "masters", total)
     return format_html(
         '<bdi class="redlock-number">{}/{}<span class="redlock-word"> {}</span></bdi>',
@@ -158,6 +189,14 @@ def master_count(count: int, total: int) -> SafeString:
         total,
         word,
     )
+
+
+def waiters_line(waiters: int) -> SafeString:
+    """Return "2 waiters" as a line of its own, nothing for none."""
+    if not waiters:
+        return SafeString()
+    text = ngettext("%s waiter", "%s waiters", waiters) % formats.number_format(waiters)
+    return format_html('<span class="redlock-line redlock-quiet">{}</span>', text)
 
 
 def outcome_label(stored: str) -> str:

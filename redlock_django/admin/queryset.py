@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Self
 
 from django.core.exceptions import FieldError
@@ -16,22 +16,29 @@ from redlock_django.exceptions import BadResource
 from redlock_django.locking.handler import locks
 from redlock_django.locking.names import check_resource
 from redlock_django.models import HeldLock
-from redlock_django.operate.inspection import ORDERS, HeldLocks, held_locks, who_holds
+from redlock_django.operate.inspection import ORDERS, HeldLocks, PageQuery, held_locks, who_holds
 
 PAGE = 100
 """The number of locks on one page, and the most that one query requests."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Asked:
-    """The parameters of a query: a page that begins at `start`, or the locks with these `ids`."""
+COUNTED = 500
+"""The number of locks whose states are counted on every page; they are read by one query."""
 
+
+@dataclass(frozen=True, kw_only=True)
+class Asked(PageQuery):
+    """The parameters of a query: a page of an alias, or the locks with these `ids`."""
+
+    limit: int = PAGE
+    count: int = COUNTED
     alias: str = "default"
-    search: str = ""
-    state: HoldingState | None = None
-    order: str = "ttl"
-    start: int = 0
     ids: tuple[str, ...] | None = None
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The parameters of the page."""
+        return {field.name: getattr(self, field.name) for field in fields(PageQuery)}
 
 
 class HeldLockQuerySet(models.QuerySet[HeldLock]):
@@ -58,9 +65,17 @@ class HeldLockQuerySet(models.QuerySet[HeldLock]):
         """Return the locks whose resource contains `part`."""
         return self._asking(search=part)
 
+    def with_prefix(self, prefix: str) -> Self:
+        """Return the locks whose resource begins with `prefix`."""
+        return self._asking(prefix=prefix)
+
+    def of_holder(self, words: str) -> Self:
+        """Return the locks whose holder fits every word."""
+        return self._asking(holder=words)
+
     def starting_at(self, start: int) -> Self:
         """Return the page that begins at the offset `start`."""
-        return self._asking(start=start)
+        return self._asking(offset=start)
 
     def filter(self, *args: Any, **kwargs: Any) -> Self:
         """Return the locks with an id or with one of several; other lookups raise FieldError."""
@@ -92,22 +107,15 @@ class HeldLockQuerySet(models.QuerySet[HeldLock]):
     def page(self) -> HeldLocks:
         """The page of locks; the first access queries the masters."""
         if self._page is None:
-            asked = self.asked
             self._page = held_locks(
-                asked.alias,
-                search=asked.search,
-                state=asked.state,
-                order=asked.order,
-                offset=asked.start,
-                limit=PAGE,
-                inspection=self.inspection,
+                self.asked.alias, inspection=self.inspection, **self.asked.options
             )
         return self._page
 
     def __getitem__(self, key: Any) -> Any:
         if isinstance(key, slice) and self.asked.ids is None:
             start, stop = key.start or 0, key.stop
-            page = self if start == self.asked.start else self.starting_at(start)
+            page = self if start == self.asked.offset else self.starting_at(start)
             return list(page)[: None if stop is None else stop - start]
         return list(self)[key]
 

@@ -14,7 +14,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from redlock_django.admin.labels import age, duration, holder_cell, holder_process, master_count
+from redlock_django.admin.labels import age, duration, holder_cell, holder_process, masters_of
 from redlock_django.admin.queryset import led_by, now_held
 from redlock_django.backends.inspection import Inspection
 from redlock_django.engine.holders import Holding
@@ -56,7 +56,7 @@ class SelectedLock:
     def masters(self) -> SafeString | str:
         """How many masters store the lock."""
         holding = self.lock.holding if self.lock else None
-        return master_count(len(holding.leading), len(holding.servers)) if holding else ""
+        return masters_of(holding) if holding else ""
 
 
 def selected_locks(ids: Iterable[str]) -> list[SelectedLock]:

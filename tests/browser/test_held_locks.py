@@ -133,6 +133,69 @@ def test_masters_with_faults(visitor: Visitor, masters: list[LocalMaster]) -> No
     assert overflowing(page) == []
 
 
+def test_a_lost_quorum_is_the_first_thing_on_the_page(
+    visitor: Visitor, masters: list[LocalMaster]
+) -> None:
+    everyday(masters)
+    page = visitor.open()
+    banner = page.locator("#redlock-quorum")
+    expect(banner).to_have_text("● Quorum: all 5 masters are up, 3 are needed.")
+    masters[0].kill()
+    page.reload()
+    expect(banner).to_contain_text("Quorum: 4 of 5 masters are counted, 3 are needed.")
+    expect(banner).to_contain_text("Locks are still granted, and 1 more master may fail.")
+    shoot(page, "degraded")
+    for master in masters[1:3]:
+        master.kill()
+    page = visitor.open(color_scheme="dark")
+    banner = page.locator("#redlock-quorum")
+    expect(banner).to_contain_text("No quorum: locks are refused now.")
+    expect(banner.locator("li")).to_have_count(4)
+    expect(banner).to_contain_text("refused the connection")
+    expect(banner).to_contain_text("Start the master")
+    expect(page.locator("#redlock-count")).to_contain_text("known from the masters that answered")
+    top = "selector => document.querySelector(selector).getBoundingClientRect().top"
+    assert page.evaluate(top, "#redlock-quorum") < page.evaluate(top, "#redlock-count")
+    assert violations(page) == []
+    shoot(page, "lost-dark")
+    page.emulate_media(color_scheme="light")
+    assert violations(page) == []
+    shoot(page, "lost")
+    page.set_viewport_size(PHONE["viewport"])
+    shoot(page, "lost-phone")
+    assert overflowing(page) == []
+
+
+def test_filter_and_sort(visitor: Visitor, masters: list[LocalMaster]) -> None:
+    everyday(masters)
+    page = visitor.open()
+    names = page.locator("#result_list .field-name")
+    page.get_by_label("Name begins with").fill("order:")
+    page.get_by_role("textbox", name="Holder").fill("web1")
+    page.get_by_role("textbox", name="Holder").press("Enter")
+    expect(page.locator("#redlock-count")).to_have_text("8 locks match.")
+    page.locator("#result_list thead").get_by_role("link", name="resource").click()
+    expect(names.first).to_have_text("order:1000")
+    shoot(page, "filtered")
+    page.locator("#changelist-filter").get_by_role("link", name="Clear all filters").click()
+    page.locator("#redlock-notes").get_by_role("link", name="disagreeing").click()
+    expect(names).to_have_text(["stock:42"])
+    page.goto(HELD)
+    page.locator("#result_list thead").get_by_role("link", name="holder").click()
+    expect(names.first).to_contain_text("tenant:")  # a-host-with-a-very-long-name
+    page.get_by_role("textbox", name="Holder").fill("nobody")
+    page.get_by_role("button", name="Filter").click()
+    expect(page.locator("#redlock-count")).to_have_text("No lock matches.")
+    free(masters, LONG)
+    page.goto(f"{HELD}?using=payments")
+    expect(page.locator("#redlock-count")).to_have_text("No lock is held.")
+    expect(page.locator("#redlock-notes")).to_contain_text("while a client holds it")
+    shoot(page, "empty")
+    page.set_viewport_size(PHONE["viewport"])
+    shoot(page, "empty-phone")
+    assert overflowing(page) == []
+
+
 def test_release_of_one_and_of_many_locks(visitor: Visitor, masters: list[LocalMaster]) -> None:
     everyday(masters)
     page = visitor.open()

@@ -99,6 +99,64 @@ def test_order_by_ttl_or_name(five: list[LocalMaster], viewer: Client) -> None:
     assert names(viewer.get(LIST, {"o": f"-{by_name}"})) == ["c", "b", "a"]
 
 
+def test_order_by_age_and_holder(five: list[LocalMaster], viewer: Client) -> None:
+    plant(five, "a", host="web2", at=1790000003)
+    plant(five, "b", host="web1", at=1790000002)
+    plant(five, "c", host="web3", at=1790000001)
+    columns = viewer.get(LIST).context["cl"].list_display
+    since, holder = columns.index("held_since"), columns.index("held_by")
+    assert names(viewer.get(LIST, {"o": str(since)})) == ["c", "b", "a"]
+    assert names(viewer.get(LIST, {"o": f"-{holder}"})) == ["c", "a", "b"]
+
+
+def test_filters_by_prefix_and_holder(five: list[LocalMaster], viewer: Client) -> None:
+    plant(five, "order:1", host="web1")
+    plant(five, "order:2", host="web2")
+    plant(five, "preorder:1", host="web1")
+    page = viewer.get(LIST, {"prefix": " order: ", "holder": "web1"})
+    assert names(page) == ["order:1"]
+    assert "1 lock matches." in page.content.decode()
+    page = viewer.get(LIST, {"prefix": '"><script>', "state": "held", "q": "x"})
+    assert "No lock matches." in page.content.decode()
+    assert "<script>'" not in page.content.decode()
+    assert page.context["cl"].kept_parameters == [("state", "held"), ("q", "x")]
+
+
+def test_states_are_counted_and_the_part_is_named(
+    five: list[LocalMaster], viewer: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(five, "order:1", ttl=50)
+    plant(five, "order:2", ttl=60)
+    plant(five[:2], "order:3", ttl=70)
+    shown = viewer.get(LIST).context["cl"]
+    assert [(number, link) for _badge, number, link in shown.states] == [
+        ("2", "?state=held"),
+        ("1", "?state=partial"),
+    ]
+    assert shown.counted_part == ""
+    monkeypatch.setattr("redlock_django.backends.inspection_page.MAX_READ", 2)
+    shown = viewer.get(LIST, {"state": "held"}).context["cl"]
+    assert shown.counted_part == "Of the first 2:"
+    assert shown.stopped.startswith("Only the first 2 locks were read.")
+
+
+def test_an_empty_list_explains_when_locks_appear(five: list[LocalMaster], viewer: Client) -> None:
+    assert "while a client holds it" in viewer.get(LIST).content.decode()
+    assert "while a client holds it" not in viewer.get(LIST, {"q": "x"}).content.decode()
+    for master in five[:3]:
+        master.kill()
+    body = viewer.get(LIST).content.decode()
+    assert "while a client holds it" not in body
+    assert "No quorum: locks are refused now." in body
+
+
+def test_waiters_of_a_resource(five: list[LocalMaster], viewer: Client) -> None:
+    plant(five, "order:1")
+    with five[0].client() as client:
+        client.zadd("redlock:queue:order:1", {"process 1": 1.0, "process 2": 2.0})
+    assert "2 waiters" in viewer.get(LIST).content.decode()
+
+
 def test_search_and_filters(
     five: list[LocalMaster], viewer: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,7 +215,8 @@ def test_page_with_every_master_down(five: list[LocalMaster], viewer: Client) ->
         master.kill()
     page = viewer.get(LIST)
     assert page.status_code == 200
-    assert page.content.decode().count("refused the connection") == 5
+    assert page.content.decode().count("refused the connection") == 10  # in banner and table
+    assert "No master answered, so it is unknown which locks are held." in page.content.decode()
     assert viewer.get(f"{LIST}0123abcd:default:order_3A1/change/", follow=True).status_code == 200
 
 

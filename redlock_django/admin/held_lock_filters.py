@@ -1,0 +1,115 @@
+"""The filters of the list of held locks: alias, state, and the texts for prefix and holder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from django.contrib.admin import SimpleListFilter
+from django.contrib.admin.options import IncorrectLookupParameters
+from django.http import HttpRequest
+from django.utils.translation import gettext_lazy
+
+from redlock_django.admin.labels import LABELS
+from redlock_django.engine.holders import HoldingState
+from redlock_django.locking.handler import locks
+from redlock_django.locking.names import printable
+
+
+def aliases() -> list[str]:
+    """Return the aliases of REDLOCK, "default" first."""
+    return sorted(locks, key=lambda alias: alias != "default")
+
+
+class AliasFilter(SimpleListFilter):
+    """Choose the alias whose masters are asked. There is no "All"; one alias is no choice."""
+
+    title = gettext_lazy("alias")
+    parameter_name = "using"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """Return every alias."""
+        return [(alias, alias) for alias in aliases()]
+
+    def has_output(self) -> bool:
+        """Return whether to show the filter: several aliases, or one named in the URL."""
+        return len(self.lookup_choices) > 1 or self.value() is not None
+
+    def value(self) -> str | None:
+        """Return the alias named in the URL, or None."""
+        return super().value()
+
+    def choices(self, changelist: Any) -> Iterator[Any]:
+        """Yield the aliases, without "All"."""
+        chosen = self.value() or next(iter(aliases()), None)
+        for alias in aliases():
+            yield {
+                "selected": alias == chosen,
+                "query_string": changelist.get_query_string({self.parameter_name: alias}),
+                "display": alias,
+            }
+
+    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
+        """Return the locks of the chosen alias."""
+        if (alias := self.value()) is None:
+            return queryset
+        if alias not in aliases():
+            raise IncorrectLookupParameters
+        return queryset.of_alias(alias)
+
+
+class StateFilter(SimpleListFilter):
+    """Filter by the state of a lock."""
+
+    title = gettext_lazy("state")
+    parameter_name = "state"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
+        """Return every state with its label."""
+        return [(state.value, LABELS[state]) for state in HoldingState]
+
+    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
+        """Return the locks in the chosen state."""
+        if (state := self.value()) is None:
+            return queryset
+        try:
+            return queryset.in_state(HoldingState(state))
+        except ValueError as error:
+            raise IncorrectLookupParameters from error
+
+
+class TextFilter(SimpleListFilter):
+    """Filter by a text that is entered in the form above the list.
+
+    It is listed with the other filters only while it is used, so that it can be removed there.
+    """
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        """Return the text as the only choice."""
+        return [(text, printable(text))] if (text := self.value()) else []
+
+    def value(self) -> str | None:
+        """Return the text in the URL without spaces around it, or None."""
+        return (super().value() or "").strip() or None
+
+
+class PrefixFilter(TextFilter):
+    """Filter by the beginning of the resource name."""
+
+    title = gettext_lazy("beginning of the name")
+    parameter_name = "prefix"
+
+    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
+        """Return the locks whose resource begins with the text."""
+        return queryset.with_prefix(self.value() or "")
+
+
+class HolderFilter(TextFilter):
+    """Filter by words about the holder."""
+
+    title = gettext_lazy("holder")
+    parameter_name = "holder"
+
+    def queryset(self, request: HttpRequest, queryset: Any) -> Any:
+        """Return the locks of the holders that fit every word."""
+        return queryset.of_holder(self.value() or "")

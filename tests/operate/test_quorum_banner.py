@@ -1,0 +1,100 @@
+"""The banner above the list of held locks: the quorum, the masters that fail, what to do."""
+
+from __future__ import annotations
+
+from django.utils.translation import override
+
+from redlock_django.admin.labels import missing_text
+from redlock_django.admin.quorum_banner import ADVICE, QuorumBanner, quorum_banner
+from redlock_django.backends.inspection_results import ServerHealth
+from redlock_django.backends.redis_health import HARMLESS
+from redlock_django.engine.health import Health
+from redlock_django.engine.holders import Sighting, merge
+
+UP = Health(server="Valkey")
+OURS = b"a" * 32 + b" {}"
+
+
+def server(
+    name: str, *faults: tuple[str, str], counted: bool = True, shard: str = ""
+) -> ServerHealth:
+    return ServerHealth(
+        name=name, health=UP, reason="", faults=faults, counted=counted, shard=shard
+    )
+
+
+def down(name: str, shard: str = "") -> ServerHealth:
+    faults = (("unreachable", "refused the connection"),)
+    return ServerHealth(
+        name=name, health=None, reason="refused", faults=faults, counted=False, shard=shard
+    )
+
+
+def banner(*servers: ServerHealth, proceeds: bool = False) -> QuorumBanner:
+    with override("en"):
+        return quorum_banner(servers, harmless=HARMLESS, proceeds=proceeds)
+
+
+def test_all_masters_are_up() -> None:
+    shown = banner(server("a"), server("b"), server("c", ("policy", "would evict locks")))
+    assert (shown.level, shown.detail, shown.problems, shown.advice) == ("ok", "", (), ())
+    assert shown.headline == "Quorum: all 3 masters are up, 2 are needed."
+
+
+def test_a_quorum_that_the_next_failure_ends() -> None:
+    restarted = server("b", ("untrusted", "has restarted: trusted in 30 s"), counted=False)
+    shown = banner(server("a"), restarted, server("c"))
+    assert shown.level == "warning"
+    assert shown.headline == "Quorum: 2 of 3 masters are counted, 2 are needed."
+    assert shown.detail == "Locks are still granted. If one more master fails, they are refused."
+    assert shown.problems == (("b", "has restarted: trusted in 30 s"),)
+    assert shown.advice == (str(ADVICE["untrusted"]),)
+
+
+def test_no_quorum() -> None:
+    evicts = server("b", ("eviction", "may evict locks"), ("policy", "would evict"), counted=False)
+    shown = banner(down("a"), evicts, server("c"), down("d"), server("e"))
+    assert shown.level == "error"
+    assert shown.headline == "No quorum: locks are refused now."
+    assert shown.detail == (
+        "2 of 5 masters are counted, 3 are needed. Locks that are held cannot be renewed and end "
+        "when their TTL is over. Locks are granted again as soon as 3 masters are counted."
+    )
+    assert shown.problems == (
+        ("a", "refused the connection"),
+        ("b", "may evict locks"),
+        ("d", "refused the connection"),
+    )
+    assert shown.advice == (str(ADVICE["unreachable"]), str(ADVICE["eviction"]))
+
+
+def test_requests_that_proceed_without_a_lock() -> None:
+    shown = banner(down("a"), down("b"), server("c"), proceeds=True)
+    assert shown.headline == "No quorum: requests run without a lock now (ON_UNAVAILABLE)."
+
+
+def test_one_group_of_two_has_no_quorum() -> None:
+    first = [server("a", shard="group 1"), server("b", shard="group 1")]
+    second = [down("c", "group 2"), server("d", shard="group 2")]
+    shown = banner(*first, *second)
+    assert shown.headline == "No quorum in group 2: its locks are refused now."
+    assert "group 1: Quorum: all 2 masters are up, 2 are needed." in shown.detail
+    assert "group 2: 1 of 2 masters are counted, 2 are needed." in shown.detail
+    shown = banner(*first, *second, proceeds=True)
+    assert shown.headline == "No quorum in group 2: its requests run without a lock now."
+
+
+def test_every_fault_that_costs_a_vote_has_advice() -> None:
+    codes = {"unreachable", "untrusted", "eviction", "replica", "cluster", "twin", "clock"}
+    codes |= {"deployment", "acl", "version", "run_id", "loading"}
+    assert ADVICE.keys() == codes
+
+
+def test_masters_that_are_up_without_the_lock_are_named() -> None:
+    servers = ("a", "b", "c")
+    both = [Sighting(name, OURS, 9.0) for name in ("a", "b")]
+    with override("en"):
+        text = missing_text(merge("r", both, servers, ()))
+        assert text.startswith("Not stored on c: ")
+        assert "renewal" in text
+        assert missing_text(merge("r", both, servers, ("c",))) == ""  # it is silent: another text
