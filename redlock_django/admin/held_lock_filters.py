@@ -79,7 +79,7 @@ class StateFilter(SimpleListFilter):
 
 
 class TextFilter(SimpleListFilter):
-    """Filter by a text that is entered in the form above the list.
+    """Filter by the words entered in the form above the list.
 
     It is listed with the other filters only while it is used, so that it can be removed there.
     """

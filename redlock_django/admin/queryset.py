@@ -18,7 +18,7 @@ from redlock_django.locking.names import check_resource
 from redlock_django.models import HeldLock
 from redlock_django.operate.inspection import ORDERS, HeldLocks, PageQuery, held_locks, who_holds
 
-PAGE = 100
+PAGE = 50
 """The number of locks on one page, and the most that one query requests."""
 
 

@@ -183,13 +183,12 @@ def merge(
 
     `servers` are the names of all servers that decide about the resource.
     """
-    place = {name: index for index, name in enumerate(servers)}
     by_value: dict[bytes, list[Sighting]] = defaultdict(list)
-    for sighting in sorted(sightings, key=lambda seen: place[seen.server]):
+    for sighting in sorted(sightings, key=lambda seen: servers.index(seen.server)):
         by_value[sighting.value].append(sighting)
-    order = sorted(
-        by_value.values(), key=lambda same: (len(same), max(s.left for s in same)), reverse=True
-    )
+    order = list(by_value.values())
+    if len(order) > 1:  # as a rule there is one holder, and a page may have thousands of locks
+        order.sort(key=lambda same: (len(same), max(s.left for s in same)), reverse=True)
     return Holding(
         resource=resource,
         servers=tuple(servers),
