@@ -50,6 +50,9 @@ if os.environ.get("REDLOCK_LEAST_ACL"):
 # A browser aborts a page load when another test adds or removes a network interface.
 _NETWORK = ("tests/browser/", "tests/live/test_partitions", "tests/live/campaign/")
 
+# The tests of increments use the same sites.
+_SITES = ("tests/live/test_web_increments", "tests/live/test_web_disconnects")
+
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
@@ -65,6 +68,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
             file: str = super()._split_scope(nodeid)
             if file.startswith("tests/live/test_idempotency"):
                 return "postgres" if "postgres" in nodeid else "sqlite"
+            if file.startswith(_SITES):
+                return "sites"
             if file.startswith(_NETWORK):
                 return "network"
             return file

@@ -156,9 +156,10 @@ def visitor(_visitor: Visitor) -> Iterator[Visitor]:
 
 
 def shoot(page: Page, name: str) -> None:
-    """Save a screenshot for a human to look at."""
-    SCREENSHOTS.mkdir(exist_ok=True)
-    page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True)
+    """Save a screenshot for a human to look at, if the environment variable SCREENSHOTS is set."""
+    if "SCREENSHOTS" in os.environ:
+        SCREENSHOTS.mkdir(exist_ok=True)
+        page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=True)
 
 
 def overflowing(page: Page) -> list[str]:

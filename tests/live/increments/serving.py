@@ -45,16 +45,26 @@ def __getattr__(name: str) -> Any:
     if name == "wsgi":
         from django.core.wsgi import get_wsgi_application
 
-        return get_wsgi_application()
+        return _with_views(get_wsgi_application())
     if name == "asgi":
         from django.core.asgi import get_asgi_application
 
-        return get_asgi_application()
+        return _with_views(get_asgi_application())
     if name == "AsgiWorker":
         from uvicorn_worker import UvicornWorker
 
         return type(name, (UvicornWorker,), {"CONFIG_KWARGS": {"lifespan": "off"}})
     raise AttributeError(name)
+
+
+def _with_views(application: Any) -> Any:
+    """Load the views before the workers are forked, not in each of them at its first request."""
+    from django.db import connections
+    from django.urls import get_resolver
+
+    assert get_resolver().url_patterns
+    assert connections["default"].connection is None  # its driver is loaded
+    return application
 
 
 @dataclass
