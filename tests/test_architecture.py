@@ -47,11 +47,12 @@ LAYERS = [
     backends.memory backends.redis
     conf.settings
     signals locking locking.names locking.cancellation locking.counters locking.holder
-    locking.signal_thread
+    locking.signal_thread locking.running_loop
     locking.events
     locking.handler locking.open_transactions
     locking.held_lease locking.parameters
-    locking.registry locking.renewal_service
+    locking.registry locking.renewal_schedule
+    locking.renewal_service
     locking.lock_state
     locking.lock
     fenced operate.* models migrations.*

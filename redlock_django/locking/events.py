@@ -44,7 +44,10 @@ class ReportedLease(Protocol):
 def acquired(held_lease: ReportedLease) -> None:
     """Report that a lock was acquired."""
     waited = held_lease.lease.waited
-    _count_attempt(held_lease.backend.alias, "acquired", waited)
+    if waited:
+        counters.count(held_lease.backend.alias, acquired=1, waited=1, waited_seconds=waited)
+    else:
+        counters.count(held_lease.backend.alias, acquired=1)
     if logger.isEnabledFor(logging.DEBUG):
         logger.debug(
             "redlock %s: acquired by %s after %.3f s",
@@ -68,7 +71,9 @@ def refused(
 ) -> None:
     """Report that a lock was not acquired; `proceed` is True if the caller continues without it."""
     unavailable = isinstance(error, StoreUnavailable)
-    _count_attempt(using, "unavailable" if unavailable else "refused", error.waited)
+    outcome = {"unavailable" if unavailable else "refused": 1}
+    waited = {"waited": 1, "waited_seconds": error.waited} if error.waited else {}
+    counters.count(using, **outcome, **waited)
     logger.log(
         logging.ERROR if unavailable else logging.DEBUG,
         "redlock %s: no quorum, continuing WITHOUT a lock (ON_UNAVAILABLE): %s"
@@ -136,13 +141,6 @@ def master(using: str, name: str, up: bool, reason: str) -> None:
         )
     signal = master_up if up else master_down
     send(signal, sender=BaseBackend, using=using, master=name, reason=reason)
-
-
-def _count_attempt(using: str, outcome: str, waited: float) -> None:
-    if waited:
-        counters.count(using, **{outcome: 1}, waited=1, waited_seconds=waited)
-    else:
-        counters.count(using, **{outcome: 1})
 
 
 def _count_release(held_lease: ReportedLease, freed: bool | None) -> float:

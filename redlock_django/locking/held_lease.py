@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import contextvars
 import threading
 import weakref
 from collections.abc import Mapping
@@ -22,17 +22,16 @@ class HeldLease:
     """A lease that this process holds: its current validity, its next extension, its loss.
 
     `ttl` is the TTL that the caller asked for, and `hold_until` the latest moment, by the
-    backend's clock, to which the lease may be extended. `lock_objects` are the locks that share
-    the lease: several if it was acquired again (`reentrant=True`). `registry_keys` are its keys
-    in the registry, and `call` identifies the call of `sync_to_async` in which it was acquired.
-    `holder` is shown of the holder in addition to host, process and time. `loss_reason` is ""
-    until the lease is lost.
+    backend's clock, to which the lease may be extended. `registry_keys` are its keys in the
+    registry, and `call` identifies the call of `sync_to_async` in which it was acquired.
+    `schedule` is the one that checks it, in `context` if that is a loop's. `holder` is shown of the
+    holder in addition to host, process and time. `loss_reason` is "" until the lease is lost.
     """
 
     __slots__ = (
-        "__weakref__", "_loss_report", "_merging", "acquired_at", "backend", "call", "forks",
-        "hold_until", "holder", "lease", "lock_objects", "loss_reason", "registry_keys", "released",
-        "renew", "sender", "state", "timer", "ttl",
+        "__weakref__", "_locks", "_loss_report", "_merging", "acquired_at", "backend", "call",
+        "context", "forks", "hold_until", "holder", "lease", "loss_reason", "registry_keys",
+        "released", "renew", "schedule", "sender", "state", "ttl",
     )  # fmt: skip
 
     def __init__(
@@ -58,11 +57,25 @@ class HeldLease:
         self.loss_reason = ""
         self._loss_report = threading.Lock()  # never released: the first to get it reports
         self._merging = threading.Lock()
-        self.lock_objects: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._locks: list[weakref.ref[Any]] = []
         self.registry_keys: list[RegistryKey] = []
         self.call: object = None
         self.forks = locks.forks
-        self.timer: asyncio.TimerHandle | None = None
+        self.schedule: object = None
+        self.context: contextvars.Context | None = None
+
+    def add_lock(self, lock: object) -> None:
+        """Note that a lock shares the lease: several do if it was acquired again (`reentrant`)."""
+        self._locks.append(weakref.ref(lock))
+
+    def remove_lock(self, lock: object) -> bool:
+        """Note that a lock does not share the lease any more; return whether others do."""
+        self._locks = [r for r in self._locks if (other := r()) is not None and other is not lock]
+        return bool(self._locks)
+
+    def lock_objects(self) -> list[Any]:
+        """Return the locks that share the lease."""
+        return [lock for reference in self._locks if (lock := reference()) is not None]
 
     @property
     def inherited(self) -> bool:
@@ -72,7 +85,7 @@ class HeldLease:
     @property
     def is_kept(self) -> bool:
         """True if all its locks were released, and an open transaction keeps them."""
-        return all(lock.kept_by for lock in self.lock_objects)
+        return all(lock.kept_by for lock in self.lock_objects())
 
     @property
     def ended(self) -> bool:
@@ -81,7 +94,7 @@ class HeldLease:
 
     def remaining(self) -> float:
         """Return the seconds for which the lease is surely held; at 0, report it as lost."""
-        if self.inherited or self.ended:
+        if self.released or self.loss_reason or self.forks != locks.forks:
             return 0.0
         if self.backend.voided(self.lease):
             self.mark_lost("the clock of this process stepped")
@@ -97,7 +110,8 @@ class HeldLease:
 
     def held_seconds(self) -> float:
         """Return the seconds since the lease was acquired."""
-        return max(0.0, self.backend.clock() - self.acquired_at)
+        held = self.backend.clock() - self.acquired_at
+        return held if held > 0 else 0.0
 
     def mark_lost(self, reason: str) -> None:
         """Report the loss of the lease, once, and release what is left of it on the masters."""
@@ -115,8 +129,11 @@ class HeldLease:
     def mark_released(self) -> None:
         """Note that the holder has released the lease, and stop its renewal."""
         self.released = True
-        if self.timer is not None:
-            self.timer.cancel()
+        self.context = None
+
+    def earliest_check(self) -> float:
+        """Return a moment not after that of the first check, by the backend's clock."""
+        return self.lease.started + self.lease.ttl / 3 if self.renew else self.lease.until
 
     def next_check(self) -> float:
         """Return when to extend the lease or to look whether it expired, by the backend's clock."""

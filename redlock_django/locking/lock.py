@@ -23,6 +23,7 @@ from redlock_django.locking.holder import holder_json
 from redlock_django.locking.lock_state import LockState
 from redlock_django.locking.parameters import parameters_of, refuse_timeout
 from redlock_django.locking.renewal_service import renewal_service
+from redlock_django.locking.running_loop import running_loop
 
 logger = logging.getLogger("redlock_django")
 
@@ -51,11 +52,12 @@ class Lock(LockState):
         return await self._aacquire(renew=bool(self._renew))
 
     def _acquire(self, *, renew: bool) -> Self:
-        self._refuse_in_loop()
+        if running_loop() is not None:
+            self._refuse_in_loop()
         if self._share_outer_lease():
             return self
         if self._until_commit:
-            open_transactions.check(self._names)
+            open_transactions.check(self.resources)
         service, ttl, wait = self._resolve()
         holder = holder_json(self._holder)
         try:
@@ -76,7 +78,7 @@ class Lock(LockState):
         if self._share_outer_lease():
             return self
         if self._until_commit:
-            await open_transactions.acheck(self._names)
+            await open_transactions.acheck(self.resources)
         service, ttl, wait = self._resolve()
         holder = holder_json(self._holder)
         try:
@@ -101,7 +103,7 @@ class Lock(LockState):
 
     def _in_order(self) -> tuple[str, ...]:
         # All clients use the same order: see `rounds.acquire`.
-        return tuple(sorted(self.resources))
+        return self.resources if len(self.resources) == 1 else tuple(sorted(self.resources))
 
     def _discard(self, service: LockService, lease: Lease) -> None:
         service.backend.post_release(lease)
@@ -160,7 +162,7 @@ class Lock(LockState):
                 return False
             if not self._leave(held_lease):
                 return False
-            if _in_loop():
+            if running_loop() is not None:
                 held_lease.backend.post_release(held_lease.lease)
             else:
                 freed = held_lease.backend.release(held_lease.lease)
@@ -252,11 +254,3 @@ def lock(*args: Any, **kwargs: Any) -> Lock:
     """
     refuse_timeout(kwargs)
     return Lock(*args, **kwargs)
-
-
-def _in_loop() -> bool:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

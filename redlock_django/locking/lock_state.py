@@ -123,7 +123,7 @@ class LockState(LockParameters):
                 "resources",
                 resource=names,
             )
-        held_lease.lock_objects.add(self)
+        held_lease.add_lock(self)
         self._held_lease = held_lease
         return True
 
@@ -177,7 +177,7 @@ class LockState(LockParameters):
             sender=type(self),
             holder=self._holder,
         )
-        held_lease.lock_objects.add(self)
+        held_lease.add_lock(self)
         self._held_lease = held_lease
         registry.register(held_lease, self.resources)
         return held_lease
@@ -188,8 +188,7 @@ class LockState(LockParameters):
         if held_lease.inherited:
             logger.debug("redlock %s: held by the parent process, not released", self._names)
             return False
-        held_lease.lock_objects.discard(self)
-        if held_lease.lock_objects:
+        if held_lease.remove_lock(self):
             return False
         registry.unregister(held_lease)
         left = held_lease.remaining()  # reports the loss if it has expired

@@ -24,6 +24,9 @@ _SEPARATORS = frozenset(":" + HASH_MARK)
 _RESERVED = frozenset('*?[]^\\<>{}"')
 _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _ESCAPE = re.compile("%(?![0-9A-F]{2})")
+# Nearly every name has only such characters, which no rule below refuses: one look suffices.
+_PLAIN = "".join(re.escape(char) for char in map(chr, range(33, 127)) if char not in _RESERVED)
+_is_plain = re.compile(f"[{_PLAIN.replace('%', '')}]{{1,{MAX_BYTES}}}").fullmatch
 
 
 def _fault(character: str) -> str | None:
@@ -49,6 +52,8 @@ def check_resource(name: object) -> str:
     characters, lone surrogates, nor any of `* ? [ ] ^ \\ < > { } "`, and `%` only before two hex
     digits (0-9 A-F). The error names the fault and its position.
     """
+    if type(name) is str and _is_plain(name):
+        return name
     if not isinstance(name, str):
         # No implicit str(): every caller that passes None by mistake would share one lock.
         raise BadResource(f"a resource name must be str, got {type(name).__name__}")

@@ -19,6 +19,7 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from redlock_django.exceptions import InvalidRedlock
+from redlock_django.locking.running_loop import running_loop
 
 READ_COMMITTED = ("read committed", "read uncommitted")
 """The names of PostgreSQL's isolation levels at which each statement sees earlier commits."""
@@ -53,20 +54,35 @@ def open_transactions() -> list[BaseDatabaseWrapper]:
 
     The transaction of a test does not count: it is never committed.
     """
-    return [c for c in connections.all(initialized_only=True) if _is_open(c)]
+    found = _initialized()
+    return [connection for connection in found if _is_open(connection)] if found else found
 
 
-def check(names: str) -> None:
-    """Raise MayReadOldData if an open transaction may read data from before the lock `names`."""
+def _initialized() -> list[BaseDatabaseWrapper]:
+    """Return what `connections.all(initialized_only=True)` returns, in a tenth of the time.
+
+    Every lock asks twice. In a thread without a loop asgiref keeps the connections in a
+    `threading.local`, which Django reads through two layers for each alias.
+    """
+    storage = getattr(getattr(connections, "_connections", None), "_storage", None)
+    if storage is None or running_loop() is not None:
+        return list(connections.all(initialized_only=True))
+    if not (here := vars(storage)):
+        return []
+    return [here[alias] for alias in connections.settings if alias in here]
+
+
+def check(resources: tuple[str, ...]) -> None:
+    """Raise MayReadOldData if an open transaction may read data from before their lock."""
     for connection in open_transactions():
         if not sees_commits(connection):
-            raise MayReadOldData(names, connection.alias)
+            raise MayReadOldData(", ".join(resources), connection.alias)
 
 
-async def acheck(names: str) -> None:
+async def acheck(resources: tuple[str, ...]) -> None:
     """Check as `check` does, in async code."""
     if has_sync_caller():
-        await sync_to_async(check)(names)
+        await sync_to_async(check)(resources)
 
 
 def sees_commits(connection: BaseDatabaseWrapper) -> bool:

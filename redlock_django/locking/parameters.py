@@ -24,6 +24,8 @@ class LockParameters:
     a bad duration, InvalidRedlock for wrong settings.
     """
 
+    _resolved: tuple[LockService, float, float] | None = None
+
     def __init__(
         self,
         *resources: str,
@@ -37,44 +39,51 @@ class LockParameters:
         holder: Mapping[str, str] | None = None,
     ) -> None:
         try:
-            self.resources = tuple(check_resource(resource) for resource in resources)
+            self.resources = tuple([check_resource(resource) for resource in resources])
         except BadResource as error:
             raise BadName(str(error), resource=error.resource) from None
-        most = locks[using].backend.max_resources
-        if not 1 <= len(self.resources) <= most:
-            raise BadResource(f"a lock needs 1 to {most} resources, got {len(resources)}")
-        if len(set(self.resources)) < len(self.resources):
-            raise BadResource("a resource is named twice in one lock", resource=self._names)
+        if len(resources) != 1:
+            self._check_several(locks[using].backend.max_resources)
         self.using = using
         self._ttl = ttl
         self._wait = wait
         self._renew = renew
         self._reentrant = reentrant
-        self._until_commit = flag({"until_commit": until_commit}, "until_commit")
+        self._until_commit = until_commit
+        if until_commit is not True:
+            flag({"until_commit": until_commit}, "until_commit")
         self._min_hold = minimum_hold(min_hold, ttl)
         if self._min_hold and not locks[using].backend.keeps_min_hold:
             raise InvalidRedlock(
                 f"REDLOCK[{using!r}]: its BACKEND cannot hold a lock after its release, which "
                 "min_hold needs. Leave min_hold out, or use another alias"
             )
-        self._holder = dict(holder or {})
+        self._holder = dict(holder) if holder else {}
         self._resolve()  # a bad duration is an error here, not at the first acquire()
+
+    def _check_several(self, most: int) -> None:
+        if not 1 <= len(self.resources) <= most:
+            raise BadResource(f"a lock needs 1 to {most} resources, got {len(self.resources)}")
+        if len(set(self.resources)) < len(self.resources):
+            raise BadResource("a resource is named twice in one lock", resource=self._names)
 
     def _resolve(self) -> tuple[LockService, float, float]:
         """Return the service of the alias, the TTL and the wait in seconds."""
         service = locks[self.using]
-        settings = service.settings
-        ttl = settings.ttl if self._ttl is None else settings.check_ttl(self._ttl)
-        wait = settings.wait if self._wait is None else settings.check_wait(self._wait)
-        if self._min_hold and ttl < (least := with_drift(self._min_hold)):
-            settings.store.check_ttl(least, "min_hold with drift")
-            ttl = least
-        if ttl > settings.max_hold:
-            raise ValueError(
-                f"ttl is {ttl:g} s and MAX_HOLD is {settings.max_hold:g} s: "
-                "lower ttl or raise MAX_HOLD"
-            )
-        return service, ttl, wait
+        if self._resolved is None or self._resolved[0] is not service:
+            settings = service.settings
+            ttl = settings.ttl if self._ttl is None else settings.check_ttl(self._ttl)
+            wait = settings.wait if self._wait is None else settings.check_wait(self._wait)
+            if self._min_hold and ttl < (least := with_drift(self._min_hold)):
+                settings.store.check_ttl(least, "min_hold with drift")
+                ttl = least
+            if ttl > settings.max_hold:
+                raise ValueError(
+                    f"ttl is {ttl:g} s and MAX_HOLD is {settings.max_hold:g} s: "
+                    "lower ttl or raise MAX_HOLD"
+                )
+            self._resolved = service, ttl, wait
+        return self._resolved
 
     @property
     def _names(self) -> str:

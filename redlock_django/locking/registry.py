@@ -23,12 +23,21 @@ from typing import TYPE_CHECKING
 from asgiref.sync import SyncToAsync
 
 from redlock_django.locking.handler import locks
+from redlock_django.locking.running_loop import running_loop
 
 if TYPE_CHECKING:
     from redlock_django.backends.base import BaseBackend
     from redlock_django.locking.held_lease import HeldLease, RegistryKey
 
-_held_leases: weakref.WeakValueDictionary[RegistryKey, HeldLease] = weakref.WeakValueDictionary()
+
+class _Reference(weakref.ref["HeldLease"]):
+    """A weak reference to a held lease, with its keys in the registry."""
+
+    __slots__ = ("keys",)
+    keys: list[RegistryKey]
+
+
+_held_leases: dict[RegistryKey, _Reference] = {}
 
 _acquired_here: ContextVar[tuple[weakref.ref[HeldLease], ...]] = ContextVar(
     "redlock_acquired_here", default=()
@@ -38,29 +47,41 @@ _acquired_here: ContextVar[tuple[weakref.ref[HeldLease], ...]] = ContextVar(
 
 def register(held_lease: HeldLease, resources: Iterable[str]) -> None:
     """Add a lease that the running task or thread has acquired for these resources."""
-    owner = _current_owner()
-    held_lease.call = next(_running_calls(), None)
-    held_lease.registry_keys = [(held_lease.backend, resource, owner) for resource in resources]
-    for key in held_lease.registry_keys:
-        _held_leases[key] = held_lease
-    _acquired_here.set((*_unended(), weakref.ref(held_lease)))
+    if _serves_async_code():
+        held_lease.call = next(_running_calls(), None)
+    _acquired_here.set((*_unended(), _add(held_lease, resources, _current_owner())))
 
 
 def unregister(held_lease: HeldLease) -> None:
     """Remove a lease; does nothing if it has been removed before."""
     for key in held_lease.registry_keys:
-        if _held_leases.get(key) is held_lease:  # not another one that the owner acquired since
+        reference = _held_leases.get(key)
+        # Not another one that the owner acquired since.
+        if reference is not None and reference() is held_lease:
             _held_leases.pop(key, None)
-    _acquired_here.set(tuple(ref for ref in _unended() if ref() is not held_lease))
+    _acquired_here.set(_unended(besides=held_lease))
+
+
+def _add(held_lease: HeldLease, resources: Iterable[str], owner: object) -> _Reference:
+    keys = [(held_lease.backend, resource, owner) for resource in resources]
+    reference = _Reference(held_lease, _forget)
+    held_lease.registry_keys = reference.keys = keys
+    for key in keys:
+        _held_leases[key] = reference
+    return reference
+
+
+def _forget(reference: _Reference) -> None:
+    """Remove a lease that has been garbage-collected."""
+    for key in reference.keys:
+        if _held_leases.get(key) is reference:
+            _held_leases.pop(key, None)
 
 
 def disown(held_lease: HeldLease) -> None:
     """Stop finding a lease for the task or thread that acquired it; it stays registered."""
-    keys, owner = held_lease.registry_keys, object()
     unregister(held_lease)
-    held_lease.registry_keys = [(backend, resource, owner) for backend, resource, _ in keys]
-    for key in held_lease.registry_keys:
-        _held_leases[key] = held_lease
+    _add(held_lease, [resource for _, resource, _ in held_lease.registry_keys], object())
 
 
 def leases_of_caller(backend: BaseBackend, resources: Iterable[str]) -> dict[str, HeldLease]:
@@ -68,15 +89,20 @@ def leases_of_caller(backend: BaseBackend, resources: Iterable[str]) -> dict[str
 
     The key has the backend and not the alias: locks under other settings do not count.
     """
+    found: dict[str, HeldLease] = {}
+    if running_loop() is None and not _acquired_here.get():
+        return found  # the lease of a thread belongs to a caller in the same context only
     owner = _current_owner()
-    found = {resource: _held_leases.get((backend, resource, owner)) for resource in resources}
-    return {
-        resource: held_lease
-        for resource, held_lease in found.items()
-        if held_lease is not None
-        and _belongs_to_caller(held_lease, owner)
-        and held_lease.remaining()
-    }
+    for resource in resources:
+        reference = _held_leases.get((backend, resource, owner))
+        held_lease = None if reference is None else reference()
+        if (
+            held_lease is not None
+            and _belongs_to_caller(held_lease, owner)
+            and held_lease.remaining()
+        ):
+            found[resource] = held_lease
+    return found
 
 
 def held_leases(resource: str, using: str = "default") -> list[HeldLease]:
@@ -84,23 +110,23 @@ def held_leases(resource: str, using: str = "default") -> list[HeldLease]:
     backend = locks[using].backend
     return [
         held_lease
-        for key, held_lease in list(_held_leases.items())
-        if key[:2] == (backend, resource) and held_lease.remaining()
+        for key, reference in _held_leases.copy().items()
+        if key[:2] == (backend, resource)
+        and (held_lease := reference()) is not None
+        and held_lease.remaining()
     ]
 
 
 def _current_owner() -> object:
-    try:
-        return asyncio.current_task() or threading.current_thread()
-    except RuntimeError:
-        return threading.current_thread()
+    task = None if running_loop() is None else asyncio.current_task()
+    return task or threading.current_thread()
 
 
-def _unended() -> Iterator[weakref.ref[HeldLease]]:
-    for reference in _acquired_here.get():
-        held_lease = reference()
-        if held_lease is not None and not held_lease.ended:
-            yield reference
+def _unended(besides: HeldLease | None = None) -> tuple[weakref.ref[HeldLease], ...]:
+    """Return the leases that were acquired in this context and have not ended."""
+    if not (here := _acquired_here.get()):
+        return ()
+    return tuple([ref for ref in here if (held := ref()) not in (None, besides) and not held.ended])
 
 
 def _belongs_to_caller(held_lease: HeldLease, owner: object) -> bool:
@@ -112,13 +138,18 @@ def _belongs_to_caller(held_lease: HeldLease, owner: object) -> bool:
     return held_lease.call is None or any(held_lease.call is call for call in _running_calls())
 
 
+def _serves_async_code() -> bool:
+    """Return whether `sync_to_async` has ever run sync code in this thread."""
+    return "task_context" in vars(SyncToAsync.threadlocal)
+
+
 def _running_calls() -> Iterator[object]:
     """Yield what identifies each unfinished call of `sync_to_async` in this thread, latest first.
 
     There are several if sync code waits in `async_to_sync` for more sync code. asgiref itself
     remembers only the call that began last, which may be over.
     """
-    if not hasattr(SyncToAsync.threadlocal, "task_context"):
+    if not _serves_async_code():
         return
     frame: FrameType | None = sys._getframe()
     while frame is not None:

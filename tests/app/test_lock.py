@@ -7,6 +7,7 @@ import contextvars
 import gc
 import inspect
 import logging
+import os
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -23,6 +24,7 @@ from redlock_django.backends import redlock
 from redlock_django.backends.memory import MemoryBackend
 from redlock_django.backends.memory_master import MemoryMaster
 from redlock_django.backends.redlock import RedlockBackend
+from redlock_django.engine.holders import holder_of
 from redlock_django.exceptions import (
     AlreadyHeld,
     BadResource,
@@ -191,7 +193,8 @@ def test_the_function_and_the_class_have_the_same_parameters() -> None:
     parameters = inspect.signature(lock).parameters
     assert parameters == inspect.signature(Lock).parameters
     assert list(parameters) == [
-        "resources", "using", "ttl", "wait", "renew", "reentrant", "until_commit", "holder",
+        "resources", "using", "ttl", "wait", "renew", "reentrant", "until_commit",
+        "min_hold", "holder",
     ]  # fmt: skip
 
 
@@ -1309,3 +1312,10 @@ def test_the_registry_forgets_released_locks(backend: MemoryBackend) -> None:
         with lock(f"r{number}"):
             assert [key[1] for key in registry._held_leases if key[0] is backend] == [f"r{number}"]
     assert [key for key in registry._held_leases if key[0] is backend] == []
+
+
+def test_the_holder_may_replace_what_the_process_reports(backend: MemoryBackend) -> None:
+    with lock(R, holder={"host": "web-7", "user": "ann"}):
+        [value] = set(keys(backend))
+    about = holder_of(value.encode())
+    assert (about["host"], about["user"], about["pid"]) == ("web-7", "ann", os.getpid())

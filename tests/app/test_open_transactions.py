@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
-from django.db import IntegrityError, connection, transaction
+from django.db import IntegrityError, connection, connections, transaction
 from django.test import TestCase, override_settings
 
 from redlock_django import lock
@@ -16,6 +16,7 @@ from redlock_django.exceptions import AlreadyHeld, InvalidRedlock
 from redlock_django.locking import open_transactions
 from testproject.shop.models import Order
 from tests.app.conftest import MEMORY
+from tests.app.test_lock import in_thread
 
 pytestmark = [
     pytest.mark.django_db(transaction=True),
@@ -211,3 +212,24 @@ class UsersTestCase(TestCase):
                 order()
             with lock("order:1"):
                 Order.objects.all().delete()
+
+
+def test_finds_the_connections_that_django_lists() -> None:
+    """The quick way into asgiref's storage sees what the public way sees, with and without one."""
+    listed = connections.all(initialized_only=True)
+    assert listed
+    assert open_transactions._initialized() == listed
+
+    def in_another_thread() -> tuple[int, int]:
+        none = len(open_transactions._initialized())
+        connection.ensure_connection()
+        one = len(open_transactions._initialized())
+        connection.close()
+        return none, one
+
+    assert in_thread(in_another_thread) == (0, 1)
+
+    async def in_a_loop() -> bool:
+        return open_transactions._initialized() == connections.all(initialized_only=True)
+
+    assert asyncio.run(in_a_loop())

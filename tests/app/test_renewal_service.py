@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import LockLost
 from redlock_django.locking.handler import locks
 from redlock_django.locking.lock import Lock, lock
+from redlock_django.locking.renewal_schedule import MOST_NEW
 from redlock_django.locking.renewal_service import RenewalService, renewal_service
 from redlock_django.locking.signal_thread import signal_thread
 from redlock_django.signals import lock_acquired, lock_lost
@@ -67,13 +69,13 @@ class World:
         """Wait until the renewal service has done everything that is due now."""
 
         def nothing_due() -> bool:
-            with renewal_service._mutex:
-                due = [
-                    entry
-                    for entry in renewal_service._checks.get(self.backend, ())
-                    if (held_lease := entry.held_lease()) is not None and not held_lease.ended
-                ]
-                return bool(due) and min(due)[0] > self.now
+            schedule = renewal_service._schedule
+            due = [
+                entry
+                for entry in list(schedule._checks.get(self.backend, ()))
+                if (held_lease := entry.held_lease()) is not None and not held_lease.ended
+            ]
+            return not schedule._new and bool(due) and min(due)[0] > self.now
 
         self.until(nothing_due)
 
@@ -564,7 +566,7 @@ def test_a_lock_on_another_clock_is_renewed_in_time(
     world.now = 5.0  # much earlier than any other clock
     with lock(R, ttl=60):
         # The thread now sleeps until the check of this lock, and still does after its release.
-        world.until(lambda: 15 < renewal_service._wakes_at - clock() <= 20)
+        world.until(lambda: 15 < renewal_service._schedule.wakes_at - clock() <= 20)
     settings.REDLOCK = {"default": {"BACKEND": MEMORY, "TTL": 1.5}}
     backend, extended = locks["default"].backend, threading.Event()
     extend = backend.extend
@@ -594,9 +596,10 @@ def test_renews_many(world: World) -> None:
 
 def test_the_checks_of_released_locks_do_not_pile_up(world: World) -> None:
     kept = [lock(f"kept:{number}").acquire() for number in range(10)]
-    for _ in range(2000):
+    for _ in range(3000):
         lock(R, ttl=60).acquire().release()
-    assert len(renewal_service._checks[world.backend]) < 500
+    world.until(lambda: len(renewal_service._schedule._new) <= MOST_NEW)
+    assert len(renewal_service._schedule._checks[world.backend]) < 500
     world.advance(9)
     world.until(lambda: not any(one.locked for one in kept))
     world.until(lambda: len(world.lost) == 10)
@@ -737,6 +740,47 @@ async def test_an_outage_on_the_loop(world: World) -> None:
         await turn(lambda: world.lost == ["its lease expired"])  # without a call to the lock
         with pytest.raises(LockLost):
             held.ensure_held()
+
+
+async def test_all_locks_of_a_loop_share_one_timer(world: World) -> None:
+    follow(world)
+    loop = asyncio.get_running_loop()
+    before = len(loop._scheduled)  # type: ignore[attr-defined]
+    held = [await lock(f"r{number}", renew=True).aacquire() for number in range(30)]
+    assert len(loop._scheduled) == before + 1  # type: ignore[attr-defined]
+    shortest = await lock("short", ttl=3, renew=True).aacquire()
+    world.advance(1.1)
+    await turn(lambda: world.extensions == [1.1])
+    world.advance(2)
+    await turn(lambda: len(world.extensions) == 32)
+    assert all(one.remaining() > 8.8 for one in held)
+    assert shortest.remaining() > 2.9
+    for one in (*held, shortest):
+        await one.arelease()
+
+
+async def test_a_renewal_on_the_loop_has_the_context_of_its_lock(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    follow(world)
+    request: ContextVar[str] = ContextVar("request")
+    real, seen = world.backend.aextend, []
+
+    async def note(lease: Any, ttl: float) -> Any:
+        seen.append((lease.resources[0], request.get()))
+        return await real(lease, ttl)
+
+    async def serve(name: str) -> Lock:
+        request.set(name)
+        return await lock(name, renew=True).aacquire()
+
+    monkeypatch.setattr(world.backend, "aextend", note)
+    held = [await asyncio.create_task(serve(name)) for name in ("r1", "r2")]
+    world.advance(3.1)
+    await turn(lambda: len(seen) == 2)
+    assert sorted(seen) == [("r1", "r1"), ("r2", "r2")]
+    for one in held:
+        await one.arelease()
 
 
 async def test_a_failing_extension_on_the_loop(
