@@ -37,7 +37,7 @@ def _names(tree: ast.AST, prefix: str) -> Iterator[str]:
 
 # The methods that `Lock` inherits.
 INHERITED = {"Lock.fence": "LockState.fence", "Lock.fences": "LockState.fences",
-             "Lock.remaining": "LockState.remaining",
+             "Lock.remaining": "LockState.remaining", "Lock.verify": "LockState.verify",
              "Lock.fingerprint": "LockState.fingerprint"}  # fmt: skip
 
 

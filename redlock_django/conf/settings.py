@@ -35,6 +35,7 @@ DEFAULTS: Mapping[str, Any] = {
     "MAX_HOLD": 300,
     "STATUS": 423,
     "ON_UNAVAILABLE": "refuse",
+    "VERIFY_BEFORE_COMMIT": False,
     "RULES": (),
     "IDEMPOTENCY": {},
 }
@@ -58,6 +59,7 @@ class AliasSettings:
     max_hold: float
     status: int
     on_unavailable: str
+    verify_before_commit: bool
     rules: tuple[Mapping[str, Any], ...]
     idempotency: Mapping[str, Any] = field(repr=False)  # it may contain SECRETS
 
@@ -133,6 +135,7 @@ def _read(alias: str, given: Mapping[str, Any]) -> AliasSettings:
         max_hold=seconds(section, "MAX_HOLD"),
         status=choice(section["STATUS"], "STATUS", STATUSES),
         on_unavailable=choice(section["ON_UNAVAILABLE"], "ON_UNAVAILABLE", ("refuse", "proceed")),
+        verify_before_commit=flag(section, "VERIFY_BEFORE_COMMIT"),
         rules=_rules(section),
         idempotency=mapping(section, "IDEMPOTENCY"),
     )

@@ -20,17 +20,12 @@ from redlock_django.locking.cancellation import call_after_threads
 from redlock_django.locking.handler import LockService, locks
 from redlock_django.locking.held_lease import HeldLease
 from redlock_django.locking.holder import holder_json
-from redlock_django.locking.lock_state import LockState
+from redlock_django.locking.lock_state import USE_ASYNC, LockState
 from redlock_django.locking.parameters import parameters_of, refuse_timeout
 from redlock_django.locking.renewal_service import renewal_service
 from redlock_django.locking.running_loop import running_loop
 
 logger = logging.getLogger("redlock_django")
-
-_USE_ASYNC = (
-    "A running event loop would be blocked while a lock is acquired or extended: use "
-    "'async with lock(...)', aacquire() or aextend()."
-)
 
 
 class Lock(LockState):
@@ -95,7 +90,7 @@ class Lock(LockState):
             raise
         return self
 
-    @async_unsafe(_USE_ASYNC)
+    @async_unsafe(USE_ASYNC)
     def _refuse_in_loop(self) -> None:
         # Not a wrapper around `_acquire`: a signal that is handled when a wrapper returns would
         # lose an acquired lock.
@@ -114,7 +109,7 @@ class Lock(LockState):
 
     # Extend.
 
-    @async_unsafe(_USE_ASYNC)
+    @async_unsafe(USE_ASYNC)
     def extend(self, ttl: float | timedelta | None = None) -> float:
         """Extend the lock to `ttl` seconds from now (None: its own TTL); return the seconds left.
 

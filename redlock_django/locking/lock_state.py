@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from redlock_django.engine.validity import Lease
+from django.utils.asyncio import async_unsafe
+
+from redlock_django.engine.validity import Lease, LeaseState
 from redlock_django.exceptions import (
     AlreadyHeld,
     LockLost,
@@ -20,6 +22,12 @@ from redlock_django.locking.open_transactions import KeptLocks
 from redlock_django.locking.parameters import LockParameters
 
 logger = logging.getLogger("redlock_django")
+
+
+USE_ASYNC = (
+    "A running event loop would be blocked while a lock is acquired, extended or verified: use "
+    "'async with lock(...)', aacquire(), aextend() or averify()."
+)
 
 
 class LockState(LockParameters):
@@ -49,8 +57,9 @@ class LockState(LockParameters):
     def ensure_held(self) -> None:
         """Raise LockLost if the lock has been lost, NotHeld if it was never acquired.
 
-        Sends nothing: it relies on the local clock and the last renewal. If ON_UNAVAILABLE =
-        "proceed" let the caller continue without a lock, it raises nothing.
+        Sends nothing: it relies on the local clock and the last renewal, which is up to a third of
+        the TTL ago; `Lock.verify` asks the masters. If ON_UNAVAILABLE = "proceed" let the caller
+        continue without a lock, it raises nothing.
         """
         if self._unlocked:
             return
@@ -59,6 +68,53 @@ class LockState(LockParameters):
             inherited = "it belongs to the parent process" if held_lease.inherited else ""
             raise LockLost(
                 f"{self._names}: the lock was lost: {held_lease.loss_reason or inherited}",
+                resource=self._names,
+            )
+
+    # An extension to the deadline that the lease has already changes nothing on a master that has
+    # the lock: so the store is asked without another command.
+
+    @async_unsafe(USE_ASYNC)
+    def verify(self) -> None:
+        """Ask the masters whether the lock is held; raise LockLost if a majority says no.
+
+        `ensure_held()` notices a forced release at the next renewal, this method at once, for one
+        round trip. Raises StoreUnavailable if too few masters answer, NotHeld as `ensure_held`.
+        """
+        if (held_lease := self._to_verify()) is not None:
+            lease = held_lease.lease
+            self._verified(held_lease, *held_lease.backend.extend(lease, held_lease.remaining()))
+
+    async def averify(self) -> None:
+        """Ask as `verify` does, on the running loop."""
+        if (held_lease := self._to_verify()) is not None:
+            lease = held_lease.lease
+            answer = await held_lease.backend.aextend(lease, held_lease.remaining())
+            self._verified(held_lease, *answer)
+
+    def guard(self) -> None:
+        """Raise LockLost unless the lock is held: the last check before COMMIT.
+
+        With VERIFY_BEFORE_COMMIT, ask the masters, of which a majority must agree.
+        """
+        if not locks[self.using].settings.verify_before_commit:
+            self.ensure_held()
+            return
+        try:
+            self.verify()
+        except StoreUnavailable as error:
+            raise LockLost(str(error), resource=error.resource) from error
+
+    def _to_verify(self) -> HeldLease | None:
+        self.ensure_held()
+        return None if self._unlocked else self._require_lease()
+
+    def _verified(self, held_lease: HeldLease, state: LeaseState, lease: Lease) -> None:
+        held_lease.apply_extension(state, lease)
+        self.ensure_held()
+        if state is not LeaseState.RENEWED:
+            raise StoreUnavailable(
+                f"{self._names}: too few masters answered to verify that the lock is held",
                 resource=self._names,
             )
 

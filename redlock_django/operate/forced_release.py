@@ -33,8 +33,9 @@ def force_release(
     """Free a lock that another client holds.
 
     With `fingerprint`, only the very lock that was shown with it: one that was acquired since
-    survives. None frees whatever lock is there. The holder is not stopped: it learns of it at its
-    next renewal or `ensure_held()`, and until then only the fencing token keeps its writes out.
+    survives. None frees whatever lock is there. The holder is not stopped: it notices at its
+    next renewal, or when it calls `verify()`; until then only the fencing token keeps its writes
+    out.
     The fence is not touched. `by` names the person who frees it in the log, the signal and the
     record. Pass an open `inspection` to free several locks with one timeout for a server that
     hangs.

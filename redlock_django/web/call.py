@@ -124,7 +124,7 @@ class Call(NamedTuple):
                         recorder.finish(response)
                     # Only before COMMIT: after it, refusing the response would undo nothing.
                     if held is not None and (aliases or inside):
-                        held.ensure_held()
+                        held.guard()
                     finished = True
                 if recorder is not None:
                     recorder.committed()

@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from concurrent.futures import CancelledError
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -159,6 +160,15 @@ def test_an_extension_prolongs_the_lease(store: Store, caller: SyncCaller) -> No
     assert caller.release(extended) is True
 
 
+def test_an_extension_to_its_own_deadline_only_asks(store: Store, caller: SyncCaller) -> None:
+    lease = caller.acquire("order:1", ttl=SHORT)
+    state, asked = caller.extend(lease, lease.until - store.backend.clock())
+    assert state is LeaseState.RENEWED
+    assert store.backend.merged(lease, asked).until == lease.until
+    store.pass_time(SHORT)
+    until(lambda: acquired(caller, "order:1"), what="the lock has expired as it would have")
+
+
 def test_an_expired_lease_is_not_extended(store: Store, caller: SyncCaller) -> None:
     lease = caller.acquire("order:1", ttl=SHORT)
     store.pass_time(SHORT)
@@ -185,6 +195,16 @@ def test_a_release_frees_at_once(caller: SyncCaller) -> None:
     lease = caller.acquire("order:1")
     assert caller.release(lease) is True
     assert acquired(caller, "order:1")
+
+
+def test_a_release_in_the_minimum_hold_leaves_the_lock(store: Store, caller: SyncCaller) -> None:
+    assert store.backend.keeps_min_hold
+    lease = caller.acquire("order:1", ttl=30)
+    lease = replace(lease, earliest_end=lease.started + SHORT)
+    assert caller.release(lease) is True
+    assert not acquired(caller, "order:1")
+    store.pass_time(SHORT)
+    until(lambda: acquired(caller, "order:1"), what="the minimum hold is over")
 
 
 def test_a_second_release_frees_nothing(caller: SyncCaller) -> None:

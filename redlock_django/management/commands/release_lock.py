@@ -36,8 +36,8 @@ STATUSES: Mapping[str, int] = {
 """The exit status for each outcome. For several keys, the highest one is used."""
 
 RISK = (
-    "The holder is not stopped. It notices the release at its next renewal or ensure_held(); "
-    "until then, only a fencing token protects against its writes."
+    "The holder is not stopped. It notices the release at its next renewal, after a third of its "
+    "TTL at the latest; until then, only a fencing token protects against its writes."
 )
 
 

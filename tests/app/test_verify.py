@@ -1,0 +1,173 @@
+"""verify(): the masters are asked whether a lock is still held, where ensure_held() asks nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.core.exceptions import SynchronousOnlyOperation
+from django.http import HttpRequest, HttpResponse
+from django.test import Client
+from django.urls import path
+from pytest_django import Settings
+
+from redlock_django import lock, lock_resource
+from redlock_django.backends.memory import MemoryBackend
+from redlock_django.exceptions import LockLost, NotHeld, StoreUnavailable
+from redlock_django.locking.handler import locks
+from redlock_django.testing import held_elsewhere
+from testproject.shop.models import Order
+from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
+
+GROUPS = [[f"redis://{group}{n}" for n in (1, 2, 3)] for group in "ab"]
+STORES: dict[str, dict[str, Any]] = {
+    "memory": {},
+    "three masters": {"MASTERS": GROUPS[0]},
+    "two groups": {"MASTERS": GROUPS},
+}
+NAMES = tuple(f"r{number}" for number in range(8))  # in both groups
+
+
+@pytest.fixture(autouse=True, params=STORES.values(), ids=list(STORES))
+def _store(settings: Settings, request: pytest.FixtureRequest) -> None:
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY, **request.param}}
+
+
+def masters() -> list[tuple[MemoryBackend, int]]:
+    backend = locks["default"].backend
+    stores = getattr(backend, "shards", [backend])
+    return [(store, index) for store in stores for index in range(len(store.masters))]
+
+
+def free(*names: str) -> None:
+    """Free locks as `manage.py release_lock` does."""
+    for name in names:
+        locks["default"].backend.free(name)
+
+
+def test_only_verify_notices_a_forced_release_at_once() -> None:
+    with lock(*NAMES) as held:
+        held.verify()
+        free(NAMES[0])
+        held.ensure_held()
+        with pytest.raises(LockLost, match="a majority of the masters lost it"):
+            held.verify()
+        with pytest.raises(LockLost):
+            held.ensure_held()
+
+
+async def test_averify() -> None:
+    async with lock(*NAMES) as held:
+        await held.averify()
+        with pytest.raises(SynchronousOnlyOperation, match="averify"):
+            held.verify()
+        free(*NAMES)
+        with pytest.raises(LockLost):
+            await held.averify()
+
+
+def test_a_lock_that_another_client_has_acquired_since_is_lost() -> None:
+    with lock("r1") as held:
+        free("r1")
+        with held_elsewhere("r1"), pytest.raises(LockLost):
+            held.verify()
+
+
+def test_verify_neither_prolongs_nor_shortens_the_lock() -> None:
+    with lock("r1", ttl=10, renew=False) as held:
+        MemoryBackend.advance(5.0)
+        before = held.remaining()
+        held.verify()
+        assert held.remaining() == pytest.approx(before, abs=0.5)
+        assert held.remaining() <= before
+        MemoryBackend.advance(5.0)
+        with pytest.raises(LockLost, match="its lease expired"):
+            held.verify()
+
+
+def test_where_too_few_masters_answer_nothing_is_lost() -> None:
+    with lock(*NAMES) as held:
+        for store, index in masters():
+            store.refuse(index)
+        with pytest.raises(StoreUnavailable, match="too few masters answered to verify"):
+            held.verify()
+        held.ensure_held()
+        for store, index in masters():
+            store.restore(index)
+        held.verify()
+
+
+def test_a_minority_that_has_forgotten_the_lock_changes_nothing() -> None:
+    with lock("r1") as held:
+        for store, index in masters():
+            if index == 0 and len(store.masters) > 1:
+                store.masters[index].strings.pop("redlock:lock:r1", None)
+        held.verify()
+        held.verify()
+        held.extend()
+
+
+def test_a_lock_that_is_not_held() -> None:
+    with pytest.raises(NotHeld):
+        lock("r1").verify()
+
+
+def test_without_a_quorum_a_caller_that_proceeds_is_not_stopped(settings: Settings) -> None:
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "ON_UNAVAILABLE": "proceed"}}
+    for store, index in masters():
+        store.refuse(index)
+    with lock("r1") as held:
+        held.verify()
+        held.guard()
+
+
+# Before COMMIT.
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("middleware", [[], [LOCK_MIDDLEWARE]], ids=["", "middleware"])
+@pytest.mark.parametrize(
+    ("verifies", "disturb", "code"),
+    [
+        (True, "free", "lock-lost"),
+        (True, "silence", "lock-lost"),
+        (True, "", ""),
+        (False, "free", ""),
+    ],
+)
+def test_a_view_is_rolled_back(
+    settings: Settings,
+    urls: Callable[..., None],
+    verifies: bool,
+    disturb: str,
+    code: str,
+    middleware: list[str],
+) -> None:
+    settings.REDLOCK = {
+        "default": {**settings.REDLOCK["default"], "VERIFY_BEFORE_COMMIT": verifies}
+    }
+    settings.MIDDLEWARE = middleware
+    settings.DATABASES["default"]["ATOMIC_REQUESTS"] = True
+
+    @lock_resource("order:<int:pk>")
+    def view(request: HttpRequest, pk: int) -> HttpResponse:
+        Order.objects.create(number="A-1", total=1)
+        if disturb == "free":
+            free("order:7")
+        elif disturb == "silence":
+            for store, index in masters():
+                store.refuse(index)
+        return HttpResponse("paid")
+
+    urls(path("orders/<int:pk>/", view))
+    try:
+        response = Client(headers={"accept": "application/json"}).post("/orders/7/")
+    finally:
+        settings.DATABASES["default"]["ATOMIC_REQUESTS"] = False
+    if code:
+        assert (response.status_code, response.json()["code"]) == (503, code)
+        assert not Order.objects.exists()
+    else:
+        assert response.content == b"paid"
+        assert Order.objects.count() == 1
