@@ -22,6 +22,7 @@ from __future__ import annotations
 GIVE_UP = 3.0
 """The seconds after which a link is given up, or four times MASTER_TIMEOUT if that is longer."""
 
+SHORTEST = 0.001  # seconds of the shortest poll
 SHORT = 0.005  # seconds by which a poll may be exceeded although the process did not stall
 MOST_OWED = 20_000  # more than the releases that are kept for one master and sent at once
 
@@ -64,6 +65,8 @@ class RunningTime:
         stalled as well: then only a part of the time counts. But a short poll counts as a whole: on
         a busy machine nearly every one is exceeded, and what is left would never end.
         """
+        # Rounding may leave a rest that is too small to add: then no reply would get late.
+        asked = max(asked, SHORTEST)
         counts = min(asked, took)
         if took > 2 * asked + SHORT:
             counts = max(asked / 4, min(asked, SHORT))

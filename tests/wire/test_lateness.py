@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 
 from redlock_django.wire.lateness import RunningTime
@@ -30,3 +32,19 @@ def test_no_time_counts_twice() -> None:
     running.polled(0.2, 0.2, 100.2)
     running.polled(0.2, 0.2, 100.3)
     assert running.passed == pytest.approx(0.3)
+
+
+def test_a_reply_gets_late_however_the_numbers_are_rounded() -> None:
+    """A rest below the precision of `passed` was polled for ever, and acquire() never returned."""
+    draw = Random(0)
+    for timeout in (0.05, 0.3, 0.5):
+        for _ in range(100):
+            running, now = RunningTime(0.0), 0.0
+            running.passed = sent = draw.uniform(0.0, 1000.0)
+            polls = 0
+            while (left := timeout - (running.passed - sent)) > 0:
+                took = int(left * 1000 + 1) / 1000  # a poll takes whole milliseconds
+                now += took
+                running.polled(left, took, now)
+                polls += 1
+                assert polls < 5
