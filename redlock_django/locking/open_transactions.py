@@ -4,21 +4,21 @@ A lock that is released before COMMIT lets the next holder read what was true be
 `Lock.release()` asks `keep`, which keeps the lock until the outermost transaction of
 every connection has ended. Django has hooks for COMMIT, but none for ROLLBACK. Both end with
 `set_autocommit(True)` or with `close()`, and both of these methods are watched on the connection
-while it keeps locks.
+while it keeps locks. So is `commit()`: if a kept lock has been lost, it rolls back instead.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import Any, Protocol
 
 from asgiref.sync import AsyncToSync, sync_to_async
-from django.db import connections
+from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from redlock_django.exceptions import InvalidRedlock
+from redlock_django.exceptions import InvalidRedlock, LockLost
 from redlock_django.locking.running_loop import running_loop
 
 READ_COMMITTED = ("read committed", "read uncommitted")
@@ -104,10 +104,19 @@ def sees_commits(connection: BaseDatabaseWrapper) -> bool:
 def keep(lock: KeptLock) -> bool:
     """Keep a lock until the open transactions have ended; return False if none is open."""
     for connection in open_transactions():
-        kept = vars(connection).get(_ATTRIBUTE) or KeptLocks(connection)
-        kept.add(lock)
+        _kept_locks_of(connection).add(lock)
         return True  # when this one has ended, the lock is kept until the next one has
     return False
+
+
+def guard_commits(lock: KeptLock, blocks: Iterable[BaseDatabaseWrapper]) -> None:
+    """Raise LockLost if a lock has been lost, now or before the COMMIT of one of these blocks.
+
+    The lock outlives the blocks, which others have opened and which contain the work under it.
+    """
+    lock.guard()
+    for connection in blocks:
+        _kept_locks_of(connection).guard(lock)
 
 
 async def akeep(lock: KeptLock) -> bool:
@@ -136,6 +145,9 @@ class Keepable(Protocol):
 class KeptLock(Keepable, Protocol):
     """A lock that is released when it is kept no longer."""
 
+    def guard(self) -> None:
+        """Raise LockLost if the lock has been lost."""
+
     def release(self) -> bool:
         """Release the lock."""
 
@@ -146,27 +158,52 @@ class KeptLocks:
     def __init__(self, connection: BaseDatabaseWrapper) -> None:
         self._connection = connection
         self._locks: dict[KeptLock, None] = {}
+        self._guarding: list[KeptLock] = []  # they are released by others, later
         self._watched: dict[str, Any] = {}
         self._released = False
         setattr(connection, _ATTRIBUTE, self)
-        names = ["set_autocommit", "close"]
+        self._watch("commit", self._guarded)
+        self._watch("set_autocommit", self._releasing)
+        self._watch("close", self._releasing)
         if not (connection.in_atomic_block and connection.commit_on_exit):
-            names += ["commit", "rollback"]  # without autocommit, the site calls these itself
-        for name in names:
-            self._watched[name] = vars(connection).get(name)
-            setattr(connection, name, self._watching(name, getattr(connection, name)))
+            # Without autocommit, the site calls these itself.
+            self._watch("commit", self._releasing)
+            self._watch("rollback", self._releasing)
 
     def add(self, lock: KeptLock) -> None:
         """Keep a lock; it is released once, however often it is added."""
         self._locks[lock] = None
         lock.kept_by = self
 
+    def guard(self, lock: KeptLock) -> None:
+        """Roll back instead of COMMIT if a lock has been lost that is released later."""
+        self._guarding.append(lock)
+
     def remove(self, lock: Keepable) -> None:
         """Stop keeping a lock: its holder has acquired it again inside the transaction."""
         self._locks = {kept: None for kept in self._locks if kept is not lock}
         lock.kept_by = None
 
-    def _watching(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    def _watch(self, name: str, watching: Callable[[Callable[..., Any]], Any]) -> None:
+        self._watched.setdefault(name, vars(self._connection).get(name))
+        setattr(self._connection, name, watching(getattr(self._connection, name)))
+
+    def _guarded(self, commit: Callable[[], None]) -> Callable[[], None]:
+        def guarded() -> None:
+            try:
+                for lock in (*self._locks, *self._guarding):
+                    lock.guard()
+            except LockLost:
+                try:
+                    self._connection.rollback()
+                except Error:
+                    self._connection.close()
+                raise
+            commit()
+
+        return guarded
+
+    def _releasing(self, method: Callable[..., Any]) -> Callable[..., Any]:
         def watched(*args: Any, **kwargs: Any) -> Any:
             try:
                 return method(*args, **kwargs)
@@ -190,6 +227,11 @@ class KeptLocks:
             for lock in self._locks:
                 lock.kept_by = None
                 stack.callback(lock.release)
+
+
+def _kept_locks_of(connection: BaseDatabaseWrapper) -> KeptLocks:
+    found: KeptLocks | None = vars(connection).get(_ATTRIBUTE)
+    return found or KeptLocks(connection)
 
 
 def _is_of_test(block: Any) -> bool:

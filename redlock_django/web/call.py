@@ -11,7 +11,7 @@ from asgiref.sync import sync_to_async
 from django.http import HttpRequest, StreamingHttpResponse
 
 from redlock_django.exceptions import InvalidRedlock, LockLost, RedlockError
-from redlock_django.locking.open_transactions import MayReadOldData, open_blocks
+from redlock_django.locking.open_transactions import MayReadOldData, guard_commits, open_blocks
 from redlock_django.web.body import read_body
 from redlock_django.web.effects import judge_effects, judged_effects, was_rolled_back_by_django
 from redlock_django.web.problems import has_problem
@@ -124,7 +124,7 @@ class Call(NamedTuple):
                         recorder.finish(response)
                     # Only before COMMIT: after it, refusing the response would undo nothing.
                     if held is not None and (aliases or inside):
-                        held.guard()
+                        guard_commits(held, blocks)
                     finished = True
                 if recorder is not None:
                     recorder.committed()

@@ -5,17 +5,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 from django.db import IntegrityError, connection, connections, transaction
-from django.test import TestCase, override_settings
+from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
+from django.test import Client, TestCase, override_settings
+from django.urls import path
+from django.utils.decorators import method_decorator
+from django.views import View
+from pytest_django import Settings
 
-from redlock_django import lock
-from redlock_django.exceptions import AlreadyHeld, InvalidRedlock
+from redlock_django import lock, lock_resource
+from redlock_django.exceptions import AlreadyHeld, InvalidRedlock, LockLost
 from redlock_django.locking import open_transactions
 from testproject.shop.models import Order
-from tests.app.conftest import MEMORY
+from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
 from tests.app.test_lock import in_thread
 
 pytestmark = [
@@ -115,6 +122,68 @@ def test_it_is_free_after_an_end_that_fails(
     assert is_free("order:1")
 
 
+@pytest.mark.parametrize("lost", ["in the block", "before COMMIT"])
+def test_what_was_written_under_a_lost_lock_is_rolled_back(
+    is_free: IsFree, lose_locks: Callable[[], None], lost: str
+) -> None:
+    seen: list[str] = []
+
+    @transaction.atomic
+    def work() -> None:
+        with transaction.atomic(), lock("order:1"):
+            order()
+            if lost == "in the block":
+                lose_locks()
+        transaction.on_commit(lambda: seen.append("committed"))
+        if lost == "before COMMIT":
+            lose_locks()
+
+    with pytest.raises(LockLost, match="order:1"):
+        work()
+    assert (Order.objects.count(), seen) == (0, [])
+    with lock("order:1"), transaction.atomic():
+        order()
+    assert Order.objects.count() == 1
+
+
+def test_a_lost_lock_does_not_hide_why_the_block_fails(lose_locks: Callable[[], None]) -> None:
+    @transaction.atomic
+    def work() -> None:
+        with lock("order:1"):
+            order()
+        lose_locks()
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        work()
+    assert Order.objects.count() == 0
+
+
+def test_without_until_commit_a_lost_lock_is_not_looked_at(lose_locks: Callable[[], None]) -> None:
+    with transaction.atomic():
+        with lock("mail:1", until_commit=False):
+            order()
+        lose_locks()
+    assert Order.objects.count() == 1
+
+
+def test_the_lock_of_a_coroutine_is_looked_at_before_the_commit_of_its_caller(
+    lose_locks: Callable[[], None],
+) -> None:
+    async def work() -> None:
+        async with lock("order:1"):
+            await sync_to_async(order)()
+
+    @transaction.atomic
+    def caller() -> None:
+        async_to_sync(work)()
+        lose_locks()
+
+    with pytest.raises(LockLost):
+        caller()
+    assert Order.objects.count() == 0
+
+
 def test_inside_the_transaction_its_own_lock_is_acquired_again(is_free: IsFree) -> None:
     held = lock("order:1")
     with transaction.atomic():
@@ -178,6 +247,20 @@ def test_a_coroutine_inside_a_transaction_of_sync_code(
         async_to_sync(work)()
 
 
+def test_a_commit_of_the_sites_own_under_a_lost_lock(lose_locks: Callable[[], None]) -> None:
+    transaction.set_autocommit(False)
+    try:
+        with lock("order:1"):
+            order()
+        lose_locks()
+        with pytest.raises(LockLost):
+            transaction.commit()
+        assert Order.objects.count() == 0
+    finally:
+        transaction.rollback()
+        transaction.set_autocommit(True)
+
+
 def test_a_transaction_without_autocommit(is_free: IsFree) -> None:
     transaction.set_autocommit(False)
     try:
@@ -200,6 +283,80 @@ def test_a_transaction_without_autocommit(is_free: IsFree) -> None:
     finally:
         transaction.rollback()
         transaction.set_autocommit(True)
+
+
+class LocksInHandler(View):
+    """A view whose lock is lost between its handler and the COMMIT of ATOMIC_REQUESTS."""
+
+    lose_locks: Any = None
+
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        response = super().dispatch(request, *args, **kwargs)
+        self.lose_locks()
+        return response
+
+    @method_decorator(lock_resource("order:1"))
+    def post(self, request: HttpRequest) -> HttpResponse:
+        order()
+        return HttpResponse("done")
+
+    def put(self, request: HttpRequest) -> HttpResponse:
+        with lock("order:1"):
+            order()
+        return HttpResponse("done")
+
+
+@pytest.mark.parametrize("method", ["post", "put"])
+def test_a_request_whose_lock_is_lost_before_its_commit_is_answered_503(
+    settings: Settings,
+    urls: Callable[..., None],
+    lose_locks: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+) -> None:
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
+    settings.MIDDLEWARE = [LOCK_MIDDLEWARE]
+    urls(path("", LocksInHandler.as_view(lose_locks=lose_locks)))
+    answer = getattr(Client(), method)("/")
+    problem = answer.json()
+    assert (answer.status_code, problem["code"]) == (503, "lock-lost")
+    assert "Nothing was changed" in problem["detail"]
+    assert Order.objects.count() == 0
+
+
+class Transaction:
+    """A middleware with a transaction of its own, at whose end no lock is held any more."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponseBase]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponseBase:
+        with transaction.atomic():
+            response = self.get_response(request)
+            request.lose_locks()  # type: ignore[attr-defined]
+            return response
+
+
+@pytest.mark.parametrize("order", [1, -1], ids=["around LockMiddleware", "inside"])
+def test_the_transaction_of_a_middleware_is_rolled_back_for_a_lost_lock(
+    settings: Settings,
+    urls: Callable[..., None],
+    lose_locks: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+    order: int,
+) -> None:
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
+
+    @lock_resource("order:1")
+    def view(request: HttpRequest) -> HttpResponse:
+        Order.objects.create(number="A-1", total=1)
+        request.lose_locks = lose_locks  # type: ignore[attr-defined]
+        return HttpResponse("done")
+
+    settings.MIDDLEWARE = [f"{__name__}.Transaction", LOCK_MIDDLEWARE][::order]
+    urls(path("", view))
+    assert Client(raise_request_exception=False).post("/").status_code == 500
+    assert Order.objects.count() == 0
 
 
 @override_settings(REDLOCK={"default": {"BACKEND": MEMORY}})

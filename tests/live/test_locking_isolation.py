@@ -15,9 +15,9 @@ from pytest_django import Settings
 
 from redlock_django import lock
 from redlock_django.checks.views import sees_commits as sees_commits_in_check
-from redlock_django.exceptions import InvalidRedlock
+from redlock_django.exceptions import InvalidRedlock, LockLost
 from redlock_django.locking.open_transactions import sees_commits
-from tests.app.conftest import MEMORY, is_free  # noqa: F401 - a fixture
+from tests.app.conftest import MEMORY, is_free, lose_locks  # noqa: F401 - fixtures
 
 pytestmark = [pytest.mark.live, pytest.mark.postgres]
 
@@ -69,6 +69,27 @@ def test_a_lock_is_kept_until_the_end(
             case "killed":
                 run(pg, "SELECT pg_terminate_backend(pg_backend_pid())")
     assert is_free("order:1")
+
+
+def test_a_commit_under_a_lost_lock_is_a_rollback(
+    pg: BaseDatabaseWrapper,
+    lose_locks: Callable[[], None],  # noqa: F811 - the fixture
+) -> None:
+    run(pg, "CREATE TABLE written (n integer)")
+
+    @transaction.atomic("pg")
+    def work() -> None:
+        with lock("order:1"):
+            run(pg, "INSERT INTO written VALUES (1)")
+        lose_locks()
+
+    with pytest.raises(LockLost):
+        work()
+    with pg.cursor() as cursor:  # the connection goes on
+        cursor.execute("SELECT count(*) FROM written")
+        assert cursor.fetchone() == (0,)
+    run(pg, "DROP TABLE written")
+    assert pg.get_autocommit()
 
 
 def test_without_autocommit_a_lock_is_kept_until_the_site_commits(
