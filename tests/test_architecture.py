@@ -30,7 +30,7 @@ LAYERS = [
     wire wire.acl wire.address wire.clock wire.lateness wire.reentry wire.server_info wire.wakeup
     wire.join wire.link
     wire.declaration wire.master wire.survey wire.waiters
-    wire.arrival wire.late_watch wire.steps
+    wire.arrival wire.late_watch wire.stalls wire.steps
     wire.links
     wire.aio wire.sync
     exceptions

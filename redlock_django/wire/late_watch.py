@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from redlock_django.engine.quorum import failed
 from redlock_django.wire.clock import clock
-from redlock_django.wire.lateness import Lateness, RunningTime
+from redlock_django.wire.lateness import Lateness, RunningTime, late_reason
 from redlock_django.wire.link import Link, Owed
 from redlock_django.wire.master import Master
 
@@ -97,9 +97,9 @@ class LateWatch:
         rule = self.rule
         if master.late:
             if rule.is_over(self._silent(link, now), len(link.owed)):
-                self.lose(master, f"did not answer within {rule.give_up:g} s")
+                self.lose(master, self._reason(rule.give_up, link))
             return
-        reason = f"did not answer within {rule.master_timeout:g} s"
+        reason = self._reason(rule.master_timeout, link)
         late = rule.is_late(self._age(link.owed[0], now))
         while link.expired < len(link.owed):
             owed = link.owed[link.expired]
@@ -110,6 +110,10 @@ class LateWatch:
             link.expired += 1
         if late:
             self._mark_late(master, reason)
+
+    def _reason(self, seconds: float, link: Link) -> str:
+        """Return why the oldest reply that is owed on a link is not waited for."""
+        return late_reason(seconds, self.running.stalled_since(link.owed[0].sent))
 
     def _mark_late(self, master: Master, reason: str) -> None:
         """Ask a master for no more votes until it has answered what it owes; its link stays."""

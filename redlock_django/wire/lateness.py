@@ -19,11 +19,14 @@ The links and the simulator both judge by this module.
 
 from __future__ import annotations
 
+from collections import deque
+
 GIVE_UP = 3.0
 """The seconds after which a link is given up, or four times MASTER_TIMEOUT if that is longer."""
 
 SHORTEST = 0.001  # seconds of the shortest poll
 SHORT = 0.005  # seconds by which a poll may be exceeded although the process did not stall
+MOST_STALLS = 50  # the last stalls that are remembered
 MOST_OWED = 20_000  # more than the releases that are kept for one master and sent at once
 
 
@@ -51,12 +54,26 @@ class Lateness:
         return silent >= self.give_up or owed > MOST_OWED
 
 
+def late_reason(seconds: float, stalled: float) -> str:
+    """Return why a vote fails for a reply that took longer than `seconds`.
+
+    `stalled` is for how long this process was stalled meanwhile. It tells a busy host, where
+    masters and replies are late without any fault of their own, from a slow master.
+    """
+    if stalled >= seconds / 2:
+        why = f"this host is busy: the process was stalled for {stalled:.2f} s meanwhile"
+    else:
+        why = "it or the network is slow: this process was not stalled"
+    return f"did not answer within {seconds:g} s ({why})"
+
+
 class RunningTime:
     """How long a driver was running, as far as its polls show it. `now` is its clock."""
 
     def __init__(self, now: float) -> None:
         self.passed = 0.0
         self._counted = now
+        self._stalls: deque[tuple[float, float]] = deque(maxlen=MOST_STALLS)  # begin and end
 
     def polled(self, asked: float, took: float, now: float) -> None:
         """Add a poll that was to last `asked` seconds, took `took`, and ended now.
@@ -72,3 +89,10 @@ class RunningTime:
             counts = max(asked / 4, min(asked, SHORT))
         self.passed += min(counts, now - self._counted)
         self._counted = now
+        if took > asked + SHORT:
+            self._stalls.append((now - took + asked, now))
+
+    def stalled_since(self, moment: float) -> float:
+        """Return for how long polls took longer than asked, since a moment of the clock."""
+        stalls = list(self._stalls)  # another thread may add one
+        return sum(end - max(begin, moment) for begin, end in stalls if end > moment)

@@ -6,7 +6,8 @@ from random import Random
 
 import pytest
 
-from redlock_django.wire.lateness import RunningTime
+from redlock_django.wire.lateness import RunningTime, late_reason
+from tests.wire.manual_links import TIMEOUT, manual_links
 
 
 @pytest.mark.parametrize(
@@ -48,3 +49,49 @@ def test_a_reply_gets_late_however_the_numbers_are_rounded() -> None:
                 running.polled(left, took, now)
                 polls += 1
                 assert polls < 5
+
+
+def test_stalls_are_remembered_since_a_moment() -> None:
+    running = RunningTime(100.0)
+    running.polled(0.2, 0.202, 100.2)  # not a stall
+    running.polled(0.1, 0.4, 100.6)  # stalled from 100.3
+    running.polled(0.001, 0.051, 101.0)  # from 100.95
+    assert running.stalled_since(100.0) == pytest.approx(0.35)
+    assert running.stalled_since(100.5) == pytest.approx(0.15)
+    assert running.stalled_since(101.0) == 0.0
+    for number in range(1000):
+        running.polled(0.1, 0.2, 102.0 + number)
+    assert running.stalled_since(100.0) == pytest.approx(5.0)  # the last 50 only
+
+
+def test_the_reason_names_what_was_slow() -> None:
+    assert late_reason(0.25, 0.1) == (
+        "did not answer within 0.25 s (it or the network is slow: this process was not stalled)"
+    )
+    assert late_reason(0.25, 0.3) == (
+        "did not answer within 0.25 s (this host is busy: the process was stalled for 0.30 s "
+        "meanwhile)"
+    )
+
+
+def test_a_refusal_after_a_stall_of_our_own_names_the_stall() -> None:
+    with manual_links(1) as links:
+        exchange = links.ask(links.acquire())
+        (owed,) = links.masters[0].link.owed  # type: ignore[union-attr]
+        owed.sent -= 10.0
+        links.lateness.running._counted -= 10.0
+        links.lateness.waited(TIMEOUT / 5, 3.0)  # the poll took 2.95 s longer than asked
+        links.lateness.running._counted -= 10.0
+        links.lateness.waited(TIMEOUT, TIMEOUT)
+        (reason,) = exchange.tally.reasons()
+        assert reason == late_reason(TIMEOUT, 2.95)
+
+
+def test_a_refusal_without_a_stall_names_the_master() -> None:
+    with manual_links(1) as links:
+        exchange = links.ask(links.acquire())
+        (owed,) = links.masters[0].link.owed  # type: ignore[union-attr]
+        owed.sent -= TIMEOUT
+        links.lateness.running._counted -= TIMEOUT
+        links.lateness.waited(TIMEOUT, TIMEOUT)
+        assert exchange.tally.reasons() == [late_reason(TIMEOUT, 0.0)]

@@ -13,6 +13,7 @@ from redlock_django.management.operator_command import OperatorCommand, iso
 from redlock_django.management.single_run import BAD_ARGUMENTS, NO_QUORUM
 from redlock_django.operate.health import ServerHealth, master_status, quorums
 from redlock_django.wire.acl import least_acl
+from redlock_django.wire.stalls import StallWatch, load_average
 
 FAULTY = 1
 
@@ -29,7 +30,8 @@ class Command(OperatorCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         """Query the masters and show the results."""
         using = options["using"]
-        masters = master_status(using)
+        with StallWatch() as host:
+            masters = master_status(using)
         groups = quorums(masters)
         if self.as_json:
             self.write_json(
@@ -44,6 +46,7 @@ class Command(OperatorCommand):
                         {"masters": one.servers, "counted": one.counted, "needed": one.needed}
                         for one in groups
                     ],
+                    "host": _host(host),
                 }
             )
         else:
@@ -53,6 +56,8 @@ class Command(OperatorCommand):
                 flexible=(0, 7),
             )
         self._notes(using, masters)
+        if any("did not answer" in one.reason for one in masters):
+            self._explain(host)
         summary = "\n".join(
             f"{using}: {one.label}{one.counted} of {one.servers} masters are counted, "
             f"{one.needed} are needed."
@@ -65,6 +70,18 @@ class Command(OperatorCommand):
         if not self.as_json:
             self.stderr.write(summary, self.style.SUCCESS)
 
+    def _explain(self, host: StallWatch) -> None:
+        """Write whether a master that did not answer in time is slow, or this host."""
+        load, processors = load_average()
+        measured = (
+            f"this process was stalled for {host.stalled:.2f} s of {host.seconds:.2f} s; the load "
+            f"average is {load:.1f} on {processors} processors"
+        )
+        if host.busy:
+            self.warn(f"This host is busy ({measured}), so masters may seem slow that are not.")
+        else:
+            self.warn(f"This host is not busy ({measured}): the masters or the network are slow.")
+
     def _notes(self, using: str, masters: tuple[ServerHealth, ...]) -> None:
         for one in masters:
             for _, text in one.faults:
@@ -72,6 +89,17 @@ class Command(OperatorCommand):
         if any(code == "acl" for one in masters for code, _ in one.faults):
             prefix = redlock_settings(locks[using].settings.store)[0].key_prefix
             self.stderr.write(f"Required permissions: {least_acl(prefix)}")
+
+
+def _host(host: StallWatch) -> dict[str, Any]:
+    load, processors = load_average()
+    return {
+        "busy": host.busy,
+        "stalled": round(host.stalled, 3),
+        "seconds": round(host.seconds, 3),
+        "load": round(load, 2),
+        "processors": processors,
+    }
 
 
 def _described(one: ServerHealth) -> dict[str, Any]:
