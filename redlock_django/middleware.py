@@ -13,7 +13,7 @@ from django.http.response import HttpResponseBase
 from redlock_django.exceptions import ResourceLocked
 from redlock_django.locking.cancellation import call_after_threads
 from redlock_django.locking.handler import locks
-from redlock_django.locking.open_transactions import has_sync_caller
+from redlock_django.locking.sync_threads import has_sync_caller
 from redlock_django.web.effects import judge_effects, was_rolled_back_by_django
 from redlock_django.web.problems import has_problem
 from redlock_django.web.request_state import RequestState, add_attributes

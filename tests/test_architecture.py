@@ -47,7 +47,7 @@ LAYERS = [
     backends.memory backends.redis
     conf.settings
     signals locking locking.names locking.cancellation locking.counters locking.holder
-    locking.signal_thread locking.running_loop
+    locking.signal_thread locking.running_loop locking.sync_threads
     locking.events
     locking.handler locking.open_transactions
     locking.held_lease locking.parameters

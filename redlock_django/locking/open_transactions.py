@@ -9,17 +9,17 @@ while it keeps locks. So is `commit()`: if a kept lock has been lost, it rolls b
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import Any, Protocol
 
-from asgiref.sync import AsyncToSync, sync_to_async
+from asgiref.sync import sync_to_async
 from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from redlock_django.exceptions import InvalidRedlock, LockLost
 from redlock_django.locking.running_loop import running_loop
+from redlock_django.locking.sync_threads import has_left_open, has_sync_caller
 
 READ_COMMITTED = ("read committed", "read uncommitted")
 """The names of PostgreSQL's isolation levels at which each statement sees earlier commits."""
@@ -81,7 +81,7 @@ def check(resources: tuple[str, ...]) -> None:
 
 async def acheck(resources: tuple[str, ...]) -> None:
     """Check as `check` does, in async code."""
-    if has_sync_caller():
+    if _may_be_open():
         await sync_to_async(check)(resources)
 
 
@@ -121,19 +121,16 @@ def guard_commits(lock: KeptLock, blocks: Iterable[BaseDatabaseWrapper]) -> None
 
 async def akeep(lock: KeptLock) -> bool:
     """Keep a lock as `keep` does, in async code."""
-    return has_sync_caller() and await sync_to_async(keep)(lock)
+    return _may_be_open() and await sync_to_async(keep)(lock)
 
 
-def has_sync_caller() -> bool:
-    """Return whether sync code waits for this coroutine in `async_to_sync`.
+def _may_be_open() -> bool:
+    """Return whether a transaction may be open around a coroutine.
 
-    Only then can a transaction be open around it, in the thread of that code, where
-    `sync_to_async` runs its calls. Asking that thread in any case would make every async lock
-    wait for the sync code of other tasks.
+    Asking the thread of its sync code in any case would make every async lock wait for the sync
+    code of other tasks.
     """
-    if getattr(AsyncToSync.executors, "current", None) is not None:
-        return True
-    return asyncio.get_running_loop() in AsyncToSync.loop_thread_executors
+    return has_sync_caller() or has_left_open(_is_open)
 
 
 class Keepable(Protocol):

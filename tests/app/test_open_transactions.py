@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
-from asgiref.sync import async_to_sync, sync_to_async
+from asgiref.sync import ThreadSensitiveContext, async_to_sync, sync_to_async
 from django.db import IntegrityError, connection, connections, transaction
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
@@ -245,6 +246,59 @@ def test_a_coroutine_inside_a_transaction_of_sync_code(
     monkeypatch.setattr(open_transactions, "sees_commits", lambda connection: False)
     with transaction.atomic(), pytest.raises(InvalidRedlock, match="before the lock"):
         async_to_sync(work)()
+
+
+@pytest.fixture(params=["server", "script"])
+async def context(request: pytest.FixtureRequest) -> AsyncIterator[None]:
+    """The thread of the sync code: one for each request in a server, one for all in a script."""
+    async with ThreadSensitiveContext() if request.param == "server" else nullcontext():
+        yield
+        await sync_to_async(lambda: connection.close())()
+
+
+async def test_a_block_that_async_code_enters_by_hand_keeps_the_lock(
+    context: None, is_free: IsFree
+) -> None:
+    block = transaction.atomic()
+    await sync_to_async(block.__enter__)()
+    async with lock("order:1"):
+        await sync_to_async(order)()
+    assert not is_free("order:1")
+    await sync_to_async(block.__exit__)(None, None, None)
+    assert is_free("order:1")
+    async with lock("order:1"):
+        pass
+    assert is_free("order:1")
+
+
+async def test_a_block_that_async_code_enters_by_hand_is_refused_where_it_may_read_old_data(
+    context: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(open_transactions, "sees_commits", lambda connection: False)
+    block = transaction.atomic()
+    await sync_to_async(block.__enter__)()
+    with pytest.raises(InvalidRedlock, match="before the lock"):
+        await lock("order:1").aacquire()
+    await sync_to_async(block.__exit__)(None, None, None)
+
+
+async def test_an_async_lock_does_not_wait_for_the_transaction_of_another_task(
+    context: None, is_free: IsFree
+) -> None:
+    began, go_on = threading.Event(), threading.Event()
+
+    @transaction.atomic
+    def work() -> None:
+        began.set()
+        go_on.wait(20)
+
+    other = asyncio.create_task(sync_to_async(work)())
+    await asyncio.to_thread(began.wait, 20)
+    async with lock("order:1"):
+        pass
+    assert is_free("order:1")  # the other task's transaction is none of its business
+    go_on.set()
+    await other
 
 
 def test_a_commit_of_the_sites_own_under_a_lost_lock(lose_locks: Callable[[], None]) -> None:
