@@ -130,10 +130,10 @@ class Setup:
         drawn = replace(drawn, give_up=drawn.master_timeout * rng.choice((4, 8)))
         if holds.random() < 0.15:
             drawn = replace(drawn, min_holds=holds.choice((0.2, 0.8)))
+        drawn = replace(drawn, inspected=servers.choice((0.05, 0.2)))
         if not drawn.faults.intersection(STEPS):
             more = {kind for kind in SERVERS if servers.random() < 0.12}
-            inspected = servers.choice((0.05, 0.2))
-            drawn = replace(drawn, faults=drawn.faults | more, inspected=inspected)
+            drawn = replace(drawn, faults=drawn.faults | more)
         if groups > 1:
             return replace(drawn, groups=groups, two=0.7)
         return replace(drawn, change=lists.choice(CHANGES) if lists.random() < 0.1 else "")
