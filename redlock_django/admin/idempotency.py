@@ -60,7 +60,9 @@ class IdempotencyRecordAdmin(_ModelAdmin):
     list_filter = ("state", MethodFilter)
     search_fields = ("path", "user")
     search_help_text = gettext_lazy(
-        "Search by part of the path or the user ID, or by a user ID, a space and the client’s key."
+        "Search by part of the path or the user ID. To find a client’s key, enter its owner, a "
+        "space and the key. The owner is a user ID or the anonymous scope. If the key belongs to "
+        "another host or to a tenant, enter that between them."
     )
     ordering = ("-pk",)
     sortable_by = ("began", "ends")
