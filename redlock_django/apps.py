@@ -24,6 +24,7 @@ class RedlockConfig(AppConfig):
         """Register the system checks, and what the core needs of idempotency."""
         from redlock_django.checks import (  # noqa: F401 - each registers its checks
             TAG,
+            databases,
             deployment,
             masters,
             middleware,

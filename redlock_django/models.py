@@ -11,6 +11,7 @@ from django.db import models
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
+from redlock_django.backends.database_dialects import LOCKS, WAITERS
 from redlock_django.engine.holders import Holding
 from redlock_django.locking.names import printable
 
@@ -191,3 +192,43 @@ class IdempotencyRecord(models.Model):
 
     def __str__(self) -> str:
         return f"{self.method} {self.path} ({self.key_hash[:8]})"
+
+
+class LockRow(models.Model):
+    """The lock of one resource in `DatabaseBackend`, which uses the table without this model.
+
+    A row stays when its lock ends, for the next fence. `expires_at` is in µs since 1970 by the
+    clock of the database; without an index on it, PostgreSQL updates a row in its page (HOT).
+    """
+
+    resource = models.CharField(_("resource"), max_length=512, primary_key=True)
+    token_hash = models.CharField(max_length=32)
+    holder = models.TextField(_("holder"))
+    fence = models.BigIntegerField(_("fence"))
+    expires_at = models.BigIntegerField()
+
+    class Meta:
+        db_table = LOCKS
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return self.resource
+
+
+class WaiterRow(models.Model):
+    """A waiter in the queue of one resource in `DatabaseBackend`; times as in `LockRow`."""
+
+    name = models.CharField(max_length=32, db_index=True)
+    resource = models.CharField(_("resource"), max_length=512)
+    arrived_at = models.BigIntegerField()
+    alive_until = models.BigIntegerField()
+
+    class Meta:
+        db_table = WAITERS
+        default_permissions = ()
+        constraints = (
+            models.UniqueConstraint(fields=("resource", "name"), name="redlock_waiter_once"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.name} waits for {self.resource}"

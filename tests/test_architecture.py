@@ -28,9 +28,9 @@ LAYERS = [
     engine.queries engine.rounds
     engine.marker
     wire wire.acl wire.address wire.clock wire.lateness wire.reentry wire.server_info wire.wakeup
-    wire.join wire.link wire.stalls
+    wire.join wire.link
     wire.declaration wire.master wire.survey wire.waiters
-    wire.arrival wire.late_watch wire.steps
+    wire.arrival wire.late_watch wire.stalls wire.steps
     wire.links
     wire.aio wire.sync
     exceptions
@@ -38,6 +38,10 @@ LAYERS = [
     backends backends.inspection_page backends.inspection_results
     backends.inspection
     backends.base backends.redis_health backends.redis_inspection backends.sharded_inspection
+    backends.database_dialects
+    backends.database_connections backends.database_settings backends.database_sql
+    backends.database_attempt backends.database_inspection
+    backends.database
     backends.memory_keyspace backends.memory_inspection backends.memory_queue
     backends.memory_release
     backends.memory_master backends.sharded_settings

@@ -102,7 +102,12 @@ def test_nothing_is_pickled() -> None:
 
 def test_random_is_used_for_delays_only() -> None:
     """A child process has its parent's `random`: no token and no name may come from it."""
-    assert _importing("random") == {"backends/redlock.py", "wire/master.py", "testing/masters.py"}
+    assert _importing("random") == {
+        "backends/database.py",
+        "backends/redlock.py",
+        "wire/master.py",
+        "testing/masters.py",
+    }
     tokens = (PACKAGE / "backends" / "redlock.py").read_text()
     assert "secrets.token_hex(16)" in tokens
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 from django.test.utils import TestContextDecorator, override_settings
+from django.utils.module_loading import import_string
 
 from redlock_django.backends.memory import MemoryBackend
 from redlock_django.backends.redlock import RedlockSettings, redlock_settings
@@ -101,7 +102,14 @@ def real_masters(masters: Sequence[LocalMaster]) -> Iterator[None]:
 
 def _sections() -> Iterable[tuple[str, Section]]:
     redlock: Mapping[str, Section] = getattr(settings, "REDLOCK", None) or {"default": {}}
-    return redlock.items()
+    return [(alias, _for_masters(section)) for alias, section in redlock.items()]
+
+
+def _for_masters(section: Section) -> Section:
+    """Return a section without the keys that only its own store knows."""
+    backend = import_string(section.get("BACKEND", DEFAULTS["BACKEND"]))
+    own = backend.settings_class.DEFAULTS.keys() - RedlockSettings.DEFAULTS.keys()
+    return {key: value for key, value in section.items() if key not in own}
 
 
 def _one_group(section: Section) -> Section:

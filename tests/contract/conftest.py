@@ -2,15 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from django.db import connections
+from django.db.migrations.executor import MigrationExecutor
 
+from redlock_django.backends.database_dialects import LOCKS, WAITERS
+from redlock_django.locking.handler import locks
 from tests.contract.stores import CALLERS, STORES, Store, SyncCaller, calling
 
 if TYPE_CHECKING:
     from pytest_django import Settings
+
+
+@pytest.fixture
+def database_access(django_db_blocker: Any) -> Iterator[None]:
+    """Allow connections to databases; those of locks are closed at the end."""
+    with django_db_blocker.unblock():
+        yield
+        locks.close()
+
+
+@pytest.fixture
+def databases() -> Iterator[Callable[[str, dict[str, Any]], None]]:
+    """Return a function that adds an alias to DATABASES."""
+    added = []
+
+    def add(alias: str, entry: dict[str, Any]) -> None:
+        connections.settings[alias] = {**connections.settings["default"], "OPTIONS": {}, **entry}
+        added.append(alias)
+
+    yield add
+    for alias in added:
+        connections[alias].close()
+        del connections[alias], connections.settings[alias]
+
+
+@pytest.fixture(scope="module")
+def migrated_postgres(postgres: dict[str, Any], django_db_blocker: Any) -> Iterator[None]:
+    """Add the alias "pg", a PostgreSQL database with the tables of the app."""
+    connections.settings["pg"] = {**connections.settings["default"], **postgres, "OPTIONS": {}}
+    with django_db_blocker.unblock():
+        executor = MigrationExecutor(connections["pg"])
+        targets = [node for node in executor.loader.graph.leaf_nodes() if "redlock" in node[0]]
+        executor.migrate(targets)
+        yield
+    connections["pg"].close()
+    del connections["pg"], connections.settings["pg"]
+
+
+@pytest.fixture
+def postgres_tables(migrated_postgres: None, database_access: None) -> None:
+    """Empty the tables of locks in PostgreSQL."""
+    with connections["pg"].cursor() as cursor:
+        cursor.execute(f"TRUNCATE {LOCKS}, {WAITERS}")
 
 
 @pytest.fixture(params=STORES)

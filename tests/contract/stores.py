@@ -15,12 +15,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
+from redlock_django.backends.database import DatabaseBackend
+from redlock_django.backends.database_dialects import LOCKS, SECOND
 from redlock_django.backends.memory import MemoryBackend
 from redlock_django.locking.handler import locks
 from tests.live.linked import linked
 from tests.timeouts import generous_timeouts
 
 if TYPE_CHECKING:
+    from django.db.backends.utils import CursorWrapper
     from pytest_django import Settings
 
     from redlock_django.backends.base import BaseBackend
@@ -80,7 +83,49 @@ class Redis(Store):
         }
 
 
-STORES: dict[str, type[Store]] = {"memory": Memory, "redis": Redis}
+DATABASE = "redlock_django.backends.database.DatabaseBackend"
+
+
+class Database(Store):
+    """Tables whose times are moved where a test would wait."""
+
+    def pass_time(self, seconds: float) -> None:
+        backend = self.backend
+        assert isinstance(backend, DatabaseBackend)
+
+        def pass_time(cursor: CursorWrapper) -> None:
+            passed = [round(seconds * SECOND)]
+            cursor.execute(f"UPDATE {LOCKS} SET expires_at = expires_at - %s", passed)
+
+        backend.connections.run(pass_time)
+
+
+class Sqlite(Database):
+    """A file of SQLite."""
+
+    def section(self, request: pytest.FixtureRequest) -> dict[str, Any]:
+        request.getfixturevalue("database_access")
+        path = request.getfixturevalue("tmp_path") / "site.sqlite3"
+        request.getfixturevalue("databases")(
+            "locks", {"ENGINE": "django.db.backends.sqlite3", "NAME": str(path)}
+        )
+        return {"BACKEND": DATABASE, "DATABASE": "locks", "DATABASE_TIMEOUT": 10}
+
+
+class Postgres(Database):
+    """Tables of PostgreSQL."""
+
+    def section(self, request: pytest.FixtureRequest) -> dict[str, Any]:
+        request.getfixturevalue("postgres_tables")
+        return {"BACKEND": DATABASE, "DATABASE": "pg", "DATABASE_TIMEOUT": 10}
+
+
+STORES: dict[str, type[Store]] = {
+    "memory": Memory,
+    "redis": Redis,
+    "sqlite": Sqlite,
+    "postgres": Postgres,
+}
 
 
 class SyncCaller:

@@ -22,4 +22,7 @@ for index = 1, count do
     return { round, FENCE_AHEAD, now }
   end
 end
-return set_locks(false, seen, reply, 5, math.floor(now / 1000), ttl, ARGV[5])
+if not set_locks(redis.pcall, seen, reply, 5, math.floor(now / 1000), ttl, ARGV[5]) then
+  return { round, CORRUPT, now }
+end
+return reply

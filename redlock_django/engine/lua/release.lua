@@ -23,13 +23,13 @@ for index = 1, count do
   if free then
     redis.pcall('ZREM', KEYS[1], ARGV[4 + index]) -- also if the lock has expired
   end
-  key = KEYS[2 + count + index] -- of the queue
-  if key and redis.call('PTTL', key) ~= -2 then -- there are waiters
+  local queue = KEYS[2 + count + index]
+  if queue then
     if waiter ~= '' then
-      redis.pcall('ZREM', key, waiter)
+      redis.pcall('ZREM', KEYS[2 + count + index], waiter)
     end
     if free then
-      queue_functions()(key, now, '')
+      call_first(queue, now, '')
     end
   end
 end

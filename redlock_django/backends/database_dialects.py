@@ -1,0 +1,105 @@
+"""The expressions and statements in which the databases of locks differ.
+
+Times are µs since 1970 by the server's clock, in plain integers, so that all databases compute
+alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from django.db.backends.utils import CursorWrapper
+
+LOCKS = "redlock_django_lock"
+WAITERS = "redlock_django_waiter"
+SECOND = 1_000_000  # µs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dialect:
+    """The expressions and statements in which databases differ.
+
+    `now` is the time at which the expression is evaluated; a statement may wait for a row before.
+    `kept` is an expression that makes the commit of its statement durable.
+    """
+
+    product: str
+    now: str
+    greatest: str
+    least: str
+    contains: str
+    kept: str
+    all_or_none: bool
+    """True if one statement takes several locks or none; otherwise a transaction does."""
+
+    def sql(self, statement: str, resources: int = 0, **more: str) -> str:
+        """Return a statement of this dialect, for a number of resources."""
+        return statement.format(
+            locks=LOCKS,
+            waiters=WAITERS,
+            now=self.now,
+            greatest=self.greatest,
+            least=self.least,
+            kept=self.kept,
+            contains=self.contains,
+            resources=", ".join(["%s"] * resources),
+            # The number of living waiters that came before, of which at most some count.
+            ahead=(
+                f"{self.least}(%s, (SELECT count(*) FROM {WAITERS} AS ahead WHERE "
+                f"ahead.resource = held.resource AND ahead.alive_until > {self.now} AND "
+                "(ahead.arrived_at, ahead.name) < (%s, %s)))"
+            ),
+            **more,
+        )
+
+
+POSTGRESQL = Dialect(
+    product="PostgreSQL",
+    now="(extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
+    greatest="GREATEST",
+    least="LEAST",
+    contains="strpos(resource, %s) > 0",
+    # Without it, synchronous_commit = off lets a crash of the server forget a lock that is held.
+    # It is local to the transaction, which is the statement, so it works behind a pooler.
+    kept=(
+        "set_config('synchronous_commit', CASE current_setting('synchronous_commit') "
+        "WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true)"
+    ),
+    all_or_none=True,
+)
+SQLITE = Dialect(
+    product="SQLite",
+    now="CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)",
+    greatest="max",
+    least="min",
+    contains="instr(resource, %s) > 0",
+    kept="0",
+    all_or_none=False,
+)
+DIALECTS = {"postgresql": POSTGRESQL, "sqlite": SQLITE}
+"""The dialect of each vendor, as Django names it."""
+
+SQLITE_SCHEMA = f"""
+PRAGMA journal_mode = WAL;
+CREATE TABLE IF NOT EXISTS {LOCKS} (
+    resource TEXT NOT NULL PRIMARY KEY, token_hash TEXT NOT NULL, holder TEXT NOT NULL,
+    fence INTEGER NOT NULL, expires_at INTEGER NOT NULL
+);
+CREATE TABLE IF NOT EXISTS {WAITERS} (
+    name TEXT NOT NULL, resource TEXT NOT NULL,
+    arrived_at INTEGER NOT NULL, alive_until INTEGER NOT NULL, PRIMARY KEY (resource, name)
+)""".split(";")
+
+
+def dialect_of(cursor: CursorWrapper) -> Dialect:
+    """Return the dialect of the database that a cursor belongs to."""
+    return DIALECTS[cursor.db.vendor]
+
+
+def sqlstate(error: BaseException) -> str:
+    """Return the SQLSTATE of a database error, "" if it has none."""
+    cause = error.__cause__
+    # psycopg 3 and psycopg2 name it differently.
+    return getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None) or ""

@@ -1,0 +1,168 @@
+"""The settings of the database store, and the connections that it makes from them."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from django.core.exceptions import ImproperlyConfigured
+from django.db import connections
+from django.db.utils import load_backend
+
+from redlock_django.backends.base import Section, StoreSettings
+from redlock_django.backends.database_dialects import DIALECTS, SQLITE_SCHEMA, Dialect
+from redlock_django.conf.values import SHORTEST_TTL, seconds, string
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatabaseSettings(StoreSettings):
+    """The settings of locks in a database: which one, and how it is asked."""
+
+    DEFAULTS: ClassVar[Mapping[str, Any]] = {
+        **StoreSettings.DEFAULTS,
+        "DATABASE": "default",
+        "DATABASE_TIMEOUT": 2,
+        "CONNECTIONS": 4,
+        "POLL": 0.05,
+    }
+
+    database: str
+    database_timeout: float = 2.0
+    connections: int = 4
+    poll: float = 0.05
+
+    @classmethod
+    def read(cls, section: Section, *, label: str = "") -> Self:
+        alias = string(section, "DATABASE")
+        _check_database(alias)
+        many = section["CONNECTIONS"]
+        if isinstance(many, bool) or not isinstance(many, int) or not 1 <= many <= 100:
+            raise ValueError(f"CONNECTIONS must be a number from 1 to 100, got {many!r}")
+        return cls(
+            max_ttl=seconds(section, "MAX_TTL", least=SHORTEST_TTL),
+            label=label,
+            database=alias,
+            database_timeout=seconds(section, "DATABASE_TIMEOUT", least=0.1),
+            connections=many,
+            poll=seconds(section, "POLL", least=0.005),
+        )
+
+    @property
+    def identity(self) -> str:
+        return f"database {self.database}"
+
+    @property
+    def servers(self) -> tuple[tuple[str, Hashable], ...]:
+        return ((self.database, self.identity),)
+
+    @property
+    def dialect(self) -> Dialect:
+        """The dialect of the database."""
+        return DIALECTS[connections[self.database].vendor]
+
+    @property
+    def is_in_memory(self) -> bool:
+        """True if the database is SQLite in memory, as in the tests of a site."""
+        connection = connections[self.database]
+        return connection.vendor == "sqlite" and connection.is_in_memory_db()  # type: ignore[attr-defined]
+
+    @property
+    def sqlite_file(self) -> str:
+        """The file that has the locks: on SQLite one of their own, elsewhere "".
+
+        A writer of SQLite excludes all other writers of its file. In the file of the data, a
+        renewal would wait for the transaction that the lock is held for. A database in memory
+        belongs to one process; its locks are in a temporary file of that process.
+        """
+        connection = connections[self.database]
+        if connection.vendor != "sqlite":
+            return ""
+        name = str(connection.settings_dict["NAME"])
+        if self.is_in_memory:
+            return _temporary_file(self.database, name)
+        return os.path.realpath(name) + ".locks"
+
+    @property
+    def most_connections(self) -> int:
+        """The number of connections of the process: SQLite has only one writer at a time."""
+        return 1 if self.sqlite_file else self.connections
+
+    def connect(self) -> BaseDatabaseWrapper:
+        """Return a new connection in autocommit that no request uses.
+
+        Whatever DATABASES says about transactions, isolation and pools is for requests.
+        """
+        given = connections[self.database].settings_dict
+        changed = {"AUTOCOMMIT": True, "CONN_MAX_AGE": None, "CONN_HEALTH_CHECKS": False}
+        wanted = {**given, **changed, "OPTIONS": self._options(given["OPTIONS"])}
+        if file := self.sqlite_file:
+            wanted["NAME"] = file
+        wrapper: BaseDatabaseWrapper = load_backend(given["ENGINE"]).DatabaseWrapper(
+            wanted, self.database
+        )
+        wrapper.ensure_connection()
+        if file:
+            with wrapper.cursor() as cursor:
+                for statement in SQLITE_SCHEMA:
+                    cursor.execute(statement)
+        return wrapper
+
+    def _options(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        if self.sqlite_file:
+            return {"timeout": self.database_timeout}
+        options = dict(given)
+        for name in ("pool", "isolation_level", "server_side_binding"):
+            options.pop(name, None)
+        options.setdefault("connect_timeout", max(2, round(self.database_timeout)))
+        # Otherwise a host that vanished is noticed after a quarter of an hour.
+        options.setdefault("tcp_user_timeout", round(4000 * self.database_timeout))
+        return options
+
+
+@cache
+def _temporary_file(alias: str, name: str) -> str:
+    directory, process = tempfile.mkdtemp(prefix="redlock-"), os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == process:  # not in a forked child
+            shutil.rmtree(directory, ignore_errors=True)
+
+    atexit.register(remove)
+    return os.path.join(directory, f"{alias}.locks")
+
+
+def _check_database(alias: str) -> None:
+    if alias not in connections:
+        known = ", ".join(map(repr, connections))
+        raise ValueError(f"DATABASE {alias!r} is not in DATABASES; there is: {known}")
+    try:
+        vendor = connections[alias].vendor
+    except ImproperlyConfigured as error:
+        raise ValueError(f"DATABASE {alias!r} cannot be used: {error}") from None
+    if vendor not in DIALECTS:
+        product = {"mysql": "MySQL or MariaDB"}.get(vendor, vendor)
+        raise ValueError(
+            f"DATABASE {alias!r} is {product}: locks can be kept in PostgreSQL and SQLite. Name "
+            "such a database, or remove BACKEND and list Redis servers in MASTERS"
+        )
+    if vendor != "sqlite":
+        return
+    if sqlite3.sqlite_version_info < (3, 35):
+        raise ValueError(f"DATABASE {alias!r}: SQLite {sqlite3.sqlite_version} is older than 3.35")
+    name = str(connections[alias].settings_dict["NAME"])
+    in_memory = connections[alias].is_in_memory_db()  # type: ignore[attr-defined]
+    if name.startswith("file:") and not in_memory:
+        raise ValueError(
+            f"DATABASE {alias!r}: NAME is a URI, from which the file for locks cannot be derived. "
+            "Write the path of the file"
+        )

@@ -1,0 +1,235 @@
+"""The statements of the database store, on one cursor in autocommit.
+
+A row of LOCKS stays when its lock ends, because the next fence must be higher; then
+`expires_at` is the moment since which the resource is free. WAITERS has a row for every resource
+that a waiter waits for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from django.db import DataError
+
+from redlock_django.backends.database_dialects import SECOND, Dialect, dialect_of, sqlstate
+
+if TYPE_CHECKING:
+    from django.db.backends.utils import CursorWrapper
+
+ALIVE = 2.0
+"""Seconds for which a waiter keeps its place in the queue after it was last heard of."""
+
+LAST = 2**62
+"""Later than every arrival: the place in the queue of a caller that does not wait."""
+
+_DIVISION_BY_ZERO = "22012"  # SQLSTATE
+_RACES = 3  # attempts, if a lock ends between the statement that takes it and the one that looks
+
+
+# A lock is free for its own token, so that the statement can be repeated where its answer was lost.
+_TAKE = """
+INSERT INTO {locks} AS held (resource, token_hash, holder, fence, expires_at) VALUES {rows}
+ON CONFLICT (resource) DO UPDATE SET token_hash = excluded.token_hash, holder = excluded.holder,
+    fence = {greatest}(held.fence + 1, excluded.fence), expires_at = excluded.expires_at
+WHERE held.token_hash = excluded.token_hash OR held.expires_at + %s * {ahead} <= {now}
+RETURNING resource, fence, {kept}"""
+
+# A statement that fails changes nothing: it divides by 0 if it could not take all of them.
+_TAKE_ALL = """
+WITH taken (resource, fence, kept) AS ({take})
+SELECT resource, fence, 1 / (count(*) OVER () / {many}) FROM taken"""
+
+_LOOK = """
+SELECT resource, expires_at - {now}, expires_at + %s * {ahead} - {now} FROM {locks} AS held
+WHERE resource IN ({resources})"""
+
+_EXTEND = """
+UPDATE {locks} SET expires_at = {greatest}(expires_at, {now} + %s)
+WHERE resource IN ({resources}) AND token_hash = %s AND expires_at > {now}
+RETURNING resource, {kept}"""
+
+_RELEASE = """
+UPDATE {locks} SET expires_at = {now}, token_hash = '', holder = ''
+WHERE resource IN ({resources}) AND token_hash = %s AND expires_at > {now}
+RETURNING resource"""
+
+_SHORTEN = """
+UPDATE {locks} SET expires_at = {least}(expires_at, {now} + %s)
+WHERE resource IN ({resources}) AND token_hash = %s AND expires_at > {now}
+RETURNING resource"""
+
+
+class Place(NamedTuple):
+    """The place of a waiter in the queues: the time of its arrival in µs, and its name."""
+
+    arrived_at: int
+    name: str
+
+
+NOT_WAITING = Place(LAST, "")
+
+
+class Refusal(NamedTuple):
+    """Why the locks were not taken: the resources at fault, each with the seconds it is held.
+
+    A resource that is free is reserved for a waiter that came before. `free_in` is the time in
+    seconds after which all of them may be taken if nothing changes.
+    """
+
+    left: dict[str, float]
+    free_in: float
+
+
+class Wanted(NamedTuple):
+    """The locks that an attempt wants, all or none; `ttl` is in seconds."""
+
+    resources: tuple[str, ...]
+    token_hash: str
+    holder: str
+    ttl: float
+
+
+def take(
+    cursor: CursorWrapper, wanted: Wanted, place: Place, turn: float
+) -> tuple[int, ...] | Refusal:
+    """Take all locks, or none; return their fences, or why they were not taken.
+
+    A lock that became free is reserved for the first waiter for `turn` seconds, then for the
+    second one, and so on. A caller that does not wait only leaves the first its turn.
+    """
+    dialect = dialect_of(cursor)
+    queue = [round(turn * SECOND), 1 if place is NOT_WAITING else 1000, *place]
+    refusal = None
+    for _ in range(_RACES):
+        # A refusal that only reads costs the server less than one that locks the row.
+        if place is not NOT_WAITING or len(wanted.resources) > 1:
+            refusal = _look(dialect, cursor, wanted.resources, queue)
+        if refusal is None:
+            if fences := _take(dialect, cursor, wanted, queue):
+                return fences
+            refusal = _look(dialect, cursor, wanted.resources, queue)
+        if refusal is not None:
+            return refusal
+    return Refusal(dict.fromkeys(wanted.resources, 0.001), 0.0)
+
+
+def _take(
+    dialect: Dialect, cursor: CursorWrapper, wanted: Wanted, queue: list[Any]
+) -> tuple[int, ...]:
+    many = len(wanted.resources)
+    row = f"(%s, %s, %s, {dialect.now}, {dialect.now} + %s)"
+    statement = dialect.sql(_TAKE, rows=", ".join([row] * many))
+    values: list[Any] = []
+    for resource in sorted(wanted.resources):  # the same order for all clients: no deadlocks
+        values += [resource, wanted.token_hash, wanted.holder, round(wanted.ttl * SECOND)]
+    values += queue
+    if many == 1:
+        cursor.execute(statement, values)
+        taken = cursor.fetchall()
+    elif dialect.all_or_none:
+        taken = _taken_by_one_statement(cursor, statement, values, many)
+    else:
+        taken = _taken_in_transaction(cursor, statement, values, many)
+    fences = {resource: int(fence) for resource, fence, *_ in taken}
+    return tuple(fences[resource] for resource in wanted.resources) if fences else ()
+
+
+def _look(
+    dialect: Dialect, cursor: CursorWrapper, resources: Sequence[str], queue: list[Any]
+) -> Refusal | None:
+    """Return why the locks cannot be taken now, or None if they can."""
+    cursor.execute(dialect.sql(_LOOK, len(resources)), [*queue, *resources])
+    found = {name: (left, free_in) for name, left, free_in in cursor.fetchall()}
+    blocked = {name: times for name, times in found.items() if max(times) > 0}
+    if not blocked:
+        return None
+    return Refusal(
+        {name: left / SECOND for name, (left, _) in sorted(blocked.items())},
+        max(free_in for _, free_in in blocked.values()) / SECOND,
+    )
+
+
+def _taken_by_one_statement(
+    cursor: CursorWrapper, statement: str, values: list[Any], many: int
+) -> list[Any]:
+    try:
+        cursor.execute(_TAKE_ALL.format(take=statement, many=many), values)
+    except DataError as error:
+        if sqlstate(error) != _DIVISION_BY_ZERO:
+            raise
+        return []
+    taken: list[Any] = cursor.fetchall()
+    return taken
+
+
+def _taken_in_transaction(
+    cursor: CursorWrapper, statement: str, values: list[Any], many: int
+) -> list[Any]:
+    cursor.execute("BEGIN IMMEDIATE")
+    taken: list[Any] = []
+    try:
+        cursor.execute(statement, values)
+        taken = cursor.fetchall()
+    finally:
+        cursor.execute("COMMIT" if len(taken) == many else "ROLLBACK")
+    return taken if len(taken) == many else []
+
+
+def extend(cursor: CursorWrapper, resources: Sequence[str], token_hash: str, ttl: float) -> bool:
+    """Extend locks to `ttl` seconds from now, never shorten them; return whether all are held."""
+    statement = dialect_of(cursor).sql(_EXTEND, len(resources))
+    cursor.execute(statement, [round(ttl * SECOND), *resources, token_hash])
+    return len(cursor.fetchall()) == len(resources)
+
+
+def release(
+    cursor: CursorWrapper,
+    resources: Sequence[str],
+    token_hash: str,
+    held_for: float = 0.0,
+) -> bool:
+    """Release those of the locks that this token holds; return whether it held all.
+
+    They stay held for `held_for` seconds, or until they would have expired.
+    """
+    values: list[Any] = [*resources, token_hash]
+    if held_for > 0:
+        values = [round(held_for * SECOND), *values]
+    statement = _SHORTEN if held_for > 0 else _RELEASE
+    cursor.execute(dialect_of(cursor).sql(statement, len(resources)), values)
+    return len(cursor.fetchall()) == len(resources)
+
+
+def join(cursor: CursorWrapper, name: str, resources: Sequence[str]) -> Place:
+    """Join the queues of these resources, and forget waiters that died; return the place."""
+    dialect = dialect_of(cursor)
+    cursor.execute(dialect.sql("DELETE FROM {waiters} WHERE alive_until < {now} - 60000000"))
+    cursor.execute(dialect.sql("SELECT {now}"))
+    (now,) = cursor.fetchone()
+    rows = ", ".join(["(%s, %s, %s, %s)"] * len(resources))
+    values: list[Any] = []
+    for resource in sorted(resources):
+        values += [name, resource, now, now + round(ALIVE * SECOND)]
+    cursor.execute(
+        dialect.sql(
+            "INSERT INTO {waiters} (name, resource, arrived_at, alive_until) VALUES {rows} "
+            "ON CONFLICT (resource, name) DO UPDATE SET arrived_at = excluded.arrived_at, "
+            "alive_until = excluded.alive_until",
+            rows=rows,
+        ),
+        values,
+    )
+    return Place(int(now), name)
+
+
+def stay(cursor: CursorWrapper, name: str) -> bool:
+    """Keep a place in the queues; return False if there is none."""
+    statement = "UPDATE {waiters} SET alive_until = {now} + %s WHERE name = %s"
+    cursor.execute(dialect_of(cursor).sql(statement), [round(ALIVE * SECOND), name])
+    return bool(cursor.rowcount > 0)
+
+
+def leave(cursor: CursorWrapper, name: str) -> None:
+    """Leave all queues."""
+    cursor.execute(dialect_of(cursor).sql("DELETE FROM {waiters} WHERE name = %s"), [name])

@@ -1,0 +1,69 @@
+"""Checks of locks in a database: what SQLite does not promise, and tables that a router forbids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from django.core import checks
+from django.core.checks import CheckMessage, Error, register
+from django.db import router
+
+from redlock_django.backends.database_settings import DatabaseSettings
+from redlock_django.checks import TAG
+from redlock_django.conf.settings import load
+from redlock_django.exceptions import InvalidRedlock
+from redlock_django.locking.handler import locks
+from redlock_django.models import LockRow
+
+
+@register(TAG)
+def check_routers(**_: Any) -> list[CheckMessage]:
+    """Return E044 where a router keeps the tables of locks out of their database."""
+    return [
+        Error(
+            f"REDLOCK[{alias!r}]: a router of DATABASE_ROUTERS does not allow the tables of locks "
+            f"in the database {store.database!r}, so 'manage.py migrate' does not create them.",
+            hint="Allow the app 'redlock_django' there in allow_migrate(), or set DATABASE to the "
+            "database that the router chooses.",
+            id="redlock_django.E044",
+        )
+        for alias, store in _stores()
+        if not store.sqlite_file and not router.allow_migrate_model(store.database, LockRow)
+    ]
+
+
+@register(TAG, deploy=True)
+def check_sqlite(**_: Any) -> list[CheckMessage]:
+    """Return E020 for locks of a database in memory, W045 for SQLite."""
+    messages: list[CheckMessage] = []
+    for alias, store in _stores():
+        if store.is_in_memory:
+            message = (
+                f"REDLOCK[{alias!r}]: the database {store.database!r} is in the memory of one "
+                "process, so its locks do not exclude other processes."
+            )
+            hint = "Set DATABASE to a database that all processes share."
+            messages.append(Error(message, hint=hint, id="redlock_django.E020"))
+        elif store.sqlite_file:
+            messages.append(
+                checks.Warning(
+                    f"REDLOCK[{alias!r}]: locks are in {store.sqlite_file}, a file of SQLite. They "
+                    "exclude the processes of this machine only, and not those of another "
+                    "container; one process at a time can write.",
+                    hint="Use PostgreSQL or Redis servers if the site runs on several machines. "
+                    "Never put the file on a network file system. Otherwise silence this check.",
+                    id="redlock_django.W045",
+                )
+            )
+    return messages
+
+
+def _stores() -> Iterator[tuple[str, DatabaseSettings]]:
+    for alias in locks:
+        try:
+            store = load(alias).store
+        except InvalidRedlock:
+            continue  # E001 reports it.
+        if isinstance(store, DatabaseSettings):
+            yield alias, store

@@ -1,0 +1,544 @@
+"""Locks in a database: what the settings of requests cannot weaken, faults, settings, checks."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+import pytest
+from django.db import OperationalError, connections, transaction
+
+from redlock_django import lock
+from redlock_django.backends.database import DatabaseBackend
+from redlock_django.backends.database_dialects import LOCKS, WAITERS
+from redlock_django.engine.validity import LeaseState
+from redlock_django.exceptions import InvalidRedlock, ResourceLocked, StoreUnavailable
+from redlock_django.locking.handler import locks
+from redlock_django.testing import memory_masters
+from redlock_django.testing.processes import ProcessGroup
+from tests.app.checking import found
+from tests.contract.stores import (
+    DATABASE,
+    HOLDER,
+    MEMORY,
+    AsyncCaller,
+    Postgres,
+    Sqlite,
+    Started,
+    Store,
+    SyncCaller,
+)
+from tests.live.test_locking_interrupts import Lines
+from tests.ports import free_port
+from tests.postgres import local_postgres
+from tests.waiting import until
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
+
+    from redlock_django.engine.validity import Lease
+
+Databases = Callable[[str, dict[str, Any]], None]
+SQLITE = "django.db.backends.sqlite3"
+
+
+def backend_of(alias: str = "default") -> DatabaseBackend:
+    """Return the store of an alias."""
+    backend = locks[alias].backend
+    assert isinstance(backend, DatabaseBackend)
+    return backend
+
+
+def taken(*resources: str, ttl: float = 30) -> bool:
+    """Return whether another client holds one of these resources."""
+    try:
+        backend = backend_of()
+        backend.release(backend.acquire(resources, ttl, 0, HOLDER))
+    except ResourceLocked:
+        return True
+    return False
+
+
+@pytest.fixture
+def sqlite(request: pytest.FixtureRequest, settings: Settings) -> Store:
+    return Sqlite(request, settings)
+
+
+@pytest.fixture
+def postgres_store(request: pytest.FixtureRequest, settings: Settings) -> Store:
+    return Postgres(request, settings)
+
+
+@pytest.fixture
+def weak_postgres(postgres_store: Store, databases: Databases) -> Iterator[None]:
+    """Add the alias "weak": the same database with all that could weaken a lock."""
+    options = {
+        "options": "-c synchronous_commit=off -c default_transaction_isolation=serializable",
+        "isolation_level": psycopg.IsolationLevel.SERIALIZABLE,
+        "pool": {"min_size": 1, "max_size": 1},
+        "server_side_binding": True,
+    }
+    entry = {**connections.settings["pg"], "OPTIONS": options, "ATOMIC_REQUESTS": True}
+    databases("weak", entry)
+    yield
+    connections["weak"].close_pool()  # type: ignore[attr-defined]
+
+
+# What DATABASES says for requests.
+
+
+@pytest.mark.postgres
+def test_no_option_of_requests_applies(weak_postgres: None, settings: Settings) -> None:
+    settings.REDLOCK = {"default": {"BACKEND": DATABASE, "DATABASE": "weak"}}
+    with transaction.atomic("weak"), connections["weak"].cursor() as cursor:
+        cursor.execute("SELECT 1")  # has the only connection of the pool
+        lease = backend_of().acquire(("b:2", "a:1"), 30, 0, HOLDER)
+        with connections["pg"].cursor() as other:
+            other.execute(f"SELECT count(*) FROM {LOCKS} WHERE token_hash <> ''")
+            assert other.fetchone() == (2,)
+        transaction.set_rollback(True, "weak")
+    assert taken("a:1")
+    assert backend_of().extend(lease, 30)[0] is LeaseState.RENEWED
+    assert backend_of().release(lease) is True
+
+
+@pytest.mark.postgres
+@pytest.mark.slow
+def test_a_crash_of_postgresql_forgets_no_lock(
+    settings: Settings, databases: Databases, database_access: None
+) -> None:
+    with local_postgres() as entry:  # with fsync and synchronous_commit off
+        databases("crashing", entry)
+        settings.REDLOCK = {"default": {"BACKEND": DATABASE, "DATABASE": "crashing"}}
+        with connections["crashing"].cursor() as cursor:
+            cursor.execute("SHOW synchronous_commit")
+            assert cursor.fetchone() == ("off",)
+            with connections["crashing"].schema_editor() as editor:
+                from redlock_django.models import LockRow, WaiterRow
+
+                editor.create_model(LockRow)
+                editor.create_model(WaiterRow)
+        connections["crashing"].close()
+        lease = backend_of().acquire(("order:1",), 60, 0, HOLDER)
+        state, lease = backend_of().extend(lease, 600)
+        assert state is LeaseState.RENEWED
+        # A server process that is killed makes the others quit, and the server recover from disk.
+        with psycopg.connect(**_target(entry), autocommit=True) as connection:
+            victim = connection.info.backend_pid
+            os.kill(victim, signal.SIGKILL)
+        locks.close()
+        held: list[bool] = []
+
+        def look() -> bool:
+            try:
+                held.append(taken("order:1"))
+            except StoreUnavailable:
+                return False
+            return True
+
+        until(look, what="PostgreSQL has recovered", seconds=20)
+        assert held == [True]
+        holding = backend_of().look(["order:1"]).locks[0]
+        assert holding.ttl is not None
+        assert holding.ttl > 500, "the extension was forgotten"
+
+
+def _target(entry: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "host": entry["HOST"],
+        "port": entry["PORT"],
+        "user": entry["USER"],
+        "dbname": entry["NAME"],
+    }
+
+
+@pytest.fixture
+def pooled(postgres_store: Store, databases: Databases, tmp_path: Path) -> Iterator[None]:
+    """Add the alias "pooled": the same database behind PgBouncer, with two connections to it."""
+    program = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
+    if program is None:
+        pytest.skip("PgBouncer is not installed (apt-get install pgbouncer)")
+    entry, port = connections.settings["pg"], free_port()
+    with ProcessGroup("redlock-pgbouncer-") as processes:
+        processes.directory.chmod(0o755)
+        config = processes.directory / "pgbouncer.ini"
+        config.write_text(
+            f"[databases]\n* = host={entry['HOST']} port={entry['PORT']} user={entry['USER']}\n"
+            f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nauth_type = any\n"
+            "unix_socket_dir =\npool_mode = transaction\ndefault_pool_size = 2\n"
+        )
+        user = ["-u", "nobody"] if os.geteuid() == 0 else []
+        log = processes.directory / "log"
+        with log.open("wb") as output:
+            processes.spawn([program, *user, str(config)], stderr=output, stdout=output)
+        databases("pooled", {**entry, "PORT": str(port)})
+
+        def answers() -> bool:
+            try:
+                connections["pooled"].ensure_connection()
+            except OperationalError:
+                return False
+            connections["pooled"].close()
+            return True
+
+        until(answers, what="PgBouncer answers")
+        yield
+        locks.close()
+
+
+@pytest.mark.postgres
+def test_pgbouncer_in_transaction_mode(pooled: None, settings: Settings) -> None:
+    settings.REDLOCK = {"default": {"BACKEND": DATABASE, "DATABASE": "pooled"}}
+    backend, served = backend_of(), []
+    held = backend.acquire(("a:1", "b:2"), 30, 0, HOLDER)
+
+    def work(number: int) -> Lease:
+        lease = backend.acquire((("a:1", "b:2")[number % 2],), 30, 20, HOLDER)
+        served.append(lease.resources[0])
+        backend.release(lease)
+        return lease
+
+    waiters = [Started(partial(work, number)) for number in range(8)]
+    time.sleep(0.1)  # so that they wait
+    assert not served
+    assert backend.extend(held, 30)[0] is LeaseState.RENEWED
+    assert backend.release(held) is True
+    fences = sorted((waiter.lease().resources, waiter.lease().fences) for waiter in waiters)
+    assert len(set(fences)) == 8
+    assert not taken("a:1", "b:2")
+
+
+def test_a_write_transaction_of_sqlite_delays_no_lock(sqlite: Store) -> None:
+    connections["locks"].ensure_connection()
+    with connections["locks"].cursor() as cursor:
+        cursor.execute("CREATE TABLE work (id integer)")
+        with transaction.atomic("locks"):
+            cursor.execute("INSERT INTO work VALUES (1)")
+            lease = backend_of().acquire(("order:1",), 30, 0, HOLDER)
+            assert backend_of().extend(lease, 30)[0] is LeaseState.RENEWED
+    assert backend_of().release(lease) is True
+
+
+def test_sqlite_in_memory_excludes_threads(
+    settings: Settings, databases: Databases, database_access: None
+) -> None:
+    databases("memory", {"ENGINE": SQLITE, "NAME": ":memory:"})
+    settings.REDLOCK = {"default": {"BACKEND": DATABASE, "DATABASE": "memory"}}
+    with transaction.atomic("memory"):  # as a TestCase does
+        lease = backend_of().acquire(("order:1",), 30, 0, HOLDER)
+        refused = []
+        thread = threading.Thread(target=lambda: refused.append(taken("order:1")))
+        thread.start()
+        thread.join()
+    assert refused == [True]
+    assert backend_of().release(lease) is True
+    assert not backend_of().is_shared
+
+
+def test_aliases_that_name_one_file_exclude_each_other(
+    settings: Settings, databases: Databases, database_access: None, tmp_path: Path
+) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "site.sqlite3")
+    databases("one", {"ENGINE": SQLITE, "NAME": str(tmp_path / "site.sqlite3")})
+    databases("two", {"ENGINE": SQLITE, "NAME": tmp_path / "link"})
+    settings.REDLOCK = {
+        "default": {"BACKEND": DATABASE, "DATABASE": "one"},
+        "other": {"BACKEND": DATABASE, "DATABASE": "two"},
+    }
+    with lock("order:1"), pytest.raises(ResourceLocked), lock("order:1", using="other"):
+        pass
+
+
+# Faults.
+
+
+def test_other_processes_are_excluded_and_a_killed_one_is_outlived(
+    sqlite: Store, tmp_path: Path
+) -> None:
+    script = f"""
+import sys, time, django
+from django.conf import settings
+settings.configure(
+    DATABASES={{"default": {{"ENGINE": "{SQLITE}", "NAME": {str(tmp_path / "site.sqlite3")!r}}}}},
+    INSTALLED_APPS=["redlock_django"],
+    REDLOCK={{"default": {{"BACKEND": "{DATABASE}"}}}},
+)
+django.setup()
+from redlock_django import lock
+lock("order:1", ttl=1.5).acquire()
+print("held", flush=True)
+time.sleep(60)
+"""
+    child = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    try:
+        assert child.stdout.readline() == b"held\n"
+        child.kill()
+        child.wait()
+        assert taken("order:1")
+        lease = backend_of().acquire(("order:1",), 30, 10, HOLDER)
+        assert 0 < lease.waited < 5
+    finally:
+        child.kill()
+        child.wait()
+        child.stdout.close()
+
+
+@pytest.mark.postgres
+def test_a_killed_connection_is_replaced(postgres_store: Store) -> None:
+    lease = backend_of().acquire(("order:1",), 30, 0, HOLDER)
+    with connections["pg"].cursor() as cursor:
+        cursor.execute(
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+            "WHERE pid <> pg_backend_pid() AND datname = current_database()"
+        )
+        assert cursor.fetchone()[0] >= 1
+    assert backend_of().extend(lease, 30)[0] is LeaseState.RENEWED
+    assert taken("order:1")
+    assert backend_of().release(lease) is True
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("is_async", [False, True])
+def test_an_attempt_that_is_given_up_leaves_nothing(
+    postgres_store: Store, settings: Settings, is_async: bool
+) -> None:
+    settings.REDLOCK = {"default": {"BACKEND": DATABASE, "DATABASE": "pg", "DATABASE_TIMEOUT": 1}}
+    backend_of().release(backend_of().acquire(("order:1",), 30, 0, HOLDER))
+    with transaction.atomic("pg"), connections["pg"].cursor() as cursor:
+        cursor.execute(f"SELECT FROM {LOCKS} FOR UPDATE")  # so that the statement waits
+        caller = (AsyncCaller if is_async else SyncCaller)(postgres_store)
+        with closing(caller), pytest.raises(StoreUnavailable, match="no answer within"):
+            caller.acquire("order:1")
+        backend_of().connections.run(lambda _: None)  # after the release that was posted
+    until(lambda: _statements("pg") == 0, what="the statement has ended")
+    until(lambda: not taken("order:1"), what="the lock is free", seconds=2)
+
+
+def _statements(alias: str) -> int:
+    with connections[alias].cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' "
+            "AND pid <> pg_backend_pid() AND datname = current_database()"
+        )
+        count: int = cursor.fetchone()[0]
+        return count
+
+
+@pytest.mark.postgres
+def test_a_conflict_of_serializable_transactions_is_tried_again(
+    weak_postgres: None, settings: Settings
+) -> None:
+    settings.REDLOCK = {"default": {"BACKEND": DATABASE, "DATABASE": "weak"}}
+    backend_of().release(backend_of().acquire(("order:1",), 30, 0, HOLDER))
+    with transaction.atomic("pg"), connections["pg"].cursor() as cursor:
+        cursor.execute(f"UPDATE {LOCKS} SET fence = fence + 1")
+        started = Started(lambda: backend_of().acquire(("order:1",), 30, 0, HOLDER))
+        until(lambda: _statements("pg") == 1, what="the statement waits for the row")
+    assert started.lease().resources == ("order:1",)
+
+
+@pytest.mark.postgres
+def test_several_locks_are_taken_together_under_contention(postgres_store: Store) -> None:
+    backend = backend_of()
+    held: set[str] = set()
+    overlaps: list[str] = []
+
+    def work(number: int) -> None:
+        names = (("a:1", "b:2"), ("b:2", "c:3"), ("c:3", "a:1"))[number % 3]
+        for _ in range(15):
+            try:
+                lease = backend.acquire(names, 30, 0, HOLDER)
+            except ResourceLocked:
+                continue
+            overlaps.extend(held.intersection(names))
+            held.update(names)
+            held.difference_update(names)
+            assert backend.release(lease) is True
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not overlaps
+    assert not taken("a:1", "b:2", "c:3")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["acquire", "release"])
+def test_an_interrupt_at_any_line_leaves_nothing(sqlite: Store, what: str) -> None:
+    lines = Lines()
+
+    def strike(wanted: tuple[tuple[str, int], int] | None = None) -> None:
+        order = lock("order:1", "order:2")
+        if what == "release":
+            order.acquire()
+        try:
+            lines.run(getattr(order, what), wanted)
+        except KeyboardInterrupt:
+            assert lines.struck
+        if what == "acquire" and not lines.struck:
+            order.release()
+
+    strike()
+    places = [(place, n + 1) for place in lines.seen for n in range(lines.seen[place])]
+    ours = [one for one in places if "/backends/database" in one[0][0]]
+    assert len(ours) > 10
+    for place in ours:
+        strike(place)
+        until(lambda: not backend_of().page().total, what=f"nothing is held after {place}")
+
+
+def test_a_waiter_that_died_is_passed_over(sqlite: Store) -> None:
+    backend = backend_of()
+    lease = backend.acquire(("order:1",), 30, 0, HOLDER)
+
+    def add_dead(cursor: Any) -> None:
+        cursor.execute(
+            f"INSERT INTO {WAITERS} (name, resource, arrived_at, alive_until) "
+            "VALUES ('dead', 'order:1', 0, 9000000000000000)"
+        )
+
+    backend.connections.run(add_dead)
+    backend.release(lease)
+    with pytest.raises(ResourceLocked, match="reserved for a waiter"):
+        backend.acquire(("order:1",), 30, 0, HOLDER)
+    assert backend.acquire(("order:1",), 30, 5, HOLDER).waited < 2
+
+
+def test_a_database_that_is_down_is_reported(
+    settings: Settings, databases: Databases, database_access: None
+) -> None:
+    entry = {"ENGINE": "django.db.backends.postgresql", "NAME": "x", "HOST": "127.0.0.1"}
+    databases("down", {**entry, "PORT": "1", "USER": "u", "PASSWORD": "secret-password"})
+    settings.REDLOCK = {"default": {"BACKEND": DATABASE, "DATABASE": "down"}}
+    with pytest.raises(StoreUnavailable, match="refused") as refused:
+        backend_of().acquire(("order:1",), 30, 0, HOLDER)
+    assert "secret-password" not in str(refused.value)
+    (server,) = backend_of().health()
+    assert server.counted is False
+    assert server.faults[0][0] == "unreachable"
+    assert "E043" in found(deploy=True, tag="redlock_masters", databases=["default"])
+
+
+@pytest.mark.postgres
+def test_missing_tables_are_named(
+    postgres_store: Store, databases: Databases, settings: Settings
+) -> None:
+    databases("empty", {**connections.settings["pg"], "NAME": "template1"})
+    settings.REDLOCK = {"default": {"BACKEND": DATABASE, "DATABASE": "empty"}}
+    with pytest.raises(StoreUnavailable, match=r"manage\.py migrate --database empty"):
+        backend_of().acquire(("order:1",), 30, 0, HOLDER)
+
+
+# Fences, secrets.
+
+
+def test_a_fence_survives_another_clock(sqlite: Store) -> None:
+    backend = backend_of()
+    first = backend.acquire(("order:1",), 30, 0, HOLDER)
+    backend.release(first)
+    ahead = first.fences[0] + 10**9
+
+    def step(cursor: Any) -> None:
+        cursor.execute(f"UPDATE {LOCKS} SET fence = %s", [ahead])
+
+    backend.connections.run(step)
+    assert backend.acquire(("order:1",), 30, 0, HOLDER).fences == (ahead + 1,)
+
+
+def test_fences_grow_from_store_to_store(sqlite: Store, settings: Settings) -> None:
+    database = dict(settings.REDLOCK["default"])
+    memory = {"BACKEND": MEMORY}
+    fences = []
+    for section in (memory, database, memory, database):
+        settings.REDLOCK = {"default": section}
+        with lock("order:1") as held:
+            fences.append(held.fence)
+    assert fences == sorted(set(fences))
+
+
+def test_the_table_has_no_token(sqlite: Store, tmp_path: Path) -> None:
+    lease = backend_of().acquire(("order:1",), 30, 0, HOLDER)
+    with closing(sqlite3.connect(tmp_path / "site.sqlite3.locks")) as connection:
+        (row,) = connection.execute(f"SELECT * FROM {LOCKS}").fetchall()
+    assert lease.token not in str(row)
+
+
+# Settings and checks.
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ({"DATABASE": "nowhere"}, "DATABASE 'nowhere' is not in DATABASES; there is: 'default'"),
+        ({"DATABASE": ""}, "DATABASE must be a string that is not empty"),
+        (
+            {"DATABASE": "maria"},
+            "DATABASE 'maria' is MySQL or MariaDB: locks can be kept in",
+        ),
+        ({"DATABASE": "uri"}, "Write the path of the file"),
+        ({"CONNECTIONS": 0}, "CONNECTIONS must be a number from 1 to 100, got 0"),
+        ({"POLL": 0}, "POLL must be at least 0.005 s"),
+        ({"MASTERS": ["redis://x"]}, "unknown key 'MASTERS'"),
+        ({"DATABSE": "default"}, "did you mean 'DATABASE'"),
+    ],
+)
+def test_bad_settings_are_refused(
+    settings: Settings, databases: Databases, section: dict[str, Any], message: str
+) -> None:
+    import pymysql
+
+    pymysql.install_as_MySQLdb()
+    databases("maria", {"ENGINE": "django.db.backends.mysql", "NAME": "x"})
+    databases("uri", {"ENGINE": SQLITE, "NAME": "file:/srv/x.sqlite3?cache=private"})
+    settings.REDLOCK = {"default": {"BACKEND": DATABASE, **section}}
+    with pytest.raises(InvalidRedlock, match="REDLOCK") as refused:
+        locks["default"]
+    assert message in str(refused.value)
+
+
+def test_deploy_says_what_sqlite_does_not_promise(sqlite: Store) -> None:
+    assert "W045" not in found()
+    assert "exclude the processes of this machine only" in found(deploy=True)["W045"]
+
+
+def test_deploy_refuses_sqlite_in_memory(settings: Settings, databases: Databases) -> None:
+    databases("memory", {"ENGINE": SQLITE, "NAME": ":memory:"})
+    settings.REDLOCK = {"default": {"BACKEND": DATABASE, "DATABASE": "memory"}}
+    assert "is in the memory of one process" in found(deploy=True)["E020"]
+
+
+class NoLocksHere:
+    """A router that keeps the tables of locks out of every database."""
+
+    def allow_migrate(self, db: str, app_label: str, **hints: Any) -> bool:
+        return app_label != "redlock_django"
+
+
+def test_a_router_that_forbids_the_tables_is_reported(
+    settings: Settings, databases: Databases
+) -> None:
+    databases("pg2", {"ENGINE": "django.db.backends.postgresql", "NAME": "x"})
+    settings.REDLOCK = {"default": {"BACKEND": DATABASE, "DATABASE": "pg2"}}
+    assert "E044" not in found()
+    settings.DATABASE_ROUTERS = [f"{__name__}.NoLocksHere"]
+    assert "allow_migrate()" in found()["E044"]
+
+
+def test_the_test_kit_replaces_a_database(sqlite: Store) -> None:
+    with memory_masters() as backend, lock("order:1"):
+        assert [held.resource for held in backend.page().locks] == ["order:1"]
