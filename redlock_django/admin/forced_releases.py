@@ -22,13 +22,21 @@ else:
 class ForcedReleaseAdmin(_ModelAdmin):
     """The record of forced releases, newest first."""
 
-    list_display = ("at", "resource", "fingerprint", "held_by", "by", "outcome_word", "on_masters")
+    list_display = (
+        "at",
+        "resource",
+        "fingerprint",
+        "held_by",
+        "released_by",
+        "outcome_word",
+        "on_masters",
+    )
     list_filter = ("outcome", "using")
     search_fields = ("resource", "by", "fingerprint")
     search_help_text = gettext_lazy("Search by part of the resource, the user or the lock.")
     fields = (
         "at",
-        "by",
+        "released_by",
         "resource",
         "using",
         "fingerprint",
@@ -45,6 +53,11 @@ class ForcedReleaseAdmin(_ModelAdmin):
     def held_by(self, record: ForcedRelease) -> SafeString:
         """Return the holder's process, and the path and user of its request."""
         return labels.holder_cell(record.holder)
+
+    @admin.display(description=gettext_lazy("released by"), ordering="by")
+    def released_by(self, record: ForcedRelease) -> str:
+        """Return the name of the operator who released the lock."""
+        return record.by
 
     @admin.display(description=gettext_lazy("outcome"), ordering="outcome")
     def outcome_word(self, record: ForcedRelease) -> str:

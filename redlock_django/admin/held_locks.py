@@ -59,7 +59,7 @@ class HeldLockAdmin(_ModelAdmin):
     list_per_page = PAGE
     list_max_show_all = 0
     search_fields = ("resource",)
-    search_help_text = gettext_lazy("Search by part of the resource name. Case matters.")
+    search_help_text = gettext_lazy("Search by part of the resource name (case-sensitive).")
     ordering = ("ttl",)
     sortable_by = ("name", "held_by", "held_since", "time_left")
     show_full_result_count = False

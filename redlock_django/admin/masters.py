@@ -48,7 +48,7 @@ def _row(status: ServerHealth, tolerated: Collection[str]) -> MasterRow:
     elif tolerated and set(codes) <= set(tolerated):
         level, word = "warning", _("tolerated")
     else:
-        level, word = "error", _("not usable")
+        level, word = "error", _("not counted")
     memory = health.policy
     if health.maxmemory:
         memory += f", {filesizeformat(health.maxmemory)}"

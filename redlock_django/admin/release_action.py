@@ -155,7 +155,7 @@ def add_messages(request: HttpRequest, done: Iterable[Freed]) -> None:
     for (outcome, _key), every in alike.items():
         level, text = _message(outcome, every)
         if every[0].masters:
-            text += " " + _("By master: %s.") % _on_each(every[0].masters)
+            text += " " + _("Result on each master: %s.") % _on_each(every[0].masters)
         messages.add_message(request, level, text)
 
 
@@ -176,10 +176,10 @@ def _message(outcome: ReleaseOutcome, every: list[Freed]) -> tuple[int, str]:
             return messages.WARNING, said % values
         case ReleaseOutcome.CHANGED:
             said = ngettext(
-                "Not released: %(names)s. It has been acquired again since it was shown, and is "
-                "now held as lock %(lock)s.",
-                "Not released: %(names)s. They have been acquired again since they were shown, "
-                "and are now held as lock %(lock)s.",
+                "Not released: %(names)s. It has been acquired again since it was shown (lock "
+                "%(lock)s).",
+                "Not released: %(names)s. They have been acquired again since they were shown "
+                "(lock %(lock)s).",
                 count,
             )
             return messages.WARNING, said % values

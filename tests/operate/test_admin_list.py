@@ -225,7 +225,7 @@ def test_page_shows_faults_of_masters(five: list[LocalMaster], viewer: Client) -
         client.config_set("maxmemory-policy", "allkeys-lru")
         client.config_set("maxmemory", "100mb")
     body = viewer.get(LIST).content.decode()
-    assert "not usable" in body
+    assert "not counted" in body
     assert "allkeys-lru, 100" in body
 
 
