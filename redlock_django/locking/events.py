@@ -74,25 +74,28 @@ def refused(
     outcome = {"unavailable" if unavailable else "refused": 1}
     waited = {"waited": 1, "waited_seconds": error.waited} if error.waited else {}
     counters.count(using, **outcome, **waited)
-    logger.log(
-        logging.ERROR if unavailable else logging.DEBUG,
-        "redlock %s: no quorum, continuing WITHOUT a lock (ON_UNAVAILABLE): %s"
-        if proceed
-        else "redlock %s: not acquired: %s",
-        error.resource,
-        error,
-        extra={"resource": error.resource, "using": using, "waited": error.waited},
-    )
-    send(
-        lock_refused,
-        sender=sender,
-        using=using,
-        resources=resources,
-        holder=holder,
-        reason=str(error),
-        error=error,
-        waited=error.waited,
-    )
+    level = logging.ERROR if unavailable else logging.DEBUG
+    if logger.isEnabledFor(level):
+        logger.log(
+            level,
+            "redlock %s: no quorum, continuing WITHOUT a lock (ON_UNAVAILABLE): %s"
+            if proceed
+            else "redlock %s: not acquired: %s",
+            error.resource,
+            error,
+            extra={"resource": error.resource, "using": using, "waited": error.waited},
+        )
+    if lock_refused.receivers:
+        send(
+            lock_refused,
+            sender=sender,
+            using=using,
+            resources=resources,
+            holder=holder,
+            reason=str(error),
+            error=error,
+            waited=error.waited,
+        )
 
 
 def released(held_lease: ReportedLease, freed: bool | None) -> None:

@@ -14,8 +14,14 @@ from redlock_django.engine.validity import Lease, LeaseState
 from redlock_django.locking import events
 from redlock_django.locking.handler import locks
 
-RegistryKey = tuple[BaseBackend, str, object]
-"""The key of a held lease in the registry of this process: backend, resource, owner."""
+RegistryKey = tuple[BaseBackend, str]
+"""The key of a held lease in the registry of this process: backend, resource."""
+
+CONFIRMED = 1.0
+"""Seconds for which this process refuses its own resources without asking the servers.
+
+A lock that another process has released by force can be acquired in this one after that time.
+"""
 
 
 class HeldLease:
@@ -23,15 +29,16 @@ class HeldLease:
 
     `ttl` is the TTL that the caller asked for, and `hold_until` the latest moment, by the
     backend's clock, to which the lease may be extended. `registry_keys` are its keys in the
-    registry, and `call` identifies the call of `sync_to_async` in which it was acquired.
+    registry, `owner` is the task or thread that acquired it, and `call` identifies the call of
+    `sync_to_async` in which it did. At `confirmed_at` the servers last refused it to others.
     `schedule` is the one that checks it, in `context` if that is a loop's. `holder` is shown of the
     holder in addition to host, process and time. `loss_reason` is "" until the lease is lost.
     """
 
     __slots__ = (
         "__weakref__", "_locks", "_loss_report", "_merging", "acquired_at", "backend", "call",
-        "context", "forks", "hold_until", "holder", "lease", "loss_reason", "registry_keys",
-        "released", "renew", "schedule", "sender", "state", "ttl",
+        "confirmed_at", "context", "forks", "hold_until", "holder", "lease", "loss_reason", "owner",
+        "registry_keys", "released", "renew", "schedule", "sender", "state", "ttl",
     )  # fmt: skip
 
     def __init__(
@@ -59,6 +66,8 @@ class HeldLease:
         self._merging = threading.Lock()
         self._locks: list[weakref.ref[Any]] = []
         self.registry_keys: list[RegistryKey] = []
+        self.owner: object = None
+        self.confirmed_at = lease.started
         self.call: object = None
         self.forks = locks.forks
         self.schedule: object = None
@@ -108,6 +117,14 @@ class HeldLease:
             return 0.0
         return left
 
+    def is_confirmed(self) -> bool:
+        """Return whether the lease is valid, and the servers had it a moment ago."""
+        return (
+            self.backend.clock() < min(self.lease.until, self.confirmed_at + CONFIRMED)
+            and not (self.ended or self.inherited)
+            and not self.backend.voided(self.lease)
+        )
+
     def held_seconds(self) -> float:
         """Return the seconds since the lease was acquired."""
         held = self.backend.clock() - self.acquired_at
@@ -154,6 +171,8 @@ class HeldLease:
             self.backend.post_release(merged)
             return
         now = self.backend.clock()
+        if state is LeaseState.RENEWED:
+            self.confirmed_at = lease.started
         expired = now >= lease.until
         if state is LeaseState.LOST and expired and now < merged.until:
             state = LeaseState.UNKNOWN  # this extension came too late, another one did not

@@ -15,7 +15,7 @@ from django.utils.asyncio import async_unsafe
 
 from redlock_django.engine.validity import Lease
 from redlock_django.exceptions import NotAcquired
-from redlock_django.locking import events, open_transactions
+from redlock_django.locking import events, open_transactions, registry
 from redlock_django.locking.cancellation import call_after_threads
 from redlock_django.locking.handler import LockService, locks
 from redlock_django.locking.held_lease import HeldLease
@@ -54,8 +54,10 @@ class Lock(LockState):
         if self._until_commit:
             open_transactions.check(self.resources)
         service, ttl, wait = self._resolve()
-        holder = holder_json(self._holder)
         try:
+            if not wait:
+                registry.refuse_held(service.backend, self.resources)
+            holder = holder_json(self._holder)
             lease = service.backend.acquire(self._in_order(), ttl, wait, holder)
         except NotAcquired as error:
             self._proceed_or_raise(service, error)
@@ -75,8 +77,10 @@ class Lock(LockState):
         if self._until_commit:
             await open_transactions.acheck(self.resources)
         service, ttl, wait = self._resolve()
-        holder = holder_json(self._holder)
         try:
+            if not wait:
+                registry.refuse_held(service.backend, self.resources)
+            holder = holder_json(self._holder)
             lease = await service.backend.aacquire(self._in_order(), ttl, wait, holder)
         except NotAcquired as error:
             self._proceed_or_raise(service, error)

@@ -1,4 +1,4 @@
-"""The registry of all leases that this process holds, by backend, resource and owner.
+"""The registry of all leases that this process holds, by backend and resource.
 
 The owner is the task or thread that acquired the lease. References are weak: a lease whose
 `Lock` objects have been garbage-collected is not in the registry, and is not renewed.
@@ -12,6 +12,7 @@ context alone does not suffice, because a new task begins with a copy of its par
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 import threading
 import weakref
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING
 
 from asgiref.sync import SyncToAsync
 
+from redlock_django.exceptions import ResourceLocked
 from redlock_django.locking.handler import locks
 from redlock_django.locking.running_loop import running_loop
 
@@ -49,7 +51,13 @@ def register(held_lease: HeldLease, resources: Iterable[str]) -> None:
     """Add a lease that the running task or thread has acquired for these resources."""
     if _serves_async_code():
         held_lease.call = next(_running_calls(), None)
-    _acquired_here.set((*_unended(), _add(held_lease, resources, _current_owner())))
+    held_lease.owner = _current_owner()
+    reference = _Reference(held_lease, _forget)
+    reference.keys = [(held_lease.backend, resource) for resource in resources]
+    held_lease.registry_keys = reference.keys
+    for key in reference.keys:
+        _held_leases[key] = reference
+    _acquired_here.set((*_unended(), reference))
 
 
 def unregister(held_lease: HeldLease) -> None:
@@ -62,15 +70,6 @@ def unregister(held_lease: HeldLease) -> None:
     _acquired_here.set(_unended(besides=held_lease))
 
 
-def _add(held_lease: HeldLease, resources: Iterable[str], owner: object) -> _Reference:
-    keys = [(held_lease.backend, resource, owner) for resource in resources]
-    reference = _Reference(held_lease, _forget)
-    held_lease.registry_keys = reference.keys = keys
-    for key in keys:
-        _held_leases[key] = reference
-    return reference
-
-
 def _forget(reference: _Reference) -> None:
     """Remove a lease that has been garbage-collected."""
     for key in reference.keys:
@@ -80,8 +79,8 @@ def _forget(reference: _Reference) -> None:
 
 def disown(held_lease: HeldLease) -> None:
     """Stop finding a lease for the task or thread that acquired it; it stays registered."""
-    unregister(held_lease)
-    _add(held_lease, [resource for _, resource, _ in held_lease.registry_keys], object())
+    held_lease.owner = object()
+    _acquired_here.set(_unended(besides=held_lease))
 
 
 def leases_of_caller(backend: BaseBackend, resources: Iterable[str]) -> dict[str, HeldLease]:
@@ -94,10 +93,10 @@ def leases_of_caller(backend: BaseBackend, resources: Iterable[str]) -> dict[str
         return found  # the lease of a thread belongs to a caller in the same context only
     owner = _current_owner()
     for resource in resources:
-        reference = _held_leases.get((backend, resource, owner))
-        held_lease = None if reference is None else reference()
+        held_lease = _find(backend, resource)
         if (
             held_lease is not None
+            and held_lease.owner is owner
             and _belongs_to_caller(held_lease, owner)
             and held_lease.remaining()
         ):
@@ -105,16 +104,47 @@ def leases_of_caller(backend: BaseBackend, resources: Iterable[str]) -> dict[str
     return found
 
 
+def refuse_held(backend: BaseBackend, resources: Iterable[str]) -> None:
+    """Raise ResourceLocked if this process holds one of the resources, and surely still does.
+
+    This asks no server. Only for callers that do not wait: a waiter joins the queue. A store inside
+    this process is as quick itself.
+    """
+    if not backend.is_shared:
+        return
+    for resource in resources:
+        held_lease = _find(backend, resource)
+        if held_lease is not None and held_lease.is_confirmed():
+            raise ResourceLocked(
+                f"{resource}: held by another client",
+                resource=resource,
+                retry_after=held_lease.lease.started + held_lease.lease.ttl - backend.clock(),
+            )
+
+
+def confirm(backend: BaseBackend, resources: Iterable[str]) -> None:
+    """Note that the servers have just refused these resources: leases of this process are held."""
+    for resource in resources:
+        if (held_lease := _find(backend, resource)) is not None:
+            held_lease.confirmed_at = backend.clock()
+
+
+def doubt(backend: BaseBackend, resource: str) -> None:
+    """Note that a resource was freed by force: ask the servers about it from now on."""
+    if (held_lease := _find(backend, resource)) is not None:
+        held_lease.confirmed_at = -math.inf
+
+
 def held_leases(resource: str, using: str = "default") -> list[HeldLease]:
     """Return the leases of a resource that this process holds, in any thread or task."""
-    backend = locks[using].backend
-    return [
-        held_lease
-        for key, reference in _held_leases.copy().items()
-        if key[:2] == (backend, resource)
-        and (held_lease := reference()) is not None
-        and held_lease.remaining()
-    ]
+    held_lease = _find(locks[using].backend, resource)
+    return [held_lease] if held_lease is not None and held_lease.remaining() else []
+
+
+def _find(backend: BaseBackend, resource: str) -> HeldLease | None:
+    """Return the last lease of a resource that any thread or task has acquired and not released."""
+    reference = _held_leases.get((backend, resource))
+    return None if reference is None else reference()
 
 
 def _current_owner() -> object:

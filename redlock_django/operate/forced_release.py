@@ -10,7 +10,9 @@ from django.utils.asyncio import async_unsafe
 
 from redlock_django.backends.inspection import Inspection
 from redlock_django.backends.inspection_results import Freed, ReleaseOutcome
+from redlock_django.locking import registry
 from redlock_django.locking.counters import counters
+from redlock_django.locking.handler import locks
 from redlock_django.locking.names import check_resource, printable
 from redlock_django.models import ForcedRelease
 from redlock_django.operate.inspection import inspection_of
@@ -45,6 +47,7 @@ def force_release(
     resource = check_resource(resource)
     with inspection_of(using, inspection) as inspection:
         freed = inspection.free(resource, fingerprint)
+    registry.doubt(locks[freed.using].backend, resource)
     if freed.fingerprint:
         _record(freed, by)
     return freed

@@ -275,6 +275,97 @@ async def test_refused_in_a_coroutine(backend: MemoryBackend) -> None:
     assert caught.value.retry_after == pytest.approx(30)
 
 
+@pytest.fixture
+def shared(backend: MemoryBackend, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Make the store pass for one of other processes; return who asked it for a lock."""
+    asked: list[str] = []
+    acquire = backend.acquire
+
+    def note(resources: tuple[str, ...], *args: Any) -> Any:
+        asked.extend(resources)
+        return acquire(resources, *args)
+
+    monkeypatch.setattr(backend, "is_shared", True)
+    monkeypatch.setattr(backend, "acquire", note)
+    return asked
+
+
+def refused() -> ResourceLocked:
+    with pytest.raises(ResourceLocked, match=f"^{R}: held by another client$") as caught:
+        lock(R).acquire()
+    return caught.value
+
+
+def test_a_lock_of_this_process_is_refused_without_asking(
+    shared: list[str], clock: Time, sent_signals: SentSignals
+) -> None:
+    held = in_thread(lock(R, ttl=10).acquire)
+    shared.clear()
+    clock.advance(0.5)
+    assert refused().retry_after == pytest.approx(9.5)
+    assert shared == []
+    assert names(sent_signals) == ["acquired", "refused"]
+    with pytest.raises(ResourceLocked):
+        lock(R, wait=0.1).acquire()
+    assert shared == [R], "a waiter joins the queue"
+    held.release()
+    with lock(R):
+        pass
+
+
+def test_the_store_confirms_once_a_second_that_this_process_holds_it(
+    shared: list[str], clock: Time
+) -> None:
+    held = in_thread(lock(R, ttl=10).acquire)
+    shared.clear()
+    for step in range(24):
+        refused()
+        assert len(shared) == step // 8
+        clock.advance(0.125)
+    held.extend()
+    shared.clear()
+    refused()
+    assert shared == []
+
+
+async def test_a_lock_of_another_task_is_refused_without_asking(
+    backend: MemoryBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backend, "is_shared", True)
+    async with lock(R):
+        monkeypatch.setattr(backend, "aacquire", None)
+        with pytest.raises(ResourceLocked):
+            await asyncio.create_task(lock(R).aacquire())
+
+
+@pytest.mark.parametrize("how", ["forced", "expired", "voided", "inherited", "released"])
+def test_a_lock_that_may_be_over_is_asked_for(
+    backend: MemoryBackend,
+    shared: list[str],
+    clock: Time,
+    monkeypatch: pytest.MonkeyPatch,
+    how: str,
+) -> None:
+    held = in_thread(lock(R, ttl=0.9).acquire)
+    shared.clear()
+    if how == "released":
+        held.release()
+    elif how == "expired":
+        clock.advance(0.95)
+    else:
+        for master in backend.masters:
+            del master.strings[backend.deployment.lock(R)]
+    if how == "forced":
+        registry.doubt(backend, R)
+    elif how == "voided":
+        monkeypatch.setattr(backend, "voided", lambda lease: lease is held._held_lease.lease)
+    elif how == "inherited":
+        monkeypatch.setattr(locks, "forks", locks.forks + 1)
+    again = lock(R).acquire()
+    assert shared == [R]
+    again.release()
+
+
 def test_no_quorum(backend: MemoryBackend) -> None:
     backend.down = [True, True, True, False, False]
     with pytest.raises(QuorumUnreachable) as caught:
