@@ -334,7 +334,7 @@ urlpatterns = [path("<int:pk>/", Handler.as_view())]
 
 # A transaction of another middleware, around LockMiddleware.
 
-OUTER = "tests.live.increments.outer.TransactionMiddleware"
+OUTER = "reversion.middleware.RevisionMiddleware"
 
 
 @locked

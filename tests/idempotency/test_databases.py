@@ -76,8 +76,8 @@ def make_order(request: HttpRequest) -> HttpResponse:
     return JsonResponse({"order": order.number}, status=201)
 
 
-def ask(view: Callable[..., Any], user: int = 1, key: str = "k") -> Any:
-    request = factory.post("/", b"{}", "application/json", headers={"Idempotency-Key": key})
+def ask(view: Callable[..., Any], user: int = 1, key: str = "k", url: str = "/") -> Any:
+    request = factory.post(url, b"{}", "application/json", headers={"Idempotency-Key": key})
     request.user = User(pk=user)
     return view(request)
 
@@ -117,6 +117,15 @@ def test_requests_at_once_exceed_max_records_by_their_number_at_most(
     refused = ask(idempotent(make_order), key="d")
     assert (refused.status_code, 3590 < int(refused["Retry-After"]) <= 3600) == (429, True)
     assert ask(idempotent(make_order), user=2, key="d").status_code == 201
+
+
+def test_a_path_with_a_character_that_postgresql_does_not_store(database: None) -> None:
+    answers = [ask(idempotent(make_order), url="/orders/%00/") for _ in range(2)]
+    assert [answer.status_code for answer in answers] == [201, 201]
+    assert answers[1]["Idempotent-Replayed"] == "true"
+    assert IdempotencyRecord.objects.using(ALIAS).get().path == "/orders/%00/"
+    other = ask(idempotent(make_order), url="/orders/%2500/")  # the same text, another path
+    assert other.status_code == 422
 
 
 @pytest.fixture

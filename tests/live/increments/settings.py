@@ -18,7 +18,9 @@ INSTALLED_APPS = [
 ]
 MIDDLEWARE = ["redlock_django.middleware.LockMiddleware"]
 if os.environ.get("INCREMENTS_OUTER"):
-    MIDDLEWARE.insert(0, "tests.live.increments.outer.TransactionMiddleware")
+    # It opens a transaction around everything.
+    INSTALLED_APPS.append("reversion")
+    MIDDLEWARE.insert(0, "reversion.middleware.RevisionMiddleware")
 WSGI_APPLICATION = "tests.live.increments.serving.wsgi"
 USE_TZ = True
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"

@@ -33,7 +33,7 @@ def post_fork(server: Any, worker: Any) -> None:
     connections.settings = connections.configure_settings({"default": entry})
     if kind.outer:
         settings.MIDDLEWARE = [
-            "tests.live.increments.outer.TransactionMiddleware",
+            "reversion.middleware.RevisionMiddleware",
             *settings.MIDDLEWARE,
         ]
 
