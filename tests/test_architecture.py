@@ -28,9 +28,9 @@ LAYERS = [
     engine.queries engine.rounds
     engine.marker
     wire wire.acl wire.address wire.clock wire.lateness wire.reentry wire.server_info wire.wakeup
-    wire.join wire.link
+    wire.join wire.link wire.stalls
     wire.declaration wire.master wire.survey wire.waiters
-    wire.arrival wire.late_watch wire.stalls wire.steps
+    wire.arrival wire.late_watch wire.steps
     wire.links
     wire.aio wire.sync
     exceptions

@@ -14,7 +14,7 @@ class InspectionScripts(Keyspace):
     """The scripts that inspect a master, line by line as in engine/lua."""
 
     def _held(self, now: int, keys: list[str], argv: list[bytes]) -> Reply:
-        self._trim(keys[0], now // 1000, 100)
+        self._trim(keys[0], now // 1000)
         held = self.still_held(keys[0], now // 1000)
         order = sorted(held, key=lambda member: (held[member], member), reverse=argv[2] == b"1")
         reply: Reply = [GRANTED, now, len(held)]

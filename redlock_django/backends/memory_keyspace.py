@@ -94,8 +94,8 @@ class Keyspace:
         if self.ends.get(key, 0.0) - self._ms < left:
             self.ends[key] = self._ms + 2 * left
 
-    def _trim(self, key: str, now_ms: int, most: int = 16) -> None:
+    def _trim(self, key: str, now_ms: int) -> None:
         index = self.queue(key)
         stale = sorted((m for m, e in index.items() if e < now_ms), key=index.__getitem__)
-        for member in stale[:most]:
+        for member in stale[:100]:
             self.remove(key, member)

@@ -79,16 +79,17 @@ class MemoryMaster(ReleaseScripts, InspectionScripts):
         """Raise the fences and set the locks; return False if a lock key has another type."""
         done: list[tuple[str, bytes]] = []
         for (key, fence_key), resource, fence in zip(pairs, resources, fences, strict=True):
+            self._add_to_index(keys[1], ttl, resource)
             self.set(fence_key, b"%d" % fence, fence_ttl)
             if self.get(key) is None:
                 if key in self.sets:
+                    self.remove(keys[1], resource)
                     for earlier, listed in done:
                         del self.strings[earlier]
                         self.remove(keys[1], listed)
                     return False
                 self.set(key, value, ttl)
                 done.append((key, resource))
-            self._add_to_index(keys[1], ttl, resource)
         return True
 
     # The scripts, line by line as in engine/lua, to be read next to them.
@@ -139,9 +140,10 @@ class MemoryMaster(ReleaseScripts, InspectionScripts):
             fences.append(stored)
         if self.get(keys[1]) is not None:
             return [CORRUPT, now]
-        self._trim(keys[1], now // 1000)
         if not self._take(keys, pairs, argv[8:-2], fences, fence_ttl, value, ttl):
             return [CORRUPT, now]
+        if now % 16 == 0:
+            self._trim(keys[1], now // 1000)
         for queue in queues:
             self.remove(queue, waiter)
         return [GRANTED, now, *fences]

@@ -13,6 +13,7 @@ FALLBACK, FOR_EACH, LONGEST = 0.1, 0.005, 2.0
 # The same for a waiter that will be called; its jitter adds up to CALM. Before the waiter is the
 # last one, a call to another waiter asks it to watch (`ask_to_watch` in queue.lua).
 CALM, CALM_FOR_EACH, CALM_LONGEST = 1.0, 0.02, 10.0
+TURN = 100  # ms of a waiter's turn; as in queue.lua
 
 
 def clock_lag(tally: Tally, shown: int, took: float) -> int:
@@ -47,8 +48,11 @@ def retry_delays(tally: Tally, delay: float, *, queueing: bool) -> tuple[float, 
         else:
             delay = unheard
     # A lock that expires calls no waiter. So the first waiter in the queue asks first and, if that
-    # waiter is gone, the next one, all of them within half a second.
-    expired = math.inf if left is None else left + 0.001 + 0.5 * ahead / (ahead + 100)
+    # waiter is gone, the next one, all of them within half a second. But a turn that this attempt
+    # has begun is watched by no other waiter.
+    begun = sum(1 for vote in tally.votes if vote and vote.reserved and (vote.ttl or 0) >= TURN)
+    spread = 0.0 if tally.majority(begun) else 0.5 * ahead / (ahead + 100)
+    expired = math.inf if left is None else left + 0.001 + spread
     return min(delay, expired), min(unheard, expired)
 
 

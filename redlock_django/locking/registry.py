@@ -5,8 +5,8 @@ The owner is the task or thread that acquired the lease. References are weak: a 
 
 A thread may serve many tasks, one call after the other: asgiref runs the sync code of all of them
 in one thread. So a lease that a thread acquired belongs to the caller only if it was acquired in
-the caller's context (`contextvars`), and in a call of `sync_to_async` that is still running. The
-context alone does not suffice, because a new task begins with a copy of its parent's.
+the caller's context (`contextvars`), and in a call of `sync_to_async` that still waits for it.
+The context alone does not suffice, because a new task begins with a copy of its parent's.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from contextvars import ContextVar
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from asgiref.sync import SyncToAsync
+from asgiref.sync import AsyncToSync, SyncToAsync
 
 from redlock_django.exceptions import ResourceLocked
 from redlock_django.locking.handler import locks
@@ -165,7 +165,7 @@ def _belongs_to_caller(held_lease: HeldLease, owner: object) -> bool:
         return True
     if all(reference() is not held_lease for reference in _acquired_here.get()):
         return False
-    return held_lease.call is None or any(held_lease.call is call for call in _running_calls())
+    return any(held_lease.call is call for call in _running_calls())
 
 
 def _serves_async_code() -> bool:
@@ -174,15 +174,37 @@ def _serves_async_code() -> bool:
 
 
 def _running_calls() -> Iterator[object]:
-    """Yield what identifies each unfinished call of `sync_to_async` in this thread, latest first.
+    """Yield each unfinished call that waits for the caller, latest first.
 
-    There are several if sync code waits in `async_to_sync` for more sync code. asgiref itself
-    remembers only the call that began last, which may be over.
+    A call of `sync_to_async` is identified by a list of asgiref's, and sync code outside of any by
+    None. There are several if sync code waits in `async_to_sync` for more sync code. That code is
+    not for a child task of what is awaited there, so the calls of a child task end with its own.
+    asgiref itself remembers only the call that began last, which may be over.
     """
-    if not _serves_async_code():
-        return
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        if frame.f_code is SyncToAsync.thread_handler.__code__:
-            yield frame.f_locals["task_context"]
-        frame = frame.f_back
+    call: object = None
+    if _serves_async_code():
+        frame: FrameType | None = sys._getframe()
+        while frame is not None:
+            if frame.f_code is SyncToAsync.thread_handler.__code__:
+                call = frame.f_locals["task_context"]
+                yield call
+            elif frame.f_code is AsyncToSync.__call__.__code__ and call is not None:
+                if not _awaits(frame.f_locals.get("awaitable"), call):
+                    return
+                call = None
+            frame = frame.f_back
+    if call is None:
+        yield None
+
+
+def _awaits(awaited: object, call: object) -> bool:
+    """Return whether a coroutine waits for a call of `sync_to_async` itself, not in another task.
+
+    False if that is not certain: what an iterator or a future waits for cannot be seen.
+    """
+    while awaited is not None:
+        frame: FrameType | None = getattr(awaited, "cr_frame", None)
+        if frame is not None and frame.f_code is SyncToAsync.__call__.__code__:
+            return frame.f_locals.get("task_context") is call
+        awaited = getattr(awaited, "cr_await", None)
+    return False

@@ -10,6 +10,7 @@ from redlock_django.wire.clock import clock
 from redlock_django.wire.lateness import Lateness, RunningTime, late_reason
 from redlock_django.wire.link import Link, Owed
 from redlock_django.wire.master import Master
+from redlock_django.wire.stalls import load_average
 
 logger = logging.getLogger("redlock_django")
 
@@ -113,7 +114,8 @@ class LateWatch:
 
     def _reason(self, seconds: float, link: Link) -> str:
         """Return why the oldest reply that is owed on a link is not waited for."""
-        return late_reason(seconds, self.running.stalled_since(link.owed[0].sent))
+        stalled = self.running.stalled_since(link.owed[0].sent)
+        return late_reason(seconds, stalled, load_average())
 
     def _mark_late(self, master: Master, reason: str) -> None:
         """Ask a master for no more votes until it has answered what it owes; its link stays."""

@@ -54,14 +54,18 @@ class Lateness:
         return silent >= self.give_up or owed > MOST_OWED
 
 
-def late_reason(seconds: float, stalled: float) -> str:
+def late_reason(seconds: float, stalled: float, load: tuple[float, int]) -> str:
     """Return why a vote fails for a reply that took longer than `seconds`.
 
-    `stalled` is for how long this process was stalled meanwhile. It tells a busy host, where
-    masters and replies are late without any fault of their own, from a slow master.
+    `stalled` is for how long this process was stalled meanwhile, `load` the load average of this
+    host and the number of its processors. Both tell a busy host, on which also masters of the same
+    host are late, from a slow master.
     """
+    average, processors = load
     if stalled >= seconds / 2:
         why = f"this host is busy: the process was stalled for {stalled:.2f} s meanwhile"
+    elif average > processors:
+        why = f"this host is busy: its load average is {average:.1f} on {processors} processors"
     else:
         why = "it or the network is slow: this process was not stalled"
     return f"did not answer within {seconds:g} s ({why})"

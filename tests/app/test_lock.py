@@ -623,6 +623,11 @@ def nests() -> bool:
     return True
 
 
+def nests_in(resource: str) -> bool:
+    with lock(resource, reentrant=True) as held:
+        return held.locked
+
+
 @pytest.mark.parametrize("reentrant", [True, False])
 async def test_another_task_in_the_same_thread_is_refused(reentrant: bool) -> None:
     acquired, checked = asyncio.Event(), asyncio.Event()
@@ -677,15 +682,65 @@ def test_sync_code_nests_across_async_code_that_it_waits_for(backend: MemoryBack
     assert keys(backend) == []
 
 
-@pytest.mark.xfail(strict=True, reason="asgiref does not show which task calls")
-def test_a_child_task_of_code_that_sync_code_waits_for_is_refused(backend: MemoryBackend) -> None:
-    """A known gap: see "What is not covered" in docs/explanation/proof.md."""
+async def in_child_task() -> bool:
+    return await asyncio.create_task(sync_to_async(nests)())
 
-    async def children() -> bool:
-        return await asyncio.create_task(sync_to_async(nests)())
 
+async def in_two_child_tasks() -> bool:
+    return any(await asyncio.gather(sync_to_async(nests)(), sync_to_async(nests)()))
+
+
+async def in_child_task_beside_a_call() -> bool:
+    """While its parent waits for a call of its own."""
+    nested: list[bool] = []
+
+    async def child() -> None:
+        nested.append(await sync_to_async(nests)())
+
+    task = asyncio.create_task(child())
+    assert await sync_to_async(nests)()
+    await task
+    return nested != [False]
+
+
+CHILDREN = pytest.mark.parametrize(
+    "children", [in_child_task, in_two_child_tasks, in_child_task_beside_a_call]
+)
+
+
+@CHILDREN
+def test_a_child_task_of_code_that_sync_code_waits_for_is_refused(
+    backend: MemoryBackend, children: Callable[[], Awaitable[bool]]
+) -> None:
     with lock(R):
         assert async_to_sync(children)() is False
+        assert nests()
+    assert keys(backend) == []
+
+
+@CHILDREN
+async def test_a_child_task_of_code_that_sync_code_waits_for_is_refused_under_asgi(
+    backend: MemoryBackend, children: Callable[[], Awaitable[bool]]
+) -> None:
+    def view() -> None:
+        with lock(R):
+            assert async_to_sync(children)() is False
+            assert nests()
+
+    await sync_to_async(view)()
+    assert keys(backend) == []
+
+
+def test_a_child_task_nests_in_a_lock_of_its_own() -> None:
+    def view() -> bool:
+        with lock("order:2"):
+            return nests_in("order:2")
+
+    async def children() -> bool:
+        return await asyncio.create_task(sync_to_async(view)())
+
+    with lock(R):
+        assert async_to_sync(children)()
 
 
 async def test_sync_code_nests_across_async_code_under_asgi(backend: MemoryBackend) -> None:

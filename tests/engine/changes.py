@@ -113,7 +113,7 @@ class ChangedList:
             self._mark(master, self.deployment.fingerprint)
 
     def _mark(self, master: SimulatedMaster, fingerprint: str) -> None:
-        master.join(master.memory.run_id, "reconfigure", fingerprint)
+        master.join(master.run, "reconfigure", fingerprint)
 
     def complete(self) -> None:
         """End all clients with the old list, and run the command if it is needed (again)."""

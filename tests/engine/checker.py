@@ -74,11 +74,16 @@ class Holding:
         the lock expire early, and the client's clock that goes back lets it believe too long:
         by as much as they step and no more. Once the master has been marked, it grants nothing
         until all it may have forgotten has expired, so earlier steps explain nothing.
+
+        A master that lost a part of its memory without a restart explains it for as long as no
+        client need know of that.
         """
+        unknown = (until for lost, until in master.unknown if self.began <= lost <= now)
         marked = (when for when in master.marked if self.began < when <= before)
         since = max(marked, default=self.began)
         stepped = master.clock.rose(since) + self.client.clock.fell(self.began)
-        return 1.01 * stepped >= self.excludes(now)  # clocks run up to 1 % apart
+        # Clocks run up to 1 % apart.
+        return 1.01 * stepped >= self.excludes(now) or before <= max(unknown, default=-1.0)
 
 
 @dataclass(slots=True)
@@ -215,6 +220,9 @@ class Checker:
         """
         last = self.fences.get(resource, 0)
         if fence > last:
+            return
+        if any(new.began <= until for one in self.masters for _, until in one.unknown):
+            self.world.seen["fence went back"] += 1
             return
         if not self.world.stepping:
             raise Violation(f"{resource}: fence {fence} of {new.client.name} after {last}")

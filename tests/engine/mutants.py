@@ -633,14 +633,20 @@ MUTANTS: tuple[Mutant, ...] = (
         test_queue.test_a_waiter_of_another_process_is_asked_to_watch_a_turn,
     ),
     Mutant(
+        "a turn that was begun is watched late", "queue: each turn is watched closely",
+        waiting.retry_delays,
+        never("tally.majority(begun)"),
+        test_queue.test_turns_that_follow_each_other_unused_cost_little_more_than_a_turn_each,
+    ),
+    Mutant(
         "waiters poll", "queue: a waiter that will be called asks seldom", waiting.retry_delays,
-        never("tally.majority(...)"),
+        never("tally.majority(len(queued))"),
         test_queue.test_a_waiter_that_will_be_called_asks_again_in_seconds,
     ),
     Mutant(
         "a minority will call", "queue: a waiter in too few queues asks often",
         waiting.retry_delays,
-        always("tally.majority(...)"),
+        always("tally.majority(len(queued))"),
         test_queue.test_a_waiter_that_only_a_minority_has_in_its_queue_will_not_be_called,
     ),
     Mutant(

@@ -39,6 +39,7 @@ from redlock_django.wire.address import Address
 from redlock_django.wire.lateness import Lateness
 from redlock_django.wire.links import IDLE
 from redlock_django.wire.master import Master
+from redlock_django.wire.server_info import faults, run_of
 from redlock_django.wire.steps import StepWatch
 from redlock_django.wire.waiters import Waiters
 from tests.engine.stepping import Truth
@@ -120,6 +121,17 @@ class Push:
     name: bytes
 
 
+@dataclass(slots=True, eq=False)
+class Report:
+    """A reply that is not a script's: INFO, or an error."""
+
+    info: dict[str, str] | None = None
+    error: str = ""
+
+
+Received = Reply | Push | Report
+
+
 class Link:
     """One connection of one client to one life of a master."""
 
@@ -131,11 +143,12 @@ class Link:
         self.owed: deque[Message] = deque()
         self.expired = 0  # how many of these replies are so old that they cost their votes
         self.heard = 0.0  # when its last reply came, in the seconds that the client was running
+        self.inspected = hello.sent  # when INFO was last asked for
         self.watched = False  # whether an event is scheduled that checks for an overdue reply
         self.flying: deque[Message] = deque()
         self.there = 0.0  # when the last message arrives: later ones do not overtake it
         self.back = 0.0
-        self.returning: deque[Reply | Push] = deque()
+        self.returning: deque[Received] = deque()
 
 
 class Line(Master):
@@ -175,9 +188,11 @@ class Wire:
         give_up: float,
         latency: float,
         late: float,
+        inspected: float = 0.0,
     ) -> None:
         self.world = world
         self.owner = owner
+        self.inspected = inspected  # INFO is asked for again after so many seconds; 0: never
         self.lateness = Lateness(master_timeout, give_up)
         self.lines = [Line(world, owner.clock, master) for master in masters]
         self.deployment = deployment
@@ -239,6 +254,9 @@ class Wire:
                 continue
             if packed is None or packed.command is not command:
                 packed = Packed(command)  # most rounds send the same command to all masters
+            if self.inspected and now - line.link.inspected > self.inspected:
+                line.link.inspected = now
+                self._write(line, self._message(None, mode="info"))
             message = Message(packed, now, off, self._running(), exchange.number, exchange)
             self._write(line, message)
             if line.late:
@@ -291,10 +309,9 @@ class Wire:
         link.joined = True
         link.heard = self._running()
         line.link = link
-        run_id = line.master.memory.run_id
-        if line.run_id != run_id:
+        if line.run_id != link.hello.run_id:
             line.offset = None
-        line.run_id = run_id
+        line.run_id = link.hello.run_id
         line.reason = ""
         line.failures = 0
         self._trust(line, link.hello, reply)
@@ -419,8 +436,15 @@ class Wire:
             if link.alive and not line.cut_back:
                 self.world.after(self._delay(line), self.owner.hear, self._ended, line, link)
             return
-        if packed is None:
-            message.run_id = message.run_id or master.memory.run_id
+        reply: Received
+        if message.mode == "info":
+            reply = Report(info=master.info)
+        elif message is link.hello and (error := _unfit(master.info)):
+            reply = Report(error=error)
+        elif master.replica:
+            reply = Report(error="answered READONLY")
+        elif packed is None:
+            message.run_id = message.run_id or master.run
             reply = master.join(message.run_id, message.mode, message.fingerprint)
             message.answered = master.clock.off
             if link.alive and not link.joined:
@@ -457,7 +481,7 @@ class Wire:
         if isinstance(hearer, partial) and hearer.args[1] is link and not line.cut_out:
             del line.master.hearers[self.waiters.channel]
 
-    def _bring(self, line: Line, link: Link, reply: Reply | Push) -> None:
+    def _bring(self, line: Line, link: Link, reply: Received) -> None:
         link.back = max(link.back, self.world.now + self._delay(line))
         self.world.at(link.back, self._return, line, link, reply)
 
@@ -471,7 +495,7 @@ class Wire:
 
     # Bytes back.
 
-    def _return(self, line: Line, link: Link, reply: Reply | Push) -> None:
+    def _return(self, line: Line, link: Link, reply: Received) -> None:
         # As in `_arrive`, a partition leaves replies where they are.
         if line.cut_back or not link.alive or not link.returning:
             return
@@ -480,14 +504,19 @@ class Wire:
         link.returning.popleft()
         self.owner.hear(self._answer, line, link, reply)
 
-    def _answer(self, line: Line, link: Link, reply: Reply | Push) -> None:
+    def _answer(self, line: Line, link: Link, reply: Received) -> None:
         if not link.alive or self.closed:
             return
         if isinstance(reply, Push):
             self.owner.called(reply.name, line.index)
             return
         if not link.joined:
-            self._joined(line, link, reply)
+            if isinstance(reply, Report):
+                link.alive = False
+                line.reason = reply.error
+                self._again(line)
+            else:
+                self._joined(line, link, reply)
             return
         message = link.owed.popleft()
         link.expired = max(link.expired - 1, 0)
@@ -495,6 +524,9 @@ class Wire:
         if line.late and not link.owed:
             self.world.seen["in time again"] += 1
             line.late = ""
+        if isinstance(reply, Report):
+            self._reported(line, message, reply)
+            return
         assert reply[0] == message.number, "a reply was matched to another round"
         if message.packed is None:
             if reason := self._saw(line, message, reply):
@@ -521,6 +553,24 @@ class Wire:
             elif line.truth is not None and command.trusted and vote.ballot is Ballot.GRANTED:
                 line.truth.counted()
             exchange.cast(line.index, vote)
+
+    def _reported(self, line: Line, message: Message, reply: Report) -> None:
+        """Give up a master that answers with an error, or whose INFO shows a fault."""
+        if reply.info is not None:
+            reason = _unfit(reply.info)
+            if not reason and run_of(reply.info) != line.run_id:
+                reason = "may have forgotten locks"
+            if reason:
+                self.world.seen["given up for its INFO"] += 1
+                self.lose(line, reason)
+            return
+        command = None if message.packed is None else message.packed.command
+        if message.exchange is not None:
+            message.exchange.cast(line.index, failed(reply.error))
+        if isinstance(command, Release):
+            line.keep_release(command)
+        self.world.seen["answered by an error"] += 1
+        self.lose(line, reply.error)
 
     # Losing.
 
@@ -638,6 +688,11 @@ class Wire:
                 self.lose(line, "gone")
 
 
+def _unfit(info: dict[str, str]) -> str:
+    """Return why a server must not be counted, by its INFO; "" if it may be."""
+    return next((text for _, text in faults(info)), "")
+
+
 @cache
 def _not_sent(reason: str) -> Vote:
     return failed(reason, sent=False)
@@ -652,7 +707,9 @@ def _described(command: Command) -> str:
     return f"{command.name} {command.token[:6]} {'+'.join(command.resources)}{extra}"
 
 
-def _answer(reply: Reply) -> str:
+def _answer(reply: Received) -> str:
+    if not isinstance(reply, list):
+        return str(reply)
     status, _, *rest = reply[1:]
     shown = [part.decode()[:6] if isinstance(part, bytes) else str(part) for part in rest]
     return " ".join((RARE.get(status, str(status)) if isinstance(status, int) else "?", *shown))

@@ -29,7 +29,7 @@ from tests.engine.checker import Checker
 from tests.engine.clients import Client
 from tests.engine.groups import SimulatedGroup, SimulatedGroups
 from tests.engine.network import Line, Wire
-from tests.engine.world import EPOCH, Clock, SimulatedMaster, Violation, World
+from tests.engine.world import EPOCH, Clock, Memory, SimulatedMaster, Violation, World
 
 RATE_APART = 0.0045  # two clocks: less than the 1 % that the drift allows for
 KINDS = (
@@ -38,6 +38,7 @@ KINDS = (
 )  # fmt: skip
 RING_WAIT = 10.0  # seconds within which every client must get what all of them want
 STEPS = ("step", "leap")  # of a master's clock, of a client's clock; each draws from its own rng
+SERVERS = ("copy", "evict")  # a part of the memory is lost without a restart; as above
 # Log records about masters whose clocks step would only be noise.
 logging.getLogger("redlock_django").addHandler(logging.NullHandler())
 
@@ -78,6 +79,7 @@ class Setup:
     faults: frozenset[str] = field(default_factory=frozenset, repr=False)  # shown in order
     every: float = 0.5
     dead: int = 0  # masters that are down from the beginning to the end
+    inspected: float = 0.2  # INFO is read again after so many seconds
     change: str = ""  # how new clients' lists of masters differ, one of `changes.CHANGES`
 
     @staticmethod
@@ -94,11 +96,14 @@ class Setup:
         return json.dumps(other, default=sorted)
 
     @staticmethod
-    def drawn(rng: Random, steps: Random, lists: Random, holds: Random, groups: int = 1) -> Setup:
+    def drawn(
+        rng: Random, steps: Random, lists: Random, holds: Random, servers: Random, groups: int = 1
+    ) -> Setup:
         """Draw a setup. Every seed has a few kinds of faults only, so that each is tested deeply.
 
         `steps` is the rng that decides whether clocks step, `lists` whether the list of masters
-        changes, `holds` whether locks have a minimum hold.
+        changes, `holds` whether locks have a minimum hold, `servers` whether servers lose a part of
+        their memory without a restart.
         """
         max_ttl = rng.choice((0.8, 2.0, 3.0))
         drawn = Setup(
@@ -125,6 +130,10 @@ class Setup:
         drawn = replace(drawn, give_up=drawn.master_timeout * rng.choice((4, 8)))
         if holds.random() < 0.15:
             drawn = replace(drawn, min_holds=holds.choice((0.2, 0.8)))
+        drawn = replace(drawn, inspected=servers.choice((0.05, 0.2)))
+        if not drawn.faults.intersection(STEPS):
+            more = {kind for kind in SERVERS if servers.random() < 0.12}
+            drawn = replace(drawn, faults=drawn.faults | more)
         if groups > 1:
             return replace(drawn, groups=groups, two=0.7)
         return replace(drawn, change=lists.choice(CHANGES) if lists.random() < 0.1 else "")
@@ -144,7 +153,7 @@ class Simulation:
         self.world = World(seed, recording=recording)
         rng = self.world.rng
         self.setup = setup or Setup.drawn(
-            rng("setup"), rng("steps"), rng("lists"), rng("min holds"), groups
+            rng("setup"), rng("steps"), rng("lists"), rng("min holds"), rng("servers"), groups
         )
         self.world.stepping = bool(self.setup.faults.intersection(STEPS))
         self.world.note(
@@ -201,7 +210,7 @@ class Simulation:
             off = 3 * self.setup.skew * rng.choice((-1, 1))
         clock = Clock(self.world, EPOCH + off, self._rate(rng))
         master = SimulatedMaster(self.world, index, self.groups[shard], clock, shard)
-        master.join(master.memory.run_id, "trust")
+        master.join(master.run, "trust")
         return master
 
     def _client(self) -> Client:
@@ -263,6 +272,7 @@ class Simulation:
             give_up=self.setup.give_up,
             latency=self._calm_latency if self._calm else self.setup.latency,
             late=self.setup.late,
+            inspected=self.setup.inspected if self.setup.faults.intersection(SERVERS) else 0.0,
         )
         return SimulatedGroup(client, deployment, wire, self.identities[shard])
 
@@ -298,6 +308,8 @@ class Simulation:
             client._stalls = client._strikes = 0.0
         for master in self.masters[self.setup.dead :]:
             master.slow = 0.0
+            master.promote()
+            master.evicting = 0.0
             if not master.up:
                 master.start(snapshot=False)
             master.resume()
@@ -335,7 +347,8 @@ class Simulation:
         # fences are ahead of it; until a client's clock has, the client takes its leases for lost.
         clocks = [m.clock for m in self.masters] + [c.clock for c in self.living]
         back = max(clock.fell(0.0) for clock in clocks)
-        for _ in range(3 if self.world.stepping else 2):
+        forgetting = self.world.stepping or self.setup.faults.intersection(SERVERS)
+        for _ in range(3 if forgetting else 2):
             # Only a command shows that a master was flushed, and none is sent while a majority
             # is known to be unreachable.
             self._ask_once(wait=0.0)
@@ -394,11 +407,12 @@ class Simulation:
     # Faults.
 
     def _schedules(self) -> Iterator[tuple[list[str], Random, float]]:
-        """Yield kinds of faults, their rng and their mean interval, clock steps separately."""
-        kinds, every = sorted(self.setup.faults.difference(STEPS)), self.setup.every
+        """Yield kinds of faults, their rng and their mean interval; some kinds separately."""
+        alone, every = (*STEPS, *SERVERS), self.setup.every
+        kinds = sorted(self.setup.faults.difference(alone))
         if kinds:
             yield kinds, self._rng, every
-        for kind in sorted(self.setup.faults.intersection(STEPS)):
+        for kind in sorted(self.setup.faults.intersection(alone)):
             rng = self.world.rng(f"fault {kind}")
             # A master that steps all the time is hardly ever trusted and seldom asked.
             yield [kind], rng, every * rng.choice((1, 8))
@@ -410,7 +424,7 @@ class Simulation:
         self.world.seen["faults"] += 1
         self.world.seen[f"fault {kind}"] += 1
         seconds = rng.expovariate(1 / 0.3)
-        if kind in STEPS:
+        if kind in (*STEPS, *SERVERS):
             getattr(self, f"_{kind}")(seconds, rng)
         else:
             getattr(self, f"_{kind}")(seconds)
@@ -561,6 +575,58 @@ class Simulation:
             client.doze(seconds * 2)
         else:
             client.leap(self._far(rng))
+
+    def _copy(self, seconds: float, rng: Random) -> None:
+        """Make a master take its data back from a backup, as it was some time before.
+
+        Half of the masters are a master again before any client can know.
+        """
+        master = rng.choice(self.masters)
+        if master.up:
+            lasts = seconds if rng.random() < 0.5 else 0.0
+            after = rng.uniform(0, self.setup.max_ttl)
+            self._later(after, "_take_copy", master, master.backup(), lasts)
+
+    def _take_copy(self, master: SimulatedMaster, backup: Memory, lasts: float) -> None:
+        if master.up and not (master.hung or master.replica):
+            self.world.note(master.name, f"takes an old copy of its data, for {lasts:.3f} s")
+            master.copy(backup, self._unknown)
+            if lasts:
+                self._later(lasts, "_promote", master)
+            else:
+                master.promote()
+
+    def _promote(self, master: SimulatedMaster) -> None:
+        self.world.note(master.name, "is a master again")
+        master.promote()
+
+    def _evict(self, seconds: float, rng: Random) -> None:
+        """Let a master evict keys for a while, some of them and more locks than others."""
+        master = rng.choice(self.masters)
+        if master.up and not master.evicting:
+            self.world.note(master.name, f"may evict keys for {seconds:.3f} s")
+            master.evicting = self.world.now
+            for _ in range(rng.randint(0, 4)):
+                self._later(rng.uniform(0, seconds), "_evict_one", master, rng)
+            self._later(seconds, "_end_evicting", master)
+
+    def _evict_one(self, master: SimulatedMaster, rng: Random) -> None:
+        keys = [*master.memory.strings, *master.memory.sets]
+        locks = [key for key in keys if key.startswith(self.deployment.lock(""))]
+        keys = locks if locks and rng.random() < 0.7 else keys
+        if keys and master.up and master.evicting:
+            key = rng.choice(keys)
+            self.world.note(master.name, f"evicts {key}")
+            master.evict(key, self._unknown)
+
+    def _end_evicting(self, master: SimulatedMaster) -> None:
+        self.world.note(master.name, "evicts no more keys")
+        master.evicting = 0.0
+
+    @property
+    def _unknown(self) -> float:
+        """The seconds for which a client may not know that a master has lost locks."""
+        return 1.01 * self.setup.inspected
 
     def _cancel(self, _: float) -> None:
         self._rng.choice(self.clients).interrupt()

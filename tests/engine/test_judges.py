@@ -17,6 +17,7 @@ from redlock_django.backends.memory_master import MemoryMaster
 from redlock_django.backends.sharded import ShardedBackend
 from redlock_django.engine import quorum, rounds, waiting
 from redlock_django.engine.commands import Release
+from redlock_django.wire import server_info
 from redlock_django.wire.master import Master
 from redlock_django.wire.steps import StepWatch
 from redlock_django.wire.waiters import Waiter
@@ -39,6 +40,7 @@ from tests.engine.mutation import (
 from tests.engine.network import Wire
 from tests.engine.simulator import Setup, Simulation
 from tests.engine.stepping import Truth
+from tests.engine.test_forgetting_servers import EVICTING
 from tests.engine.test_stepping import LEAPING, NARROW, STEPPING
 from tests.engine.world import SimulatedMaster
 
@@ -127,6 +129,19 @@ JUDGES: dict[str, Judge] = {
         (Holding.robbed, returns("True")),
         ((MemoryMaster._release, instead("lock == argv[1]", "lock is not None")),),
         "hold it", CALM,
+    ),
+    "only what no client can know of a server excuses two holders": Judge(
+        (Holding.robbed, always("before <= max(unknown, ...)")),
+        ((server_info.run_of, never("evicted.isdecimal()")),), "hold it",
+        EVICTING, 1,
+    ),
+    "only what no client can know of a server excuses a fence": Judge(
+        (Checker._grows, always("new.began <= until")),
+        ((server_info.faults, never("may_evict(info)")),), "fence",
+        replace(
+            EVICTING, masters=1, skew=0.2, wrong_walls=100.0, every=0.2, ttls=(0.02, 0.06),
+            busy=0.01,
+        ), 7,
     ),
     "a fence grows": Judge(
         (Checker._grows, always("fence > last")),

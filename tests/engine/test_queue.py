@@ -285,6 +285,22 @@ def test_a_waiter_of_another_process_is_asked_to_watch_a_turn() -> None:
     assert masters.watching == on_all(masters, B), "the newest of another process"
 
 
+def test_turns_that_follow_each_other_unused_cost_little_more_than_a_turn_each() -> None:
+    """The waiter that begins the next turn asks when it is over, however long the queue is."""
+    masters = Masters(3)
+    lease = masters.taken()
+    for process in "abcde":
+        for number in range(1, 41):
+            Waiting(masters, f"P:wake:{process} {number}")
+    last = Waiting(masters, "P:wake:z 1")
+    free(masters, lease)
+    began = masters.now
+    masters.now += TURN / 1e6 + 0.01  # it was asked to watch the first turn
+    last.ask()
+    masters.carry(last.protocol, last.step)
+    assert masters.now - began == pytest.approx(5 * TURN / 1e6, abs=0.05)
+
+
 def test_one_process_watches_its_own_turns() -> None:
     masters = Masters(1)
     lease = masters.taken()

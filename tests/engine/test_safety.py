@@ -60,7 +60,8 @@ def test_no_seed_breaks_a_promise(swept: tuple[Counter[str], dict[int, str]]) ->
         "killed holding", "paused past the deadline", "woke up too late",
         "step noticed", "distrusted for a step", "stepped against a majority", "lease voided",
         "two hold, after a step",
-        *(f"fault {kind}" for kind in (*simulator.KINDS, *simulator.STEPS)),
+        "given up for its INFO", "answered by an error",
+        *(f"fault {kind}" for kind in (*simulator.KINDS, *simulator.STEPS, *simulator.SERVERS)),
     ],
 )  # fmt: skip
 def test_the_seeds_reach_every_rare_state(

@@ -15,6 +15,7 @@ from redlock_django.backends.memory_master import MemoryMaster, encoded
 from redlock_django.engine.commands import Command, Release
 from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.statuses import GRANTED, MARKED
+from redlock_django.wire.server_info import run_of
 
 Memory = tuple[dict[str, tuple[bytes, float]], dict[str, dict[bytes, float]], dict[str, float]]
 EPOCH = 1_760_000_000.0  # a present-day wall clock, so that fences (µs) have a realistic size
@@ -142,6 +143,8 @@ class SimulatedMaster:
         self.slow = 0.0
         self.marked: list[float] = []  # when it was made to wait until it is trusted again
         self.forgot = -1.0  # when it last lost its memory, or a part of it
+        # Until when a client may not know that it lost a part of its memory, and from when it has.
+        self.unknown: list[tuple[float, float]] = []
         self.life = 0  # a connection belongs to one life: bytes for an older one are dropped
         self.memory = MemoryMaster(clock.micros)
         self.memory.publish = self._publish
@@ -167,6 +170,29 @@ class SimulatedMaster:
         # Tokens that came back after their tombstone or from a snapshot; they stay for their TTL.
         self.strays: set[str] = set()
         self.memory.run_id = f"{self._rng.getrandbits(160):040x}"
+        self.replica = False
+        self.evicting = 0.0  # since when its policy lets it evict keys, 0.0 if it does not
+        self._evicted = 0
+        self._replids = ("0" * 40, "0" * 40)
+
+    @property
+    def info(self) -> dict[str, str]:
+        """Return what INFO reports."""
+        return {
+            "redis_version": "7.2.0",
+            "run_id": self.memory.run_id,
+            "role": "slave" if self.replica else "master",
+            "maxmemory": "1" if self.evicting else "0",
+            "maxmemory_policy": "allkeys-lru" if self.evicting else "noeviction",
+            "master_replid": self._replids[0],
+            "master_replid2": self._replids[1],
+            "evicted_keys": str(self._evicted),
+        }
+
+    @property
+    def run(self) -> str:
+        """Return the run that a marker is bound to."""
+        return run_of(self.info)
 
     def receive(self, what: Callable[..., None], *args: Any) -> None:
         """Process what has arrived: now, or when the master no longer hangs."""
@@ -253,9 +279,44 @@ class SimulatedMaster:
 
     def save(self) -> None:
         """Take a snapshot that a later start can use."""
+        self._saved = self.backup()
+
+    def backup(self) -> Memory:
+        """Return a copy of the memory, as another server has it that replicates this one."""
         memory = self.memory
         sets = {key: dict(members) for key, members in memory.sets.items()}
-        self._saved = (dict(memory.strings), sets, dict(memory.ends))
+        return dict(memory.strings), sets, dict(memory.ends)
+
+    def copy(self, backup: Memory, unknown: float) -> None:
+        """Become a replica of a server that has this data.
+
+        For `unknown` seconds, a client may not know it: it asks for INFO no more often.
+        """
+        self.forgot = self.world.now
+        self.unknown.append((self.forgot, self.forgot + unknown))
+        self.restored = self.replica = True
+        self._buried.clear()
+        self.memory.strings, self.memory.sets, self.memory.ends = backup
+        self.strays.update(self.locks().values())
+        number = self._rng.getrandbits(160)
+        self._replids = f"{number:040x}", f"{number + 1:040x}"
+
+    def promote(self) -> None:
+        """Become a master again."""
+        self.replica = False
+
+    def evict(self, key: str, unknown: float) -> None:
+        """Evict a key, as the policy allows; a client may not know it for so many seconds."""
+        self.forgot = self.world.now
+        # What shows that keys may be missing has been in INFO since the policy changed.
+        self.unknown.append((self.forgot, self.evicting + unknown))
+        self._evicted += 1
+        token = key.removeprefix(self.deployment.tomb(""))
+        if token in self._buried:
+            self._buried[token] = 0.0
+        self.memory.strings.pop(key, None)
+        self.memory.sets.pop(key, None)
+        self.memory.ends.pop(key, None)
 
     def flush(self) -> None:
         """Forget everything and stay alive: FLUSHALL."""

@@ -39,9 +39,11 @@ class Clock:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.wall = 0.0  # seconds by which their wall clocks are shifted now
 
     def set(self, *, wall: float = 0.0, boot: float = 0.0, rate: float = 1.0) -> None:
         """Shift the clocks by `wall` and `boot` seconds, and run the wall clock at `rate`."""
+        self.wall = wall
         since = time.time_ns() // 1000
         shift = struct.pack("=qqqq", *(round(n * 1e6) for n in (wall, boot, rate - 1)), since)
         with open(os.open(self.path, os.O_WRONLY | os.O_CREAT), "wb") as file:

@@ -10,6 +10,7 @@ import pytest
 
 from redlock_django.backends.memory_keyspace import Reply
 from redlock_django.backends.memory_master import MemoryMaster
+from redlock_django.engine.commands import Acquire
 from redlock_django.engine.statuses import REFUSED
 from tests.live import differential
 from tests.live.differential import (
@@ -35,6 +36,19 @@ def test_the_model_answers_as_the_scripts_do(masters: list[LocalMaster], seed: i
         pair = Pair(client, Random(seed))
         for _ in range(120):
             some_commands(pair)
+
+
+def test_an_index_of_another_type_leaves_no_lock(masters: list[LocalMaster]) -> None:
+    ask = Acquire(
+        deployment=DEPLOYMENT, resources=RESOURCES, value=f"{'a' * 32} {{}}", ttl=5.0, proposal=7
+    )
+    with masters[0].client() as client:
+        pair = Pair(client, Random(0))
+        pair.clear()
+        pair.put(DEPLOYMENT.held, "not a set", None)
+        pair.eval("acquire", ask.keys(), [1, *ask.arguments(), "marker", 0])
+        pair.compare()
+        assert client.dbsize() == 2
 
 
 def test_the_model_joins_as_the_script_does(masters: list[LocalMaster]) -> None:

@@ -9,6 +9,8 @@ import pytest
 from redlock_django.wire.lateness import RunningTime, late_reason
 from tests.wire.manual_links import TIMEOUT, manual_links
 
+QUIET = (0.5, 2)  # load average, processors
+
 
 @pytest.mark.parametrize(
     ("asked", "took", "counted"),
@@ -65,15 +67,24 @@ def test_stalls_are_remembered_since_a_moment() -> None:
 
 
 def test_the_reason_names_what_was_slow() -> None:
-    assert late_reason(0.25, 0.1) == (
+    assert late_reason(0.25, 0.1, QUIET) == (
         "did not answer within 0.25 s (it or the network is slow: this process was not stalled)"
     )
-    assert late_reason(0.25, 0.3) == (
+    assert late_reason(0.25, 0.1, (9.31, 2)) == (
+        "did not answer within 0.25 s (this host is busy: its load average is 9.3 on 2 processors)"
+    )
+    assert late_reason(0.25, 0.3, QUIET) == (
         "did not answer within 0.25 s (this host is busy: the process was stalled for 0.30 s "
         "meanwhile)"
     )
 
 
+@pytest.fixture
+def _quiet_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redlock_django.wire.late_watch.load_average", lambda: QUIET)
+
+
+@pytest.mark.usefixtures("_quiet_host")
 def test_a_refusal_after_a_stall_of_our_own_names_the_stall() -> None:
     with manual_links(1) as links:
         exchange = links.ask(links.acquire())
@@ -84,9 +95,10 @@ def test_a_refusal_after_a_stall_of_our_own_names_the_stall() -> None:
         links.lateness.running._counted -= 10.0
         links.lateness.waited(TIMEOUT, TIMEOUT)
         (reason,) = exchange.tally.reasons()
-        assert reason == late_reason(TIMEOUT, 2.95)
+        assert reason == late_reason(TIMEOUT, 2.95, QUIET)
 
 
+@pytest.mark.usefixtures("_quiet_host")
 def test_a_refusal_without_a_stall_names_the_master() -> None:
     with manual_links(1) as links:
         exchange = links.ask(links.acquire())
@@ -94,4 +106,4 @@ def test_a_refusal_without_a_stall_names_the_master() -> None:
         owed.sent -= TIMEOUT
         links.lateness.running._counted -= TIMEOUT
         links.lateness.waited(TIMEOUT, TIMEOUT)
-        assert exchange.tally.reasons() == [late_reason(TIMEOUT, 0.0)]
+        assert exchange.tally.reasons() == [late_reason(TIMEOUT, 0.0, QUIET)]

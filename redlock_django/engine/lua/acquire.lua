@@ -48,13 +48,16 @@ for index = 1, count do
     -- The index shows locks of other programs too, for MAX_TTL from the last time a client contended
     -- for them if they have no TTL. Our own are in the index already.
     local shown = left < 0 and max_ttl or left
-    add_to_index(redis.pcall, now_ms, shown, ARGV[8 + index], is_ours and 'NX' or 'CH')
+    add_to_index(now_ms, shown, ARGV[8 + index], is_ours and 'NX' or 'CH')
   elseif not lock then
     status = RESERVED
-    other, left = call_first(KEYS[queues + index], now, waiter, ticket)
-    left = other and math.ceil(left / 1000)
+    if redis.call('PTTL', KEYS[queues + index]) ~= -2 then -- there are waiters
+      other, left = queue_functions()(KEYS[queues + index], now, waiter, ticket)
+      left = other and math.ceil(left / 1000)
+    end
   end
   if other then
+    local call_first, stand = queue_functions()
     local ahead = stand(KEYS[queues + index], waiter, ticket, left < 0 and max_ttl or left)
     for another = 1, waiter ~= '' and count or 0 do
       -- A client that cannot set every lock waits in one queue only, so that the next waiter of the
@@ -75,15 +78,15 @@ for index = 1, count do
   reply[3 + index] = stored
 end
 
-local stale = redis.pcall('ZRANGEBYSCORE', KEYS[2], '-inf', '(' .. string.format('%.0f', now_ms), 'LIMIT', 0, 16)
-if stale.err then
-  return { round, CORRUPT, now }
+reply = set_locks(true, seen, reply, 8, now_ms, ttl, fence_ttl)
+if reply[2] ~= GRANTED then
+  return reply
 end
-if #stale > 0 then
-  redis.call('ZREM', KEYS[2], unpack(stale))
-end
-if not set_locks(redis.call, seen, reply, 8, now_ms, ttl, fence_ttl) then
-  return { round, CORRUPT, now }
+if now % 16 == 0 then -- seldom, because it costs as much as the grant: entries of expired locks
+  local stale = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', string.format('(%.0f', now_ms), 'LIMIT', 0, 100)
+  if #stale > 0 then
+    redis.call('ZREM', KEYS[2], unpack(stale))
+  end
 end
 if waiter ~= '' then
   for index = 1, count do

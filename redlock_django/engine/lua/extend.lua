@@ -20,7 +20,7 @@ end
 for index = 1, #KEYS - 2 do
   if redis.call('PTTL', KEYS[2 + index]) < ttl then
     redis.call('PEXPIRE', KEYS[2 + index], ttl)
-    add_to_index(redis.pcall, math.floor(now / 1000), ttl, ARGV[3 + index], 'CH')
+    add_to_index(math.floor(now / 1000), ttl, ARGV[3 + index], 'CH')
   end
 end
 return { round, GRANTED, now }

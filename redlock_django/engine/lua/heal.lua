@@ -22,7 +22,4 @@ for index = 1, count do
     return { round, FENCE_AHEAD, now }
   end
 end
-if not set_locks(redis.pcall, seen, reply, 5, math.floor(now / 1000), ttl, ARGV[5]) then
-  return { round, CORRUPT, now }
-end
-return reply
+return set_locks(false, seen, reply, 5, math.floor(now / 1000), ttl, ARGV[5])

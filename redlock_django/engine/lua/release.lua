@@ -23,13 +23,13 @@ for index = 1, count do
   if free then
     redis.pcall('ZREM', KEYS[1], ARGV[4 + index]) -- also if the lock has expired
   end
-  local queue = KEYS[2 + count + index]
-  if queue then
+  key = KEYS[2 + count + index] -- of the queue
+  if key and redis.call('PTTL', key) ~= -2 then -- there are waiters
     if waiter ~= '' then
-      redis.pcall('ZREM', KEYS[2 + count + index], waiter)
+      redis.pcall('ZREM', key, waiter)
     end
     if free then
-      call_first(queue, now, '')
+      queue_functions()(key, now, '')
     end
   end
 end

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from tests.live.soak.history import Event, broken_order, observed_leases
+from tests.live.soak.history import Broken, Event, broken_order, observed_leases
 
 HEALTHY = "healthy"
+LINGERING = 5.0  # seconds after a fault in which its effects may be seen
 COLUMNS = ("fault", "times", "tries", "granted", "median", "p99", "longest gap", "back after")
 
 
 class Window(NamedTuple):
-    """One fault: its kind, from when until when it lasted, and seconds until all was well."""
+    """One fault: its kind, from when until when it lasted, and seconds until all was well.
+
+    `clocks` are the seconds by which the masters' clocks were shifted meanwhile.
+    """
 
     kind: str
     began: float
     ended: float
     back: float = 0.0
+    clocks: tuple[float, ...] = ()
 
 
 class Row(NamedTuple):
@@ -89,11 +94,16 @@ def table(rows: Sequence[Row]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def broken_promises(events: Sequence[Event], foreign: frozenset[str]) -> list[str]:
-    """Return an error for each overlap, fence that did not grow, and unexpected exception."""
+def broken_promises(
+    events: Sequence[Event], foreign: frozenset[str], windows: Sequence[Window] = ()
+) -> list[str]:
+    """Return an error for each overlap, fence that did not grow, and unexpected exception.
+
+    Errors about grants name what they are attributed by: both leases, and the faults before them.
+    """
     history = [event for event in events if event.what not in ("own", "error")]
     found, wrong = observed_leases(history)
-    wrong += broken_order(found)
+    wrong += [f"{one} ({'; '.join(_circumstances(one, windows))})" for one in broken_order(found)]
     for event in events:
         if event.what == "error" or event.entry.startswith("error: "):
             wrong.append(f"{event.worker}, {event.resource}: {event.entry}")
@@ -101,3 +111,18 @@ def broken_promises(events: Sequence[Event], foreign: frozenset[str]) -> list[st
         if granted and event.worker.partition("/")[0] in foreign:
             wrong.append(f"{event.worker} of another deployment was granted {event.resource}")
     return wrong
+
+
+def _circumstances(broken: Broken, windows: Sequence[Window]) -> Iterator[str]:
+    """Yield what a wrong grant may come from; times are seconds after that grant."""
+    now = broken.lease.granted
+    for name, lease in (("this lease", broken.lease), ("the other", broken.earlier)):
+        yield (
+            f"{name}: asked {lease.asked - now:+.3f}, granted {lease.granted - now:+.3f}, until "
+            f"{lease.until - now:+.3f}, released {lease.released - now:+.3f}"
+        )
+    for window in windows:
+        if window.kind != HEALTHY and window.began <= now <= window.ended + LINGERING:
+            shifted = f", clocks {window.clocks}" if any(window.clocks) else ""
+            from_, to = window.began - now, window.ended - now
+            yield f"{window.kind}, {from_:+.2f} to {to:+.2f}{shifted}"

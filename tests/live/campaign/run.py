@@ -70,10 +70,11 @@ class Campaign:
                 self.impossible[kind.name] = str(why)
                 return
             began = clock()
+            clocks = tuple(machine.clock.wall for machine in self.masters)
             time.sleep(LASTS)
             ended = clock()
         back = self._wait_until_well(kind.name)
-        self.windows.append(Window(kind.name, began, ended, back))
+        self.windows.append(Window(kind.name, began, ended, back, clocks))
         time.sleep(SETTLE)
 
     def _wait_until_well(self, when: str, within: float = WELL) -> float:
@@ -107,7 +108,7 @@ class Campaign:
                 for pattern in ("redlock:lock:*", "redlock:queue:*"):
                     for key in client.scan_iter(match=pattern):
                         self.broken.append(f"{key.decode()} is left on {machine.url}")
-        self.broken += broken_promises(self.workers.events, self.foreign)
+        self.broken += broken_promises(self.workers.events, self.foreign, self.windows)
 
 
 def _is_well(events: Sequence[Event], since: float) -> bool:

@@ -58,6 +58,18 @@ def test_overlaps_fences_errors_and_foreign_grants_are_reported() -> None:
     assert "of another deployment" in broken_promises(first, frozenset({"w1"}))[0]
 
 
+def test_an_overlap_names_its_leases_and_the_faults_before_it() -> None:
+    windows = [
+        Window("long before", -9.0, -2.0),
+        Window("clocks ahead", 2.0, 3.9, 0.1, (0.2, 0.0)),
+        Window(HEALTHY, 3.5, 5.0),
+    ]
+    events = [*_lease("w1/a", 3.0, 7, 5.5), *_lease("w2/a", 5.4, 8, 9.0)]
+    (wrong,) = broken_promises(events, NOBODY, windows)
+    assert "the other: asked -2.500, granted -2.400, until +0.100, released +inf" in wrong
+    assert wrong.endswith("; clocks ahead, -3.40 to -1.50, clocks (0.2, 0.0))")
+
+
 @pytest.mark.slow
 @pytest.mark.live
 def test_a_short_campaign_keeps_all_promises(tmp_path_factory: pytest.TempPathFactory) -> None:

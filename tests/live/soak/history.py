@@ -79,6 +79,17 @@ class ObservedLease:
         return f"{self.resource}, fence {self.fence}, worker {self.worker}"
 
 
+class Broken(NamedTuple):
+    """A grant that no fenced mutex could have made, the earlier one that shows it, and why."""
+
+    lease: ObservedLease
+    earlier: ObservedLease
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.lease}: {self.why}"
+
+
 def observed_leases(events: Iterable[Event]) -> tuple[list[ObservedLease], list[str]]:
     """Return every lease in a history, and an error for each impossible event.
 
@@ -128,8 +139,8 @@ def observed_leases(events: Iterable[Event]) -> tuple[list[ObservedLease], list[
     return found, wrong
 
 
-def broken_order(found: Iterable[ObservedLease]) -> list[str]:
-    """Return an error for each grant that no fenced mutex could have made.
+def broken_order(found: Iterable[ObservedLease]) -> list[Broken]:
+    """Return each grant that no fenced mutex could have made.
 
     Takes linear time after the sorting: see the docstring of the module.
     """
@@ -142,14 +153,15 @@ def broken_order(found: Iterable[ObservedLease]) -> list[str]:
         last = latest = longest = every[0]
         for lease in every[1:]:
             if lease.fence == last.fence:
-                wrong.append(f"{lease}: the fence was granted before, to worker {last.worker}")
+                why = f"the fence was granted before, to worker {last.worker}"
+                wrong.append(Broken(lease, last, why))
             elif lease.granted < latest.asked:
-                wrong.append(f"{lease}: granted before fence {latest.fence} was requested")
+                why = f"granted before fence {latest.fence} was requested"
+                wrong.append(Broken(lease, latest, why))
             elif lease.granted < longest.ended:
-                wrong.append(
-                    f"{lease}: granted {longest.ended - lease.granted:.6f} s before the lease of "
-                    f"{longest} ended"
-                )
+                early = longest.ended - lease.granted
+                why = f"granted {early:.6f} s before the lease of {longest} ended"
+                wrong.append(Broken(lease, longest, why))
             last = lease
             latest = max(latest, lease, key=lambda one: one.asked)
             longest = max(longest, lease, key=lambda one: one.ended)

@@ -34,7 +34,7 @@ class Report:
 
     def broken(self) -> list[str]:
         """Return an error for each broken promise; without fencing, also if no update was lost."""
-        wrong = self.impossible + broken_order(self.leases)
+        wrong = [*self.impossible, *map(str, broken_order(self.leases))]
         if self.fenced:
             wrong += self.out_of_turn
             wrong += [f"lost update: {entry}" for entry in self.lost]

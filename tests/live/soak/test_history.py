@@ -46,7 +46,7 @@ def history(text: str) -> list[Event]:
 
 def broken(text: str) -> list[str]:
     found, wrong = observed_leases(history(text))
-    return wrong + broken_order(found)
+    return [*wrong, *map(str, broken_order(found))]
 
 
 @pytest.mark.parametrize(

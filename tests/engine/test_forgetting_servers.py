@@ -1,0 +1,68 @@
+"""Servers that lose a part of their memory without a restart, in the simulator."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from redlock_django.backends.memory_master import MemoryMaster
+from redlock_django.wire import server_info
+from tests.engine.mutation import Mutation, mutated, never
+from tests.engine.network import Wire
+from tests.engine.simulator import SERVERS, Setup, Simulation
+from tests.engine.world import Violation
+
+EVICTING = Setup(
+    clients=4, busy=0.02, max_ttl=0.8, skew=0.02, ttls=(0.6, 0.8), inspected=0.05, every=1.0,
+    faults=frozenset({"evict"}),
+)  # fmt: skip
+
+
+def forgetting(seed: int, kind: str) -> Simulation:
+    return Simulation(seed, replace(EVICTING, faults=frozenset({kind})))
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_a_part_of_the_memory_that_is_lost_makes_no_second_holder(kind: str) -> None:
+    seen: Counter[str] = Counter()
+    for seed in range(3):
+        seen += forgetting(seed, kind).run()
+    for state in ("grants", f"fault {kind}", "given up for its INFO"):
+        assert seen[state], state
+    assert bool(seen["answered by an error"]) is (kind == "copy"), "from a replica"
+
+
+@pytest.mark.parametrize(
+    ("function", "mutation", "kind", "named"),
+    [
+        pytest.param(*mutant, id=name)
+        for name, mutant in {
+            "a copy has the run of its server": (server_info.run_of, never("copied"), "copy", 1),
+            "evictions end no run": (
+                server_info.run_of, never("evicted.isdecimal()"), "evict", 1,
+            ),
+            "evicting servers vote": (server_info.faults, never("may_evict(info)"), "evict", 0),
+            "a marker is good for any run": (
+                MemoryMaster._join, never("match[1] != run"), "evict", 1,
+            ),
+            "INFO is never read again": (
+                Wire.begin, never("now - line.link.inspected > self.inspected"), "evict", 0,
+            ),
+        }.items()
+    ],
+)  # fmt: skip
+def test_must_fail_servers_that_forget_without_a_rule(
+    function: Any, mutation: Mutation, kind: str, named: int
+) -> None:
+    with mutated(function, mutation, "mutant"):
+        # The named seed detects it today; after a change of the simulator, one of the next will.
+        for seed in range(named, named + 30):
+            try:
+                forgetting(seed, kind).run()
+            except Violation as violation:
+                if "hold it" in str(violation):
+                    return
+    pytest.fail("the mutant survives")
