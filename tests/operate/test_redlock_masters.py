@@ -1,0 +1,91 @@
+"""`manage.py redlock_masters`: masters for development."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from redis import Redis
+
+from redlock_django.management.commands import redlock_masters
+from redlock_django.testing.masters import LocalMaster
+from tests.ports import free_port
+
+
+def error(*arguments: str) -> CommandError:
+    with pytest.raises(CommandError) as raised:
+        call_command("redlock_masters", *arguments)
+    return raised.value
+
+
+@pytest.mark.live
+def test_masters_run_until_ctrl_c() -> None:
+    ports = [free_port(), free_port()]
+    command = [sys.executable, "manage.py", "redlock_masters", "--count", "2"]
+    with subprocess.Popen(
+        [*command, "--ports", f"{ports[0]},{ports[1]}"], stdout=subprocess.PIPE, text=True
+    ) as running:
+        assert running.stdout is not None
+        lines: list[str] = []
+        while not lines or "Ctrl-C" not in lines[-1]:
+            lines.append(running.stdout.readline())
+            assert lines[-1], "it has ended"
+        scope: dict[str, Any] = {}
+        text = "".join(lines)
+        exec(text[text.index("REDLOCK = ") : text.index("They have just")], scope)
+        urls = scope["REDLOCK"]["default"]["MASTERS"]
+        assert urls == [f"redis://127.0.0.1:{port}/0" for port in ports]
+        for url in urls:
+            with Redis.from_url(url) as client:
+                assert client.config_get("maxmemory-policy")["maxmemory-policy"] == "noeviction"
+        running.send_signal(signal.SIGINT)
+        assert running.wait(20) == 0
+    for port in ports:
+        with socket.socket() as probe:
+            assert probe.connect_ex(("127.0.0.1", port))
+
+
+def test_a_port_in_use_is_named() -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        refused = error("--count", "1", "--ports", str(port))
+    assert str(refused) == f"port {port} is in use. Choose other ports: --ports 7001.."
+    assert refused.returncode == 1
+
+
+def test_a_master_that_ends_is_reported(
+    five_masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LocalMaster, "alive", property(lambda master: master.name != "master-2"))
+    with pytest.raises(CommandError, match=f"port {five_masters[1].port} has ended"):
+        redlock_masters.Command()._watch(five_masters)
+
+
+def test_a_missing_program_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REDLOCK_SERVER", "no-such-server")
+    refused = error("--count", "1", "--ports", str(free_port()))
+    assert str(refused) == "REDLOCK_SERVER=no-such-server: no such program"
+    assert refused.returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--ports", "x"), "--ports must be '7001..' or '7001,7002,7003', got 'x'"),
+        (("--ports", "7001,7002"), "--ports 7001,7002 names 2 ports and --count is 3"),
+        (("--ports", "7001,7001,7001"), "names 1 ports and --count is 3"),
+        (("--ports", "65535.."), "a port is a number below 65536"),
+        (("--count", "0"), "names 0 ports and --count is 0"),
+    ],
+)
+def test_wrong_arguments(arguments: tuple[str, ...], message: str) -> None:
+    refused = error(*arguments)
+    assert message in str(refused)
+    assert refused.returncode == 2
