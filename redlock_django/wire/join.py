@@ -69,13 +69,15 @@ class Trust:
 class Joined:
     """A usable master: its socket, which still blocks, and what it reported.
 
-    With `pushes`, the connection uses RESP3, so the master can call waiters on it.
+    INFO was asked for at `inspected`, in seconds of our clock. With `pushes`, the connection uses
+    RESP3, so the master can call waiters on it.
     """
 
     socket: socket.socket
     run_id: str
     trust: Trust
     warnings: tuple[str, ...]
+    inspected: float
     pushes: bool = False
 
 
@@ -93,6 +95,7 @@ def join(
     connection = prepare(address, timeout)
     try:
         connection.connect()
+        inspected = clock()
         info = read_info(ask(connection, ("INFO",))[0])
         warnings = check(info, tolerate)
         run_id = run_of(info)
@@ -124,7 +127,7 @@ def join(
         connection.disconnect()
     if taken.family in (socket.AF_INET, socket.AF_INET6):
         _keep_alive(taken, address.kwargs.get("socket_keepalive_options") or {})
-    return Joined(taken, run_id, trust, warnings, pushes)
+    return Joined(taken, run_id, trust, warnings, inspected, pushes)
 
 
 def _keep_alive(taken: socket.socket, given: Mapping[int, int]) -> None:

@@ -220,6 +220,7 @@ class Links:
         master.run_id = result.run_id
         result.socket.setblocking(False)
         master.link = Link(result.socket, pushes=result.pushes)
+        master.link.inspected = result.inspected
         master.connecting = False
         master.reason = ""
         self._find_twins()

@@ -1063,6 +1063,12 @@ MUTANTS: tuple[Mutant, ...] = (
         link_schedules.a_policy_that_changes_on_a_live_link_is_noticed,
     ),
     Mutant(
+        "a handshake hides what INFO is now", "safe servers: INFO is as old as its question",
+        Links.arrived,
+        without("master.link.inspected = ..."),
+        link_schedules.what_was_reported_before_a_long_handshake_is_asked_again,
+    ),
+    Mutant(
         "an old copy is trusted", "safe servers: no old copy of the data by replication",
         Links._inspected,
         never("run_of(info) != master.run_id"),

@@ -578,6 +578,15 @@ def a_live_link_is_inspected_before_a_command() -> None:
     assert _inspected() == ""
 
 
+def what_was_reported_before_a_long_handshake_is_asked_again() -> None:
+    with manual_links(1) as links:
+        links.ends[0].close()
+        links.ends[0] = ends = Ends()
+        links.arrived(0, replace(ends.joined("0"), inspected=clock() - 10.0))
+        links.ask(links.acquire())
+        assert [said[0] for said in ends.heard()] == [b"INFO", b"EVALSHA"]
+
+
 def a_replica_on_a_live_link_is_given_up() -> None:
     assert "is a replica" in _inspected(role="slave")
 

@@ -39,7 +39,7 @@ class Ends:
         offset = time.time() + ahead - clock()
         bounds = (offset - 0.05, offset + 0.05)
         trust = Trust(MARKER, 0, clock() + ready, "waits to be trusted", bounds)
-        return Joined(self.theirs, run_id, trust, (), True)
+        return Joined(self.theirs, run_id, trust, (), clock(), True)
 
     def heard(self) -> list[list[bytes]]:
         """Return every command received since the last call."""

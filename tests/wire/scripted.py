@@ -92,7 +92,7 @@ class ScriptedMaster:
         """Return what a dial thread would deliver for this master."""
         offset = time.time() - clock()
         trust = Trust(MARKER, 0, clock(), "waits to be trusted", (offset - 0.1, offset + 0.1))
-        return Joined(self._theirs, run_id, trust, (), self.pushes)
+        return Joined(self._theirs, run_id, trust, (), clock(), self.pushes)
 
     def send(self, data: bytes) -> None:
         """Send at once, as a reply or unasked."""
