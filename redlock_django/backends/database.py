@@ -5,27 +5,34 @@ docs/explanation/database-locks.md says why there is one holder, and when there 
 
 from __future__ import annotations
 
-import asyncio
 import random
-import time
 from collections.abc import Generator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, NamedTuple
 
 from redlock_django.backends import database_sql as sql
 from redlock_django.backends.base import BaseBackend, Notice, StoreSettings, ignore
 from redlock_django.backends.database_attempt import Access, Attempt, DatabaseLease, Queue
 from redlock_django.backends.database_connections import Connections, Job
+from redlock_django.backends.database_dialects import POSTGRESQL
 from redlock_django.backends.database_inspection import DatabaseInspection
+from redlock_django.backends.database_listener import Listener
 from redlock_django.backends.database_settings import DatabaseSettings
 from redlock_django.engine.trampoline import adrive, drive
 from redlock_django.engine.validity import Lease, LeaseState, valid_until, with_drift
 from redlock_django.exceptions import ResourceLocked, StoreUnavailable
 
-Step = Job[Any] | float
-"""Something to do on a connection, or seconds to sleep."""
+
+class Pause(NamedTuple):
+    """A waiter sleeps until it is woken, for at most so many seconds."""
+
+    queue: Queue
+    seconds: float
+
+
+Step = Job[Any] | Pause
 
 
 class DatabaseBackend(BaseBackend):
@@ -40,13 +47,18 @@ class DatabaseBackend(BaseBackend):
     def __init__(self, alias: str, settings: StoreSettings, notice: Notice = ignore) -> None:
         super().__init__(alias, settings, notice)
         self.is_shared = not self.settings.is_in_memory
-        self.connections = self._new_connections()
+        self.forked()
 
     @property
     def access(self) -> Access:
         """The connections, clock and turn of an attempt."""
         # A waiter looks at least once in a turn.
-        return Access(connections=self.connections, clock=self.clock, turn=2 * self.settings.poll)
+        return Access(
+            connections=self.connections,
+            clock=self.clock,
+            turn=2 * self.settings.poll,
+            listener=self.listener,
+        )
 
     def _new_connections(self) -> Connections:
         return Connections(
@@ -85,6 +97,8 @@ class DatabaseBackend(BaseBackend):
                 yield attempt.job
                 taken = attempt.job.result()
                 if not isinstance(taken, sql.Refusal):
+                    if queue is not None:  # not in a `finally`: an interrupt there loses the lease
+                        queue.end()
                     return attempt.lease(taken, waited)
                 attempt = None
                 now = self.clock()
@@ -93,18 +107,21 @@ class DatabaseBackend(BaseBackend):
                 if queue is None:
                     queue = Queue(self.access, resources)  # joined by the next attempt, at once
                 else:
-                    yield self._pause(taken, asked + wait - now)
+                    yield Pause(queue, self._pause(taken, asked + wait - now))
                 waited = self.clock() - asked
         except BaseException:
             if attempt is not None:
                 attempt.undo()
             if queue is not None:
                 self.connections.post(queue.leave)
+                queue.end()
             raise
 
     def _pause(self, refusal: sql.Refusal, left: float) -> float:
-        poll = self.settings.poll * random.uniform(0.5, 1.0)
-        return max(0.0, min(max(refusal.free_in, 0.001), poll, left))
+        longest = self.settings.poll * random.uniform(0.5, 1.0)
+        if self.listener is not None and self.listener.is_listening:
+            longest = sql.ALIVE / 3  # to keep its place, a waiter must be heard of
+        return max(0.0, min(max(refusal.free_in, 0.001), longest, left))
 
     # Extend and release.
 
@@ -176,21 +193,26 @@ class DatabaseBackend(BaseBackend):
 
     def forked(self) -> None:
         self.connections = self._new_connections()
+        self.listener: Listener | None = None
+        if self.settings.dialect is POSTGRESQL:
+            self.listener = Listener(self.settings.connect, self.connections.post)
 
     def close(self) -> None:
+        if self.listener is not None:
+            self.listener.close()
         self.connections.close()
 
     def _perform(self, step: Step) -> None:
         if isinstance(step, Job):
             self.connections.wait(self.connections.start(step))
         else:
-            time.sleep(step)
+            step.queue.rest(step.seconds)
 
     async def _aperform(self, step: Step) -> None:
         if isinstance(step, Job):
             await self.connections.arun(step)
         else:
-            await asyncio.sleep(step)
+            await step.queue.arest(step.seconds)
 
 
 def _extended(lease: Lease, ttl: float, started: float, is_held: bool) -> tuple[LeaseState, Lease]:

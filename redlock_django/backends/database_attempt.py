@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from redlock_django.backends import database_sql as sql
-from redlock_django.backends.database_connections import Connections, Job
+from redlock_django.backends.database_connections import Connections, Job, set_in_loop
+from redlock_django.backends.database_listener import Listener
 from redlock_django.engine.validity import Lease, fingerprint_of, valid_until
 
 if TYPE_CHECKING:
@@ -37,11 +42,15 @@ def hash_of(token: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """The connections to a database, the clock of leases, and the length of a turn in seconds."""
+    """The connections to a database, the clock of leases, and the length of a turn in seconds.
+
+    `listener` wakes waiters, if the database can do that.
+    """
 
     connections: Connections
     clock: Callable[[], float]
     turn: float
+    listener: Listener | None
 
 
 class Queue:
@@ -53,6 +62,10 @@ class Queue:
         self._name = secrets.token_hex(16)
         self._place: sql.Place | None = None
         self._stayed = 0.0
+        self._calls: SimpleQueue[None] = SimpleQueue()
+        self._wake_task: Callable[[], object] | None = None
+        if access.listener is not None:
+            access.listener.watch(resources, self._wake)
 
     def place(self, cursor: CursorWrapper) -> sql.Place:
         """Return the place, after joining the queues or staying in them."""
@@ -65,6 +78,36 @@ class Queue:
                 self._place = sql.join(cursor, self._name, self._resources)
             self._stayed = now
         return self._place
+
+    def _wake(self) -> None:
+        self._calls.put(None)
+        if self._wake_task is not None:
+            self._wake_task()
+
+    def rest(self, seconds: float) -> None:
+        """Sleep until the waiter is woken, for at most so many seconds."""
+        with suppress(Empty):
+            self._calls.get(timeout=seconds)
+        self._forget_calls()
+
+    async def arest(self, seconds: float) -> None:
+        """Sleep as `rest` does, on the running loop."""
+        called = asyncio.Event()
+        self._wake_task = partial(set_in_loop, asyncio.get_running_loop(), called)
+        if self._calls.empty():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(called.wait(), seconds)
+        self._forget_calls()
+
+    def _forget_calls(self) -> None:
+        with suppress(Empty):
+            while True:
+                self._calls.get_nowait()
+
+    def end(self) -> None:
+        """Be woken no more."""
+        if self._access.listener is not None:
+            self._access.listener.forget(self._resources, self._wake)
 
     def leave(self, cursor: CursorWrapper) -> None:
         """Leave the queues."""

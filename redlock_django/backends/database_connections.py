@@ -116,7 +116,7 @@ class Connections:
     async def arun(self, job: Job[Any]) -> None:
         """Do a job while the running loop goes on, with the same limit of time."""
         finished = asyncio.Event()
-        job.finished = partial(_set_in_loop, asyncio.get_running_loop(), finished)
+        job.finished = partial(set_in_loop, asyncio.get_running_loop(), finished)
         self.submit(job)
         try:
             await asyncio.wait_for(finished.wait(), self._timeout)
@@ -229,7 +229,8 @@ class Connections:
             self._notice(self._name, up, reason)
 
 
-def _set_in_loop(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+def set_in_loop(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+    """Set an event of a loop from another thread."""
     with suppress(RuntimeError):  # the loop has been closed
         loop.call_soon_threadsafe(event.set)
 

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 LOCKS = "redlock_django_lock"
 WAITERS = "redlock_django_waiter"
+CHANNEL = "redlock_django"
+"""The channel on which PostgreSQL notifies of locks that waiters wait for."""
+
 SECOND = 1_000_000  # µs
 
 
@@ -31,6 +34,9 @@ class Dialect:
     least: str
     contains: str
     kept: str
+    notifying: str
+    """A statement around one that frees locks; it returns their resources and wakes waiters."""
+
     all_or_none: bool
     """True if one statement takes several locks or none; otherwise a transaction does."""
 
@@ -67,6 +73,12 @@ POSTGRESQL = Dialect(
         "set_config('synchronous_commit', CASE current_setting('synchronous_commit') "
         "WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true)"
     ),
+    # A notification costs all commits of the server a common lock: only where a waiter exists.
+    notifying=(
+        "WITH freed AS ({statement}) SELECT resource, CASE WHEN EXISTS (SELECT FROM "
+        f"{WAITERS} AS waiter WHERE waiter.resource = freed.resource) "
+        f"THEN pg_notify('{CHANNEL}', resource) END FROM freed"
+    ),
     all_or_none=True,
 )
 SQLITE = Dialect(
@@ -76,6 +88,7 @@ SQLITE = Dialect(
     least="min",
     contains="instr(resource, %s) > 0",
     kept="0",
+    notifying="{statement}",
     all_or_none=False,
 )
 DIALECTS = {"postgresql": POSTGRESQL, "sqlite": SQLITE}

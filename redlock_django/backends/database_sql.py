@@ -197,7 +197,9 @@ def release(
     if held_for > 0:
         values = [round(held_for * SECOND), *values]
     statement = _SHORTEN if held_for > 0 else _RELEASE
-    cursor.execute(dialect_of(cursor).sql(statement, len(resources)), values)
+    dialect = dialect_of(cursor)
+    freeing = dialect.sql(statement, len(resources))
+    cursor.execute(dialect.notifying.format(statement=freeing), values)
     return len(cursor.fetchall()) == len(resources)
 
 

@@ -297,6 +297,41 @@ time.sleep(60)
 
 
 @pytest.mark.postgres
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_notification_wakes_a_waiter(
+    postgres_store: Store, settings: Settings, is_async: bool
+) -> None:
+    # Without notifications, the waiter would look again after at least 10 s.
+    settings.REDLOCK = {"default": {"BACKEND": DATABASE, "DATABASE": "pg", "POLL": 20}}
+    backend, caller = backend_of(), (AsyncCaller if is_async else SyncCaller)(postgres_store)
+    with closing(caller):
+        held = backend.acquire(("order:1",), 30, 0, HOLDER)
+        waiter = caller.start("order:1", wait=30)
+        assert backend.listener is not None
+        until(lambda: backend.listener and backend.listener.is_listening, what="it listens")
+        until(lambda: backend.look(["order:1"]).locks[0].waiters == 1, what="a waiter waits")
+        backend.release(held)
+        assert waiter.lease().waited < 8
+        caller.release(waiter.lease())
+
+
+@pytest.mark.postgres
+def test_a_killed_listener_is_replaced(postgres_store: Store) -> None:
+    backend = backend_of()
+    assert backend.listener is not None
+    backend.listener.watch(["order:1"], print)
+    until(lambda: backend.listener and backend.listener.is_listening, what="it listens")
+    with connections["pg"].cursor() as cursor:
+        cursor.execute(
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+            "WHERE query LIKE 'LISTEN%' AND datname = current_database()"
+        )
+        assert cursor.fetchone() == (1,)
+    until(lambda: backend.listener and not backend.listener.is_listening, what="it noticed")
+    until(lambda: backend.listener and backend.listener.is_listening, what="it listens again")
+
+
+@pytest.mark.postgres
 def test_a_killed_connection_is_replaced(postgres_store: Store) -> None:
     lease = backend_of().acquire(("order:1",), 30, 0, HOLDER)
     with connections["pg"].cursor() as cursor:
@@ -323,16 +358,13 @@ def test_an_attempt_that_is_given_up_leaves_nothing(
         with closing(caller), pytest.raises(StoreUnavailable, match="no answer within"):
             caller.acquire("order:1")
         backend_of().connections.run(lambda _: None)  # after the release that was posted
-    until(lambda: _statements("pg") == 0, what="the statement has ended")
+    until(lambda: not _waiting_statements("pg"), what="the statement has ended")
     until(lambda: not taken("order:1"), what="the lock is free", seconds=2)
 
 
-def _statements(alias: str) -> int:
+def _waiting_statements(alias: str) -> int:
     with connections[alias].cursor() as cursor:
-        cursor.execute(
-            "SELECT count(*) FROM pg_stat_activity WHERE state = 'active' "
-            "AND pid <> pg_backend_pid() AND datname = current_database()"
-        )
+        cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
         count: int = cursor.fetchone()[0]
         return count
 
@@ -346,7 +378,7 @@ def test_a_conflict_of_serializable_transactions_is_tried_again(
     with transaction.atomic("pg"), connections["pg"].cursor() as cursor:
         cursor.execute(f"UPDATE {LOCKS} SET fence = fence + 1")
         started = Started(lambda: backend_of().acquire(("order:1",), 30, 0, HOLDER))
-        until(lambda: _statements("pg") == 1, what="the statement waits for the row")
+        until(lambda: _waiting_statements("pg"), what="the statement waits for the row")
     assert started.lease().resources == ("order:1",)
 
 
