@@ -18,6 +18,7 @@ from redlock_django.web.resources import Template
 from redlock_django.web.transactions import view_name
 from redlock_django.web.waiting_requests import (
     has_pools,
+    has_room,
     return_pooled_connections,
     waiting_thread,
 )
@@ -48,8 +49,8 @@ class LockOptions:
         MAX_WAITERS. If it may not wait, it is refused as one that does not.
         """
         first = self._first_attempt(request, names)
-        if first is None:
-            return stack.enter_context(self._lock(request, names))
+        if first is None or not has_room(self.using):
+            return stack.enter_context(self._lock(request, names, wait=0))
         with suppress(NotAcquired):
             return stack.enter_context(first)
         with waiting_thread(self.using) as may_wait:

@@ -15,6 +15,11 @@ _changing = threading.Lock()
 _waiting = 0
 
 
+def has_room(using: str) -> bool:
+    """Return whether fewer than MAX_WAITERS threads of the process are waiting."""
+    return _waiting < locks[using].settings.max_waiters
+
+
 @contextmanager
 def waiting_thread(using: str) -> Iterator[bool]:
     """Count the thread of a sync view as waiting, if it may wait; return whether it may.
@@ -24,7 +29,7 @@ def waiting_thread(using: str) -> Iterator[bool]:
     """
     global _waiting
     with _changing:
-        may_wait = _waiting < locks[using].settings.max_waiters
+        may_wait = has_room(using)
         _waiting += may_wait
     try:
         yield may_wait
