@@ -86,6 +86,8 @@ def _cache(alias: str) -> tuple[str, dict[str, Any]]:
         raise ValueError(f"there is no cache {alias!r} in CACHES{nearest(alias, caches)}")
     config = caches[alias]
     if not _is_redis(config):
+        if problem := _import_problem(config):
+            raise ValueError(f"cache {alias!r}: its BACKEND cannot be imported: {problem}")
         raise ValueError(
             f"cache {alias!r} is not a Redis cache (its BACKEND is {config.get('BACKEND', '')!r})"
         )
@@ -129,6 +131,15 @@ def _is_redis(config: Mapping[str, Any]) -> bool:
     except (ImportError, AttributeError):
         return False
     return any(f"{cls.__module__}.{cls.__qualname__}" in _CACHE_CLASSES for cls in lineage)
+
+
+def _import_problem(config: Mapping[str, Any]) -> str:
+    """Return why the BACKEND of a cache cannot be imported, "" if it can."""
+    try:
+        import_string(str(config.get("BACKEND", "")))
+    except ImportError as error:
+        return str(error)
+    return ""
 
 
 def _locations(config: Mapping[str, Any]) -> tuple[list[str], dict[str, Any]]:

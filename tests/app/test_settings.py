@@ -277,7 +277,7 @@ def test_the_options_of_the_alias_win_over_those_of_the_cache(settings: Settings
             {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
             "cache 'one' is not a Redis cache",
         ),
-        ({"BACKEND": "no.Where"}, "cache 'one' is not a Redis cache"),
+        ({"BACKEND": "no.Where"}, "cache 'one': its BACKEND cannot be imported"),
         (
             {"BACKEND": DJANGO_REDIS, "LOCATION": "redis://m/0", "OPTIONS": {"SENTINELS": []}},
             "behind Sentinel",
