@@ -77,8 +77,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return BySite(config, log)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run long tests first: a long test at the end would leave the other workers idle."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out nightly tests, and run long tests first.
+
+    A long test at the end would leave the other workers idle.
+    """
+    if "nightly" not in config.option.markexpr:
+        later = [item for item in items if item.get_closest_marker("nightly")]
+        config.hook.pytest_deselected(items=later)
+        items[:] = [item for item in items if not item.get_closest_marker("nightly")]
     long = (
         "tests/live",
         "tests/browser",

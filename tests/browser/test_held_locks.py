@@ -284,6 +284,7 @@ def test_holder_fields_are_not_executed(visitor: Visitor, masters: list[LocalMas
     expect(page.locator(".messagelist")).to_contain_text("Released: odd:'&%3C;/é~ü.")
 
 
+@pytest.mark.nightly
 def test_right_to_left(visitor: Visitor, masters: list[LocalMaster]) -> None:
     everyday(masters)
     with serving(masters, SITE_LANGUAGE="ar") as site:
@@ -294,6 +295,7 @@ def test_right_to_left(visitor: Visitor, masters: list[LocalMaster]) -> None:
         visitor.leave()
 
 
+@pytest.mark.nightly
 def test_in_another_theme(visitor: Visitor, masters: list[LocalMaster]) -> None:
     everyday(masters)
     with serving(masters, SITE_THEME="unfold") as site:
@@ -336,7 +338,7 @@ def violations(page: Page) -> list[str]:
     return [f"{r['id']}: {node['html']}" for r in results for node in r["nodes"]]
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.nightly)])
 def test_pages_are_accessible(
     visitor: Visitor, masters: list[LocalMaster], scheme: Literal["light", "dark"]
 ) -> None:

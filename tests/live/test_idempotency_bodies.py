@@ -10,14 +10,14 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.live.payments.paying import JSON, Answer, Client, Shop, new_key, new_order
-from tests.live.test_idempotency_once import everywhere
+from tests.live.test_idempotency_once import opposites
 
 pytestmark = [pytest.mark.live, pytest.mark.postgres, pytest.mark.slow]
 
 MEGABYTE = 1024 * 1024
 
 
-@everywhere
+@opposites
 @pytest.mark.parametrize(("kind", "size"), [("stream", None), ("large", 2 * MEGABYTE)])
 def test_a_request_whose_response_was_not_stored_does_not_run_again(
     shop: Shop, kind: str, size: int | None
@@ -65,7 +65,7 @@ def send(
     )
 
 
-@everywhere
+@opposites
 @pytest.mark.parametrize("size", [1000, 6 * MEGABYTE])
 def test_a_form_is_the_same_by_its_parts(shop: Shop, size: int) -> None:
     client, order, key = shop.client(), new_order(), new_key()
@@ -89,7 +89,7 @@ def test_a_form_is_the_same_by_its_parts(shop: Shop, size: int) -> None:
     assert shop.books.payments(order) == 1
 
 
-@everywhere
+@opposites
 def test_the_view_is_given_the_whole_upload(shop: Shop) -> None:
     client, order = shop.client(), new_order()
     content = bytes(reversed(range(256))) * (6 * MEGABYTE // 256)
@@ -113,7 +113,7 @@ def submit(client: Client, kind: str, order: int, key: str, note: str = "a") -> 
     )
 
 
-@everywhere
+@opposites
 def test_the_hidden_field_of_a_form_is_a_key(shop: Shop) -> None:
     client, order, key = shop.client(), new_order(), new_key()
     first, second = (submit(client, "upload", order, key) for _ in range(2))
@@ -123,7 +123,7 @@ def test_the_hidden_field_of_a_form_is_a_key(shop: Shop) -> None:
     assert shop.books.payments(order) == 1
 
 
-@everywhere
+@opposites
 @pytest.mark.parametrize("kind", ["function", "cached"])
 def test_a_form_that_is_sent_many_times_ends_everywhere_on_the_same_page(
     shop: Shop, kind: str
@@ -136,7 +136,7 @@ def test_a_form_that_is_sent_many_times_ends_everywhere_on_the_same_page(
     assert shop.books.payments(order) == 1
 
 
-@everywhere
+@opposites
 def test_path_query_and_media_type_are_part_of_a_request(shop: Shop) -> None:
     client, order, key = shop.client(), new_order(), new_key()
     assert client.pay("function", order, key, query="?a=1").status == 201

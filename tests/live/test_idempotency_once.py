@@ -20,6 +20,15 @@ SHOPS = [
 ]
 everywhere = pytest.mark.parametrize("shop", SHOPS, indirect=True)
 plain = pytest.mark.parametrize("shop", SHOPS[1::2], indirect=True)
+# Both servers, with and without transactions; the other two sites run every night.
+opposites = pytest.mark.parametrize(
+    "shop",
+    [
+        pytest.param(name, marks=[pytest.mark.nightly] if name.endswith("sqlite") else [])
+        for name in SHOPS
+    ],
+    indirect=True,
+)
 
 
 @everywhere

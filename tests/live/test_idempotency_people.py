@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.live.payments.paying import Client, Shop, new_key, new_order
-from tests.live.test_idempotency_once import everywhere, plain
+from tests.live.test_idempotency_once import opposites, plain
 
 pytestmark = [pytest.mark.live, pytest.mark.postgres, pytest.mark.slow]
 
 
-@everywhere
+@opposites
 @pytest.mark.parametrize("kind", ["function", "api"])
 def test_a_new_session_and_a_new_token_are_the_same_person(shop: Shop, kind: str) -> None:
     client, order, key = shop.client(), new_order(), new_key()
@@ -32,7 +32,7 @@ def test_a_new_session_at_an_async_view(shop: Shop) -> None:
     assert shop.books.payments(order) == 1
 
 
-@everywhere
+@opposites
 @pytest.mark.parametrize("kind", ["permitted", "api"])
 def test_who_has_lost_the_right_is_shown_nothing(shop: Shop, kind: str) -> None:
     client, order, key = shop.client("carl"), new_order(), new_key()
@@ -49,7 +49,7 @@ def test_who_has_lost_the_right_is_shown_nothing(shop: Shop, kind: str) -> None:
     assert shop.books.payments(order) == 1
 
 
-@everywhere
+@opposites
 @pytest.mark.parametrize("kind", ["function", "api"])
 def test_others_with_the_same_key_have_their_own(shop: Shop, kind: str) -> None:
     order, key = new_order(), new_key()
@@ -64,7 +64,7 @@ def test_others_with_the_same_key_have_their_own(shop: Shop, kind: str) -> None:
     assert shop.books.payments(order) == 2
 
 
-@everywhere
+@opposites
 @pytest.mark.parametrize("kind", ["function", "cached"])
 def test_an_anonymous_client_never_gets_the_replay_of_a_user(shop: Shop, kind: str) -> None:
     ann, order, key = shop.client(), new_order(), new_key()
@@ -77,7 +77,7 @@ def test_an_anonymous_client_never_gets_the_replay_of_a_user(shop: Shop, kind: s
     assert shop.books.payments(order) == 1
 
 
-@everywhere
+@opposites
 def test_an_anonymous_client_may_have_a_scope(shop: Shop) -> None:
     client, order, key = anonymous(shop), new_order(), new_key()
     first, second = (client.pay("by-address", order, key) for _ in range(2))
@@ -88,7 +88,7 @@ def test_an_anonymous_client_may_have_a_scope(shop: Shop) -> None:
     assert shop.books.payments(order) == 2
 
 
-@everywhere
+@opposites
 def test_csrf_protection_runs_before_a_replay(shop: Shop) -> None:
     client, order, key = shop.client(), new_order(), new_key()
     assert client.pay("function", order, key).status == 201

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.live.payments.paying import Answer, Shop, new_key, new_order
-from tests.live.test_idempotency_once import everywhere
+from tests.live.test_idempotency_once import opposites
 from tests.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.postgres, pytest.mark.slow]
@@ -42,7 +42,7 @@ ONE = range(1, 2)
 TTL = range(1, 11)
 
 
-@everywhere
+@opposites
 def test_a_key_that_is_missing(shop: Shop) -> None:
     client, order = shop.client(), new_order()
     answer = client.pay("required", order, None)
@@ -50,7 +50,7 @@ def test_a_key_that_is_missing(shop: Shop) -> None:
     assert shop.books.payments(order) == 0
 
 
-@everywhere
+@opposites
 def test_a_key_that_is_malformed(shop: Shop) -> None:
     client, order = shop.client(), new_order()
     for key in ("", " ", "a b", "a,b", '"a","b"', '"open', '""', "k" * 256, "\u00fc"):
@@ -61,7 +61,7 @@ def test_a_key_that_is_malformed(shop: Shop) -> None:
     assert shop.books.payments(order) == 0
 
 
-@everywhere
+@opposites
 def test_a_key_that_is_sent_twice(shop: Shop) -> None:
     client, order, key = shop.client(), new_order(), new_key()
     connection = http.client.HTTPConnection("127.0.0.1", shop.site.port, timeout=60)
@@ -80,7 +80,7 @@ def test_a_key_that_is_sent_twice(shop: Shop) -> None:
     problem(answer, 400, "idempotency-key-invalid", retryable=False, safe_new_key=True)
 
 
-@everywhere
+@opposites
 def test_a_key_of_an_anonymous_client(shop: Shop) -> None:
     order = new_order()
     answer = shop.client().without_name().pay("required", order, new_key())
@@ -88,7 +88,7 @@ def test_a_key_of_an_anonymous_client(shop: Shop) -> None:
     assert shop.books.payments(order) == 0
 
 
-@everywhere
+@opposites
 def test_a_key_in_flight_and_reused(shop: Shop) -> None:
     client, order, key = shop.client(), new_order(), new_key()
 
@@ -106,7 +106,7 @@ def test_a_key_in_flight_and_reused(shop: Shop) -> None:
     assert shop.books.payments(order) == 1
 
 
-@everywhere
+@opposites
 def test_an_uncertain_outcome(shop: Shop) -> None:
     client, order, key = shop.client(), new_order(), new_key()
     client.pay("cached", order, key, do="fail at commit")
@@ -114,7 +114,7 @@ def test_an_uncertain_outcome(shop: Shop) -> None:
     problem(answer, 409, "idempotency-outcome-uncertain", retryable=False, safe_new_key=False)
 
 
-@everywhere
+@opposites
 def test_a_result_that_was_not_kept(shop: Shop) -> None:
     client, order, key = shop.client(), new_order(), new_key()
     client.pay("stream", order, key)
@@ -122,7 +122,7 @@ def test_a_result_that_was_not_kept(shop: Shop) -> None:
     problem(answer, 409, "idempotency-result-unavailable", retryable=False, safe_new_key=False)
 
 
-@everywhere
+@opposites
 def test_a_key_that_has_expired(shop: Shop) -> None:
     client, order, key = shop.client(), new_order(), new_key()
     answers = [client.pay("brief", order, key)]
@@ -136,7 +136,7 @@ def test_a_key_that_has_expired(shop: Shop) -> None:
     assert shop.books.payments(order) == 1
 
 
-@everywhere
+@opposites
 def test_a_request_that_is_too_large(shop: Shop) -> None:
     client, order = shop.client(), new_order()
     answer = client.pay("small", order, new_key(), b"x" * 1001)
@@ -148,7 +148,7 @@ def test_a_request_that_is_too_large(shop: Shop) -> None:
 # Locks of resources.
 
 
-@everywhere
+@opposites
 @pytest.mark.parametrize("kind", ["locked", "lock-first"])
 def test_a_replay_does_not_wait_for_a_busy_resource(shop: Shop, kind: str) -> None:
     client, order, done, key = shop.client(), new_order(), new_key(), new_key()
@@ -166,7 +166,7 @@ def test_a_replay_does_not_wait_for_a_busy_resource(shop: Shop, kind: str) -> No
     assert shop.books.payments(order) == 3
 
 
-@everywhere
+@opposites
 def test_a_resource_lock_that_is_lost_rolls_everything_back(shop: Shop) -> None:
     client, order, key = shop.client(), new_order(), new_key()
     with shop.waiting(client, "locked-short", order, key) as first:
@@ -192,7 +192,7 @@ def lost_in(shop: Shop, order: int) -> bool:
 # Secrets.
 
 
-@everywhere
+@opposites
 def test_nothing_of_a_request_is_given_away(shop: Shop) -> None:
     canary = f"canary{secrets.token_hex(8)}"
     client, seen = shop.client("dora"), dict[str, Any]()

@@ -40,7 +40,11 @@ def acquire_all(many: int, ttl: float) -> list[Lock]:
 
 
 @pytest.mark.parametrize(
-    ("many", "round_trip", "ttl"), [(100, 0.02, 3.0), (1000, 0.05, 6.0)], ids=["100", "1000"]
+    ("many", "round_trip", "ttl"),
+    [
+        pytest.param(100, 0.02, 3.0, id="100"),
+        pytest.param(1000, 0.05, 6.0, id="1000", marks=pytest.mark.nightly),
+    ],
 )
 def test_many_locks_are_renewed_over_a_slow_network(
     masters: list[LocalMaster], settings: Settings, many: int, round_trip: float, ttl: float
