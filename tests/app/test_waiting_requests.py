@@ -24,10 +24,12 @@ from rest_framework.authentication import BaseAuthentication
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from redlock_django import LockResourceMixin, lock_resource, locks
+from redlock_django import LockResourceMixin, idempotent, lock_resource, locks
 from redlock_django.backends.memory import MemoryBackend
 from redlock_django.contrib.drf import LockAPIMixin
 from redlock_django.locking.counters import counters
+from redlock_django.locking.lock import Lock
+from redlock_django.models import IdempotencyRecord
 from redlock_django.testing import held_elsewhere
 from redlock_django.web.waiting_requests import return_pooled_connections
 from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
@@ -115,10 +117,11 @@ ASYNC = {
 
 
 def waiters() -> int:
-    """Return how many clients wait for the lock."""
+    """Return how many clients wait for a lock."""
     backend = locks["default"].backend
     assert isinstance(backend, MemoryBackend)
-    return len(backend.masters[0].sets.get(f"redlock:queue:{NAME}", {}))
+    queues = [queue for key, queue in backend.masters[0].sets.items() if ":queue:" in key]
+    return sum(map(len, queues))
 
 
 def wait_for_waiters(number: int) -> None:
@@ -137,7 +140,8 @@ class Request:
         self._thread.start()
 
     def _run(self) -> None:
-        self.answer = Client(raise_request_exception=False).post("/7/")
+        client = Client(raise_request_exception=False, headers={"Idempotency-Key": "k"})
+        self.answer = client.post("/7/")
         for connection in connections.all(initialized_only=True):
             # Django keeps a database in memory open, because closing it would empty it.
             BaseDatabaseWrapper.close(connection)
@@ -245,6 +249,60 @@ async def test_waiting_requests_of_an_async_server_leave_them_too(
     assert await asyncio.gather(*waiting) == [200] * 4
 
 
+@pytest.fixture
+def records(pool: None, settings: Settings) -> Iterator[None]:
+    """The table of idempotency records, in the database with the pool."""
+    configure(settings, IDEMPOTENCY={"DATABASE": ALIAS})
+    with connections[ALIAS].schema_editor() as editor:
+        editor.create_model(IdempotencyRecord)
+    connections[ALIAS].close()
+    yield
+    with connections[ALIAS].schema_editor() as editor:
+        editor.delete_model(IdempotencyRecord)
+
+
+@pytest.mark.live
+@pytest.mark.postgres
+@pytest.mark.parametrize(
+    ("is_async", "atomic"),
+    # Django refuses ATOMIC_REQUESTS for async views.
+    [(False, False), (False, True), (True, False)],
+    ids=["plain", "atomic", "async"],
+)
+def test_waiting_retries_leave_the_connections_of_the_pool_to_others(
+    records: None,
+    urls: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    is_async: bool,
+    atomic: bool,
+) -> None:
+    monkeypatch.setitem(connections.settings[ALIAS], "ATOMIC_REQUESTS", atomic)
+    runs = threading.Event()
+    go_on = threading.Event()
+
+    def work(request: HttpRequest, pk: int) -> HttpResponse:
+        query()
+        runs.set()
+        assert go_on.wait(20)
+        return HttpResponse("done")
+
+    async def awork(request: HttpRequest, pk: int) -> HttpResponse:
+        return await sync_to_async(work)(request, pk)
+
+    once = idempotent(in_flight="wait", wait=20, anonymous_scope=lambda request, **_: "all")
+    urls(path("<int:pk>/", once(awork if is_async else work)))
+    first = Request()
+    assert runs.wait(20)
+    retries = [Request() for _ in range(3)]
+    wait_for_waiters(3)
+    query()  # of another user; the first request has the other connection of the pool
+    connections[ALIAS].close()
+    go_on.set()
+    assert [request.status for request in (first, *retries)] == [200] * 4
+    replayed = [request.answer["Idempotent-Replayed"] for request in (first, *retries)]
+    assert replayed == ["false", "true", "true", "true"]
+
+
 @pytest.mark.live
 @pytest.mark.postgres
 def test_a_connection_inside_a_transaction_is_not_returned(pool: None) -> None:
@@ -276,12 +334,28 @@ def done(request: HttpRequest, pk: int) -> HttpResponse:
     return HttpResponse("done")
 
 
-def test_no_more_than_max_waiters_threads_wait(site: Callable[..., None]) -> None:
+def noting(tries: list[Lock]) -> Callable[..., Lock]:
+    """Return a method in place of `Lock._acquire` that notes its calls."""
+    acquire = Lock._acquire
+
+    def noted(lock: Lock, *, renew: bool) -> Lock:
+        tries.append(lock)
+        return acquire(lock, renew=renew)
+
+    return noted
+
+
+def test_no_more_than_max_waiters_threads_wait(
+    site: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     site(path("<int:pk>/", locked(done)))
     with held_elsewhere(NAME):
         waiting = [Request() for _ in range(2)]
         wait_for_waiters(2)
+        tries: list[Lock] = []
+        monkeypatch.setattr(Lock, "_acquire", noting(tries))
         refused = Client().post("/7/")
+        assert len(tries) == 1  # one round, and not a second one before it is refused
         assert (refused.status_code, refused.json()["code"]) == (423, "resource-locked")
         assert int(refused["Retry-After"]) >= 1
         assert Client().post("/8/").status_code == 200  # nobody holds it, so nobody waits
