@@ -52,6 +52,15 @@ class LockServices:
         redlock = getattr(settings, "REDLOCK", None)
         return iter(redlock if isinstance(redlock, Mapping) else ())
 
+    def connect(self) -> None:
+        """Begin to connect to the servers of every alias, in the background; for a process's start.
+
+        Returns at once. Without it, the first lock or health check connects: masters that are fresh
+        or have restarted begin to be trusted then. Raises InvalidRedlock if the settings are wrong.
+        """
+        for alias in self:
+            self[alias].backend.connect()
+
     def close(self) -> None:
         """Close the connections of the process; the next use connects again."""
         with self._making:

@@ -256,6 +256,18 @@ def test_a_site_that_is_only_asked_for_its_health_gets_ready(
         )
 
 
+def test_a_process_that_connects_at_its_start_gets_ready(masters: list[LocalMaster]) -> None:
+    urls = [[master.url] for master in masters[:2]]
+    aliases = {
+        name: {**site()["default"], "MASTERS": url} for name, url in zip("ab", urls, strict=True)
+    }
+    with override_settings(REDLOCK={**aliases, "default": aliases["a"]}):
+        locks.connect()
+        for master in masters[:2]:
+            with master.client() as client:
+                until(lambda: client.exists("redlock:master"), "the marker")
+
+
 def test_other_names_are_healthy(masters: list[LocalMaster]) -> None:
     with override_settings(REDLOCK=site(*masters[:3])):
         assert run("redlock_init").status == 0
