@@ -105,6 +105,7 @@ def arguments() -> argparse.ArgumentParser:
     for setting, text in (
         ("pin", "masters on one processor, the client on another"),
         ("rtt", "through a proxy that delays every reply"),
+        ("stub", "masters that grant at once and cost nothing"),
         ("free", "scheduled by the kernel"),
     ):
         settings.add_argument(

@@ -18,6 +18,8 @@ from benchmarks.masters import Masters, client_cpu
 from benchmarks.results import Results, Row
 from redlock_django.testing.processes import ProcessGroup
 
+WARM_UP = 0.2  # seconds, as in the jobs
+
 PATIENCE = 30.0
 """Seconds beyond the length of a job after which a worker counts as failed."""
 
@@ -97,7 +99,17 @@ class Plan:
 
     def in_settings(self, *usual: str) -> Sequence[str]:
         """Return the settings of the command line, else the usual ones of the workload."""
-        return self.settings or usual
+        asked = [each for each in usual if each in self.settings] or self.settings or usual
+        return [each for each in asked if each != "stub" or self.masters.stubbed]
+
+    def measured(self, worker: Worker, setting: str, **job: Any) -> dict[str, Any]:
+        """Run a job, and add the masters' processor time for each pair."""
+        before = self.masters.cpu()
+        figures = worker.do(seconds=self.seconds, **job)
+        if setting != "stub" and figures["pairs"]:
+            pairs = figures["pairs"] * (1 + WARM_UP / self.seconds)
+            figures["servers_us"] = (self.masters.cpu() - before) / pairs * 1e6
+        return figures
 
     @contextlib.contextmanager
     def worker(

@@ -14,14 +14,23 @@ from benchmarks.picture import draw
 from benchmarks.results import Results, Where
 from benchmarks.targets import FAULTS, TARGETS, WOULD, Target
 
-INTRODUCTION = """\
+TITLE = """\
 # How fast it is
+"""
 
+INTRODUCTION = """\
 A lock over five masters should cost one round trip and not five, under load and with masters
 down. `uv run python -m benchmarks` measures this, compares it with other libraries and with bare
 sockets, and writes this page ([how it measures](../benchmarks/README.md)). Ratios are taken within
 a round, and the median over the rounds is shown. Every job checks that its locks exclude each
 other.
+"""
+
+DROPPED = """\
+Earlier pages also compared with a floor that sends plain SET, beside masters on the same processor.
+Such a ratio mixes two costs: what the client does, and what the scripts do for fences, index and
+trust. Now the client is measured beside masters that cost nothing (*stub*), and the scripts by
+themselves.
 """
 
 REDSYNC = """\
@@ -44,13 +53,15 @@ def write(results: Results, folder: Path) -> None:
 def markdown(results: Results) -> str:
     """The whole page."""
     parts = [
+        TITLE,
+        measured(results),
         INTRODUCTION,
         "![Figures of the last run](benchmarks.svg)\n",
-        busy(results),
         "## The machine\n",
         machine(results),
         "## Targets\n",
         targets(results),
+        DROPPED,
         "\n".join(missed(results)),
         "## How it grows\n",
         "\n".join(f"- {line}" for line in growth(results)) + "\n",
@@ -61,19 +72,19 @@ def markdown(results: Results) -> str:
     return "\n".join(part for part in parts if part)
 
 
-def busy(results: Results) -> str:
-    """A word of warning where the machine had other work: then no figure is worth much."""
-    ends = [results.about.get(f"load at the {end}", "0") for end in ("start", "end")]
+def measured(results: Results) -> str:
+    """Return when this was measured, and whether the machine had other work."""
+    ends = [str(results.about.get(f"load at the {end}", "0")) for end in ("start", "end")]
     # Over the last minutes before the start, and over the run at its end.
     before, after = float(ends[0].split()[0]), float(ends[1].split()[-1])
     cores = results.about.get("cores", 1)
+    date = results.about.get("date", "an unknown date")
     if max(before, after) <= cores + 1:
-        return ""
+        return f"Measured on {date}, on a quiet machine.\n"
     return (
-        f"**The machine was busy with other work** (load {before:g} before, {after:g} at the "
-        f"end, on {cores} cores): latencies are too long, ratios scatter widely (see the rounds "
-        "in brackets), and it is not certain which targets are met. The run has to be repeated "
-        "on a quiet machine.\n"
+        f"Measured on {date}. **The machine was busy with other work** (load {before:g} before, "
+        f"{after:g} at the end, on {cores} cores): latencies are too long, ratios scatter widely "
+        "(see the rounds in brackets), and it is not certain which targets are met.\n"
     )
 
 
@@ -268,12 +279,15 @@ TABLES = (
         "Acquire and release without contention",
         "pairs",
         [*_latency("pin"), Column("client CPU µs", "pin", "one", "cpu_us"),
+         Column("masters' CPU µs", "pin", "one", "servers_us"),
+         Column("stub: client CPU µs", "stub", "one", "cpu_us"),
          *_latency("rtt", ms=True)],
     ),
     Table(
         "Refusal of a held lock",
         "refusals",
-        [*_latency("pin"), *_latency("rtt", ms=True)],
+        [*_latency("pin"), *_latency("rtt", ms=True),
+         Column("held by the same process, pin: p50 µs", "pin", "own", "p50_us")],
     ),
     Table(
         "Masters: p50 of a pair in µs, pinned",
@@ -294,7 +308,9 @@ TABLES = (
         [
             *_cases("threads", ["1", "2", "4", "8", "16", "32", "64"], "{}", "per_s"),
             Column("p99 ms at 32", "free", "32", "p99_us", scale=1e-3),
-            Column("CPU µs a pair at 32", "free", "32", "cpu_us"),
+            Column("client CPU µs a pair at 32", "free", "32", "cpu_us"),
+            Column("masters' CPU µs", "free", "32", "servers_us"),
+            *(Column(f"stub: {n}", "stub", n, "per_s") for n in ("1", "16", "32")),
         ],
     ),
     Table(
@@ -312,7 +328,9 @@ TABLES = (
         [
             *_cases("tasks", ["1", "10", "100", "1000", "10000"], "{}", "per_s"),
             Column("p50 ms at 100", "free", "100", "p50_us", scale=1e-3),
-            Column("CPU µs a pair at 100", "free", "100", "cpu_us"),
+            Column("client CPU µs a pair at 100", "free", "100", "cpu_us"),
+            Column("masters' CPU µs", "free", "100", "servers_us"),
+            Column("stub: client CPU µs", "stub", "100", "cpu_us"),
         ],
     ),
     Table(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from copy import copy
+from functools import partial
 from typing import Any
 
 import django
@@ -13,6 +15,9 @@ from benchmarks.worker.contender import TTL
 PATIENCE = "BENCHMARKS_MASTER_TIMEOUT"
 """The environment variable with another MASTER_TIMEOUT than the default, in seconds."""
 
+ELSEWHERE = "elsewhere"
+"""An alias of the same masters: what one alias holds is another client's for the other."""
+
 
 def redlock(masters: list[Any], ttl: float = TTL, groups: int = 1) -> dict[str, dict[str, Any]]:
     """Return the setting REDLOCK; the masters are trusted from the start."""
@@ -22,7 +27,7 @@ def redlock(masters: list[Any], ttl: float = TTL, groups: int = 1) -> dict[str, 
     section: dict[str, Any] = {"MASTERS": shared, "TTL": ttl, "RESTART_DELAY": 0}
     if PATIENCE in os.environ:
         section["MASTER_TIMEOUT"] = float(os.environ[PATIENCE])
-    return {"default": section}
+    return {"default": section, ELSEWHERE: section}
 
 
 def configure(masters: list[Any], ttl: float = TTL, groups: int = 1) -> None:
@@ -41,7 +46,14 @@ class Threads:
         from redlock_django import lock, locks
         from redlock_django.exceptions import ResourceLocked
 
-        self._lock, self._refused, self._locks = lock, ResourceLocked, locks
+        self._lock: Any = lock
+        self._refused, self._locks = ResourceLocked, locks
+
+    def elsewhere(self) -> Threads:
+        """Return the API of another client of the same masters."""
+        other = copy(self)
+        other._lock = partial(self._lock, using=ELSEWHERE)
+        return other
 
     def key(self, resource: str) -> str:
         return f"redlock:lock:{resource}"
@@ -78,7 +90,14 @@ class Tasks:
         from redlock_django import lock
         from redlock_django.exceptions import ResourceLocked
 
-        self._lock, self._refused, self._renew = lock, ResourceLocked, renew
+        self._lock: Any = lock
+        self._refused, self._renew = ResourceLocked, renew
+
+    def elsewhere(self) -> Tasks:
+        """Return the API of another client of the same masters."""
+        other = copy(self)
+        other._lock = partial(self._lock, using=ELSEWHERE)
+        return other
 
     async def connect(self) -> None:
         pass

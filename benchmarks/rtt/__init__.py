@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
-import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from redlock_django.testing.processes import ProcessGroup
+from benchmarks.native import compiler, serving
 
 SOURCE = Path(__file__).parent / "hold.c"
 
@@ -20,21 +18,12 @@ def holding_replies(ports: Sequence[int], seconds: float) -> Iterator[tuple[list
     The proxy is a C program if there is a compiler, else the proxy of the tests, which is written
     in Python and adds the time that Python takes to the delay.
     """
-    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if compiler is None:
+    if compiler() is None:
         with contextlib.ExitStack() as stack:
             yield _in_python(stack, ports, seconds), "a proxy in Python (there is no C compiler)"
         return
-    with ProcessGroup("redlock-rtt-") as processes:
-        program = processes.directory / "hold"
-        subprocess.run([compiler, "-O2", "-o", str(program), str(SOURCE)], check=True)
-        proxy = processes.spawn(
-            [str(program), str(round(seconds * 1e6)), *map(str, ports)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        assert proxy.stdout is not None
-        yield [int(port) for port in proxy.stdout.readline().split()], "a proxy in C"
+    with serving(SOURCE, round(seconds * 1e6), *ports) as (far, _):
+        yield far, "a proxy in C"
 
 
 def _in_python(stack: contextlib.ExitStack, ports: Sequence[int], seconds: float) -> list[int]:

@@ -62,17 +62,27 @@ def refusals(
     *,
     seconds: float,
     warm_up: float = 0.2,
+    own: bool = False,
     profile: bool = False,
 ) -> dict[str, Any]:
-    """Try to acquire a lock that another thread holds; success counts as an overlap."""
+    """Try to acquire a lock that another process holds; success counts as an overlap.
+
+    With `own`, another thread of this process holds it. A contender that knows its own locks passes
+    for another process by what its `elsewhere` returns.
+    """
     resource = name("held", 0)
-    with holding(contender, resource):
+    with holding(contender if own else elsewhere(contender), resource):
         intruder.look(resource)
         _refusals(contender, intruder, resource, clock() + warm_up)
         watch, span = Profile(profile), Span()
         with watch.running():
             done = _refusals(contender, intruder, resource, clock() + seconds)
         return span.figures(done, intruder, watch)
+
+
+def elsewhere(contender: Any) -> Any:
+    """Return what acquires locks as another process would."""
+    return contender.elsewhere() if hasattr(contender, "elsewhere") else contender
 
 
 def _refusals(contender: Contender, intruder: Intruder, resource: str, until: float) -> Done:

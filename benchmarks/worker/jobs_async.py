@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.worker.contender import AsyncContender
 from benchmarks.worker.figures import Done, Profile, Span, clock, latencies
-from benchmarks.worker.jobs import KEYS, name
+from benchmarks.worker.jobs import KEYS, elsewhere, name
 from benchmarks.worker.memory import resident, traced, tracing
 from benchmarks.worker.witness import LOOK_EVERY, Intruder, Turnstile
 
@@ -67,11 +67,15 @@ async def refusals(
     *,
     seconds: float,
     warm_up: float = 0.2,
+    own: bool = False,
     profile: bool = False,
 ) -> dict[str, Any]:
-    """Try to acquire a lock that another task holds; success counts as an overlap."""
+    """Try to acquire a lock that another process holds; success counts as an overlap.
+
+    With `own`, another task of this process holds it.
+    """
     resource = name("held", 0)
-    async with holding(contender, resource):
+    async with holding(contender if own else elsewhere(contender), resource):
         intruder.look(resource)
         await _refusals(contender, intruder, resource, clock() + warm_up)
         watch, span = Profile(profile), Span()

@@ -16,6 +16,7 @@ from benchmarks.workloads import (
     pairs,
     profiles,
     refusals,
+    scripts,
     tasks,
     threads,
     views,
@@ -23,6 +24,7 @@ from benchmarks.workloads import (
 
 WORKLOADS: dict[str, Callable[[Plan], None]] = {
     "pairs": pairs.run,
+    "scripts": scripts.run,
     "refusals": refusals.run,
     "growth": growth.run,
     "groups": groups.run,

@@ -21,13 +21,18 @@ ASKED = (
     "python-redis-lock",
 )
 
+CEILING = ("ours", "floor", "ours async", "floor async")
+
 
 def run(plan: Plan) -> None:
     """Use five masters, in each setting."""
 
     def measure(setting: str, case: str, name: str) -> dict[str, Any]:
         with plan.worker(name, setting) as worker:
-            return worker.do(job="pairs", seconds=plan.seconds)
+            return plan.measured(worker, setting, job="pairs")
 
-    groups = [(setting, "one", ASKED) for setting in plan.in_settings("pin", "rtt")]
+    groups = [
+        (setting, "one", CEILING if setting == "stub" else ASKED)
+        for setting in plan.in_settings("pin", "rtt", "stub")
+    ]
     plan.interleaved("pairs", groups, measure)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.conductor import Plan
@@ -21,11 +22,13 @@ ASKED = (
 
 
 def run(plan: Plan) -> None:
-    """Use five masters, in each setting."""
+    """Use five masters, in each setting; "own" is a lock that this very process holds."""
 
     def measure(setting: str, case: str, name: str) -> dict[str, Any]:
         with plan.worker(name, setting) as worker:
-            return worker.do(job="refusals", seconds=plan.seconds)
+            return worker.do(job="refusals", seconds=plan.seconds, own=case == "own")
 
-    groups = [(setting, "one", ASKED) for setting in plan.in_settings("pin", "rtt")]
+    groups: list[tuple[str, str, Sequence[str]]] = []
+    for setting in plan.in_settings("pin", "rtt"):
+        groups += [(setting, "one", ASKED), (setting, "own", ("ours", "ours async"))]
     plan.interleaved("refusals", groups, measure)

@@ -12,18 +12,18 @@ PEERS = ("aioredlock", "pottery async", "node-redlock", "redis-py async")
 
 
 def run(plan: Plan) -> None:
-    """Use the setting free, and the peers with 100 tasks only."""
+    """Use the setting free, stub masters, and the peers with 100 tasks only."""
 
     def measure(setting: str, case: str, name: str) -> dict[str, Any]:
         before = plan.masters.info("clients", "connected_clients")
         with plan.worker(name, setting) as worker:
-            figures = worker.do(job="tasks", count=int(case), seconds=plan.seconds)
+            figures = plan.measured(worker, setting, job="tasks", count=int(case))
             clients = plan.masters.info("clients", "connected_clients")
         return {**figures, "connections": clients - before}
 
     groups = [
-        (setting, str(count), (*ALWAYS, *PEERS) if count == 100 else ALWAYS)
-        for setting in plan.in_settings("free")
-        for count in COUNTS
+        (setting, str(count), (*ALWAYS, *PEERS) if count == 100 and setting != "stub" else ALWAYS)
+        for setting in plan.in_settings("free", "stub")
+        for count in (COUNTS if setting != "stub" else (100,))
     ]
     plan.interleaved("tasks", groups, measure)
