@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from typing import Any
 
 from django.conf import settings
 from django.core import checks
 from django.core.checks import CheckMessage, register
 from django.core.exceptions import ImproperlyConfigured
+from django.db import router
 from django.utils.module_loading import import_string
 
 from redlock_django.checks import TAG
@@ -48,12 +51,30 @@ def check_middleware(**_: Any) -> list[CheckMessage]:
 def lock_middlewares() -> list[int]:
     """Return the indexes of all LockMiddleware entries in MIDDLEWARE."""
     lock_middleware = import_string(_LOCK_MIDDLEWARE)
-    indexes = []
+    return [index for index, found in _classes() if issubclass(found, lock_middleware)]
+
+
+def revision_databases() -> Iterator[tuple[str, str]]:
+    """Yield the name and the database of each middleware of django-reversion with a transaction.
+
+    Any other middleware that opens one is noticed at the first request.
+    """
+    for _, found in _classes():
+        reversion: Any = sys.modules.get("reversion.middleware")  # what derives from it imports it
+        if reversion is not None and issubclass(found, reversion.RevisionMiddleware):
+            middleware: Any = found
+            from reversion.models import Revision
+
+            if middleware.atomic:
+                using = middleware.using or router.db_for_write(Revision)
+                yield f"{found.__module__}.{found.__qualname__}", using
+
+
+def _classes() -> Iterator[tuple[int, type]]:
     for index, path in enumerate(settings.MIDDLEWARE):
         try:
             middleware = import_string(path)
         except (ImportError, ImproperlyConfigured):
             continue
-        if isinstance(middleware, type) and issubclass(middleware, lock_middleware):
-            indexes.append(index)
-    return indexes
+        if isinstance(middleware, type):
+            yield index, middleware

@@ -16,7 +16,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 
 from redlock_django.checks import TAG
 from redlock_django.checks.lock_order import decorators_outside_transaction, login_inside_lock
-from redlock_django.checks.middleware import lock_middlewares
+from redlock_django.checks.middleware import lock_middlewares, revision_databases
 from redlock_django.conf.settings import load
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.handler import locks
@@ -25,9 +25,6 @@ from redlock_django.web.options import LockOptions
 from redlock_django.web.routes import Route, routes
 from redlock_django.web.rules import Locked, plan
 from redlock_django.web.transactions import OUTSIDE, view_name
-
-TRANSACTION_MIDDLEWARE = ("reversion.middleware.RevisionMiddleware",)
-"""Middleware that is known to open transactions; any other is noticed at the first request."""
 
 
 @register(TAG)
@@ -47,17 +44,16 @@ def check_views(databases: Collection[str] | None = None, **_: Any) -> list[Chec
 
 def _transaction_middleware(databases: Collection[str]) -> Iterator[CheckMessage]:
     """Yield W017 for a known middleware in whose transaction locks are refused."""
-    for path in {*TRANSACTION_MIDDLEWARE} & {*settings.MIDDLEWARE}:
-        for alias in connections:
-            if not sees_commits(connections[alias], databases):
-                yield checks.Warning(
-                    f"MIDDLEWARE: {path} opens a transaction around every view. On the database "
-                    f"{alias!r} it may read data from before a lock, so locks of views are refused "
-                    "inside of it.",
-                    hint="Remove it, and use reversion.views.create_revision below @lock_resource; "
-                    "or use PostgreSQL at READ COMMITTED.",
-                    id="redlock_django.W017",
-                )
+    for name, alias in revision_databases():
+        if not sees_commits(connections[alias], databases):
+            yield checks.Warning(
+                f"MIDDLEWARE: {name} opens a transaction around every view. On the database "
+                f"{alias!r} it may read data from before a lock, so locks of views are refused "
+                "inside of it.",
+                hint="Remove it, and use reversion.views.create_revision below @lock_resource; "
+                "or use PostgreSQL at READ COMMITTED.",
+                id="redlock_django.W017",
+            )
 
 
 def errors_of_views(check: Callable[[Route], Iterable[CheckMessage]]) -> list[CheckMessage]:

@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 from django.core.checks import run_checks
-from django.db import connection
+from django.db import connection, connections
 from django.http import HttpRequest, HttpResponse
 from django.test import Client
 from django.urls import path
 from pytest_django import Settings
+from reversion.middleware import RevisionMiddleware
 
 from redlock_django import lock_resource
+from redlock_django.checks import views
 from testproject.shop.models import Order
 from tests.app.conftest import LOCK_MIDDLEWARE
 
@@ -40,7 +42,7 @@ def versions(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ca
     reversion.unregister(Order)
 
 
-def view(request: HttpRequest, pk: int) -> HttpResponse:
+def make(request: HttpRequest, pk: int) -> HttpResponse:
     Order.objects.create(number=f"A-{pk}", total=1)
     return HttpResponse("done")
 
@@ -54,12 +56,42 @@ def test_where_locks_are_refused_the_check_and_the_error_say_what_to_write(
     versions: Callable[[], int], settings: Settings, urls: Callable[..., None]
 ) -> None:
     settings.MIDDLEWARE = [MIDDLEWARE, LOCK_MIDDLEWARE]
-    urls(path("<int:pk>/", lock_resource("order:<int:pk>")(view)))
+    urls(path("<int:pk>/", lock_resource("order:<int:pk>")(make)))
     (warning,) = warnings()
     assert "create_revision below @lock_resource" in warning
     with pytest.raises(Exception, match="may read data from before the lock"):
         Client().post("/7/")
     assert (Order.objects.count(), versions()) == (0, 0)
+
+
+class Archived(RevisionMiddleware):  # type: ignore[misc]
+    using = "archive"
+
+
+class WithoutTransaction(RevisionMiddleware):  # type: ignore[misc]
+    atomic = False
+
+
+@pytest.mark.parametrize(
+    ("middleware", "named"),
+    [("Archived", "'archive'"), ("WithoutTransaction", None)],
+)
+def test_only_the_database_of_the_revisions_counts(
+    versions: Callable[[], int],
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    middleware: str,
+    named: str | None,
+) -> None:
+    archive = {**connections.settings["default"]}
+    monkeypatch.setitem(connections.settings, "archive", archive)
+    monkeypatch.setattr(views, "sees_commits", lambda connection, _: connection.alias == "default")
+    settings.MIDDLEWARE = [MIDDLEWARE, LOCK_MIDDLEWARE]
+    assert warnings() == []
+    settings.MIDDLEWARE = [f"{__name__}.{middleware}", LOCK_MIDDLEWARE]
+    found = [one.msg for one in run_checks(tags=["redlock"]) if one.id == "redlock_django.W017"]
+    assert [str(named) in message for message in found] == ([True] if named else [])
+    del connections["archive"]
 
 
 def test_what_the_check_says_keeps_lock_transaction_and_revision_in_order(
@@ -71,7 +103,7 @@ def test_what_the_check_says_keeps_lock_transaction_and_revision_in_order(
     from reversion.views import create_revision
 
     settings.MIDDLEWARE = [LOCK_MIDDLEWARE]
-    locked: Any = lock_resource("order:<int:pk>")(create_revision()(view))
+    locked: Any = lock_resource("order:<int:pk>")(create_revision()(make))
     urls(path("<int:pk>/", locked))
     assert warnings() == []
     happened.clear()
