@@ -22,14 +22,15 @@ LAYERS = [
     for line in """
     engine engine.errors engine.printable engine.statuses engine.rendezvous engine.trampoline
     engine.deployment engine.health engine.quorum
-    engine.membership
+    engine.fast_path engine.membership
     engine.commands engine.fencing engine.validity engine.waiting
     engine.holders engine.refusal engine.renewal
     engine.queries engine.rounds
     engine.marker
-    wire wire.acl wire.address wire.clock wire.lateness wire.reentry wire.server_info wire.wakeup
+    wire wire.acl wire.address wire.clock wire.exchange wire.lateness wire.reentry wire.server_info
+    wire.wakeup
     wire.join wire.link wire.stalls
-    wire.declaration wire.master wire.survey wire.waiters
+    wire.declaration wire.master wire.survey wire.template wire.waiters
     wire.arrival wire.late_watch wire.steps
     wire.links
     wire.aio wire.sync

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from statistics import median
 from typing import NamedTuple
@@ -82,6 +83,7 @@ class Tally:
 
     __slots__ = (
         "_failed",
+        "_votes",
         "_yes",
         "masters",
         "need",
@@ -89,18 +91,30 @@ class Tally:
         "rivals",
         "skew",
         "verdict",
-        "votes",
     )
+    plain: frozenset[int] | None = None
+    """The masters that were asked, as long as a `FastTally` has got nothing but plain grants."""
+    unanimous: tuple[int, ...] | None = None
+    """The fences of a round that was won by plain grants, which all have them; else None."""
 
     def __init__(self, masters: int, *, skew: int | None = None, rivals: bool = False) -> None:
         self.masters = masters
         self.need = quorum(masters)
         self.skew = skew
         self.rivals = rivals
-        self.votes: list[Vote | None] = [None] * masters
+        self._votes: list[Vote | None] = [None] * masters
         self.outstanding = masters
         self.verdict = Verdict.PENDING
         self._yes = self._failed = 0
+
+    @property
+    def votes(self) -> list[Vote | None]:
+        """The vote of each master; None for those that have not answered yet."""
+        return self._votes
+
+    def grant(self, master: int, time: int, fences: Sequence[int]) -> Verdict:
+        """Count a vote that grants, given by the master's clock and its fences."""
+        return self.cast(master, granted(time, tuple(fences)))
 
     def cast(self, master: int, vote: Vote) -> Verdict:
         """Count the vote of a master (0-based index) and return the verdict.
@@ -108,9 +122,10 @@ class Tally:
         The first vote of a master is final. A verdict is final too once it is reached. Later votes
         are still stored, because a renewal needs to know which masters had forgotten the lock.
         """
-        if self.votes[master] is not None:
+        votes = self.votes
+        if votes[master] is not None:
             return self.verdict
-        self.votes[master] = vote
+        votes[master] = vote
         self.outstanding -= 1
         ballot = vote.ballot
         self._yes += ballot is Ballot.GRANTED

@@ -16,6 +16,7 @@ from typing import NamedTuple, TypeVar
 
 from redlock_django.engine.commands import Acquire, Command, Confirm, Extend, Heal, Release
 from redlock_django.engine.deployment import Deployment
+from redlock_django.engine.fast_path import new_tally
 from redlock_django.engine.fencing import highest, stored_by_majority
 from redlock_django.engine.quorum import Ballot, Tally, Verdict
 from redlock_django.engine.refusal import refusal
@@ -94,7 +95,7 @@ def acquire(
         started = now
         token = next(tokens)
         value = f"{token} {holder}"
-        tally = Tally(deployment.masters, skew=deployment.skew, rivals=True)
+        tally = new_tally(deployment.masters, skew=deployment.skew, rivals=True)
         proposal = next(proposals) + wrong
         ticket = ticket or proposal
         ask = Acquire(
@@ -114,26 +115,17 @@ def acquire(
                     confirm = Confirm(
                         deployment=deployment, resources=resources, value=value, fences=fences
                     )
-                    last = Tally(deployment.masters, skew=deployment.skew)
+                    last = new_tally(deployment.masters, skew=deployment.skew)
                     now = yield Round((confirm,) * deployment.masters, last)
                     agreed = last.verdict is Verdict.WON
                 until = valid_until(ttl, started)
                 late = now >= until
                 if agreed and not late:
                     return RedlockLease(
-                        resources=resources,
-                        token=token,
-                        holder=holder,
-                        ttl=ttl,
-                        started=started,
-                        until=until,
-                        fences=fences,
-                        reached=_reached(tally) | queued,
-                        tally=tally,
-                        waiter=waiter,
-                        waited=started - asked,
-                        home=home,
-                    )
+                        resources=resources, token=token, holder=holder, ttl=ttl, started=started,
+                        until=until, fences=fences, reached=_reached(tally) | queued, tally=tally,
+                        waiter=waiter, waited=started - asked, home=home,
+                    )  # fmt: skip
             # No client is proved to hold the lock: this is a split vote, or a race with a release.
             # Asking again at once is right even for a client that does not wait; otherwise all of
             # them may lose. The same if connections had been closed while idle, as routers do: the
@@ -187,7 +179,7 @@ def extend(
         ttl=ttl, fences=lease.fences,
     )  # fmt: skip
     forgot = _forgot(lease)
-    tally = Tally(deployment.masters, skew=deployment.skew)
+    tally = new_tally(deployment.masters, skew=deployment.skew)
     commands = tuple(heal if master in forgot else ask for master in range(deployment.masters))
     now = yield Round(commands, tally)
     lease = replace(lease, tally=tally, reached=lease.reached | forgot)
@@ -232,15 +224,15 @@ def release(
         ask = ask.shortened(with_drift(held_for))
     # An extension under way may be healing the masters that had forgotten the lock.
     reached = lease.reached | _forgot(lease)
-    tally = Tally(deployment.masters)
-    commands = tuple(ask if master in reached else None for master in range(deployment.masters))
+    tally = new_tally(deployment.masters)
+    commands = _to(ask, reached, deployment.masters)
     try:
         yield Round(commands, tally, awaited)
     except GeneratorExit:
         raise
     except BaseException:
         # The interrupt may have struck before a byte was sent; to release twice is harmless.
-        yield Round(commands, Tally(deployment.masters), awaited=False)
+        yield Round(commands, new_tally(deployment.masters), awaited=False)
         raise
     if tally.verdict is Verdict.WON:
         return True
@@ -249,7 +241,7 @@ def release(
 
 def _reached(tally: Tally) -> frozenset[int]:
     """Return the masters that may have the lock: not those never asked or sure to have refused."""
-    return frozenset(
+    return tally.plain or frozenset(
         master
         for master, vote in enumerate(tally.votes)
         if vote is None or (vote.sent and vote.ballot is not Ballot.REFUSED)
@@ -258,11 +250,15 @@ def _reached(tally: Tally) -> frozenset[int]:
 
 def _asked(tally: Tally) -> frozenset[int]:
     """Return the masters that may have received a command, whatever they answered."""
-    return frozenset(master for master, vote in enumerate(tally.votes) if vote is None or vote.sent)
+    return tally.plain or frozenset(
+        m for m, vote in enumerate(tally.votes) if not vote or vote.sent
+    )
 
 
 def _forgot(lease: RedlockLease) -> frozenset[int]:
     """Return the masters that answered in the lease's last round that they do not have the lock."""
+    if lease.tally.plain:
+        return frozenset()
     return frozenset(
         master for master, vote in enumerate(lease.tally.votes) if vote is not None and vote.absent
     )
@@ -274,5 +270,10 @@ def _undo(ask: Acquire, tally: Tally, queued: frozenset[int], *, leave: bool) ->
         deployment=ask.deployment, resources=ask.resources, value=ask.value,
         waiter=ask.waiter if leave else "", calls=leave,
     )  # fmt: skip
-    commands = tuple(undo if m in reached else None for m in range(tally.masters))
-    return Round(commands, Tally(tally.masters), awaited=False)
+    return Round(_to(undo, reached, tally.masters), new_tally(tally.masters), awaited=False)
+
+
+def _to(command: Command, reached: frozenset[int], masters: int) -> tuple[Command | None, ...]:
+    if len(reached) == masters:
+        return (command,) * masters
+    return tuple(command if m in reached else None for m in range(masters))

@@ -18,8 +18,8 @@ from redlock_django.engine.rounds import Pause, Protocol, Result, Round, Step
 from redlock_django.engine.trampoline import is_finished
 from redlock_django.wire.arrival import Arrival
 from redlock_django.wire.clock import clock
+from redlock_django.wire.exchange import wake_none
 from redlock_django.wire.join import Joined, Unfit
-from redlock_django.wire.link import wake_none
 from redlock_django.wire.links import Links
 from redlock_django.wire.master import Master, discard
 from redlock_django.wire.waiters import Waiter

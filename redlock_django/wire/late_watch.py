@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 
 from redlock_django.engine.quorum import failed
 from redlock_django.wire.clock import clock
+from redlock_django.wire.exchange import Owed
 from redlock_django.wire.lateness import Lateness, RunningTime, late_reason
-from redlock_django.wire.link import Link, Owed
+from redlock_django.wire.link import Link
 from redlock_django.wire.master import Master
 from redlock_django.wire.stalls import load_average
 
@@ -36,14 +37,18 @@ class LateWatch:
         self.lose = lose
         self.changed = changed
         self.running = RunningTime(clock())
+        self.due = 0.0  # until then no reply need be judged; 0.0 if not known
 
-    def poll_timeout(self) -> float:
-        """Return the seconds to poll until the next reply must be judged."""
-        left, now = 1.0, clock()
+    def poll_timeout(self, now: float) -> float:
+        """Return the seconds to poll until the next reply must be judged, or the watch asked."""
+        # What is sent from now on is judged after MASTER_TIMEOUT at the earliest.
+        left = self.rule.master_timeout
         for master in self.masters:
             link = master.link
             if link is not None and link.owed:
                 left = min(left, self._left(master, link, now))
+        left = max(left, 0.0)
+        self.due = now + left
         return left
 
     def waited(self, asked: float, took: float) -> None:

@@ -88,10 +88,11 @@ class RunningTime:
         """
         # Rounding may leave a rest that is too small to add: then no reply would get late.
         asked = max(asked, SHORTEST)
-        counts = min(asked, took)
+        counts = took if took < asked else asked
         if took > 2 * asked + SHORT:
             counts = max(asked / 4, min(asked, SHORT))
-        self.passed += min(counts, now - self._counted)
+        since = now - self._counted
+        self.passed += counts if counts < since else since
         self._counted = now
         if took > asked + SHORT:
             self._stalls.append((now - took + asked, now))

@@ -6,7 +6,6 @@ is read and dropped, never mistaken for the answer to another command.
 
 from __future__ import annotations
 
-import math
 import socket
 import ssl
 import struct
@@ -18,9 +17,8 @@ from typing import Any
 import hiredis
 
 from redlock_django.engine.commands import Command, script
-from redlock_django.engine.quorum import Verdict, Vote
-from redlock_django.engine.rounds import Round
 from redlock_django.wire.clock import clock
+from redlock_django.wire.exchange import Owed
 
 CHUNK = 65536
 WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
@@ -28,86 +26,6 @@ WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 class ProtocolDesync(Exception):
     """A reply does not belong to the command that it should answer: the link cannot be used."""
-
-
-class Exchange:
-    """One round that was sent, or is being sent."""
-
-    __slots__ = ("commands", "decided", "number", "tally", "wake")
-    until = math.inf  # it waits for its verdict, however long that takes
-
-    def __init__(self, asked: Round, number: int, wake: Callable[[], object]) -> None:
-        self.commands = asked.commands
-        self.tally = asked.tally
-        self.number = number
-        self.wake = wake
-        self.decided = False
-
-    def cast(self, master: int, vote: Vote) -> None:
-        """Count a vote, and wake the waiting caller once there is a verdict."""
-        if self.tally.cast(master, vote) is not Verdict.PENDING and not self.decided:
-            # A reply may be owed for long; the object that wakes the caller (a loop's future) need
-            # not live as long.
-            wake = self.wake
-            self.abandon()
-            wake()
-
-    def abandon(self) -> None:
-        """Mark that no caller waits any more: from here on no retry of this round may be sent."""
-        self.decided, self.wake = True, wake_none
-
-
-class Batch:
-    """Several rounds that one thread waits for together: `decided` once all of them are.
-
-    `wake` is called then. Each round calls `count` when it is decided.
-    """
-
-    __slots__ = ("pending", "wake")
-    until = math.inf
-
-    def __init__(self, rounds: int) -> None:
-        self.pending = rounds
-        self.wake: Callable[[], object] = wake_none
-
-    @property
-    def decided(self) -> bool:
-        """True once all rounds are decided."""
-        return self.pending <= 0
-
-    def count(self) -> None:
-        """Note that one more round is decided. The driver admits one thread at a time."""
-        self.pending -= 1
-        if self.decided:
-            self.wake()
-
-
-class Owed:
-    """A reply that a master owes.
-
-    `command` is None for a check of the master's trust, for a script that is only loaded (`loads`),
-    for INFO (`inspects`), and for a SUBSCRIBE (`subscribes`), whose answer is a push.
-    """
-
-    __slots__ = ("command", "exchange", "inspects", "loads", "ran", "sent", "subscribes")
-
-    def __init__(
-        self,
-        exchange: Exchange | None,
-        command: Command | None,
-        sent: float,
-        *,
-        loads: bool = False,
-        subscribes: bool = False,
-        inspects: bool = False,
-    ) -> None:
-        self.exchange = exchange
-        self.command = command
-        self.sent = sent
-        self.ran = 0.0  # how long the driver had been running when the command was written
-        self.loads = loads
-        self.subscribes = subscribes
-        self.inspects = inspects
 
 
 class Link:
@@ -149,6 +67,13 @@ class Link:
         self.sending = False
         self.sent: list[int] = []
         self.blocked = False
+
+    def write(self, owed: Owed, data: bytes) -> None:
+        """Queue a command, whose reply is owed from now on; `send` sends it."""
+        # An interrupt between these two lines leaves a reply that is not expected or that never
+        # comes: in both cases the link is dropped, and no reply is misread.
+        self.owed.append(owed)
+        self.out += data
 
     def send(self) -> None:
         """Send as many bytes as the socket accepts. Raises OSError, or ProtocolDesync."""
@@ -241,10 +166,6 @@ def _forget_errors() -> None:
     begun = context.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_side=True)
     with suppress(ssl.SSLWantReadError):
         begun.do_handshake()
-
-
-def wake_none() -> None:
-    """Wake no caller: for a round that is sent without waiting for its answers."""
 
 
 def pack(*parts: str | bytes | int) -> bytes:

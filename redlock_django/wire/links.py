@@ -16,6 +16,7 @@ Rules of this module:
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import threading
 import weakref
@@ -29,12 +30,14 @@ import hiredis
 
 from redlock_django.engine.commands import Acquire, Command, Release, script
 from redlock_django.engine.deployment import Deployment
+from redlock_django.engine.fast_path import Switch
 from redlock_django.engine.membership import Membership
-from redlock_django.engine.quorum import NOT_ASKED, failed, quorum
+from redlock_django.engine.quorum import NOT_ASKED, Verdict, failed, quorum
 from redlock_django.engine.rounds import Round
-from redlock_django.engine.statuses import NOT_READY
+from redlock_django.engine.statuses import GRANTED, NOT_READY
 from redlock_django.wire.address import Address
 from redlock_django.wire.clock import clock
+from redlock_django.wire.exchange import Exchange, Owed
 from redlock_django.wire.join import (
     Joined,
     Trust,
@@ -47,21 +50,17 @@ from redlock_django.wire.join import (
 )
 from redlock_django.wire.late_watch import LateWatch
 from redlock_django.wire.lateness import Lateness
-from redlock_django.wire.link import (
-    Exchange,
-    Link,
-    Owed,
-    ProtocolDesync,
-    pack,
-    pack_command,
-    pack_parts,
-)
+from redlock_django.wire.link import Link, ProtocolDesync, pack, pack_command, pack_parts
 from redlock_django.wire.master import Master, Notice, dial, discard, ignore
 from redlock_django.wire.server_info import read_info, run_of
 from redlock_django.wire.steps import StepWatch
+from redlock_django.wire.template import Templates
 from redlock_django.wire.waiters import Waiter, Waiters
 
 logger = logging.getLogger("redlock_django")
+
+# REDLOCK_FAST_PATH=0 takes no round on the fast path: for tests, and to find the cause of an error.
+Switch.on = os.environ.get("REDLOCK_FAST_PATH") != "0"
 
 IDLE = 1.0
 """The seconds without a round after which all links are read before the next one.
@@ -110,6 +109,7 @@ class Links:
         self._listening = False
         self._numbers = count(1)
         self._dirty: set[int] = set()
+        self._templates = Templates()
         self._last_round = clock()
 
     # Methods that a driver supplies.
@@ -320,8 +320,10 @@ class Links:
 
     def begin(self, exchange: Exchange) -> None:
         """Queue a round's commands on the links; `flush` sends them."""
-        self.redial()
         now = clock()
+        if self._begin_plainly(exchange, now):
+            return
+        self.redial()
         asked: list[tuple[Master, Command]] = []
         for master, command in zip(self.masters, exchange.commands, strict=True):
             if command is None:
@@ -353,7 +355,7 @@ class Links:
                 command = replace(command, bury=True)
             data = packed.get(id(command))
             if data is None:
-                data = packed[id(command)] = pack_command(command, exchange.number)
+                data = packed[id(command)] = self._templates.pack(command, exchange.number)
             if master.link is not None and now - master.link.inspected > INSPECTED:
                 # Its reply comes before that of the command, whose vote it may cost.
                 master.link.inspected = now
@@ -361,6 +363,48 @@ class Links:
             self._write(master, Owed(exchange, command, now), data)
             if master.late:
                 exchange.cast(master.index, failed(master.late))
+
+    def _begin_plainly(self, exchange: Exchange, now: float) -> bool:
+        """Begin a round that asks all masters the same, and nothing speaks against any of them.
+
+        Returns False without having begun otherwise.
+        """
+        commands = exchange.commands
+        command = commands[0]
+        if (
+            command is None
+            or not Switch.on
+            or self.membership.conflict
+            or commands.count(command) != len(self.masters)
+        ):
+            return False
+        for master in self.masters:
+            if now >= master.sound_until and not self.sound(master, now):
+                return False
+        data = self._templates.pack(command, exchange.number)
+        owed = Owed(exchange, command, now)
+        owed.ran = self.lateness.running.passed
+        for master in self.masters:
+            link = master.link
+            assert link is not None
+            link.write(owed, data + link.tail if command.trusted else data)
+        self._dirty.update(range(len(self.masters)))
+        return True
+
+    def sound(self, master: Master, now: float) -> bool:
+        """Return whether nothing speaks against a master, and note until when this is known."""
+        link = master.link
+        if (
+            link is None
+            or master.fault(now)
+            or master.failures
+            or master.unfinished
+            or master.unanswered
+            or now - link.inspected > INSPECTED
+        ):
+            return False
+        master.sound_until = link.inspected + INSPECTED
+        return True
 
     def _conflict(self) -> str:
         """Return why no master may be asked for a lock, "" if each may."""
@@ -387,10 +431,7 @@ class Links:
         if owed.command is not None and owed.command.trusted:
             data += link.tail
         owed.ran = self.lateness.running.passed
-        # An interrupt between these two lines leaves a reply that is not expected or that never
-        # comes: in both cases the link is dropped, and no reply is misread.
-        link.owed.append(owed)
-        link.out += data
+        link.write(owed, data)
         self._dirty.add(master.index)
 
     def _check(self, master: Master, mode: str) -> None:
@@ -438,10 +479,13 @@ class Links:
             link.receive()
         except (OSError, EOFError) as error:
             ended = error  # the replies before the end still count
+        heard, gets = clock(), link.parser.gets
         try:
             while True:  # without a condition: see docs/explanation/interrupts.md
-                if (reply := link.parser.gets()) is False:
+                if (reply := gets()) is False:
                     break
+                if self._grants(master, link, reply, heard):
+                    continue
                 self._answer(master, link, reply)
                 if master.link is not link:
                     break
@@ -457,6 +501,41 @@ class Links:
             self.lose(master, _broken(ended), ended=isinstance(ended, OSError | EOFError))
         if master.late and not link.owed:
             self.lateness.in_time(master)
+
+    def _grants(self, master: Master, link: Link, reply: Any, heard: float) -> bool:
+        """Count a reply if it plainly grants what is owed; otherwise return False.
+
+        It came at `heard`, at the latest.
+        """
+        if type(reply) is not list or not link.owed or heard >= master.sound_until or link.expired:
+            return False
+        owed = link.owed[0]
+        exchange = owed.exchange
+        if (
+            exchange is None
+            or len(reply) != owed.granted
+            or reply[0] != exchange.number
+            or reply[1] != GRANTED
+        ):
+            return False
+        time, fences = reply[2], reply[3:]
+        if type(time) is not int:
+            return False
+        for fence in fences:
+            if type(fence) is not int:
+                return False
+        seconds = time / 1_000_000
+        low, high = seconds - heard, seconds - owed.sent
+        if not self.steps.confirms(master, low, high, heard):
+            self.steps.note(master, low, high)
+            if heard >= master.sound_until:
+                return False  # a clock has stepped
+        link.owed.popleft()
+        link.ran, link.heard = self.lateness.running.passed, heard
+        verdict = exchange.tally.grant(master.index, time, fences)
+        if verdict is not Verdict.PENDING and not exchange.decided:
+            exchange.decide()
+        return True
 
     def _answer(self, master: Master, link: Link, reply: Any) -> None:
         plain = type(reply) is list  # as nearly every reply is
@@ -505,7 +584,8 @@ class Links:
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise ProtocolDesync("a reply of another shape") from error
         read = self._pop_owed(link)
-        master.failures = 0
+        if master.failures:
+            master.failures = 0
         if master.refused_releases and isinstance(command, Release):
             master.refused_releases.pop(command.token, None)
         if command is None:

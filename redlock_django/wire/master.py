@@ -35,6 +35,12 @@ REPEAT = 0.5  # seconds between two attempts to send releases that a master refu
 MAX_REMEMBERED = 10_000  # releases and unanswered tokens kept for a master that is away, at most
 
 
+DOUBTFUL = frozenset(
+    ("distrusted_until", "failures", "late", "link", "suspect", "trust", "twin", "undialed")
+)
+"""What a master's votes depend on: after each change it is looked at again, see `sound_until`."""
+
+
 class Pace:
     """The pace of repeated attempts to connect, for all links of this process together.
 
@@ -68,6 +74,9 @@ class Master:
     def __init__(self, index: int, address: Address) -> None:
         self.index = index
         self.address = address
+        # The moment up to which this master can be asked, and its grants can be counted, without a
+        # closer look; see `Links.sound`.
+        self.sound_until = 0.0
         self.link: Link | None = None
         self.run_id = ""
         self.trust: Trust | None = None
@@ -90,6 +99,11 @@ class Master:
         # Releases that the master refused by an error, each until its lock has expired anyway.
         self.refused_releases: OrderedDict[str, tuple[Release, float]] = OrderedDict()
         self._repeat_at = 0.0
+
+    def __setattr__(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+        if name in DOUBTFUL:
+            object.__setattr__(self, "sound_until", 0.0)
 
     def fault(self, now: float) -> str:
         """Return why this master's vote must not be counted now; "" if it may."""
@@ -131,6 +145,7 @@ class Master:
 
     def refuse_release(self, release: Release, until: float) -> None:
         """Keep a release that the master refused, for repetition on the same link until then."""
+        self.sound_until = 0.0
         self.refused_releases.setdefault(release.token, (release, until))
         if len(self.refused_releases) > MAX_REMEMBERED:
             self.refused_releases.popitem(last=False)
@@ -152,6 +167,7 @@ class Master:
 
     def remember_unanswered(self, token: str) -> None:
         """Remember that an acquire with this token may still arrive on a link that is gone."""
+        self.sound_until = 0.0
         self.unanswered[token] = None
         if len(self.unanswered) > MAX_REMEMBERED:
             self.unanswered.popitem(last=False)

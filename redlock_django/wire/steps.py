@@ -14,6 +14,10 @@ from redlock_django.wire.master import Master
 logger = logging.getLogger("redlock_django")
 
 
+KNOWN_FOR = 0.1
+"""Seconds for which bounds are not widened by what the clocks may drift apart: 1 ms at most."""
+
+
 class StepWatch:
     """Bound each master's clock relative to ours by every reply, and find which clock has stepped.
 
@@ -39,6 +43,19 @@ class StepWatch:
     def void(self, lease: Lease) -> bool:
         """Return whether a lease, acquired on these masters' links, is lost before its deadline."""
         return lease.started <= self.voided
+
+    def confirms(self, master: Master, low: float, high: float, now: float) -> bool:
+        """Return whether bounds of a master's clock add little to those noted shortly before.
+
+        If so, they need not be noted: at most 1 % of `max_clock_skew` is lost by that.
+        """
+        if now > self._latest:
+            self._latest = now
+        if master.offset is None:
+            return False
+        then_low, then_high, at = master.offset
+        little = 0.01 * self.deployment.max_clock_skew
+        return low <= then_low + little and high >= then_high - little and 0 <= now - at < KNOWN_FOR
 
     def note(self, master: Master, low: float, high: float) -> bool:
         """Narrow the bounds of a master's clock minus ours, in seconds; False if it has stepped."""

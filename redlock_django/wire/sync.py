@@ -27,8 +27,8 @@ from typing import Any
 from redlock_django.engine.rounds import Pause, Protocol, Result, Round, Step
 from redlock_django.engine.trampoline import is_finished
 from redlock_django.wire.clock import clock
+from redlock_django.wire.exchange import Batch, Exchange, wake_none
 from redlock_django.wire.join import Joined, Unfit
-from redlock_django.wire.link import Batch, Exchange, wake_none
 from redlock_django.wire.links import IDLE, Links
 from redlock_django.wire.master import Master, discard
 from redlock_django.wire.reentry import INTERRUPTS, Running
@@ -54,6 +54,7 @@ class SyncLinks(Links):
         self._mutex = threading.RLock()
         self._link_waits: dict[Wakeup, None] = {}
         self._queue: deque[Exchange] = deque()
+        self._busy = False  # the thread that has the mutex will look at the queue again
         self._waiting: dict[Exchange | Batch, None] = {}
         self._sleeping: dict[Waiter, None] = {}
         self._reader: Sleeper | None = None
@@ -275,18 +276,33 @@ class SyncLinks(Links):
 
     def _send(self, exchange: Exchange) -> None:
         self._queue.append(exchange)
-        if self.inside():
-            return  # the tender sends it
+        # If the busy thread is this one, which a finalizer interrupts, it sends this as well.
+        if self._busy or self.inside():
+            return  # if not busy, the tender sends it
         with self._mutex:
             self._send_all()
 
-    def _send_all(self) -> None:
-        while self._queue:
-            # Removed only once it has begun: an interrupt in between may begin another thread's
-            # round twice, which is harmless, but never drops it.
-            self.begin(self._queue[0])
-            self._queue.popleft()
-        self.flush()
+    def _send_all(self, *masters: Master) -> None:
+        """Read these masters, and send everything that is queued, also what comes meanwhile."""
+        while True:
+            try:
+                self._busy = True
+                for master in masters:
+                    self.read(master)
+                while True:
+                    if not self._queue:
+                        break
+                    # Removed only once it has begun: an interrupt in between may begin another
+                    # thread's round twice, which is harmless, but never drops it.
+                    self.begin(self._queue[0])
+                    self._queue.popleft()
+                self.flush()
+            finally:
+                # After an interrupt the next poll sends what other threads have left here.
+                self._busy = False
+            if not self._queue:
+                return
+            masters = ()
 
     def _wait(
         self,
@@ -297,10 +313,11 @@ class SyncLinks(Links):
         """Read for all threads if none does, else sleep until woken, for `longest` at most."""
         me = threading.get_ident()
         try:
-            with self._mutex:
-                # If the reader is this very thread, an interrupt has left that entry behind.
-                if self._reader is None or self._reader_thread == me:
-                    self._reader, self._reader_thread = sleeper, me
+            # If the reader is this very thread, an interrupt has left that entry behind.
+            if self._reader is None or self._reader_thread == me:
+                with self._mutex:
+                    if self._reader is None or self._reader_thread == me:
+                        self._reader, self._reader_thread = sleeper, me
             if self._reader is sleeper:
                 while True:
                     left = sleeper.until - clock()
@@ -313,24 +330,36 @@ class SyncLinks(Links):
                 except Empty:
                     self._wake_poll()  # the reader judges who is late
         finally:
-            successor: Sleeper | None = None
-            with self._mutex:
-                if self._reader is sleeper:
-                    self._reader = None
-                    # One step each, because other threads come and go meanwhile.
-                    waiting: list[Sleeper] = [*self._waiting, *self._sleeping]
-                    successor = next((other for other in waiting if not other.decided), None)
-            if successor is not None:
-                successor.wake()
+            if self._reader is sleeper:  # no other thread can make it the reader meanwhile
+                self._pass_on()
+
+    def _pass_on(self) -> None:
+        """Let another waiting thread read for all."""
+        with self._mutex:
+            self._reader = None
+            if len(self._waiting) == 1 and not self._sleeping:
+                return
+            # One step each, because other threads come and go meanwhile.
+            waiting: list[Sleeper] = [*self._waiting, *self._sleeping]
+            successor = next((other for other in waiting if not other.decided), None)
+        if successor is not None:
+            successor.wake()
 
     def _poll(self, longest: float) -> None:
-        with self._mutex:
-            asked = min(max(self.lateness.poll_timeout(), 0.0), longest)
+        if self._queue:  # an interrupted thread has left it
+            with self._mutex:
+                self._send_all()
         began = clock()
+        asked = self.lateness.due - began
+        if asked <= 0:
+            with self._mutex:
+                asked = self.lateness.poll_timeout(began)
+        if asked > longest:
+            asked = longest
         events = self._poller.poll(int(asked * 1000) + 1)
-        self._last_poll = clock()
-        took = self._last_poll - began
+        self._last_poll = now = clock()
         with self._mutex:
+            readable = []
             for fd, event in events:
                 master = self._by_fd.get(fd)
                 if master is None:
@@ -338,10 +367,12 @@ class SyncLinks(Links):
                     continue
                 if event & select.POLLOUT:
                     self._dirty.add(master.index)
-                if event & ~select.POLLOUT:
-                    self.read(master)
-            self.lateness.waited(asked, took)
-            self._send_all()
+                if event != select.POLLOUT:
+                    readable.append(master)
+            self._send_all(*readable)
+            self.lateness.waited(asked, now - began)
+            if self._dirty:
+                self.flush()
 
     # Methods that Links requires of a driver.
 

@@ -13,7 +13,7 @@ from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.quorum import quorum
 from redlock_django.engine.rounds import Pause
 from redlock_django.wire.clock import clock
-from redlock_django.wire.link import wake_none
+from redlock_django.wire.exchange import wake_none
 
 WATCH = 0.11  # seconds until a waiter that watches a turn tries again: a little more than a turn
 

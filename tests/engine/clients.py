@@ -15,7 +15,7 @@ from redlock_django.engine.errors import NotAcquired, QuorumUnreachable, Resourc
 from redlock_django.engine.quorum import Ballot, Tally, Verdict
 from redlock_django.engine.rounds import Pause, Round, Step
 from redlock_django.engine.validity import Lease, LeaseState, drift
-from redlock_django.wire.link import wake_none
+from redlock_django.wire.exchange import wake_none
 from redlock_django.wire.waiters import Waiter
 from tests.engine.checker import Checker, Holding
 from tests.engine.network import Exchange, Line, Wire
@@ -470,9 +470,12 @@ def _watch(world: World, commands: tuple[Command | None, ...], tally: Tally) -> 
     if isinstance(command, Acquire):
         seen["rounds"] += 1
         lost = tally.verdict is Verdict.LOST
+        seen["rounds won by plain grants"] += tally.unanimous is not None
         one = lost and tally.rival_won
         seen["split votes"] += lost and not (one or tally.unreachable)
         seen["refused by one rival"] += one
+    if tally.plain:
+        return  # every clock agrees; to look at the votes would end the fast path
     # Most rounds have no granted vote, so there is none to leave out for its clock.
     granted = tally.count(Ballot.GRANTED)
     if granted and len(tally.counted()) < granted:

@@ -15,7 +15,7 @@ from redlock_django.engine import rounds
 from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.errors import NotAcquired
 from redlock_django.engine.validity import Lease, LeaseState, RedlockLease
-from redlock_django.wire.link import wake_none
+from redlock_django.wire.exchange import wake_none
 from tests.engine.network import Wire
 from tests.engine.world import Violation
 

@@ -10,7 +10,7 @@ from typing import Any
 from redlock_django.backends.memory_master import MemoryMaster
 from redlock_django.engine import rounds
 from redlock_django.engine.deployment import Deployment
-from redlock_django.engine.quorum import failed
+from redlock_django.engine.quorum import Ballot, failed
 from redlock_django.engine.rounds import Pause, Protocol, Result, Round, Step
 from redlock_django.engine.validity import RedlockLease
 
@@ -73,7 +73,10 @@ class Masters:
             else:
                 reply = self.memories[index].say(command, 0, MARKER)
                 vote = failed("did not answer") if index in mute else command.vote(reply[1:])
-            asked.tally.cast(index, vote)
+            if vote.ballot is Ballot.GRANTED and vote.time is not None:
+                asked.tally.grant(index, vote.time, vote.fences)
+            else:
+                asked.tally.cast(index, vote)
 
     def carry(self, protocol: Protocol[Result], step: Step, **how: Collection[int]) -> Result:
         """Drive a protocol from one of its steps to its end; return its result."""

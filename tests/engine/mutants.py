@@ -34,12 +34,14 @@ from redlock_django.engine import (
 from redlock_django.engine.commands import Heal, Release
 from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.errors import RedlockError
+from redlock_django.engine.fast_path import FastTally, new_tally
 from redlock_django.engine.membership import Membership
 from redlock_django.engine.quorum import Tally
 from redlock_django.engine.validity import valid_until
 from redlock_django.locking.held_lease import HeldLease
 from redlock_django.wire import join, server_info
 from redlock_django.wire.aio import LoopLinks
+from redlock_django.wire.exchange import Owed
 from redlock_django.wire.late_watch import LateWatch
 from redlock_django.wire.lateness import Lateness, RunningTime
 from redlock_django.wire.link import Link
@@ -50,6 +52,7 @@ from redlock_django.wire.waiters import Waiter, Waiters
 from tests.engine import (
     schedules,
     test_commands,
+    test_fast_path,
     test_fencing,
     test_index,
     test_membership,
@@ -72,7 +75,7 @@ from tests.engine.mutation import (
     without,
 )
 from tests.engine.schedules import HOUR
-from tests.wire import link_schedules, test_link
+from tests.wire import link_schedules, test_link, test_plain_rounds
 
 Schedule = Callable[[], object]
 
@@ -103,6 +106,12 @@ class Mutant(NamedTuple):
         return ""
 
 
+def slowly(schedule: Schedule) -> None:
+    """Run a schedule without the fast path, which would not reach the rule."""
+    with test_fast_path.fast_path(on=False):
+        schedule()
+
+
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "quorum of half", "quorum: more than half of the masters", quorum.quorum,
@@ -126,7 +135,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "rivals are not distinguished", "quorum: one other holder, or a split vote", rounds.acquire,
-        argument(Tally, rivals="False"), schedules.a_proven_holder_ends_the_round,
+        argument(new_tally, rivals="False"), schedules.a_proven_holder_ends_the_round,
     ),
     Mutant(
         "a split vote is a refusal", "quorum: a split vote is asked again", rounds.acquire,
@@ -154,9 +163,89 @@ MUTANTS: tuple[Mutant, ...] = (
         test_rounds.test_a_pause_between_split_votes_ends_in_time,
     ),
     Mutant(
+        "plain grants wait for all", "fast path: won with a quorum", FastTally.grant,
+        instead("self._yes == self.need", "not self.outstanding"),
+        partial(test_fast_path.test_fewer_grants_than_a_quorum_are_not_unanimous, 5),
+    ),
+    Mutant(
+        "any fences are plain", "fast path: other fences take the long way", FastTally.grant,
+        never("fences != self._fences"), partial(test_fast_path.every_answer, 3),
+    ),
+    Mutant(
+        "any clocks are plain", "fast path: clocks that are off take the long way",
+        FastTally.grant, never("self._last - self._first > self.skew"),
+        partial(test_fast_path.every_answer, 3),
+    ),
+    Mutant(
+        "a plain vote counts twice", "fast path: the first vote of a master counts",
+        FastTally.grant, never("master in plain"),
+        test_fast_path.test_random_answers_are_the_same_verdict,
+    ),
+    Mutant(
+        "a lost quorum is plain", "fast path: too few masters take the long way", FastTally.cast,
+        always("self.majority(...)"), partial(test_fast_path.every_answer, 3),
+    ),
+    Mutant(
+        "a refusal is plain", "fast path: a refusal takes the long way", FastTally.cast,
+        always("vote.ballot is Ballot.FAILED"), partial(test_fast_path.every_answer, 3),
+    ),
+    Mutant(
+        "masters not asked are reached", "fast path: no undo where nothing was sent",
+        FastTally.cast, never("not vote.sent"), partial(test_fast_path.every_answer, 3),
+    ),
+    Mutant(
+        "a doubtful master is asked", "fast path: a doubt ends it at once", Master.__setattr__,
+        never("name in DOUBTFUL"), partial(test_plain_rounds.test_a_doubt_ends_it_at_once, "late"),
+    ),
+    Mutant(
+        "a faulty master is asked", "fast path: masters with a fault take the long way",
+        Links.sound, never("master.fault(now)"),
+        partial(test_plain_rounds.test_a_doubt_ends_it_at_once, "suspect"),
+    ),
+    Mutant(
+        "a release passes an unanswered acquire", "fast path: such a release must bury",
+        Links.sound, never("master.unanswered"),
+        partial(test_plain_rounds.test_a_doubt_ends_it_at_once, "an unanswered acquire"),
+    ),
+    Mutant(
+        "another deployment's masters are asked", "fast path: acquires nothing in a conflict",
+        Links._begin_plainly, never("self.membership.conflict"),
+        partial(test_plain_rounds.test_a_doubt_ends_it_at_once, "another deployment"),
+    ),
+    Mutant(
+        "all masters are asked the same", "fast path: each master is sent its own command",
+        Links._begin_plainly, never("commands.count(command) != ..."),
+        test_plain_rounds.test_it_is_not_taken_where_masters_are_asked_differently,
+    ),
+    Mutant(
+        "a plain grant of any round", "fast path: every reply has its round's number",
+        Links._grants, never("reply[0] != exchange.number"),
+        link_schedules.a_reply_of_another_round_is_not_a_vote,
+    ),
+    Mutant(
+        "a healed master grants", "fast path: heal counts from the next extension",
+        Owed.__init__, never("isinstance(command, Heal)"),
+        test_plain_rounds.test_a_healed_master_does_not_count,
+    ),
+    Mutant(
+        "a stepped clock grants", "fast path: no vote from the step on", Links._grants,
+        never("heard >= master.sound_until", nth=2),
+        test_plain_rounds.test_a_clock_step_ends_it,
+    ),
+    Mutant(
+        "an old look at the clock", "fast path: clocks that drift are noted", StepWatch.confirms,
+        always("0 <= now - at < KNOWN_FOR"),
+        test_plain_rounds.test_bounds_of_clocks_are_not_old,
+    ),
+    Mutant(
+        "our clock's latest time is lost", "fast path: our own step voids what began before",
+        StepWatch.confirms, without("self._latest = now"),
+        test_plain_rounds.test_our_clock_that_goes_back_voids_a_lease_that_began_since,
+    ),
+    Mutant(
         "a verdict waits for all", "quorum: a round returns at its verdict", Tally._judge,
         instead("yes >= self.need", "yes >= self.need and not self.outstanding"),
-        test_rounds.test_won_before_the_slowest_has_answered,
+        partial(slowly, test_rounds.test_won_before_the_slowest_has_answered),
     ),
     Mutant(
         "no drift", "validity: 1 % and 2 ms less than the TTL", validity.drift,
@@ -394,7 +483,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "any clock extends", "extension: a clock off the median does not count", rounds.extend,
-        argument(Tally, skew="None"), schedules.an_extension_counts_no_clock_off_the_median,
+        argument(new_tally, skew="None"), schedules.an_extension_counts_no_clock_off_the_median,
     ),
     Mutant(
         "heal without a marker", "master: heal writes to no other deployment", MemoryMaster._heal,
@@ -693,8 +782,8 @@ MUTANTS: tuple[Mutant, ...] = (
         test_link.test_an_interrupted_send_drops_the_link,
     ),
     Mutant(
-        "a release overtakes", "link: a release travels after its acquire", Links._write,
-        instead("link.out += data", "link.out[:0] = data"),
+        "a release overtakes", "link: a release travels after its acquire", Link.write,
+        instead("self.out += data", "self.out[:0] = data"),
         link_schedules.a_release_is_sent_after_its_acquire,
     ),
     Mutant(
@@ -748,7 +837,7 @@ MUTANTS: tuple[Mutant, ...] = (
             always("command.token in master.unanswered"),
             without("del master.unanswered[command.token]"),
         ),
-        link_schedules.an_ordinary_release_leaves_no_tombstone,
+        partial(slowly, link_schedules.an_ordinary_release_leaves_no_tombstone),
     ),
     Mutant(
         "a cancelled round of a loop is sent again", "link: a cancelled round is abandoned",

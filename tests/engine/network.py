@@ -90,7 +90,10 @@ class Exchange:
         """Count a vote, and wake the client at the verdict."""
         if not self.awaited:
             return
-        verdict = self.tally.cast(master, vote)
+        if vote.ballot is Ballot.GRANTED and vote.time is not None:
+            verdict = self.tally.grant(master, vote.time, vote.fences)
+        else:
+            verdict = self.tally.cast(master, vote)
         if not self.decided and verdict is not Verdict.PENDING:
             self.decided = True
             self.wake()
@@ -544,8 +547,8 @@ class Wire:
         if exchange is not None and exchange.awaited:
             command = message.packed.command
             vote = command.vote(reply[1:])
-            counts = not exchange.decided and exchange.tally.votes[line.index] is None
-            if counts and isinstance(command, Release) and reply[1] == GRANTED:
+            freed = isinstance(command, Release) and reply[1] == GRANTED and not exchange.decided
+            if freed and exchange.tally.votes[line.index] is None:
                 line.freed.add(command.token)
             doubt = line.doubt(self.owner.clock.read())
             if command.trusted and doubt:

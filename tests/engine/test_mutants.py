@@ -8,7 +8,8 @@ from tests.engine.mutants import MUTANTS, Mutant
 from tests.engine.mutation import never
 
 TOPICS = {
-    "quorum", "validity", "rounds", "master", "fence", "extension", "queue", "link", "trust",
+    "fast path", "quorum", "validity", "rounds", "master", "fence", "extension", "queue", "link",
+    "trust",
     "clock step", "fork", "safe servers", "index", "minimum hold",
 }  # fmt: skip
 

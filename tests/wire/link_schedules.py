@@ -19,9 +19,9 @@ from redlock_django.engine.statuses import MISMATCH, UNMARKED
 from redlock_django.wire.address import Address
 from redlock_django.wire.aio import LoopLinks
 from redlock_django.wire.clock import clock
+from redlock_django.wire.exchange import Exchange
 from redlock_django.wire.join import Unfit, check
 from redlock_django.wire.lateness import GIVE_UP, MOST_OWED
-from redlock_django.wire.link import Exchange
 from redlock_django.wire.links import IDLE, Links
 from redlock_django.wire.master import Master, Pace
 from redlock_django.wire.server_info import run_of

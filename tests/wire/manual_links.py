@@ -11,13 +11,13 @@ import hiredis
 
 from redlock_django.engine.commands import Acquire, Command, Release
 from redlock_django.engine.deployment import Deployment
-from redlock_django.engine.quorum import Tally
+from redlock_django.engine.fast_path import new_tally
 from redlock_django.engine.rounds import Round
 from redlock_django.engine.statuses import MISMATCH, UNMARKED
 from redlock_django.wire.address import Address
 from redlock_django.wire.clock import clock
+from redlock_django.wire.exchange import Exchange
 from redlock_django.wire.join import Joined, Trust
-from redlock_django.wire.link import Exchange
 from redlock_django.wire.links import Links
 from redlock_django.wire.master import Master
 from tests.wire.scripted import MARKER, NAMES, resp
@@ -106,7 +106,7 @@ class ManualLinks(Links):
         commands = tuple(command if m.index in where else None for m in self.masters)
         rivals = isinstance(command, Acquire)
         skew = self.deployment.skew if command.trusted else None
-        tally = Tally(len(self.masters), skew=skew, rivals=rivals)
+        tally = new_tally(len(self.masters), skew=skew, rivals=rivals)
         exchange = self.exchange(Round(commands, tally), lambda: None)
         self.begin(exchange)
         self.flush()

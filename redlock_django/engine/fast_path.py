@@ -1,0 +1,114 @@
+"""The accelerator of the verdict: a tally that counts plain grants without building votes.
+
+Nearly every round is answered by masters that grant with the same fence and agreeing clocks, or do
+not answer at all. A `FastTally` stores such answers as they came and only compares them. At the
+first other answer (a refusal, another fence, a clock that is off, too few masters left), or when a
+caller looks at single votes, it builds the votes and is a `Tally` from then on, in the same state:
+the algorithm is written once, in `quorum`, `fencing` and `rounds`. That both always agree is shown
+by `tests/engine/test_fast_path.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+from redlock_django.engine.quorum import Ballot, Tally, Verdict, Vote, granted
+
+Answer = Vote | tuple[int, Sequence[int]]
+"""The clock and the fences of a grant, or a failed vote."""
+
+
+class FastTally(Tally):
+    """A tally that builds its votes when they are needed."""
+
+    __slots__ = ("_fences", "_first", "_last", "_plain", "_unsent")
+
+    def __init__(self, masters: int, *, skew: int | None = None, rivals: bool = False) -> None:
+        super().__init__(masters, skew=skew, rivals=rivals)
+        # The answers so far, in order; None once the votes are built.
+        self._plain: dict[int, Answer] | None = {}
+        self._fences: Sequence[int] | None = None
+        self._first = self._last = 0  # the earliest and the latest clock of a grant, in µs
+        self._unsent: list[int] | None = None  # the masters to which no byte was sent
+
+    def grant(self, master: int, time: int, fences: Sequence[int]) -> Verdict:
+        plain = self._plain
+        if plain is None or master in plain:
+            return super().grant(master, time, fences)
+        if self._fences is None:
+            self._fences, self._first, self._last = fences, time, time
+        elif fences != self._fences:
+            return super().grant(master, time, fences)
+        elif time < self._first:
+            self._first = time
+        elif time > self._last:
+            self._last = time
+        if self.skew is not None and self._last - self._first > self.skew:
+            return super().grant(master, time, fences)
+        plain[master] = (time, fences)
+        self.outstanding -= 1
+        self._yes += 1
+        # Each of these votes is counted, because all clocks agree.
+        if self._yes == self.need:
+            self.verdict = Verdict.WON
+        return self.verdict
+
+    def cast(self, master: int, vote: Vote) -> Verdict:
+        plain = self._plain
+        if plain is not None and master not in plain:
+            # Its clock, if it has one, does not matter: a majority grants with agreeing clocks, so
+            # that the median is among these.
+            left = self.masters - self._failed - 1
+            if vote.ballot is Ballot.FAILED and self.majority(left):
+                plain[master] = vote
+                self.outstanding -= 1
+                self._failed += 1
+                if not vote.sent:
+                    self._unsent = [*(self._unsent or ()), master]
+                return self.verdict
+            self._build(plain)
+        return super().cast(master, vote)
+
+    def _build(self, plain: dict[int, Answer]) -> None:
+        """Build the votes, and count them as a `Tally` does."""
+        self._plain = None
+        self.outstanding, self.verdict = self.masters, Verdict.PENDING
+        self._yes = self._failed = 0
+        for master, answer in plain.items():
+            vote = answer if isinstance(answer, Vote) else granted(answer[0], tuple(answer[1]))
+            super().cast(master, vote)
+
+    @property
+    def votes(self) -> list[Vote | None]:
+        if self._plain is not None:
+            self._build(self._plain)
+        return self._votes
+
+    @property
+    def unanimous(self) -> tuple[int, ...] | None:  # type: ignore[override]
+        if self._plain is None or self.verdict is not Verdict.WON or self._fences is None:
+            return None
+        return tuple(self._fences)
+
+    @property
+    def plain(self) -> frozenset[int] | None:  # type: ignore[override]
+        if self._plain is None:
+            return None
+        return _all(self.masters) if self._unsent is None else _all(self.masters) - {*self._unsent}
+
+
+class Switch:
+    """Whether the fast path is taken. Tests and REDLOCK_FAST_PATH=0 switch it off."""
+
+    on = True
+
+
+def new_tally(masters: int, *, skew: int | None = None, rivals: bool = False) -> Tally:
+    """Return the tally of a new round."""
+    return (FastTally if Switch.on else Tally)(masters, skew=skew, rivals=rivals)
+
+
+@cache
+def _all(masters: int) -> frozenset[int]:
+    return frozenset(range(masters))

@@ -1,0 +1,105 @@
+"""A round on its way: its exchange, and the replies that masters owe to it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from redlock_django.engine.commands import Command, Heal
+from redlock_django.engine.quorum import Verdict, Vote
+from redlock_django.engine.rounds import Round
+
+
+class Exchange:
+    """One round that was sent, or is being sent."""
+
+    __slots__ = ("commands", "decided", "number", "tally", "wake")
+    until = math.inf  # it waits for its verdict, however long that takes
+
+    def __init__(self, asked: Round, number: int, wake: Callable[[], object]) -> None:
+        self.commands = asked.commands
+        self.tally = asked.tally
+        self.number = number
+        self.wake = wake
+        self.decided = False
+
+    def cast(self, master: int, vote: Vote) -> None:
+        """Count a vote, and wake the waiting caller once there is a verdict."""
+        if self.tally.cast(master, vote) is not Verdict.PENDING and not self.decided:
+            self.decide()
+
+    def decide(self) -> None:
+        """Note the verdict, and wake the waiting caller."""
+        # A reply may be owed for long; the object that wakes the caller (a loop's future) need not
+        # live as long.
+        wake = self.wake
+        self.decided, self.wake = True, wake_none
+        wake()
+
+    def abandon(self) -> None:
+        """Mark that no caller waits any more: from here on no retry of this round may be sent."""
+        self.decided, self.wake = True, wake_none
+
+
+class Batch:
+    """Several rounds that one thread waits for together: `decided` once all of them are.
+
+    `wake` is called then. Each round calls `count` when it is decided.
+    """
+
+    __slots__ = ("pending", "wake")
+    until = math.inf
+
+    def __init__(self, rounds: int) -> None:
+        self.pending = rounds
+        self.wake: Callable[[], object] = wake_none
+
+    @property
+    def decided(self) -> bool:
+        """True once all rounds are decided."""
+        return self.pending <= 0
+
+    def count(self) -> None:
+        """Note that one more round is decided. The driver admits one thread at a time."""
+        self.pending -= 1
+        if self.decided:
+            self.wake()
+
+
+class Owed:
+    """A reply that a master owes, or several masters to which the same was sent together.
+
+    `granted` is the length of a reply that grants, 0 if none does.
+    `command` is None for a check of the master's trust, for a script that is only loaded (`loads`),
+    for INFO (`inspects`), and for a SUBSCRIBE (`subscribes`), whose answer is a push.
+    """
+
+    __slots__ = (
+        "command", "exchange", "granted", "inspects", "loads", "ran", "sent", "subscribes",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        exchange: Exchange | None,
+        command: Command | None,
+        sent: float,
+        *,
+        loads: bool = False,
+        subscribes: bool = False,
+        inspects: bool = False,
+    ) -> None:
+        self.exchange = exchange
+        self.command = command
+        self.sent = sent
+        self.granted = 0
+        # A healed master counts from the next extension only.
+        if exchange is not None and command is not None and not isinstance(command, Heal):
+            self.granted = 3 + (len(command.resources) if command.fenced else 0)
+        self.ran = 0.0  # how long the driver had been running when the command was written
+        self.loads = loads
+        self.subscribes = subscribes
+        self.inspects = inspects
+
+
+def wake_none() -> None:
+    """Wake no caller: for a round that is sent without waiting for its answers."""

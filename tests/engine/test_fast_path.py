@@ -1,0 +1,218 @@
+"""The fast path changes nothing: the same verdicts, leases, commands and traces without it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import count, permutations, product
+from random import Random
+from typing import Any
+
+import pytest
+
+from redlock_django.engine import rounds
+from redlock_django.engine.commands import Confirm
+from redlock_django.engine.deployment import Deployment
+from redlock_django.engine.errors import NotAcquired
+from redlock_django.engine.fast_path import FastTally, Switch, new_tally
+from redlock_django.engine.fencing import highest, stored_by_majority
+from redlock_django.engine.quorum import Ballot, Tally, Verdict, Vote, failed, granted, quorum
+from redlock_django.engine.rounds import Round, Step
+from tests.engine import sweep
+
+TIME = 1_760_000_000_000_000  # µs
+SKEW = 500_000
+
+ANSWERS = {
+    "granted": granted(TIME, (7,)),
+    "a higher fence": granted(TIME + 1, (8,)),
+    "a clock ahead": granted(TIME + SKEW + 2, (7,)),
+    "a clock far ahead": granted(TIME + 2 * SKEW + 2, (7,)),
+    "no answer": failed("did not answer"),
+    "not asked": failed("not connected", sent=False),
+    "not trusted": failed("not trusted yet", time=TIME + 9 * SKEW),
+    "held": Vote(Ballot.REFUSED, "held", TIME, fences=(7,), ttl=900, rival=b"A"),
+    "held, without a clock": Vote(Ballot.REFUSED, "held", rival=b"A"),
+    "absent": Vote(Ballot.REFUSED, "forgot the lock", TIME, absent=True),
+}
+FEW = ("granted", "a higher fence", "no answer", "held")
+
+
+@contextmanager
+def fast_path(on: bool) -> Iterator[None]:
+    """Switch the fast path on or off for a while."""
+    before, Switch.on = Switch.on, on
+    try:
+        yield
+    finally:
+        Switch.on = before
+
+
+def _count(tally: Tally, master: int, vote: Vote) -> Verdict:
+    """Count a vote as the drivers do."""
+    if vote.ballot is Ballot.GRANTED and vote.time is not None:
+        return tally.grant(master, vote.time, list(vote.fences))
+    return tally.cast(master, vote)
+
+
+def _state(tally: Tally) -> tuple[Any, ...]:
+    """Return all that a caller can learn from a tally."""
+    return (
+        tally.votes, tally.verdict, tally.outstanding, tally.unreachable, tally.only_stale,
+        tally.denied, tally.rival_won, tally.reasons(), tally.counted(), tally.agreeing,
+    )  # fmt: skip
+
+
+def _both(masters: int, cast: Iterable[tuple[int, Vote]], *, rivals: bool, look: int = -1) -> None:
+    """Count votes in both tallies, look at the votes once after `look` of them, and compare."""
+    fast = FastTally(masters, skew=SKEW, rivals=rivals)
+    slow = Tally(masters, skew=SKEW, rivals=rivals)
+    for number, (master, vote) in enumerate(cast):
+        assert _count(fast, master, vote) is _count(slow, master, vote)
+        assert (fast.verdict, fast.outstanding) == (slow.verdict, slow.outstanding)
+        if fast.plain is not None:
+            asked = {m for m, v in enumerate(slow.votes) if v is None or v.sent}
+            assert fast.plain == rounds._reached(slow) == rounds._asked(slow) == asked
+        if fast.unanimous is not None:
+            assert fast.unanimous == highest(slow, 1)
+            assert stored_by_majority(slow, fast.unanimous)
+        if number == look:
+            assert _state(fast) == _state(slow)
+    assert _state(fast) == _state(slow)
+
+
+def every_answer(masters: int) -> None:
+    """Compare both tallies for every answer of the masters, in several orders."""
+    orders = list(permutations(range(masters))) if masters < 4 else [(0, 1, 2, 3), (2, 0, 3, 1)]
+    for answers in product(ANSWERS.values(), repeat=masters):
+        for order in orders:
+            _both(masters, [(index, answers[index]) for index in order], rivals=True)
+
+
+@pytest.mark.parametrize("masters", range(1, 5))
+def test_every_answer_in_every_order_is_the_same_verdict(masters: int) -> None:
+    every_answer(masters)
+
+
+@pytest.mark.parametrize("masters", [5, 6, 7])
+def test_every_answer_of_many_masters_is_the_same_verdict(masters: int) -> None:
+    few = [ANSWERS[name] for name in (FEW if masters < 6 else FEW[1:] if masters < 7 else FEW[:3])]
+    for answers in product(few, repeat=masters):
+        _both(masters, enumerate(answers), rivals=False)
+
+
+def test_random_answers_are_the_same_verdict() -> None:
+    rng = Random(1)
+    names = [*ANSWERS, *["granted"] * 8, *["no answer"] * 3]
+    for _ in range(4000):
+        masters = rng.randint(1, 7)
+        cast = [
+            (rng.randrange(masters), ANSWERS[rng.choice(names)]._replace())
+            for _ in range(rng.randint(1, 2 * masters))
+        ]
+        _both(masters, cast, rivals=rng.random() < 0.5, look=rng.randrange(2 * masters))
+
+
+def _trace(masters: int, answers: Iterator[Sequence[str]], prompt: int, late: int) -> list[object]:
+    """Return all that a client does and gets, up to the release of its lease.
+
+    `answers` are those to each round. The first `prompt` of them have come when the client goes on
+    (or as many as make a verdict), and `late` more before it releases its lease.
+    """
+    deployment = Deployment(names=tuple(f"m{index}" for index in range(masters)))
+    protocol = rounds.acquire(
+        deployment, ("r",), 10.0, "{}", now=100.0, wait=0.0, overrun=0.0,
+        tokens=(f"{number:032x}" for number in count()), proposals=count(TIME),
+        delays=iter(lambda: 0.01, None),
+    )  # fmt: skip
+    done: list[object] = []
+    rest: list[tuple[int, str]] = []
+    try:
+        step: Step = next(protocol)
+        while True:
+            done.append(step[::2] if isinstance(step, Round) else step)  # without the tally
+            if isinstance(step, Round) and step.awaited:
+                said = list(enumerate(next(answers)))
+                given = _answer(step.tally, said, prompt)
+                rest = rest if isinstance(step.commands[0], Confirm) else said[given:]
+            step = protocol.send(100.1)
+    except NotAcquired as error:
+        return [*done, type(error), str(error)]
+    except StopIteration as won:
+        lease = won.value
+    for master, word in rest[:late]:
+        _count(lease.tally, master, ANSWERS[word])
+    released = next(rounds.release(deployment, lease))
+    extended = next(rounds.extend(deployment, lease, 10.0, now=101.0))
+    return [*done, lease, lease.reached, released[::2], extended[0], lease.tally.votes]
+
+
+def _answer(tally: Tally, answers: list[tuple[int, str]], prompt: int) -> int:
+    """Count answers up to the verdict, and the first `prompt` anyway; return how many."""
+    for number, (master, word) in enumerate(answers):
+        if number >= prompt and tally.verdict is not Verdict.PENDING:
+            return number
+        _count(tally, master, ANSWERS[word])
+    return len(answers)
+
+
+@pytest.mark.parametrize("masters", range(1, 8))
+def test_the_same_lease_and_the_same_commands(masters: int) -> None:
+    rng = Random(masters)
+    kinds = [*ANSWERS, *["granted"] * 12]
+    firsts = list(product(ANSWERS, repeat=masters)) if masters < 4 else []
+    firsts += [tuple(rng.choices(kinds, k=masters)) for _ in range(600)]
+    won = 0
+    for first in firsts:
+        rest = [rng.choices(kinds, k=masters) for _ in range(20)]
+        prompt, late = rng.randint(0, masters), rng.randint(0, masters)
+        traces = []
+        for on in (True, False):
+            with fast_path(on):
+                traces.append(_trace(masters, iter([first, *rest]), prompt, late))
+        assert traces[0] == traces[1], first
+        won += not isinstance(traces[0][-1], str)
+    assert won > 50
+
+
+def test_a_round_that_nothing_disturbs_builds_no_votes() -> None:
+    tally = FastTally(5, skew=SKEW, rivals=True)
+    tally.cast(4, failed("not connected", sent=False))
+    for master in range(3):
+        tally.grant(master, TIME + master, [7])
+    assert tally.verdict is Verdict.WON
+    assert tally.unanimous == (7,)
+    assert set(tally.plain or ()) == {0, 1, 2, 3}
+    assert tally._votes == [None] * 5
+    assert tally.grant(3, TIME, [9]) is Verdict.WON
+    assert [tally.unanimous, tally.plain] == [None, None]
+
+
+@pytest.mark.parametrize("masters", range(1, 8))
+def test_fewer_grants_than_a_quorum_are_not_unanimous(masters: int) -> None:
+    tally = FastTally(masters)
+    for master in range(quorum(masters) - 1):
+        tally.grant(master, TIME, [7])
+        assert tally.unanimous is None
+    tally.grant(masters - 1, TIME, [7])
+    assert tally.unanimous == (7,)
+
+
+def test_the_switch_chooses_the_tally() -> None:
+    with fast_path(True):
+        assert type(new_tally(3)) is FastTally
+    with fast_path(False):
+        assert type(new_tally(3)) is Tally
+
+
+def test_the_simulator_produces_the_same_digest_without_it() -> None:
+    def chunk(on: bool, groups: int, seeds: int) -> sweep.Chunk:
+        with fast_path(on):
+            return sweep.run(0, seeds, groups)
+
+    for groups, seeds in ((1, 12), (2, 3)):
+        with_it, without_it = chunk(True, groups, seeds), chunk(False, groups, seeds)
+        plain = with_it.seen.pop("rounds won by plain grants")
+        assert without_it.seen.pop("rounds won by plain grants", 0) == 0
+        assert plain > seeds
+        assert with_it._replace(digest="") == without_it._replace(digest="")

@@ -1,0 +1,345 @@
+"""The fast path of links: the same bytes, votes and owed replies as without it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from itertools import product
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from redlock_django.engine.commands import Acquire, Command, Confirm, Extend, Heal, Release
+from redlock_django.engine.deployment import Deployment
+from redlock_django.engine.fast_path import FastTally, Switch, new_tally
+from redlock_django.engine.quorum import Verdict
+from redlock_django.engine.rounds import Round
+from redlock_django.wire.link import pack_command
+from redlock_django.wire.links import INSPECTED, Links
+from redlock_django.wire.template import MOST, Templates
+from tests.wire.manual_links import TOKEN, ManualLinks, manual_links
+from tests.wire.scripted import push, resp
+
+NOW = 1_000.0  # what our clock shows at first
+WALL = 1_760_000_000.0  # and the masters' clocks then
+
+
+class Time:
+    """The clock of both sides, which the test sets."""
+
+    def __init__(self) -> None:
+        self.now = NOW
+
+    def __call__(self) -> float:
+        return self.now
+
+    @property
+    def wall(self) -> int:
+        return round((WALL + self.now - NOW) * 1_000_000)
+
+
+@contextmanager
+def timed_links(on: bool, masters: int = 3) -> Iterator[tuple[ManualLinks, Time]]:
+    """Open links, with or without the fast path, over a clock that the test sets."""
+    time = Time()
+    modules = "links", "link", "late_watch", "master"
+    with ExitStack() as stack:
+        stack.enter_context(patch.object(Switch, "on", on))
+        for module in modules:
+            stack.enter_context(patch(f"redlock_django.wire.{module}.clock", time))
+        stack.enter_context(patch("tests.wire.manual_links.clock", time))
+        stack.enter_context(patch("tests.wire.manual_links.time.time", lambda: time.wall / 1e6))
+        links = stack.enter_context(manual_links(masters))
+        links.steps.clock = time
+        links.steps._latest = time.now
+        yield links, time
+
+
+Said = list[object]
+
+
+class Session:
+    """A client that asks at random, and masters that answer at random."""
+
+    def __init__(self, links: ManualLinks, time: Time, seed: int) -> None:
+        self.links, self.time, self.rng = links, time, Random(seed)
+        self.rounds: list[tuple[Any, list[int]]] = []
+        self.trace: Said = []
+        self.owed: list[list[bytes]] = [[] for _ in links.ends]
+
+    def run(self, steps: int) -> Said:
+        """Do so many things; return all that could be observed."""
+        for _ in range(steps):
+            self.time.now += self.rng.choice((0.0, 0.0001, 0.001, 0.02, 0.3))
+            what = self.rng.choices((self.ask, self.answer, self.disturb), (3, 9, 0.4))[0]
+            what()
+            self.observe()
+        return self.trace
+
+    def ask(self) -> None:
+        links, rng = self.links, self.rng
+        token = f"{rng.getrandbits(128):032x}"
+        command: Command = rng.choice((links.acquire(token), links.release(token)))
+        if rng.random() < 0.2:
+            command = replace(command, resources=("r", "s"))
+        commands: list[Command | None] = [command] * len(links.masters)
+        if rng.random() < 0.2:
+            commands[rng.randrange(len(commands))] = None
+        rivals = isinstance(command, Acquire)
+        skew = links.deployment.skew if command.trusted else None
+        tally = new_tally(len(commands), skew=skew, rivals=rivals)
+        woken: list[int] = []
+        exchange = links.exchange(Round(tuple(commands), tally), lambda: woken.append(1))
+        links.begin(exchange)
+        links.flush()
+        self.rounds.append((exchange, woken))
+
+    def answer(self) -> None:
+        rng, index = self.rng, self.rng.randrange(len(self.links.ends))
+        for said in self.links.ends[index].heard():
+            self.trace.append((index, said))
+            self.owed[index].append(b" ".join(said))
+        link = self.links.masters[index].link
+        if not self.owed[index] or link is None or not link.owed:
+            return
+        self.owed[index].pop(0)
+        owed = link.owed[0]
+        number = owed.exchange.number if owed.exchange is not None else 0
+        fences = max(owed.granted - 3, 0)
+        time = self.time.wall
+        word = rng.choices(
+            ("grant", "higher", "ahead", "refuse", "not ready", "error", "number", "shape"),
+            (30, 1, 1, 3, 1, 1, 0.3, 0.3),
+        )[0]
+        self.trace.append(word)
+        reply: object = {
+            "grant": [number, 1, time, *[7] * fences],
+            "higher": [number, 1, time, *[9] * fences],
+            "ahead": [number, 1, time + 400_000, *[7] * fences],
+            "refuse": [number, 0, time, 1, 900, 5, b"rival", 0],
+            "not ready": [number, -1, time],
+            "number": [number + 1, 1, time, *[7] * fences],
+            "shape": [number, 1, time, *[7] * fences, 7],
+        }.get(word)
+        if owed.inspects:
+            reply = b"run_id:%d" % index
+        self.say(index, b"-ERR no\r\n" if word == "error" else resp(reply))
+
+    def say(self, index: int, data: bytes) -> None:
+        cut = self.rng.randrange(1, len(data))
+        for piece in (data,) if self.rng.random() < 0.7 else (data[:cut], data[cut:]):
+            self.links.ends[index].say(piece)
+            self.links.read(self.links.masters[index])
+            self.links.flush()
+
+    def disturb(self) -> None:
+        index = self.rng.randrange(len(self.links.ends))
+        self.rng.choice((self._lose, self._push, self._wait))(index)
+
+    def _lose(self, index: int) -> None:
+        self.links.lose(self.links.masters[index], "lost")
+        self.owed[index].clear()
+        if self.rng.random() < 0.8:
+            self.links.join(index)
+            self.links.flush()
+
+    def _push(self, index: int) -> None:
+        if self.links.masters[index].link is not None:
+            self.say(index, push(b"message", b"channel", b"waiter"))
+
+    def _wait(self, index: int) -> None:
+        self.links.lateness.waited(0.26, 0.26)
+        self.time.now += 0.26
+
+    def observe(self) -> None:
+        for master in self.links.masters:
+            link = master.link
+            self.trace.append((
+                master.fault(self.time.now), master.failures, sorted(master.unanswered),
+                sorted(master.pending_releases), sorted(master.refused_releases),
+                link and (len(link.owed), link.expired, link.heard, link.ran),
+            ))  # fmt: skip
+        self.trace += [
+            (exchange.decided, exchange.tally.verdict, exchange.tally.outstanding, woken[:])
+            for exchange, woken in self.rounds[-8:]
+        ]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_sessions_are_the_same_without_it(seed: int) -> None:
+    traces = []
+    for on in (True, False):
+        with timed_links(on) as (links, time):
+            session = Session(links, time, seed)
+            trace = session.run(150)
+            traces.append([*trace, *(exchange.tally.votes for exchange, _ in session.rounds)])
+    assert traces[0] == traces[1]
+
+
+def _answered(links: ManualLinks, time: Time, exchange: Any) -> None:
+    for index in range(len(links.ends)):
+        links.ends[index].say(resp([exchange.number, 1, time.wall, 7]))
+        links.read(links.masters[index])
+
+
+def test_a_healthy_round_takes_it() -> None:
+    """Otherwise the tests above would compare nothing."""
+    with timed_links(True) as (links, time):
+        with patch.object(Links, "redial", side_effect=AssertionError("the long way")):
+            first = links.exchange(Round((links.acquire(),) * 3, new_tally(3)), lambda: None)
+            links.begin(first)
+            links.flush()
+        _answered(links, time, first)  # and now the clocks are known
+        with patch.object(Links, "_answer", side_effect=AssertionError("the long way")):
+            exchange = links.exchange(Round((links.acquire(),) * 3, new_tally(3)), lambda: None)
+            links.begin(exchange)
+            links.flush()
+            _answered(links, time, exchange)
+        assert isinstance(exchange.tally, FastTally)
+        assert exchange.tally.plain == frozenset((0, 1, 2))
+        assert exchange.tally.verdict is Verdict.WON
+
+
+def _unmarked(links: ManualLinks) -> None:
+    links.masters[0].trust = None
+
+
+def _refused(links: ManualLinks) -> None:
+    links.masters[0].refuse_release(links.release(), NOW + 9)
+
+
+DOUBTS: dict[str, Callable[[ManualLinks], None]] = {
+    "lost": lambda links: links.lose(links.masters[0], "lost"),
+    "late": lambda links: setattr(links.masters[0], "late", "did not answer"),
+    "suspect": lambda links: setattr(links.masters[0], "suspect", "its clock stepped"),
+    "our clock stepped": lambda links: setattr(links.masters[0], "distrusted_until", NOW + 9),
+    "twin": lambda links: setattr(links.masters[0], "twin", "another"),
+    "no marker": _unmarked,
+    "undialed": lambda links: setattr(links.masters[1], "undialed", ("lost", 0.0)),
+    "an unanswered acquire": lambda links: links.masters[1].remember_unanswered(TOKEN),
+    "a refused release": _refused,
+    "another deployment": lambda links: setattr(links.membership, "conflict", "another"),
+}
+
+
+@pytest.mark.parametrize("doubt", DOUBTS)
+def test_a_doubt_ends_it_at_once(doubt: str) -> None:
+    with timed_links(True) as (links, time):
+        _answered(links, time, links.ask(links.acquire()))
+        assert all(time.now < master.sound_until for master in links.masters)
+        DOUBTS[doubt](links)
+        slowly = patch.object(Links, "redial", side_effect=KeyboardInterrupt("the long way"))
+        with slowly, pytest.raises(KeyboardInterrupt, match="the long way"):
+            links.ask(links.acquire("b" * 32))
+
+
+def test_it_ends_when_a_master_must_be_inspected() -> None:
+    with timed_links(True) as (links, time):
+        _answered(links, time, links.ask(links.acquire()))
+        links.ends[0].heard()
+        time.now += INSPECTED + 0.01
+        links.ask(links.acquire("b" * 32))
+        assert [said[0] for said in links.ends[0].heard()] == [b"INFO", b"EVALSHA"]
+
+
+def test_it_is_not_taken_where_masters_are_asked_differently() -> None:
+    with timed_links(True) as (links, _):
+        exchange = links.ask(links.acquire(), 0, 1)
+        assert exchange.tally.plain == frozenset((0, 1))
+        assert links.ends[2].names() == []
+
+
+def _healing(links: ManualLinks) -> Any:
+    heal = Heal(
+        deployment=links.deployment, resources=("r",), value=f"{TOKEN} {{}}", ttl=10, fences=(7,)
+    )
+    return links.ask(heal)
+
+
+def test_a_healed_master_does_not_count() -> None:
+    with timed_links(True) as (links, time):
+        _answered(links, time, links.ask(links.acquire()))
+        healing = _healing(links)
+        _answered(links, time, healing)
+        assert healing.tally.verdict is Verdict.LOST
+
+
+def test_a_clock_step_ends_it() -> None:
+    with timed_links(True) as (links, time):
+        _answered(links, time, links.ask(links.acquire()))
+        exchange = links.ask(links.acquire("b" * 32))
+        links.ends[0].say(resp([exchange.number, 1, time.wall + 5_000_000, 7]))
+        links.read(links.masters[0])
+        assert "stepped" in exchange.tally.reasons()[0]
+
+
+def test_bounds_of_clocks_are_not_old() -> None:
+    """The longer ago they were noted, the larger are the steps that may be drift."""
+    with timed_links(True, masters=1) as (links, time):
+        assert links.masters[0].link is not None
+        links.masters[0].link.inspected = NOW + 1000
+        for stepped in [0] * 100 + [1_200_000]:
+            time.now += 1.0
+            exchange = links.ask(links.acquire())
+            links.ends[0].say(resp([exchange.number, 1, time.wall + stepped, 7]))
+            links.read(links.masters[0])
+        assert "stepped by 1.2 s" in exchange.tally.reasons()[0]
+
+
+def test_our_clock_that_goes_back_voids_a_lease_that_began_since() -> None:
+    with timed_links(True) as (links, time):
+        _answered(links, time, links.ask(links.acquire()))
+        time.now += 0.05
+        _answered(links, time, links.ask(links.acquire("b" * 32)))
+        assert links.steps._latest == time.now
+
+
+# Templates.
+
+DEPLOYMENT = Deployment(names=("a", "b", "c"), prefix="100%s red")
+NAMES = ("r", "order:4711", "naïve ☃", "50%", "x" * 300, "a\x01b")
+
+
+def _commands() -> Iterator[Command]:
+    rng = Random(3)
+    for name, holder, ttl in product(NAMES, ("{}", '{"pid":77,"task":"é%d"}', ""), (10, 0.25)):
+        for resources in ((name,), (name, "second")):
+            value = f"{rng.getrandbits(128):032x} {holder}"
+            common: dict[str, Any] = {
+                "deployment": DEPLOYMENT, "resources": resources, "value": value,
+            }  # fmt: skip
+            proposal = rng.randrange(10**15, 10**16)
+            for waiter in ("", "wake 7"):
+                yield Acquire(**common, ttl=ttl, proposal=proposal, waiter=waiter, ticket=proposal)
+                for bury, calls in product((True, False), repeat=2):
+                    release = Release(**common, bury=bury, calls=calls, waiter=waiter)
+                    yield release
+                    yield release.shortened(rng.random())
+            fences = tuple(range(7, 7 + len(resources)))
+            yield Extend(**common, ttl=ttl)
+            yield Heal(**common, ttl=ttl, fences=fences)
+            yield Confirm(**common, fences=fences)
+
+
+def test_templates_spell_commands_as_pack_command_does() -> None:
+    templates = Templates()
+    commands = list(_commands())
+    for number in (1, 9, 10, 12345, 2**63):
+        for command in [*commands, *commands]:
+            assert templates.pack(command, number) == pack_command(command, number)
+
+
+def test_a_value_without_a_holder_has_no_template() -> None:
+    command = Release(deployment=DEPLOYMENT, resources=("r",), value=TOKEN)
+    assert Templates().pack(command, 7) == pack_command(command, 7)
+
+
+def test_templates_are_limited() -> None:
+    templates = Templates()
+    for length in range(1, 2 * MOST):
+        release = Release(deployment=DEPLOYMENT, resources=("r" * length,), value=f"{TOKEN} {{}}")
+        assert templates.pack(release, 7) == pack_command(release, 7)
+    assert len(templates._templates) <= MOST
