@@ -99,7 +99,7 @@ class FastTally(Tally):
 
 
 class Switch:
-    """Whether the fast path is taken. Tests and REDLOCK_FAST_PATH=0 switch it off."""
+    """The switch of the fast path. Tests and REDLOCK_FAST_PATH=0 turn it off."""
 
     on = True
 

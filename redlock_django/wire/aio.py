@@ -41,18 +41,16 @@ class LoopLinks(Links):
         self._link_waits: set[asyncio.Future[None]] = set()
         self._end: AsyncGenerator[None, None] | None = None
 
-    async def run(
-        self,
-        protocol: Protocol[Result],
-        *,
-        wait_for_links: bool = True,
-        waiter: Waiter | None = None,
-    ) -> Result:
-        """Run a protocol to its end and return its result.
+    def _open_loop(self) -> asyncio.AbstractEventLoop | None:
+        """Return the loop; None once it is closed."""
+        loop = self._loop()
+        return None if loop is None or loop.is_closed() else loop
 
-        With `wait_for_links`, a round without a quorum of links waits for connections under
-        way. The pauses of a `waiter` end when it is called.
-        """
+    async def run(
+        self, protocol: Protocol[Result], *, wait_for_links: bool = True,
+        waiter: Waiter | None = None,
+    ) -> Result:  # fmt: skip
+        """Run a protocol to its end and return its result, as `SyncLinks.run` does."""
         if self._end is None:
             await self.start()
         try:
@@ -82,8 +80,8 @@ class LoopLinks(Links):
 
     def _soon(self, what: Callable[..., None], *arguments: Any) -> bool:
         """Schedule a call in the loop, from any thread; return False if the loop is closed."""
-        loop = self._loop()
-        if loop is None or loop.is_closed() or self.closed.is_set():
+        loop = self._open_loop()
+        if loop is None or self.closed.is_set():
             return False
         try:
             loop.call_soon_threadsafe(what, *arguments)
@@ -165,25 +163,22 @@ class LoopLinks(Links):
     # Methods that Links requires of a driver.
 
     def _watch(self, master: Master) -> None:
-        loop = self._loop()
-        assert master.link is not None
-        if loop is None or loop.is_closed():
+        loop, link = self._open_loop(), master.link
+        assert link is not None
+        if loop is None:
             return
-        fd = master.link.socket.fileno()
+        fd = link.socket.fileno()
         loop.add_reader(fd, self._readable, master)
-        if master.link.blocked:
+        if link.blocked:
             loop.add_writer(fd, self._writable, master)
         else:
             loop.remove_writer(fd)
 
     def _unwatch(self, master: Master) -> None:
-        loop = self._loop()
         assert master.link is not None
-        if loop is None or loop.is_closed():
-            return
-        fd = master.link.socket.fileno()
-        loop.remove_reader(fd)
-        loop.remove_writer(fd)
+        if loop := self._open_loop():
+            loop.remove_reader(master.link.socket.fileno())
+            loop.remove_writer(master.link.socket.fileno())
 
     def _readable(self, master: Master) -> None:
         self.read(master)
@@ -228,14 +223,11 @@ class LoopLinks(Links):
     # stall of the loop is not mistaken for a silent master.
 
     def _tick_soon(self) -> None:
-        loop = self._loop()
-        if self._ticking or loop is None or loop.is_closed():
+        if self._ticking or (loop := self._open_loop()) is None:
             return
-        if not self.owing() and not any(master.unfinished for master in self.masters):
-            return
-        self._ticking = True
-        self._ticked = clock()
-        loop.call_later(self.master_timeout / 4, self._tick)
+        if self.owing() or any(master.unfinished for master in self.masters):
+            self._ticking, self._ticked = True, clock()
+            loop.call_later(self.master_timeout / 4, self._tick)
 
     def _tick(self) -> None:
         self._ticking = False

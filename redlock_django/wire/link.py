@@ -168,6 +168,15 @@ def _forget_errors() -> None:
         begun.do_handshake()
 
 
+def broken(error: Exception) -> str:
+    """Return why a link broke, for operators."""
+    if isinstance(error, EOFError):
+        return "closed the connection"
+    if isinstance(error, OSError):
+        return f"the connection broke: {error.strerror or type(error).__name__}"
+    return f"the replies are out of step: {error}"
+
+
 def pack(*parts: str | bytes | int) -> bytes:
     """Return a whole command as RESP."""
     return b"*%d\r\n%s" % (len(parts), pack_parts(*parts))

@@ -1,73 +1,39 @@
-"""The links of a process, shared by all its threads.
+"""The links of a process for its threads: each carries its protocols over links that all share.
 
-Threads queue their rounds; the thread that has the mutex sends everything that is queued, in one
-send for each master; one waiting thread at a time polls, and reads for all. A thread that stops
-waiting passes the reading on to a thread that waits for answers or, if there is none, to one that
-waits to be called. A tender thread reads the replies that no thread waits for any more.
-
-No loop inside a `with` or `try` here ends in a condition: Python 3.12 and 3.13 handle signals on
-the jump back from one, and an exception raised there skips the `finally`.
-docs/explanation/interrupts.md explains this.
+How one thread sends and reads for all others is in `thread_links`.
 """
 
 from __future__ import annotations
 
 import logging
-import select
-import socket
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Any
 
 from redlock_django.engine.rounds import Pause, Protocol, Result, Round, Step
 from redlock_django.engine.trampoline import is_finished
 from redlock_django.wire.clock import clock
-from redlock_django.wire.exchange import Batch, Exchange, wake_none
-from redlock_django.wire.join import Joined, Unfit
-from redlock_django.wire.links import IDLE, Links
-from redlock_django.wire.master import Master, discard
+from redlock_django.wire.exchange import Batch, wake_none
+from redlock_django.wire.link_state import IDLE
+from redlock_django.wire.master import Master
 from redlock_django.wire.reentry import INTERRUPTS, Running
+from redlock_django.wire.thread_links import ThreadLinks
 from redlock_django.wire.waiters import Waiter
-from redlock_django.wire.wakeup import Wakeup
 
 logger = logging.getLogger("redlock_django")
 
 REDIAL = 0.5  # seconds after which a thread that could not be started is tried again
 
 
-Sleeper = Exchange | Batch | Waiter
-"""A thread sleeps until one of these is decided, and until its time `until` at most."""
-
-
-class SyncLinks(Links):
+class SyncLinks(ThreadLinks):
     """The links of one process, for callers that may block. Thread-safe."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # Only ever acquired by `with`: an interrupt cannot strike between acquiring it and being
-        # certain to release it. Reentrant for finalizers alone, see `inside`.
-        self._mutex = threading.RLock()
-        self._link_waits: dict[Wakeup, None] = {}
-        self._queue: deque[Exchange] = deque()
-        self._busy = False  # the thread that has the mutex will look at the queue again
-        self._waiting: dict[Exchange | Batch, None] = {}
-        self._sleeping: dict[Waiter, None] = {}
-        self._reader: Sleeper | None = None
-        self._reader_thread = 0  # the thread that reads, or was the last to
-        self._last_poll = clock()
-        self._poller = select.poll()
-        self._by_fd: dict[int, Master] = {}
-        self._wake_receiver, self._wake_sender = socket.socketpair()
-        self._wake_receiver.setblocking(False)
-        self._wake_sender.setblocking(False)
-        self._poller.register(self._wake_receiver.fileno(), select.POLLIN)
-        self._tender_wakeup = Wakeup()
-        self._tender: threading.Thread | None = None
         self._running = Running()
 
     def run(
@@ -144,10 +110,14 @@ class SyncLinks(Links):
         for end in (self._wake_receiver, self._wake_sender):
             end.close()
 
-    def abandon(self) -> None:
-        super().abandon()
-        for end in (self._wake_receiver, self._wake_sender):
-            end.close()
+    def interrupting(self) -> bool:
+        """Return whether the caller interrupts another lock operation of this thread."""
+        return self.inside() or self._running.is_interrupted(SyncLinks.run.__code__)
+
+    def refuse_interrupting(self) -> None:
+        """Raise RuntimeError if the caller interrupts another lock operation of this thread."""
+        if self.interrupting():
+            raise RuntimeError(INTERRUPTS)
 
     # One step.
 
@@ -229,196 +199,6 @@ class SyncLinks(Links):
         finally:
             self._sleeping.pop(waiter, None)
             waiter.wake = wake_none
-
-    def _wake(self, sleeper: Sleeper, wakeups: SimpleQueue[None], thread: int) -> None:
-        """Wake a waiting thread, which sleeps on its queue, or in the poll if it is the reader."""
-        wakeups.put(None)
-        if self._reader is sleeper and threading.get_ident() != thread:
-            self._wake_poll()
-
-    def _wait_for_links(self) -> None:
-        """Wait until the connections under way have made a quorum, or cannot any more."""
-        wakeup = Wakeup()
-        deadline = clock() + self.connect_timeout
-        self._link_waits[wakeup] = None
-        try:
-            while True:
-                left = deadline - clock()
-                if left <= 0 or not self.may_reach_quorum():
-                    break
-                wakeup.wait(left)
-        finally:
-            del self._link_waits[wakeup]
-
-    def _read_idle(self) -> None:
-        """Read what came while no thread was polling: a master may have closed an idle link."""
-        with self._mutex:
-            self._last_poll = clock()
-            for master in self.masters:
-                self.read(master)
-            self._send_all()
-
-    def inside(self) -> bool:
-        """Return whether this thread has the mutex already: a finalizer or signal handler has it.
-
-        Both interrupt their thread between any two of our steps.
-        """
-        return self._mutex._is_owned()  # type: ignore[attr-defined,no-any-return]
-
-    def interrupting(self) -> bool:
-        """Return whether the caller interrupts another lock operation of this thread."""
-        return self.inside() or self._running.is_interrupted(SyncLinks.run.__code__)
-
-    def refuse_interrupting(self) -> None:
-        """Raise RuntimeError if the caller interrupts another lock operation of this thread."""
-        if self.interrupting():
-            raise RuntimeError(INTERRUPTS)
-
-    def _send(self, exchange: Exchange) -> None:
-        self._queue.append(exchange)
-        # If the busy thread is this one, which a finalizer interrupts, it sends this as well.
-        if self._busy or self.inside():
-            return  # if not busy, the tender sends it
-        with self._mutex:
-            self._send_all()
-
-    def _send_all(self, *masters: Master) -> None:
-        """Read these masters, and send everything that is queued, also what comes meanwhile."""
-        while True:
-            try:
-                self._busy = True
-                for master in masters:
-                    self.read(master)
-                while True:
-                    if not self._queue:
-                        break
-                    # Removed only once it has begun: an interrupt in between may begin another
-                    # thread's round twice, which is harmless, but never drops it.
-                    self.begin(self._queue[0])
-                    self._queue.popleft()
-                self.flush()
-            finally:
-                # After an interrupt the next poll sends what other threads have left here.
-                self._busy = False
-            if not self._queue:
-                return
-            masters = ()
-
-    def _wait(
-        self,
-        sleeper: Sleeper,
-        wakeups: SimpleQueue[None],
-        longest: float,
-    ) -> None:
-        """Read for all threads if none does, else sleep until woken, for `longest` at most."""
-        me = threading.get_ident()
-        try:
-            # If the reader is this very thread, an interrupt has left that entry behind.
-            if self._reader is None or self._reader_thread == me:
-                with self._mutex:
-                    if self._reader is None or self._reader_thread == me:
-                        self._reader, self._reader_thread = sleeper, me
-            if self._reader is sleeper:
-                while True:
-                    left = sleeper.until - clock()
-                    if sleeper.decided or left <= 0:
-                        break
-                    self._poll(left)
-            else:
-                try:
-                    wakeups.get(timeout=longest)
-                except Empty:
-                    self._wake_poll()  # the reader judges who is late
-        finally:
-            if self._reader is sleeper:  # no other thread can make it the reader meanwhile
-                self._pass_on()
-
-    def _pass_on(self) -> None:
-        """Let another waiting thread read for all."""
-        with self._mutex:
-            self._reader = None
-            if len(self._waiting) == 1 and not self._sleeping:
-                return
-            # One step each, because other threads come and go meanwhile.
-            waiting: list[Sleeper] = [*self._waiting, *self._sleeping]
-            successor = next((other for other in waiting if not other.decided), None)
-        if successor is not None:
-            successor.wake()
-
-    def _poll(self, longest: float) -> None:
-        if self._queue:  # an interrupted thread has left it
-            with self._mutex:
-                self._send_all()
-        began = clock()
-        asked = self.lateness.due - began
-        if asked <= 0:
-            with self._mutex:
-                asked = self.lateness.poll_timeout(began)
-        if asked > longest:
-            asked = longest
-        events = self._poller.poll(int(asked * 1000) + 1)
-        self._last_poll = now = clock()
-        with self._mutex:
-            readable = []
-            for fd, event in events:
-                master = self._by_fd.get(fd)
-                if master is None:
-                    self._clear_poll()
-                    continue
-                if event & select.POLLOUT:
-                    self._dirty.add(master.index)
-                if event != select.POLLOUT:
-                    readable.append(master)
-            self._send_all(*readable)
-            self.lateness.waited(asked, now - began)
-            if self._dirty:
-                self.flush()
-
-    # Methods that Links requires of a driver.
-
-    def _watch(self, master: Master) -> None:
-        assert master.link is not None
-        fd = master.link.socket.fileno()
-        self._by_fd[fd] = master
-        wanted = select.POLLIN | (select.POLLOUT if master.link.blocked else 0)
-        self._poller.register(fd, wanted)
-        self._wake_poll()  # a poll under way does not notice the change
-
-    def _unwatch(self, master: Master) -> None:
-        assert master.link is not None
-        fd = master.link.socket.fileno()
-        self._by_fd.pop(fd, None)
-        with suppress(KeyError, ValueError):
-            self._poller.unregister(fd)
-
-    def _wake_poll(self) -> None:
-        with suppress(OSError):
-            self._wake_sender.send(b"!")
-
-    def _clear_poll(self) -> None:
-        with suppress(OSError):
-            self._wake_receiver.recv(4096)
-
-    def _changed(self) -> None:
-        for wakeup in list(self._link_waits):
-            wakeup.wake()
-
-    def deliver(self, index: int, result: Joined | Unfit) -> bool:
-        with self._mutex:
-            if self.closed.is_set() or self.masters[index].link is not None:
-                discard(result)
-                return False
-            again = self.arrived(index, result)
-            self.flush()
-            self._tender_wakeup.wake()
-            return again
-
-    def look_again(self) -> None:
-        with self._mutex:
-            if not self.closed.is_set():
-                self._check_all()
-                self._send_all()
-        self._tender_wakeup.wake()
 
     # The tender.
 

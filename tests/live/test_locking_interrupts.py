@@ -27,7 +27,7 @@ from redlock_django.exceptions import ResourceLocked
 from redlock_django.locking.handler import locks
 from redlock_django.locking.lock import Lock, lock
 from redlock_django.testing.masters import LocalMaster
-from redlock_django.wire import links as wire_links
+from redlock_django.wire import dialer
 from redlock_django.wire.link import Link
 from tests.live.left_over import locked, nothing_left
 from tests.live.linked import linked, wait_linked
@@ -373,7 +373,7 @@ def wire(masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch) -> Tripwir
         def __init__(self, connected: Any, *, pushes: bool = False) -> None:
             super().__init__(Tripped(connected, wire), pushes=pushes)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(wire_links, "Link", TrippedLink)
+    monkeypatch.setattr(dialer, "Link", TrippedLink)
     monkeypatch.setattr("redlock_django.wire.sync.time", Tripped(time, wire))
     backend = locks["default"].backend
     assert isinstance(backend, RedisBackend)

@@ -22,7 +22,8 @@ from redlock_django.wire.clock import clock
 from redlock_django.wire.exchange import Exchange
 from redlock_django.wire.join import Unfit, check
 from redlock_django.wire.lateness import GIVE_UP, MOST_OWED
-from redlock_django.wire.links import IDLE, Links
+from redlock_django.wire.link_state import IDLE
+from redlock_django.wire.links import Links
 from redlock_django.wire.master import Master, Pace
 from redlock_django.wire.server_info import run_of
 from redlock_django.wire.sync import SyncLinks
@@ -119,7 +120,7 @@ def a_release_that_a_master_refused_is_sent_again() -> None:
         links.flush()
         assert links.ends[0].names() == ["release"]
         links.reply(0, 0, fences=0)
-        with patch("redlock_django.wire.links.clock", lambda: clock() + 1.0):
+        with patch("redlock_django.wire.dialer.clock", lambda: clock() + 1.0):
             assert links.redial()
 
 
@@ -129,7 +130,7 @@ def a_release_that_a_master_refuses_for_ever_is_given_up() -> None:
         links.ends[0].say(b"-MISCONF Errors writing to the AOF file\r\n")
         links.read(links.masters[0])
         later = clock() + links.deployment.max_ttl + 1.0
-        with patch("redlock_django.wire.links.clock", lambda: later):
+        with patch("redlock_django.wire.dialer.clock", lambda: later):
             assert links.redial()
 
 
@@ -697,7 +698,7 @@ def a_clock_that_goes_back_within_a_round_voids_its_lease() -> None:
         lease = replace(Masters(3).taken(), started=clock())
         exchange = links.ask(links.acquire())
         links.steps.clock = lambda: clock() - 30.0
-        with patch("redlock_django.wire.links.clock", links.steps.clock):
+        with patch("redlock_django.wire.receiver.clock", links.steps.clock):
             for index in range(3):
                 links.reply(index, exchange.number)
             for index in range(3):

@@ -22,9 +22,9 @@ from redlock_django.engine.commands import Release, script
 from redlock_django.engine.errors import NotAcquired, QuorumUnreachable
 from redlock_django.engine.quorum import Ballot
 from redlock_django.engine.validity import LeaseState
+from redlock_django.wire import dialer, sync
 from redlock_django.wire import links as links_module
 from redlock_django.wire import master as master_module
-from redlock_django.wire import sync
 from redlock_django.wire.join import KEEPALIVE
 from redlock_django.wire.link import Link, ProtocolDesync
 from redlock_django.wire.master import Master
@@ -525,7 +525,8 @@ def test_links_closed_while_idle_reconnect_before_they_are_needed(
 def test_a_lock_is_not_refused_because_routers_forgot_idle_links(
     name: str, masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(links_module, "IDLE", 0.0)
+    for module in (dialer, links_module):
+        monkeypatch.setattr(module, "IDLE", 0.0)
     with behind(masters[:3]) as proxies:
         urls = [proxy.url for proxy in proxies]
         with joined(name, masters[:3], urls=urls, connect_timeout=5.0) as variant:
@@ -538,7 +539,8 @@ def test_a_lock_is_not_refused_because_routers_forgot_idle_links(
 def test_a_loop_that_runs_now_and_then_notices_links_closed_meanwhile(
     masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(links_module, "IDLE", 0.0)
+    for module in (dialer, links_module):
+        monkeypatch.setattr(module, "IDLE", 0.0)
     backend = make_backend([master.url for master in masters[:3]], connect_timeout=5.0)
     loop = asyncio.new_event_loop()
 

@@ -18,7 +18,8 @@ from redlock_django.engine.fast_path import FastTally, Switch, new_tally
 from redlock_django.engine.quorum import Verdict
 from redlock_django.engine.rounds import Round
 from redlock_django.wire.link import pack_command
-from redlock_django.wire.links import INSPECTED, Links
+from redlock_django.wire.links import Links
+from redlock_django.wire.sender import INSPECTED
 from redlock_django.wire.template import MOST, Templates
 from tests.wire.manual_links import TOKEN, ManualLinks, manual_links
 from tests.wire.scripted import push, resp
@@ -45,7 +46,7 @@ class Time:
 def timed_links(on: bool, masters: int = 3) -> Iterator[tuple[ManualLinks, Time]]:
     """Open links, with or without the fast path, over a clock that the test sets."""
     time = Time()
-    modules = "links", "link", "late_watch", "master"
+    modules = "sender", "dialer", "receiver", "link", "late_watch", "master"
     with ExitStack() as stack:
         stack.enter_context(patch.object(Switch, "on", on))
         for module in modules:

@@ -1,0 +1,231 @@
+"""Receiving: each reply is matched to the command that it answers, and counted."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import hiredis
+
+from redlock_django.engine.commands import Command, Release, script
+from redlock_django.engine.quorum import Verdict, failed
+from redlock_django.engine.statuses import GRANTED, NOT_READY
+from redlock_django.wire.clock import clock
+from redlock_django.wire.dialer import Dialer
+from redlock_django.wire.exchange import Exchange, Owed
+from redlock_django.wire.join import Trust, Unfit, check, first_word, join_arguments, read_trust
+from redlock_django.wire.link import Link, ProtocolDesync, broken, pack, pack_command
+from redlock_django.wire.master import Master
+from redlock_django.wire.server_info import read_info, run_of
+
+logger = logging.getLogger("redlock_django")
+
+
+class Receiver(Dialer):
+    """Read the replies of the masters."""
+
+    def read(self, master: Master) -> None:
+        """Read what a master has sent, without blocking, and count it."""
+        link = master.link
+        if link is None:
+            return
+        ended: Exception | None = None
+        try:
+            link.receive()
+        except (OSError, EOFError) as error:
+            ended = error  # the replies before the end still count
+        heard, gets = clock(), link.parser.gets
+        try:
+            while True:  # without a condition: see docs/explanation/interrupts.md
+                if (reply := gets()) is False:
+                    break
+                if self._grants(master, link, reply, heard):
+                    continue
+                self._answer(master, link, reply)
+                if master.link is not link:
+                    break
+        except (hiredis.ProtocolError, ProtocolDesync) as error:
+            logger.error(
+                "redlock master %s: %s",
+                master.address.name,
+                error,
+                extra={"master": master.address.name},
+            )
+            ended = error
+        if ended is not None and master.link is link:
+            self.lose(master, broken(ended), ended=isinstance(ended, OSError | EOFError))
+        if master.late and not link.owed:
+            self.lateness.in_time(master)
+
+    def _grants(self, master: Master, link: Link, reply: Any, heard: float) -> bool:
+        """Count a reply if it plainly grants what is owed; otherwise return False.
+
+        It came at `heard`, at the latest.
+        """
+        if type(reply) is not list or not link.owed or heard >= master.sound_until or link.expired:
+            return False
+        owed = link.owed[0]
+        exchange = owed.exchange
+        if (
+            exchange is None
+            or len(reply) != owed.granted
+            or reply[0] != exchange.number
+            or reply[1] != GRANTED
+        ):
+            return False
+        time, fences = reply[2], reply[3:]
+        if type(time) is not int:
+            return False
+        for fence in fences:
+            if type(fence) is not int:
+                return False
+        seconds = time / 1_000_000
+        low, high = seconds - heard, seconds - owed.sent
+        if not self.steps.confirms(master, low, high, heard):
+            self.steps.note(master, low, high)
+            if heard >= master.sound_until:
+                return False  # a clock has stepped
+        link.owed.popleft()
+        link.ran, link.heard = self.lateness.running.passed, heard
+        verdict = exchange.tally.grant(master.index, time, fences)
+        if verdict is not Verdict.PENDING and not exchange.decided:
+            exchange.decide()
+        return True
+
+    def _answer(self, master: Master, link: Link, reply: Any) -> None:
+        plain = type(reply) is list  # as nearly every reply is
+        if not plain and isinstance(reply, hiredis.PushNotification):
+            self._handle_push(master, link, reply)
+            return
+        if not link.owed:
+            raise ProtocolDesync("a reply without a command")
+        # Removed only once its reply has proved to be valid: otherwise the waiting caller would not
+        # be notified that the link is lost.
+        owed = link.owed[0]
+        exchange, command = owed.exchange, owed.command
+        if not plain and isinstance(reply, hiredis.ReplyError):
+            self._pop_owed(link)
+            self._handle_error(master, owed, first_word(reply))
+            return
+        if owed.loads or owed.subscribes:
+            if owed.subscribes or not isinstance(reply, bytes):
+                raise ProtocolDesync("a reply of another round")
+            self._pop_owed(link)
+            return
+        if owed.inspects:
+            if not isinstance(reply, bytes) or b"run_id:" not in reply:
+                raise ProtocolDesync("a reply of another round")
+            self._pop_owed(link)
+            self._inspected(master, read_info(reply))
+            return
+        number = exchange.number if exchange is not None else 0
+        if not plain or len(reply) < 3 or reply[0] != number:
+            raise ProtocolDesync("a reply of another round")
+        try:
+            if command is None:
+                trust = read_trust(
+                    self.membership,
+                    master.address.name,
+                    master.run_id,
+                    reply,
+                    owed.sent,
+                    clock(),
+                )
+            else:
+                vote = command.vote(reply[1:])
+        except Unfit as error:
+            self.lose(master, str(error))
+            return
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            raise ProtocolDesync("a reply of another shape") from error
+        read = self._pop_owed(link)
+        if master.failures:
+            master.failures = 0
+        if master.refused_releases and isinstance(command, Release):
+            master.refused_releases.pop(command.token, None)
+        if command is None:
+            self._checked(master, trust)
+            return
+        time = reply[2] / 1_000_000
+        self.steps.note(master, time - read, time - owed.sent)
+        if reply[1] == NOT_READY:
+            self._check(master, master.check_mode)
+        if exchange is not None:
+            # After the reply that revealed a clock step come replies of rounds that were sent
+            # before.
+            doubt = master.doubt(read) if command.trusted else ""
+            exchange.cast(master.index, failed(doubt) if doubt else vote)
+
+    def _inspected(self, master: Master, info: dict[str, str]) -> None:
+        """Lose the link of a master that may not be counted any more, by its INFO."""
+        try:
+            check(info, self.tolerate)
+        except Unfit as error:
+            self.lose(master, str(error))
+            return
+        if run_of(info) != master.run_id:
+            self.lose(master, "has evicted keys, or taken other data by replication")
+
+    def _handle_push(self, master: Master, link: Link, push: list[Any]) -> None:
+        """Handle a push: the answer to SUBSCRIBE, a call for a waiter, or another to ignore."""
+        kind = push[0] if push else None
+        if kind == b"subscribe":
+            if not link.owed or not link.owed[0].subscribes:
+                raise ProtocolDesync("a subscription without a SUBSCRIBE")
+            self._pop_owed(link)
+            self.waiters.listen(master.index)
+        elif kind == b"message" and len(push) == 3:
+            self.waiters.call(push[2], master.index)
+
+    def _pop_owed(self, link: Link) -> float:
+        """Remove the oldest owed reply, which has come; return the current time."""
+        link.owed.popleft()
+        if link.expired:
+            link.expired -= 1
+        link.ran = self.lateness.running.passed
+        link.heard = clock()
+        return link.heard
+
+    def _handle_error(self, master: Master, owed: Owed, word: str) -> None:
+        """Handle an error reply."""
+        if owed.loads:
+            return
+        if owed.subscribes:
+            self._log_polling(master, f"answered {word} to SUBSCRIBE")
+            return
+        if word == "NOSCRIPT" and self._retry(master, owed.exchange, owed.command):
+            return
+        if owed.exchange is not None:
+            owed.exchange.cast(master.index, failed(f"answered {word}"))
+        # A check that failed must be made again, or the master would be suspected for ever.
+        if owed.command is None or word in ("READONLY", "NOAUTH", "LOADING", "MASTERDOWN", "BUSY"):
+            if isinstance(owed.command, Release):
+                master.keep_release(owed.command)
+            self.lose(master, f"answered {word}")  # the next join finds the reason
+        elif isinstance(owed.command, Release):  # MISCONF, NOREPLICAS, OOM: for writes alone
+            master.refuse_release(owed.command, clock() + self.deployment.max_ttl)
+
+    def _retry(self, master: Master, exchange: Exchange | None, command: Command | None) -> bool:
+        """Answer NOSCRIPT by EVAL, unless the round is over: then its undo is already sent."""
+        if command is None:
+            asked = join_arguments(
+                self.deployment, master.run_id, master.check_mode, 0, self.membership, text=True
+            )
+            data = pack("EVAL", *asked)
+        elif isinstance(command, Release) or (exchange is not None and not exchange.decided):
+            number = exchange.number if exchange is not None else 0
+            data = pack_command(command, number, text=True)
+        else:
+            # Otherwise a master that is always the last to answer would never learn the script.
+            data = pack("SCRIPT", "LOAD", script(command.name)[0])
+            self._write(master, Owed(None, None, clock(), loads=True), data)
+            return False
+        self._write(master, Owed(exchange, command, clock()), data)
+        return True
+
+    def _checked(self, master: Master, trust: Trust) -> None:
+        master.checking = False
+        master.check_mode = "join"
+        self._trusted(master, trust)
+        self.steps.checked(master)
+        self._changed()

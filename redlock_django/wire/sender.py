@@ -1,0 +1,201 @@
+"""Sending: the commands of a round, to the masters that may be asked, in one send for each.
+
+On the fast path, all masters are sent the same bytes after a glance at each; otherwise each master
+is looked at, and gets what it may get.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import replace
+
+from redlock_django.engine.commands import Acquire, Command, Release
+from redlock_django.engine.fast_path import Switch
+from redlock_django.engine.quorum import NOT_ASKED, failed
+from redlock_django.engine.rounds import Round
+from redlock_django.wire.clock import clock
+from redlock_django.wire.exchange import Exchange, Owed
+from redlock_django.wire.join import join_arguments
+from redlock_django.wire.link import ProtocolDesync, broken, pack
+from redlock_django.wire.link_state import LinkState
+from redlock_django.wire.master import Master
+
+logger = logging.getLogger("redlock_django")
+
+# REDLOCK_FAST_PATH=0 takes no round on the fast path: for tests, and to find the cause of an error.
+Switch.on = os.environ.get("REDLOCK_FAST_PATH") != "0"
+
+LOOK_AGAIN = 0.5
+"""Seconds after which the marker of a master that is not counted is read again, if it is needed.
+
+An operator may have declared it trusted."""
+
+INSPECTED = 2.0
+"""Seconds after which a command is preceded by INFO: the server may have changed on a live link."""
+
+
+class Sender(LinkState):
+    """Queue commands on the links of the masters that may be asked, and send them."""
+
+    def exchange(self, asked: Round, wake: Callable[[], object]) -> Exchange:
+        """Return a new exchange for a round."""
+        return Exchange(asked, next(self._numbers), wake)
+
+    def begin(self, exchange: Exchange) -> None:
+        """Queue a round's commands on the links; `flush` sends them."""
+        now = clock()
+        if self._begin_plainly(exchange, now):
+            return
+        self.redial()
+        asked: list[tuple[Master, Command]] = []
+        for master, command in zip(self.masters, exchange.commands, strict=True):
+            if command is None:
+                exchange.cast(master.index, NOT_ASKED)
+                continue
+            if master.late:
+                self.read(master)  # it may have answered by now
+            fault = master.fault(now) if command.trusted or master.link is None else ""
+            if isinstance(command, Acquire):
+                fault = fault or self._conflict()
+            if fault:
+                if isinstance(command, Release):
+                    master.keep_release(command)
+                elif master.waits(now) and now - master.looked > LOOK_AGAIN:
+                    master.looked = now
+                    self._check(master, "join")
+                exchange.cast(master.index, failed(fault, sent=False))
+            else:
+                asked.append((master, command))
+        # If a majority is known to be down, nothing that needs a quorum is sent.
+        hopeless = exchange.decided and exchange.tally.unreachable
+        packed: dict[int, bytes] = {}
+        for master, command in asked:
+            if hopeless and not isinstance(command, Release):
+                exchange.cast(master.index, NOT_ASKED)
+                continue
+            if isinstance(command, Release) and command.token in master.unanswered:
+                del master.unanswered[command.token]
+                command = replace(command, bury=True)
+            data = packed.get(id(command))
+            if data is None:
+                data = packed[id(command)] = self._templates.pack(command, exchange.number)
+            if master.link is not None and now - master.link.inspected > INSPECTED:
+                # Its reply comes before that of the command, whose vote it may cost.
+                master.link.inspected = now
+                self._write(master, Owed(None, None, now, inspects=True), pack("INFO"))
+            self._write(master, Owed(exchange, command, now), data)
+            if master.late:
+                exchange.cast(master.index, failed(master.late))
+
+    def _begin_plainly(self, exchange: Exchange, now: float) -> bool:
+        """Begin a round that asks all masters the same, and nothing speaks against any of them.
+
+        Returns False without having begun otherwise.
+        """
+        commands = exchange.commands
+        command = commands[0]
+        if (
+            command is None
+            or not Switch.on
+            or self.membership.conflict
+            or commands.count(command) != len(self.masters)
+        ):
+            return False
+        for master in self.masters:
+            if now >= master.sound_until and not self.sound(master, now):
+                return False
+        data = self._templates.pack(command, exchange.number)
+        owed = Owed(exchange, command, now)
+        owed.ran = self.lateness.running.passed
+        for master in self.masters:
+            link = master.link
+            assert link is not None
+            link.write(owed, data + link.tail if command.trusted else data)
+        self._dirty.update(range(len(self.masters)))
+        return True
+
+    def sound(self, master: Master, now: float) -> bool:
+        """Return whether nothing speaks against a master, and note until when this is known."""
+        link = master.link
+        if (
+            link is None
+            or master.fault(now)
+            or master.failures
+            or master.unfinished
+            or master.unanswered
+            or now - link.inspected > INSPECTED
+        ):
+            return False
+        master.sound_until = link.inspected + INSPECTED
+        return True
+
+    def _conflict(self) -> str:
+        """Return why no master may be asked for a lock, "" if each may."""
+        if other := self.membership.conflict:
+            return f"not asked, because {other} belongs to another deployment"
+        return ""
+
+    def _write(self, master: Master, owed: Owed, data: bytes) -> None:
+        link = master.link
+        assert link is not None
+        if owed.command is not None and owed.command.trusted:
+            data += link.tail
+        owed.ran = self.lateness.running.passed
+        link.write(owed, data)
+        self._dirty.add(master.index)
+
+    def _check(self, master: Master, mode: str) -> None:
+        """Ask again, on the live link, whether the master is trusted."""
+        if mode == "join" and master.check_mode != "join":
+            return  # it is being marked untrusted: on this link, or first on the next
+        master.check_mode = mode
+        if master.link is None or (master.checking and mode == "join"):
+            return
+        master.checking = True
+        asked = join_arguments(self.deployment, master.run_id, mode, 0, self.membership)
+        data = pack("EVALSHA", *asked)
+        self._write(master, Owed(None, None, clock()), data)
+
+    def _check_all(self) -> None:
+        """Read the marker of every master that has a link again."""
+        for master in self.masters:
+            self._check(master, "join")
+
+    def _listen(self, master: Master) -> None:
+        link = master.link
+        if link is None:
+            return
+        if not link.pushes:
+            self._log_polling(master, "does not support RESP3")
+            return
+        data = pack("SUBSCRIBE", self.waiters.channel)
+        self._write(master, Owed(None, None, clock(), subscribes=True), data)
+
+    def _log_polling(self, master: Master, why: str) -> None:
+        """Log that a master cannot call waiters, so that they poll it."""
+        if not master.polling_logged:
+            logger.warning(
+                "redlock master %s %s: it cannot call waiters, which poll it instead",
+                master.address.name,
+                why,
+                extra={"master": master.address.name},
+            )
+        master.polling_logged = True
+
+    def flush(self) -> None:
+        """Send the queued bytes, in one send for each master."""
+        while self._dirty:
+            master = self.masters[self._dirty.pop()]
+            link = master.link
+            if link is None:
+                continue
+            try:
+                link.send()
+            except (OSError, ProtocolDesync) as error:
+                self.lose(master, broken(error), ended=isinstance(error, OSError))
+                continue
+            if link.blocked is not bool(link.out):
+                link.blocked = bool(link.out)
+                self._watch(master)
