@@ -11,7 +11,7 @@ from django.db import models
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from redlock_django.backends.database_dialects import LOCKS, WAITERS
+from redlock_django.backends.database_dialects import LOCKS, SERVERS, WAITERS
 from redlock_django.engine.holders import Holding
 from redlock_django.locking.names import printable
 
@@ -232,3 +232,21 @@ class WaiterRow(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} waits for {self.resource}"
+
+
+class ServerRow(models.Model):
+    """The identity of the database server of `DatabaseBackend`, in one row.
+
+    If it changes, locks are not granted before `ready_at`; times as in `LockRow`.
+    """
+
+    id = models.SmallIntegerField(primary_key=True)
+    identity = models.CharField(max_length=100)
+    ready_at = models.BigIntegerField()
+
+    class Meta:
+        db_table = SERVERS
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return self.identity

@@ -45,8 +45,8 @@ LAYERS = [
     backends.inspection
     backends.base backends.redis_health backends.redis_inspection backends.sharded_inspection
     backends.database_dialects
-    backends.database_connections backends.database_listener backends.database_settings
-    backends.database_sql
+    backends.database_listener backends.database_settings backends.database_sql
+    backends.database_connections
     backends.database_attempt backends.database_inspection
     backends.database
     backends.memory_keyspace backends.memory_inspection backends.memory_queue

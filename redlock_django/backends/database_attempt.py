@@ -133,6 +133,7 @@ class Attempt:
         self.job: Job[tuple[int, ...] | sql.Refusal] = Job(self._take)
 
     def _take(self, cursor: CursorWrapper) -> tuple[int, ...] | sql.Refusal:
+        self._access.connections.refuse_untrusted()
         queue, turn = self._queue, self._access.turn
         if queue is None:
             return sql.take(cursor, self._wanted, sql.NOT_WAITING, turn)

@@ -19,8 +19,10 @@ from django.db import Error, InterfaceError, OperationalError, ProgrammingError
 
 from redlock_django.backends.base import Notice, ignore
 from redlock_django.backends.database_dialects import sqlstate
+from redlock_django.backends.database_sql import ready_in, recognize
 from redlock_django.engine.printable import printable
 from redlock_django.exceptions import StoreUnavailable
+from redlock_django.wire.clock import clock
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -64,8 +66,10 @@ class Job(Generic[T]):
 class Connections:
     """The connections of one process to one database.
 
-    They are made when they are first needed. After a fork, make a new object: the threads that
-    own the connections do not exist in the child, which leaves them alone.
+    They are made when they are first needed. `trusted_from` is the moment of `clock` from which a
+    server that may have forgotten locks is trusted: `forgotten` seconds after it was recognized.
+    After a fork, make a new object: the threads that own the connections do not exist in the
+    child, which leaves them alone.
     """
 
     def __init__(
@@ -75,9 +79,12 @@ class Connections:
         name: str,
         most: int,
         timeout: float,
+        forgotten: float,
         notice: Notice = ignore,
     ) -> None:
         self.closed = False
+        self.trusted_from = 0.0
+        self._forgotten = forgotten
         self._connect = connect
         self._name = name
         self._most = most
@@ -149,6 +156,14 @@ class Connections:
         """Return the error for a database that did not answer in time."""
         return StoreUnavailable(f"{self._name}: no answer within {self._timeout:g} s")
 
+    def refuse_untrusted(self) -> None:
+        """Raise StoreUnavailable if the server may have forgotten locks."""
+        if (left := self.trusted_from - clock()) > 0:
+            why = f"failed over or restored: trusted in {left:.0f} s"
+            raise StoreUnavailable(
+                f"database {self._name}: {why}", tally={self._name: why}, retry_after=left
+            )
+
     def close(self) -> None:
         """Finish the queued jobs and close the connections, within a limit of time."""
         self.closed = True
@@ -189,6 +204,7 @@ class Connections:
             try:
                 if connection is None:
                     connection = self._connect()
+                    self._recognize(connection)
                 with connection.cursor() as cursor:
                     job.value = job.work(cursor)
                 self._report(True)
@@ -209,6 +225,12 @@ class Connections:
             except BaseException as error:  # noqa: BLE001 - raised again by the caller
                 job.error = error
             return connection
+
+    def _recognize(self, connection: BaseDatabaseWrapper) -> None:
+        with connection.cursor() as cursor:
+            recognize(cursor, self._forgotten)
+            if left := ready_in(cursor):
+                self.trusted_from = clock() + left
 
     def _unavailable(self, error: Error) -> StoreUnavailable:
         if sqlstate(error) == _UNDEFINED_TABLE:

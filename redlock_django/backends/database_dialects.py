@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 LOCKS = "redlock_django_lock"
 WAITERS = "redlock_django_waiter"
+SERVERS = "redlock_django_server"
 CHANNEL = "redlock_django"
 """The channel on which PostgreSQL notifies of locks that waiters wait for."""
 
@@ -34,6 +35,9 @@ class Dialect:
     least: str
     contains: str
     kept: str
+    identity: str
+    """An expression for the identity of the server's data, which a failover changes; or ""."""
+
     notifying: str
     """A statement around one that frees locks; it returns their resources and wakes waiters."""
 
@@ -45,6 +49,7 @@ class Dialect:
         return statement.format(
             locks=LOCKS,
             waiters=WAITERS,
+            servers=SERVERS,
             now=self.now,
             greatest=self.greatest,
             least=self.least,
@@ -73,6 +78,11 @@ POSTGRESQL = Dialect(
         "set_config('synchronous_commit', CASE current_setting('synchronous_commit') "
         "WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true)"
     ),
+    # The cluster, and its timeline: a promoted replica and a restored backup begin a new one.
+    identity=(
+        "(SELECT system_identifier FROM pg_control_system())::text || ':' || "
+        "substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)"
+    ),
     # A notification costs all commits of the server a common lock: only where a waiter exists.
     notifying=(
         "WITH freed AS ({statement}) SELECT resource, CASE WHEN EXISTS (SELECT FROM "
@@ -88,6 +98,7 @@ SQLITE = Dialect(
     least="min",
     contains="instr(resource, %s) > 0",
     kept="0",
+    identity="",
     notifying="{statement}",
     all_or_none=False,
 )

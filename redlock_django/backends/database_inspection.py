@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from redlock_django.backends.database_connections import Connections
 from redlock_django.backends.database_dialects import LOCKS, SECOND, WAITERS
 from redlock_django.backends.database_settings import DatabaseSettings
-from redlock_django.backends.database_sql import release
+from redlock_django.backends.database_sql import ready_in, release
 from redlock_django.backends.inspection import Inspection
 from redlock_django.backends.inspection_page import MAX_LISTED
 from redlock_django.backends.inspection_results import Listing, ReleaseOutcome, ServerHealth
@@ -122,16 +122,20 @@ class DatabaseInspection(Inspection):
                 version=version,
                 persistent=True,
                 held=held,
+                ready_in=ready_in(cursor),
             )
 
         (name,) = self.servers
         report = self._ask(read)
         reason = self._silent.get(name, "")
-        faults = (("unreachable", reason),) if report is None else ()
+        faults: tuple[tuple[str, str], ...] = ()
+        if report is None:
+            faults = (("unreachable", reason),)
+        elif report.ready_in:
+            text = f"was failed over or restored: trusted in {report.ready_in:.0f} s"
+            faults = (("untrusted", text),)
         return [
-            ServerHealth(
-                name=name, health=report, reason=reason, faults=faults, counted=report is not None
-            )
+            ServerHealth(name=name, health=report, reason=reason, faults=faults, counted=not faults)
         ]
 
     def _sql(self, statement: str) -> str:

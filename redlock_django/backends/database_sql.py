@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from django.db import DataError
+from django.db import DataError, Error
 
 from redlock_django.backends.database_dialects import SECOND, Dialect, dialect_of, sqlstate
 
@@ -58,6 +58,12 @@ _SHORTEN = """
 UPDATE {locks} SET expires_at = {least}(expires_at, {now} + %s)
 WHERE resource IN ({resources}) AND token_hash = %s AND expires_at > {now}
 RETURNING resource"""
+
+
+_RECOGNIZE = """
+INSERT INTO {servers} AS known (id, identity, ready_at) VALUES (1, %s, 0)
+ON CONFLICT (id) DO UPDATE SET identity = excluded.identity, ready_at = {now} + %s
+WHERE known.identity <> excluded.identity"""
 
 
 class Place(NamedTuple):
@@ -235,3 +241,30 @@ def stay(cursor: CursorWrapper, name: str) -> bool:
 def leave(cursor: CursorWrapper, name: str) -> None:
     """Leave all queues."""
     cursor.execute(dialect_of(cursor).sql("DELETE FROM {waiters} WHERE name = %s"), [name])
+
+
+def recognize(cursor: CursorWrapper, forgotten: float) -> None:
+    """Store the identity of the server's data; if it changed, distrust it for a while.
+
+    After a failover or a restored backup, locks may be held that this server does not have: for
+    `forgotten` seconds. A server that does not say its identity is trusted.
+    """
+    dialect = dialect_of(cursor)
+    if not dialect.identity:
+        return
+    try:
+        cursor.execute(f"SELECT {dialect.identity}")
+    except Error:
+        return  # not allowed, or not PostgreSQL itself; a broken connection fails again
+    (identity,) = cursor.fetchone()
+    cursor.execute(dialect.sql(_RECOGNIZE), [identity, round(forgotten * SECOND)])
+
+
+def ready_in(cursor: CursorWrapper) -> float:
+    """Return the seconds until the server is trusted, 0.0 if it is."""
+    dialect = dialect_of(cursor)
+    if not dialect.identity:
+        return 0.0
+    cursor.execute(dialect.sql("SELECT ready_at - {now} FROM {servers} WHERE ready_at > {now}"))
+    found = cursor.fetchone()
+    return found[0] / SECOND if found else 0.0

@@ -9,7 +9,7 @@ import pytest
 from django.db import connections
 from django.db.migrations.executor import MigrationExecutor
 
-from redlock_django.backends.database_dialects import LOCKS, WAITERS
+from redlock_django.backends.database_dialects import LOCKS, SERVERS, WAITERS
 from redlock_django.locking.handler import locks
 from tests.contract.stores import CALLERS, STORES, Store, SyncCaller, calling
 
@@ -57,7 +57,7 @@ def migrated_postgres(postgres: dict[str, Any], django_db_blocker: Any) -> Itera
 def postgres_tables(migrated_postgres: None, database_access: None) -> None:
     """Empty the tables of locks in PostgreSQL."""
     with connections["pg"].cursor() as cursor:
-        cursor.execute(f"TRUNCATE {LOCKS}, {WAITERS}")
+        cursor.execute(f"TRUNCATE {LOCKS}, {SERVERS}, {WAITERS}")
 
 
 @pytest.fixture(params=STORES)

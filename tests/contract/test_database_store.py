@@ -18,14 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
+from django.core.management import call_command
 from django.db import OperationalError, connections, transaction
 
 from redlock_django import lock
 from redlock_django.backends.database import DatabaseBackend
-from redlock_django.backends.database_dialects import LOCKS, WAITERS
+from redlock_django.backends.database_dialects import LOCKS, SERVERS, WAITERS
 from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import InvalidRedlock, ResourceLocked, StoreUnavailable
 from redlock_django.locking.handler import locks
+from redlock_django.models import LockRow, ServerRow, WaiterRow
 from redlock_django.testing import memory_masters
 from redlock_django.testing.processes import ProcessGroup
 from tests.app.checking import found
@@ -46,6 +48,7 @@ from tests.postgres import local_postgres
 from tests.waiting import until
 
 if TYPE_CHECKING:
+    from django.test import Client
     from pytest_django import Settings
 
     from redlock_django.engine.validity import Lease
@@ -126,10 +129,8 @@ def test_a_crash_of_postgresql_forgets_no_lock(
             cursor.execute("SHOW synchronous_commit")
             assert cursor.fetchone() == ("off",)
             with connections["crashing"].schema_editor() as editor:
-                from redlock_django.models import LockRow, WaiterRow
-
-                editor.create_model(LockRow)
-                editor.create_model(WaiterRow)
+                for model in (LockRow, ServerRow, WaiterRow):
+                    editor.create_model(model)
         connections["crashing"].close()
         lease = backend_of().acquire(("order:1",), 60, 0, HOLDER)
         state, lease = backend_of().extend(lease, 600)
@@ -467,6 +468,33 @@ def test_a_database_that_is_down_is_reported(
 
 
 @pytest.mark.postgres
+def test_a_server_that_may_have_forgotten_locks_is_not_trusted(
+    postgres_store: Store, settings: Settings
+) -> None:
+    lease = backend_of().acquire(("order:1",), 30, 0, HOLDER)
+    with connections["pg"].cursor() as cursor:
+        cursor.execute(f"UPDATE {SERVERS} SET identity = '7123:00000001'")  # as before a failover
+        assert cursor.rowcount == 1
+    locks.close()  # a failover ends all connections
+    with pytest.raises(StoreUnavailable, match="failed over or restored: trusted in 61 s") as told:
+        backend_of().acquire(("order:2",), 30, 0, HOLDER)
+    assert told.value.retry_after is not None
+    assert 50 < told.value.retry_after < 61
+    assert backend_of().extend(lease, 30)[0] is LeaseState.RENEWED
+    assert backend_of().release(lease) is True
+    (server,) = backend_of().health()
+    assert server.counted is False
+    assert server.faults[0][0] == "untrusted"
+    locks.close()
+    with pytest.raises(StoreUnavailable, match="failed over"):  # a process that starts then
+        backend_of().acquire(("order:2",), 30, 0, HOLDER)
+    with connections["pg"].cursor() as cursor:
+        cursor.execute(f"UPDATE {SERVERS} SET ready_at = 0")  # as after that time
+    locks.close()
+    assert not taken("order:2")
+
+
+@pytest.mark.postgres
 def test_missing_tables_are_named(
     postgres_store: Store, databases: Databases, settings: Settings
 ) -> None:
@@ -569,6 +597,21 @@ def test_a_router_that_forbids_the_tables_is_reported(
     assert "E044" not in found()
     settings.DATABASE_ROUTERS = [f"{__name__}.NoLocksHere"]
     assert "allow_migrate()" in found()["E044"]
+
+
+def test_commands_and_admin_show_and_free_locks(
+    settings: Settings, admin_client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings.REDLOCK = {"default": {"BACKEND": DATABASE}}  # inside the transaction of a TestCase
+    lease = backend_of().acquire(("order:1",), 30, 0, HOLDER)
+    call_command("redlock_status")
+    assert "SQLite" in capsys.readouterr().out
+    call_command("list_locks", search="order")
+    assert lease.fingerprint in capsys.readouterr().out
+    assert b"order:1" in admin_client.get("/admin/redlock_django/heldlock/").content
+    call_command("release_lock", "order:1", "--no-input", holder=lease.fingerprint)
+    assert backend_of().extend(lease, 30)[0] is LeaseState.LOST
+    locks.close()
 
 
 def test_the_test_kit_replaces_a_database(sqlite: Store) -> None:
