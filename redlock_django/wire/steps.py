@@ -51,7 +51,7 @@ class StepWatch:
         """
         if now > self._latest:
             self._latest = now
-        if master.offset is None:
+        if master.offset is None or high < low:
             return False
         then_low, then_high, at = master.offset
         little = 0.01 * self.deployment.max_clock_skew

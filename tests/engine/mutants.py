@@ -238,6 +238,11 @@ MUTANTS: tuple[Mutant, ...] = (
         test_plain_rounds.test_bounds_of_clocks_are_not_old,
     ),
     Mutant(
+        "our clock never goes back a little", "fast path: our clock that goes back is noted",
+        StepWatch.confirms, never("high < low"),
+        test_plain_rounds.test_our_clock_that_goes_back_a_little_within_a_round_is_noted,
+    ),
+    Mutant(
         "our clock's latest time is lost", "fast path: our own step voids what began before",
         StepWatch.confirms, without("self._latest = now"),
         test_plain_rounds.test_our_clock_that_goes_back_voids_a_lease_that_began_since,

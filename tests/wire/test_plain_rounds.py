@@ -298,6 +298,16 @@ def test_our_clock_that_goes_back_voids_a_lease_that_began_since() -> None:
         assert links.steps._latest == time.now
 
 
+def test_our_clock_that_goes_back_a_little_within_a_round_is_noted() -> None:
+    with timed_links(True) as (links, time):
+        _answered(links, time, links.ask(links.acquire()))
+        time.now += 0.05
+        exchange, sent = links.ask(links.acquire("b" * 32)), time.now
+        time.now -= 0.004
+        _answered(links, time, exchange)
+        assert links.steps._latest >= sent, "a lease of this round must be voided by a later step"
+
+
 # Templates.
 
 DEPLOYMENT = Deployment(names=("a", "b", "c"), prefix="100%s red")
