@@ -17,7 +17,7 @@ from asgiref.sync import sync_to_async
 from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from redlock_django.exceptions import InvalidRedlock, LockLost
+from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.running_loop import running_loop
 from redlock_django.locking.sync_threads import has_left_open, has_sync_caller
 
@@ -190,7 +190,7 @@ class KeptLocks:
             try:
                 for lock in (*self._locks, *self._guarding):
                     lock.guard()
-            except LockLost:
+            except BaseException:  # LockLost, or an interrupt
                 try:
                     self._connection.rollback()
                 except Error:

@@ -22,6 +22,7 @@ from pytest_django import Settings
 from redlock_django import lock, lock_resource
 from redlock_django.exceptions import AlreadyHeld, InvalidRedlock, LockLost
 from redlock_django.locking import open_transactions
+from redlock_django.locking.lock import Lock
 from testproject.shop.models import Order
 from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
 from tests.app.test_lock import in_thread
@@ -158,6 +159,24 @@ def test_a_lost_lock_does_not_hide_why_the_block_fails(lose_locks: Callable[[], 
     with pytest.raises(ZeroDivisionError):
         work()
     assert Order.objects.count() == 0
+
+
+def test_an_interrupt_of_the_check_before_commit_rolls_back(
+    is_free: IsFree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(lock: Lock) -> None:
+        raise KeyboardInterrupt
+
+    @transaction.atomic
+    def work() -> None:
+        with lock("order:1"):
+            order()
+        monkeypatch.setattr(Lock, "guard", interrupted)
+
+    with pytest.raises(KeyboardInterrupt):
+        work()
+    assert (Order.objects.count(), connection.get_autocommit()) == (0, True)
+    assert is_free("order:1")
 
 
 def test_without_until_commit_a_lost_lock_is_not_looked_at(lose_locks: Callable[[], None]) -> None:
