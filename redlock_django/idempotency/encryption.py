@@ -48,18 +48,20 @@ class ResponseCipher:
         """Return a response, encrypted for the record with this key hash."""
         return self._fernet.encrypt(json.dumps([key_hash, response.dumps()]).encode()).decode()
 
-    def decrypt(self, key_hash: str, token: str) -> StoredResponse | None:
+    def decrypt(self, key_hash: str, token: str | bytes) -> StoredResponse | None:
         """Return the response, or None if no key fits, or if it belongs to another record."""
         from cryptography.fernet import InvalidToken
 
         try:
             of, text = json.loads(self._fernet.decrypt(token))
-        except InvalidToken:
+        except (InvalidToken, ValueError, TypeError):  # or something else that a key has encrypted
             return None
         return StoredResponse.loads(text) if of == key_hash else None
 
 
-def decrypted(cipher: ResponseCipher | None, key_hash: str, token: str) -> StoredResponse | None:
+def decrypted(
+    cipher: ResponseCipher | None, key_hash: str, token: str | bytes
+) -> StoredResponse | None:
     """Return an encrypted response, or None if the settings have no key for it, which is logged."""
     response = None if cipher is None else cipher.decrypt(key_hash, token)
     if response is None:

@@ -126,6 +126,18 @@ def test_a_response_that_was_copied_to_another_record_is_not_replayed(site: Site
     assert encrypted.post("theirs").status_code == 409
 
 
+@pytest.mark.parametrize(
+    "body", [b"", b"gAAAA", b"\xff", Fernet(OLD).encrypt(b"7"), Fernet(OLD).encrypt(b"not JSON")]
+)
+def test_what_is_no_encrypted_response_is_refused_and_not_replayed(site: Site, body: bytes) -> None:
+    encrypted = EncryptedSite(site, "database")
+    encrypted.use(OLD)
+    encrypted.post()
+    IdempotencyRecord.objects.update(body=body)
+    assert encrypted.post().status_code == 409
+    assert orders() == 1
+
+
 def test_the_admin_decrypts_for_users_with_the_permission_only(site: Site) -> None:
     encrypted = EncryptedSite(site, "database")
     site.put(path("orders/", idempotent(pay)), *shop_and_admin)

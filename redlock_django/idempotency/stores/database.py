@@ -211,7 +211,7 @@ class DatabaseStore(Store):
 def response_of(row: IdempotencyRecord, cipher: ResponseCipher | None) -> StoredResponse | None:
     """Return the response in a completed record, or None if it cannot be decrypted."""
     if row.is_encrypted:
-        return decrypted(cipher, row.key_hash, bytes(row.body).decode())
+        return decrypted(cipher, row.key_hash, bytes(row.body))
     headers = tuple((name, value) for name, value in row.headers)
     return StoredResponse(row.status or 200, headers, bytes(row.body))
 
