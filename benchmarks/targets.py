@@ -67,7 +67,9 @@ WOULD = {
     f"floor; the rest is Python code that counts votes. What would help: {IN_C}.",
     "pairs async": "Each answer takes one turn of asyncio's loop. What would help: uvloop, which "
     f"saved 6 % and 28 % of the processor's time in two trials, and {IN_C}.",
-    "refusals": f"Half a pair has the cost of a whole round in Python. What would help: {IN_C}.",
+    "refusals": "The third answer decides. The masters that have not answered yet may grant, so "
+    "they get an undo each, which is a third of the cost. What would help: to undo only where a "
+    "late answer grants.",
     "threads": "One interpreter runs one thread at a time. A task, which is never switched, needs "
     "140 µs of the processor for a pair, so no number of threads could exceed 7 000 pairs/s; two "
     "wake-ups and the interpreter's lock make 250 µs of them. Tried without gain: leaving what is "

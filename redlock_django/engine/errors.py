@@ -9,7 +9,7 @@ class RedlockError(Exception):
     """The base of every error about a lock.
 
     `resource` is the resource at fault (several are joined by ", ") and `tally` maps each master to
-    its answer. Neither ever contains a token or a password.
+    its answer; it is empty if no master was asked. Neither ever contains a token or a password.
     """
 
     def __init__(
