@@ -176,9 +176,12 @@ def test_masters_that_forget_their_queues_cost_one_fallback() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "seeds", [SEEDS[:2], pytest.param(SEEDS[2:], marks=pytest.mark.nightly)], ids=["", "more"]
+)
 @pytest.mark.parametrize("kinds", [{"restart"}, {"kill"}, {"reset", "deaf", "mute"}])
-def test_with_masters_failing_everybody_is_served(kinds: set[str]) -> None:
-    for seed in SEEDS:
+def test_with_masters_failing_everybody_is_served(kinds: set[str], seeds: range) -> None:
+    for seed in seeds:
         setup = replace(TURNS, faults=frozenset(kinds), every=0.3, seconds=8.0, max_ttl=0.6)
         simulation = crowd(seed, setup)
         simulation.run()
