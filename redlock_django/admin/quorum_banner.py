@@ -12,7 +12,7 @@ from redlock_django.backends.inspection_results import QuorumHealth, ServerHealt
 
 ADVICE = {
     "unreachable": gettext_lazy(
-        "Start the master, or repair the network or its password: the reason is next to its name."
+        "Start the server, or repair the network or its password: the reason is next to its name."
     ),
     "untrusted": gettext_lazy(
         "Wait until the time shown is over: a master that restarted may have forgotten locks. If "
@@ -63,29 +63,13 @@ def quorum_banner(
     if not uncounted:
         return QuorumBanner(level="ok", headline=counts, detail="")
     codes = {code: None for one in uncounted for code, _text in one.faults if code not in harmless}
-    spare = min(group.counted - group.needed for group in groups)
     lost = [group for group in groups if group.counted < group.needed]
     if lost:
         headline = _headline(lost, len(groups), proceeds)
-        again = (
-            _("Locks are granted again as soon as %s masters are counted.") % lost[0].needed
-            if len(groups) == 1
-            else _("They are granted again as soon as the group has its quorum.")
-        )
-        renewed = _("Locks that are held cannot be renewed and end when their TTL is over.")
-        detail = f"{counts} {renewed} {again}"
+        detail = f"{counts} {_consequences(lost[0], len(groups))}"
     else:
         headline = counts
-        detail = (
-            ngettext(
-                "Locks are still granted, and %s more master may fail.",
-                "Locks are still granted, and %s more masters may fail.",
-                spare,
-            )
-            % spare
-            if spare
-            else _("Locks are still granted. If one more master fails, they are refused.")
-        )
+        detail = _reserve(min(group.counted - group.needed for group in groups))
     return QuorumBanner(
         level="error" if lost else "warning",
         headline=headline,
@@ -93,6 +77,30 @@ def quorum_banner(
         problems=tuple((one.name, _reason(one, harmless)) for one in uncounted),
         advice=tuple(str(ADVICE[code]) for code in codes if code in ADVICE),
     )
+
+
+def _consequences(lost: QuorumHealth, groups: int) -> str:
+    """Return what happens to the locks of a group without a quorum, and until when."""
+    if groups > 1:
+        again = _("They are granted again as soon as the group has its quorum.")
+    elif lost.servers == 1:
+        again = _("Locks are granted again as soon as it is counted.")
+    else:
+        again = _("Locks are granted again as soon as %s masters are counted.") % lost.needed
+    renewed = _("Locks that are held there cannot be renewed and end when their TTL is over.")
+    return f"{renewed} {again}"
+
+
+def _reserve(spare: int) -> str:
+    """Return how many more masters may fail before locks are refused."""
+    if not spare:
+        return _("Locks are still granted. If one more master fails, they are refused.")
+    text = ngettext(
+        "Locks are still granted, and %s more master may fail.",
+        "Locks are still granted, and %s more masters may fail.",
+        spare,
+    )
+    return text % spare
 
 
 def _count(group: QuorumHealth) -> str:
@@ -103,7 +111,10 @@ def _count(group: QuorumHealth) -> str:
         "total": group.servers,
         "needed": group.needed,
     }
-    if group.counted < group.needed:
+    if group.servers == 1:  # such as a database
+        up, down = _("The only server is up."), _("The only server is not counted.")
+        text = "%(group)s" + (up if group.counted else down)
+    elif group.counted < group.needed:
         text = _("%(group)s%(counted)s of %(total)s masters are counted, %(needed)s are needed.")
     elif group.counted < group.servers:
         text = _(

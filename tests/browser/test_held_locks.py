@@ -152,7 +152,7 @@ def test_a_lost_quorum_is_the_first_thing_on_the_page(
     expect(banner).to_contain_text("No quorum: locks are refused now.")
     expect(banner.locator("li")).to_have_count(4)
     expect(banner).to_contain_text("refused the connection")
-    expect(banner).to_contain_text("Start the master")
+    expect(banner).to_contain_text("Start the server")
     expect(page.locator("#redlock-count")).to_contain_text("known from the masters that answered")
     top = "selector => document.querySelector(selector).getBoundingClientRect().top"
     assert page.evaluate(top, "#redlock-quorum") < page.evaluate(top, "#redlock-count")

@@ -57,8 +57,8 @@ def test_no_quorum() -> None:
     assert shown.level == "error"
     assert shown.headline == "No quorum: locks are refused now."
     assert shown.detail == (
-        "2 of 5 masters are counted, 3 are needed. Locks that are held cannot be renewed and end "
-        "when their TTL is over. Locks are granted again as soon as 3 masters are counted."
+        "2 of 5 masters are counted, 3 are needed. Locks that are held there cannot be renewed and "
+        "end when their TTL is over. Locks are granted again as soon as 3 masters are counted."
     )
     assert shown.problems == (
         ("a", "refused the connection"),
@@ -82,6 +82,16 @@ def test_one_group_of_two_has_no_quorum() -> None:
     assert "group 2: 1 of 2 masters are counted, 2 are needed." in shown.detail
     shown = banner(*first, *second, proceeds=True)
     assert shown.headline == "No quorum in group 2: its requests run without a lock now."
+
+
+def test_the_only_server() -> None:
+    assert banner(server("db")).headline == "The only server is up."
+    shown = banner(down("db"))
+    assert shown.headline == "No quorum: locks are refused now."
+    assert shown.detail == (
+        "The only server is not counted. Locks that are held there cannot be renewed and end when "
+        "their TTL is over. Locks are granted again as soon as it is counted."
+    )
 
 
 def test_every_fault_that_costs_a_vote_has_advice() -> None:
