@@ -15,7 +15,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from django.db import Error, InterfaceError, OperationalError, ProgrammingError
+from django.db import Error, InterfaceError, InternalError, OperationalError
 
 from redlock_django.backends.base import Notice, ignore
 from redlock_django.backends.database_dialects import sqlstate
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 CLOSING = 2.0  # seconds that a process waits, when it ends, for the last releases
+# A server that became read-only is an internal error: a new connection may reach the primary.
+_BROKEN = (OperationalError, InterfaceError, InternalError)
 _CONFLICTS = ("40001", "40P01")  # SQLSTATE: serialization failure, deadlock
 _UNDEFINED_TABLE = "42P01"
 _UNSENT = 1000  # the most releases that are kept for a database that is down
@@ -208,7 +210,7 @@ class Connections:
                 with connection.cursor() as cursor:
                     job.value = job.work(cursor)
                 self._report(True)
-            except (OperationalError, InterfaceError) as error:
+            except _BROKEN as error:
                 conflict = sqlstate(error) in _CONFLICTS
                 if not conflict:
                     _close(connection)
@@ -220,7 +222,7 @@ class Connections:
                 self._report(False, str(job.error))
                 if job.finished is ignore_result and len(self._unsent) < _UNSENT:
                     self._unsent.append(job)
-            except ProgrammingError as error:
+            except Error as error:
                 job.error = self._unavailable(error)
             except BaseException as error:  # noqa: BLE001 - raised again by the caller
                 job.error = error

@@ -7,6 +7,7 @@ import os
 import shutil
 import sqlite3
 import tempfile
+import threading
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -129,8 +130,16 @@ class DatabaseSettings(StoreSettings):
         return options
 
 
-@cache
+_creating = threading.RLock()
+
+
 def _temporary_file(alias: str, name: str) -> str:
+    with _creating:  # with two files, two threads would hold one lock
+        return _new_temporary_file(alias, name)
+
+
+@cache
+def _new_temporary_file(alias: str, name: str) -> str:
     directory, process = tempfile.mkdtemp(prefix="redlock-"), os.getpid()
 
     def remove() -> None:

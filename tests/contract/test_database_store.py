@@ -265,6 +265,46 @@ def test_aliases_that_name_one_file_exclude_each_other(
 # Faults.
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_many_processes_take_turns(
+    request: pytest.FixtureRequest, settings: Settings, tmp_path: Path, kind: str
+) -> None:
+    {"sqlite": Sqlite, "postgres": Postgres}[kind](request, settings)
+    database = connections.settings[settings.REDLOCK["default"]["DATABASE"]]
+    entry = {name: str(database[name]) for name in ("ENGINE", "NAME", "HOST", "PORT", "USER")}
+    script = f"""
+import os, django
+from django.conf import settings
+settings.configure(
+    DATABASES={{"default": {entry!r}}}, INSTALLED_APPS=["redlock_django"],
+    REDLOCK={{"default": {{"BACKEND": "{DATABASE}", "DATABASE_TIMEOUT": 20}}}},
+)
+django.setup()
+from redlock_django import lock
+for _ in range(10):
+    with lock("order:1", ttl=20, wait=60) as held:
+        marker = os.open("inside", os.O_CREAT | os.O_EXCL)  # fails if another process is inside
+        with open("fences", "a") as fences:
+            fences.write(f"{{held.fence}}\\n")
+        os.close(marker)
+        os.unlink("inside")
+"""
+    path = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    children = [
+        subprocess.Popen([sys.executable, "-c", script], cwd=tmp_path, env=path) for _ in range(4)
+    ]
+    try:
+        assert [child.wait(60) for child in children] == [0] * 4
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+    fences = [int(line) for line in (tmp_path / "fences").read_text().split()]
+    assert len(fences) == 40
+    assert fences == sorted(set(fences))
+
+
 def test_other_processes_are_excluded_and_a_killed_one_is_outlived(
     sqlite: Store, tmp_path: Path
 ) -> None:
@@ -492,6 +532,17 @@ def test_a_server_that_may_have_forgotten_locks_is_not_trusted(
         cursor.execute(f"UPDATE {SERVERS} SET ready_at = 0")  # as after that time
     locks.close()
     assert not taken("order:2")
+
+
+@pytest.mark.postgres
+def test_a_server_that_is_read_only_is_unavailable(
+    postgres_store: Store, databases: Databases, settings: Settings
+) -> None:
+    options = {"options": "-c default_transaction_read_only=on"}
+    databases("read", {**connections.settings["pg"], "OPTIONS": options})
+    settings.REDLOCK = {"default": {"BACKEND": DATABASE, "DATABASE": "read"}}
+    with pytest.raises(StoreUnavailable, match="read-only transaction"):
+        backend_of().acquire(("order:1",), 30, 0, HOLDER)
 
 
 @pytest.mark.postgres
