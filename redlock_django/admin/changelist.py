@@ -144,7 +144,7 @@ class HeldLockChangeList(ChangeList):
             return ""
         asked = self.queryset.asked
         number = number_format(self.looked.stopped_at, force_grouping=True)
-        if asked.reads_values:
+        if asked.reads_values and self.looked.stopped_at == self.looked.counted:
             text = _(
                 "Only the first %s locks were read. The filters and the order apply to these only: "
                 "enter the beginning of the name or search for a resource to find others."

@@ -183,7 +183,8 @@ def test_search_and_filters(
     monkeypatch.setattr(
         asking, "held_locks", lambda using, **what: replace(held_locks(using), stopped_at=77)
     )
-    assert "stopped at 77" in viewer.get(LIST, {"q": "order"}).content.decode()
+    for query in ({"q": "order"}, {"q": "order", "state": "held"}):
+        assert "The search stopped at 77" in viewer.get(LIST, query).content.decode()
 
 
 def test_a_hanging_master_costs_one_timeout(
