@@ -7,6 +7,7 @@ alike.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -38,14 +39,15 @@ class Dialect:
     identity: str
     """An expression for the identity of the server's data, which a failover changes; or ""."""
 
-    notifying: str
-    """A statement around one that frees locks; it returns their resources and wakes waiters."""
+    notified: str
+    """An expression that wakes the waiters for a row of {locks}, if there are any."""
 
     all_or_none: bool
     """True if one statement takes several locks or none; otherwise a transaction does."""
 
-    def sql(self, statement: str, resources: int = 0, **more: str) -> str:
-        """Return a statement of this dialect, for a number of resources."""
+    @cache  # noqa: B019 - there are two dialects
+    def sql(self, statement: str, resources: int = 0, rows: str = "") -> str:
+        """Return a statement of this dialect, for a number of resources or of `rows`."""
         return statement.format(
             locks=LOCKS,
             waiters=WAITERS,
@@ -54,6 +56,7 @@ class Dialect:
             greatest=self.greatest,
             least=self.least,
             kept=self.kept,
+            notified=self.notified,
             contains=self.contains,
             resources=", ".join(["%s"] * resources),
             # The number of living waiters that came before, of which at most some count.
@@ -62,7 +65,7 @@ class Dialect:
                 f"ahead.resource = held.resource AND ahead.alive_until > {self.now} AND "
                 "(ahead.arrived_at, ahead.name) < (%s, %s)))"
             ),
-            **more,
+            rows=rows,
         )
 
 
@@ -84,10 +87,9 @@ POSTGRESQL = Dialect(
         "substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)"
     ),
     # A notification costs all commits of the server a common lock: only where a waiter exists.
-    notifying=(
-        "WITH freed AS ({statement}) SELECT resource, CASE WHEN EXISTS (SELECT FROM "
-        f"{WAITERS} AS waiter WHERE waiter.resource = freed.resource) "
-        f"THEN pg_notify('{CHANNEL}', resource) END FROM freed"
+    notified=(
+        f"CASE WHEN EXISTS (SELECT FROM {WAITERS} AS waiter WHERE waiter.resource = "
+        f"{LOCKS}.resource) THEN pg_notify('{CHANNEL}', resource) END"
     ),
     all_or_none=True,
 )
@@ -99,7 +101,7 @@ SQLITE = Dialect(
     contains="instr(resource, %s) > 0",
     kept="0",
     identity="",
-    notifying="{statement}",
+    notified="0",
     all_or_none=False,
 )
 DIALECTS = {"postgresql": POSTGRESQL, "sqlite": SQLITE}

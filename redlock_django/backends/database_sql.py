@@ -52,12 +52,12 @@ RETURNING resource, {kept}"""
 _RELEASE = """
 UPDATE {locks} SET expires_at = {now}, token_hash = '', holder = ''
 WHERE resource IN ({resources}) AND token_hash = %s AND expires_at > {now}
-RETURNING resource"""
+RETURNING resource, {notified}"""
 
 _SHORTEN = """
 UPDATE {locks} SET expires_at = {least}(expires_at, {now} + %s)
 WHERE resource IN ({resources}) AND token_hash = %s AND expires_at > {now}
-RETURNING resource"""
+RETURNING resource, {notified}"""
 
 
 _RECOGNIZE = """
@@ -203,9 +203,7 @@ def release(
     if held_for > 0:
         values = [round(held_for * SECOND), *values]
     statement = _SHORTEN if held_for > 0 else _RELEASE
-    dialect = dialect_of(cursor)
-    freeing = dialect.sql(statement, len(resources))
-    cursor.execute(dialect.notifying.format(statement=freeing), values)
+    cursor.execute(dialect_of(cursor).sql(statement, len(resources)), values)
     return len(cursor.fetchall()) == len(resources)
 
 
