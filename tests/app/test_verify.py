@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
+from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.test import Client
 from django.urls import path
@@ -171,3 +173,16 @@ def test_a_view_is_rolled_back(
     else:
         assert response.content == b"paid"
         assert Order.objects.count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("sees_commits")
+@pytest.mark.parametrize("verifies", [True, False])
+def test_a_transaction_that_keeps_a_lock_is_rolled_back(settings: Settings, verifies: bool) -> None:
+    section = {**settings.REDLOCK["default"], "VERIFY_BEFORE_COMMIT": verifies}
+    settings.REDLOCK = {"default": section}
+    with suppress(LockLost), transaction.atomic():
+        with lock("r1"):
+            Order.objects.create(number="A-1", total=1)
+        free("r1")
+    assert Order.objects.exists() is not verifies
