@@ -14,6 +14,7 @@ FALLBACK, FOR_EACH, LONGEST = 0.1, 0.005, 2.0
 # last one, a call to another waiter asks it to watch (`ask_to_watch` in queue.lua).
 CALM, CALM_FOR_EACH, CALM_LONGEST = 1.0, 0.02, 10.0
 TURN = 100  # ms of a waiter's turn; as in queue.lua
+UNREACHABLE = 20  # how many times longer a pause is without a quorum: up to 2 s
 
 
 def clock_lag(tally: Tally, shown: int, took: float) -> int:
@@ -37,6 +38,9 @@ def retry_delays(tally: Tally, delay: float, *, queueing: bool) -> tuple[float, 
     The second number is for a waiter that may miss its call. `delay` is random, and grows from
     attempt to attempt up to 0.1.
     """
+    if tally.unreachable:
+        # Or many waiters on a busy host would use the processor that the replies need.
+        delay *= UNREACHABLE
     left = free_in(tally)
     queued = [vote.ahead for vote in tally.votes if vote and vote.ahead >= 0]
     ahead = min(queued, default=0)

@@ -727,6 +727,12 @@ MUTANTS: tuple[Mutant, ...] = (
         test_queue.test_a_waiter_of_another_process_is_asked_to_watch_a_turn,
     ),
     Mutant(
+        "a crowd that is not answered asks at once", "queue: without a quorum, pauses are long",
+        waiting.retry_delays,
+        never("tally.unreachable"),
+        test_queue.test_without_a_queue_the_pause_is_random,
+    ),
+    Mutant(
         "a turn that was begun is watched late", "queue: each turn is watched closely",
         waiting.retry_delays,
         never("tally.majority(begun)"),

@@ -692,7 +692,7 @@ def test_without_a_queue_the_pause_is_random() -> None:
     down = Tally(3)
     down.cast(0, failed("down"))
     down.cast(1, failed("down"))
-    assert _pauses(down, 0.03, queueing=False) == (0.03, 0.03)
+    assert _pauses(down, 0.03, queueing=False) == pytest.approx((0.6, 0.6)), "costs processor time"
     free_already = Tally(3)
     for index in range(3):
         free_already.cast(index, granted())
@@ -706,7 +706,7 @@ def test_a_waiter_without_a_majority_asks_as_if_it_stood_in_no_queue() -> None:
     waiting.ask()
     waiting.refused(deaf=(0, 1))
     assert isinstance(waiting.step, Pause)
-    assert waiting.step.seconds == pytest.approx(0.01)
+    assert waiting.step.seconds == pytest.approx(0.199), "until its wait is over"
     masters.now = START + 1
     waiting.ask()
     with pytest.raises(QuorumUnreachable):
