@@ -127,7 +127,9 @@ def test_a_response_that_was_copied_to_another_record_is_not_replayed(site: Site
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"gAAAA", b"\xff", Fernet(OLD).encrypt(b"7"), Fernet(OLD).encrypt(b"not JSON")]
+    "body",
+    [b"", b"gAAAA", b"\xff", Fernet(OLD).encrypt(b"7"), Fernet(OLD).encrypt(b"not JSON")],
+    ids=["empty", "cut", "no text", "another type", "no JSON"],
 )
 def test_what_is_no_encrypted_response_is_refused_and_not_replayed(site: Site, body: bytes) -> None:
     encrypted = EncryptedSite(site, "database")
