@@ -142,6 +142,29 @@ def shops(
         yield of
 
 
+@pytest.fixture(scope="session")
+def frail_shops(
+    books: Callable[[str], Books],
+    shop_cache: LocalMaster,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Callable[[str], Shop]]:
+    """Return a function that starts a shop once, on masters that only its tests break."""
+    from tests.live.payments.paying import shop
+
+    gates = tmp_path_factory.mktemp("gates")
+    with ExitStack() as running:
+
+        @cache
+        def of(name: str) -> Shop:
+            site, _, database = name.rpartition("-")
+            masters = running.enter_context(local_masters(5))
+            return running.enter_context(
+                shop(site, books=books(database), masters=masters, cache=shop_cache, gates=gates)
+            )
+
+        yield of
+
+
 @pytest.fixture
 def shop(request: pytest.FixtureRequest, shops: Callable[[str], Shop]) -> Shop:
     """Return the shop named by the parameter."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -16,17 +17,20 @@ SHOPS = ["wsgi-atomic-postgres", "wsgi-plain-sqlite", "asgi-atomic-sqlite", "asg
 
 
 @pytest.fixture(params=SHOPS)
-def frail(request: pytest.FixtureRequest, shops: Callable[[str], Shop]) -> Iterator[Shop]:
+def frail(request: pytest.FixtureRequest, frail_shops: Callable[[str], Shop]) -> Iterator[Shop]:
     """A shop whose masters the test may break: afterwards they run, and the shop is paid."""
-    running = shops(request.param)
+    running = frail_shops(request.param)
     yield running
     for master in running.masters:
         master.resume()
         master.start()
     client = running.client()
-    # Its processes take turns.
-    for _ in range(4):
-        in_the_end(client, "function", new_order(), new_key())
+    # At the same time, so that all of its processes are asked.
+    with ThreadPoolExecutor(8) as pool:
+        answers = pool.map(
+            lambda _: in_the_end(client, "function", new_order(), new_key()), range(8)
+        )
+        assert {answer.status for answer in answers} == {201}, running.site.log
 
 
 def unavailable(answer: Answer) -> bool:
