@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
-from django.db import transaction
+from django.db import connection, transaction
 from django.http import HttpRequest, HttpResponse
 from django.test import Client
 from django.urls import path
@@ -141,6 +141,7 @@ def test_without_a_quorum_a_caller_that_proceeds_is_not_stopped(settings: Settin
 def test_a_view_is_rolled_back(
     settings: Settings,
     urls: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
     verifies: bool,
     disturb: str,
     code: str,
@@ -150,7 +151,7 @@ def test_a_view_is_rolled_back(
         "default": {**settings.REDLOCK["default"], "VERIFY_BEFORE_COMMIT": verifies}
     }
     settings.MIDDLEWARE = middleware
-    settings.DATABASES["default"]["ATOMIC_REQUESTS"] = True
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
 
     @lock_resource("order:<int:pk>")
     def view(request: HttpRequest, pk: int) -> HttpResponse:
@@ -163,10 +164,7 @@ def test_a_view_is_rolled_back(
         return HttpResponse("paid")
 
     urls(path("orders/<int:pk>/", view))
-    try:
-        response = Client(headers={"accept": "application/json"}).post("/orders/7/")
-    finally:
-        settings.DATABASES["default"]["ATOMIC_REQUESTS"] = False
+    response = Client(headers={"accept": "application/json"}).post("/orders/7/")
     if code:
         assert (response.status_code, response.json()["code"]) == (503, code)
         assert not Order.objects.exists()
