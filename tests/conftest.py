@@ -188,7 +188,8 @@ def mysql() -> Iterator[dict[str, Any]]:
         access = {"host": "127.0.0.1", "port": port, "user": "root", "read_timeout": 10}
         deadline = time.monotonic() + 30
         while True:
-            with contextlib.suppress(pymysql.err.OperationalError):
+            # Not pymysql.err.OperationalError: once Django has loaded its backend, that is another.
+            with contextlib.suppress(pymysql.OperationalError):
                 first = pymysql.connect(**access)
                 break
             assert time.monotonic() < deadline, (processes.directory / "log").read_text()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 from django.db import connections
 from django.db.migrations.executor import MigrationExecutor
@@ -42,15 +43,23 @@ def databases() -> Iterator[Callable[[str, dict[str, Any]], None]]:
 
 @pytest.fixture(scope="module")
 def migrated_postgres(postgres: dict[str, Any], django_db_blocker: Any) -> Iterator[None]:
-    """Add the alias "pg", a PostgreSQL database with the tables of the app."""
-    connections.settings["pg"] = {**connections.settings["default"], **postgres, "OPTIONS": {}}
-    with django_db_blocker.unblock():
-        executor = MigrationExecutor(connections["pg"])
-        targets = [node for node in executor.loader.graph.leaf_nodes() if "redlock" in node[0]]
-        executor.migrate(targets)
-        yield
-    connections["pg"].close()
-    del connections["pg"], connections.settings["pg"]
+    """Add the alias "pg", a PostgreSQL database of its own with the tables of the app.
+
+    Other tests create the same tables in the default database of the server.
+    """
+    entry = {**postgres, "NAME": "contract", "OPTIONS": {}}
+    server = {name: postgres[name.upper()] for name in ("host", "port", "user")}
+    with psycopg.connect(**server, dbname="postgres", autocommit=True) as server_connection:
+        server_connection.execute("CREATE DATABASE contract")
+        connections.settings["pg"] = {**connections.settings["default"], **entry}
+        with django_db_blocker.unblock():
+            executor = MigrationExecutor(connections["pg"])
+            targets = [node for node in executor.loader.graph.leaf_nodes() if "redlock" in node[0]]
+            executor.migrate(targets)
+            yield
+        connections["pg"].close()
+        del connections["pg"], connections.settings["pg"]
+        server_connection.execute("DROP DATABASE contract WITH (FORCE)")
 
 
 @pytest.fixture
