@@ -96,7 +96,9 @@ class Queue:
         self._wake_task = partial(set_in_loop, asyncio.get_running_loop(), called)
         if self._calls.empty():
             with suppress(TimeoutError):
-                await asyncio.wait_for(called.wait(), seconds)
+                # Not wait_for(): on Python 3.11 it loses a cancellation that comes with the call.
+                async with asyncio.timeout(seconds):
+                    await called.wait()
         self._forget_calls()
 
     def _forget_calls(self) -> None:

@@ -128,7 +128,9 @@ class Connections:
         job.finished = partial(set_in_loop, asyncio.get_running_loop(), finished)
         self.submit(job)
         try:
-            await asyncio.wait_for(finished.wait(), self._timeout)
+            # Not wait_for(): on Python 3.11 it loses a cancellation that comes with the result.
+            async with asyncio.timeout(self._timeout):
+                await finished.wait()
         except TimeoutError:
             raise self.too_slow() from None
 

@@ -218,7 +218,9 @@ class MemoryBackend(RedlockBackend):
         while not waiter.decided and (left := waiter.until - clock()) > 0:
             called.clear()
             with suppress(TimeoutError):
-                await asyncio.wait_for(called.wait(), left)
+                # Not wait_for(): on Python 3.11 it loses a cancellation that comes with the call.
+                async with asyncio.timeout(left):
+                    await called.wait()
 
     def _answer(self, asked: Round, waiter: Waiter | None = None) -> None:
         if waiter is not None and asked.awaited:

@@ -29,11 +29,10 @@ class LoopLinks(Links):
     """The links of one event loop. Use them in that loop only, except for `post`."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        loop = asyncio.get_running_loop()
         # Weak: the backend keeps these links by their loop, and a loop that was never closed must
         # still be garbage-collected.
-        self._loop = weakref.ref(loop)
+        self._loop = weakref.ref(asyncio.get_running_loop())
+        super().__init__(*args, **kwargs)  # other threads may use the loop from here on
         self._flushing = False
         self._ticking = False
         self._ticked = 0.0

@@ -42,7 +42,6 @@ class LinkState:
     ) -> None:
         self.deployment = deployment
         self.membership = membership or Membership([deployment])
-        self.membership.readers.add(self)
         self.master_timeout = master_timeout
         self.connect_timeout = connect_timeout
         self.tolerate = tolerate
@@ -59,6 +58,7 @@ class LinkState:
         self._dirty: set[int] = set()
         self._templates = Templates()
         self._last_round = clock()
+        self.membership.readers.add(self)  # from here on, any thread may call `look_again`
 
     # Methods that a driver supplies.
 

@@ -39,7 +39,6 @@ class ThreadLinks(Links):
     """The links of one process, and the threads that send and read on them."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
         # Only ever acquired by `with`: an interrupt cannot strike between acquiring it and being
         # certain to release it. Reentrant for finalizers alone, see `inside`.
         self._mutex = threading.RLock()
@@ -59,6 +58,8 @@ class ThreadLinks(Links):
         self._poller.register(self._wake_receiver.fileno(), select.POLLIN)
         self._tender_wakeup = Wakeup()
         self._tender: threading.Thread | None = None
+        # At the end, because other threads may use the links from there on.
+        super().__init__(*args, **kwargs)
 
     def inside(self) -> bool:
         """Return whether this thread has the mutex already: a finalizer or signal handler has it.

@@ -1,10 +1,11 @@
-"""The results of connecting that an event loop has not handled yet."""
+"""What other threads report to links: results of connecting, and markers to read again."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 from contextlib import suppress
+from weakref import WeakSet
 
 import pytest
 
@@ -13,6 +14,7 @@ from redlock_django.wire.aio import LoopLinks
 from redlock_django.wire.arrival import Arrival
 from redlock_django.wire.join import Unfit
 from redlock_django.wire.master import Master
+from redlock_django.wire.sync import SyncLinks
 from tests.waiting import until
 from tests.wire.variants import make_backend
 
@@ -72,3 +74,20 @@ def test_the_latest_result_counts() -> None:
     assert arrival.take() is second
     assert arrival.scheduled is False
     assert arrival.take() is None
+
+
+class AskedAtOnce(WeakSet):  # type: ignore[type-arg]
+    """Readers that are asked to read again as soon as they are known, as by another thread."""
+
+    def add(self, item: LoopLinks | SyncLinks) -> None:
+        super().add(item)
+        item.look_again()
+
+
+async def test_links_can_be_asked_to_read_markers_from_the_first_moment() -> None:
+    backend = make_backend(URLS)
+    backend.membership.readers = AskedAtOnce()
+    assert backend.sync_links() in backend.membership.readers
+    assert backend.loop_links() in backend.membership.readers
+    backend.close()
+    await backend.aclose()
