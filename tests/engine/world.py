@@ -295,8 +295,10 @@ class SimulatedMaster:
         self.forgot = self.world.now
         self.unknown.append((self.forgot, self.forgot + unknown))
         self.restored = self.replica = True
-        self._buried.clear()
         self.memory.strings, self.memory.sets, self.memory.ends = backup
+        for token in self._buried:
+            if self.deployment.tomb(token) not in self.memory.strings:
+                self._buried[token] = 0.0
         self.strays.update(self.locks().values())
         number = self._rng.getrandbits(160)
         self._replids = f"{number:040x}", f"{number + 1:040x}"
