@@ -71,7 +71,7 @@ class Waiter:
         seconds = pause.seconds if is_heard else self._unheard
         now = self._clock()
         if self.until < now + seconds:
-            return self.until - now
+            return max(0.0, self.until - now)  # the round may have lasted longer
         self.until = now + seconds
         return seconds
 

@@ -775,6 +775,11 @@ MUTANTS: tuple[Mutant, ...] = (
         never("name.startswith(...)"), schedules.a_waiter_that_watches_a_turn_asks_after_it,
     ),
     Mutant(
+        "a pause ends in the past", "queue: after a long round a waiter asks at once", Waiter.rest,
+        instead("max(..., self.until - now)", "self.until - now"),
+        schedules.after_a_round_longer_than_the_turn_it_watches_a_waiter_asks_at_once,
+    ),
+    Mutant(
         "an old call counts", "queue: only calls since the last round count", Waiter.ask,
         without("self._callers.clear()"), schedules.calls_before_a_round_do_not_count_after_it,
     ),

@@ -489,6 +489,13 @@ def after_a_new_link_a_waiter_asks_soon() -> None:
     assert (rest.waiter.until, rest.woken) == (0.1, 1)
 
 
+def after_a_round_longer_than_the_turn_it_watches_a_waiter_asks_at_once() -> None:
+    rest = _Rest(0, 1, 2)
+    rest.waiter.watch()
+    rest.now = 3.0
+    assert rest.begin() == 0.0
+
+
 def a_waiter_that_watches_a_turn_asks_after_it() -> None:
     rest = _Rest(0, 1, 2)
     rest.begin()

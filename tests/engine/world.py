@@ -46,7 +46,9 @@ class World:
         heappush(self._events, (when, self._order(), what, args))
 
     def after(self, delay: float, what: Callable[..., None], *args: Any) -> None:
-        """Schedule a call that many seconds from now."""
+        """Schedule a call that many seconds from now; refuse to turn time back."""
+        if delay < 0:
+            raise ValueError(f"{what} in {delay} s")
         heappush(self._events, (self.now + delay, self._order(), what, args))
 
     def run(self, until: float) -> None:
