@@ -51,7 +51,7 @@ def timed_links(on: bool, masters: int = 3) -> Iterator[tuple[ManualLinks, Time]
         stack.enter_context(patch.object(Switch, "on", on))
         for module in modules:
             stack.enter_context(patch(f"redlock_django.wire.{module}.clock", time))
-        # The reason of a late vote names the load average, which differs from one moment to the next.
+        # The reason of a late vote names the load average, which changes between two runs.
         stack.enter_context(patch("redlock_django.wire.late_watch.load_average", lambda: (0.0, 1)))
         stack.enter_context(patch("tests.wire.manual_links.clock", time))
         stack.enter_context(patch("tests.wire.manual_links.time.time", lambda: time.wall / 1e6))
