@@ -6,10 +6,7 @@ What the core needs of it before its first use is registered here, as functions 
 
 from __future__ import annotations
 
-from typing import Any
-
 from django.apps import AppConfig
-from django.core.checks import CheckMessage, register
 
 
 class RedlockConfig(AppConfig):
@@ -22,27 +19,13 @@ class RedlockConfig(AppConfig):
 
     def ready(self) -> None:
         """Register the system checks, and what the core needs of idempotency."""
-        from redlock_django.checks import (  # noqa: F401 - each registers its checks
-            TAG,
-            databases,
-            deployment,
-            masters,
-            middleware,
-            settings,
-            views,
-        )
+        from redlock_django.checks import register_checks
         from redlock_django.locking.counters import register_extension
         from redlock_django.web.request_state import register_attribute
 
-        register(_check_idempotency, TAG)
+        register_checks()
         register_extension(_load_idempotency)
         register_attribute("idempotency_field", _idempotency_field)
-
-
-def _check_idempotency(**_: Any) -> list[CheckMessage]:
-    from redlock_django.checks.idempotency import check_idempotency
-
-    return check_idempotency()
 
 
 def _load_idempotency() -> None:

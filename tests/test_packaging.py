@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -33,6 +34,17 @@ def test_optional_packages_have_an_extra() -> None:
     assert {"drf", "health-check", "opentelemetry", "prometheus", "test"} <= set(
         PROJECT["project"]["optional-dependencies"]
     )
+
+
+def test_setup_imports_neither_redis_nor_what_only_some_requests_need() -> None:
+    code = (
+        "import os, sys, django;"
+        "os.environ['DJANGO_SETTINGS_MODULE'] = 'testproject.settings';"
+        "django.setup();"
+        "print({'redis', 'django_redis', 'http_sf', 'cryptography'} & set(sys.modules))"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "set()"
 
 
 def test_django_redis_is_imported_for_a_cache_only(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,9 @@ from redlock_django.engine.health import Health
 from redlock_django.engine.holders import Holding, HoldingState
 from redlock_django.engine.quorum import quorum
 
+HARMLESS = frozenset({"policy", "cache", "waiting"})
+"""Codes of faults that are reported, and with which a server is counted all the same."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class HeldLocks:

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from redlock_django.backends.inspection_results import ServerHealth
+from redlock_django.backends.inspection_results import HARMLESS, ServerHealth
 from redlock_django.conf.masters import caches_on
 from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.health import Health
 from redlock_django.engine.membership import Sight, same_servers
 from redlock_django.wire.acl import LOCKS, WAITING
 from redlock_django.wire.address import Address
-
-HARMLESS = frozenset({"policy", "cache", "waiting"})
-"""Faults that are reported, and with which a master is counted all the same."""
 
 
 def health_of(

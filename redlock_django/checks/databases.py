@@ -6,18 +6,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from django.core import checks
-from django.core.checks import CheckMessage, Error, register
+from django.core.checks import CheckMessage, Error
 from django.db import router
 
 from redlock_django.backends.database_settings import DatabaseSettings
-from redlock_django.checks import TAG
 from redlock_django.conf.settings import load
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.handler import locks
 from redlock_django.models import LockRow
 
 
-@register(TAG)
 def check_routers(**_: Any) -> list[CheckMessage]:
     """Return E044 where a router keeps the tables of locks out of their database."""
     return [
@@ -33,7 +31,6 @@ def check_routers(**_: Any) -> list[CheckMessage]:
     ]
 
 
-@register(TAG, deploy=True)
 def check_sqlite(**_: Any) -> list[CheckMessage]:
     """Return E020 for locks of a database in memory, W045 for SQLite."""
     messages: list[CheckMessage] = []

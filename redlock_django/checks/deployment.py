@@ -12,12 +12,11 @@ from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.core import checks
-from django.core.checks import CheckMessage, Error, register
+from django.core.checks import CheckMessage, Error
 from redis.connection import SSLConnection
 
 from redlock_django.backends.redlock import redlock_settings
 from redlock_django.backends.sharded_settings import places
-from redlock_django.checks import TAG
 from redlock_django.checks.settings import same_host_warning
 from redlock_django.conf.masters import host_of, hosts
 from redlock_django.conf.settings import AliasSettings, load
@@ -27,7 +26,6 @@ from redlock_django.wire.acl import least_acl
 from redlock_django.wire.address import Address
 
 
-@register(TAG, deploy=True)
 def check_deployment(**_: Any) -> list[CheckMessage]:
     """Return W001 (password in a URL), E020 (locks in memory), W021 to W024 (insecure links)."""
     messages: list[CheckMessage] = []

@@ -1,7 +1,4 @@
-"""Checks of the IDEMPOTENCY settings and of the views that are `@idempotent`.
-
-`apps.py` registers `check_idempotency`, so that this module is imported only when checks run.
-"""
+"""Checks of the IDEMPOTENCY settings and of the views that are `@idempotent`."""
 
 from __future__ import annotations
 
@@ -28,7 +25,7 @@ from redlock_django.web.routes import Route
 from redlock_django.web.transactions import view_name
 
 
-def check_idempotency() -> list[CheckMessage]:
+def check_idempotency(**_: Any) -> list[CheckMessage]:
     """Return E001 (invalid IDEMPOTENCY), W011 and W015 (stores), E009 to E011 (misplaced)."""
     messages: list[CheckMessage] = []
     for alias in locks:

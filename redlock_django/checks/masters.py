@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from django.core import checks
-from django.core.checks import CheckMessage, Error, Tags, register
+from django.core.checks import CheckMessage, Error
 
 from redlock_django.backends.redlock import redlock_settings
 from redlock_django.conf.settings import load
@@ -14,8 +14,6 @@ from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.handler import locks
 from redlock_django.operate.health import ServerHealth, master_status, quorums
 from redlock_django.wire.acl import least_acl
-
-MASTERS_TAG = "redlock_masters"
 
 _ERRORS = {
     "version": "E030",
@@ -44,7 +42,6 @@ _HINTS = {
 }
 
 
-@register(MASTERS_TAG, Tags.database, deploy=True)
 def check_masters(*, databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
     """Return E030 to E043: the faults that `redlock_status` shows for each master.
 

@@ -8,18 +8,15 @@ from typing import Any
 
 from django.conf import settings
 from django.core import checks
-from django.core.checks import CheckMessage, register
+from django.core.checks import CheckMessage
 from django.core.exceptions import ImproperlyConfigured
 from django.db import router
 from django.utils.module_loading import import_string
-
-from redlock_django.checks import TAG
 
 _LOCK_MIDDLEWARE = "redlock_django.middleware.LockMiddleware"
 _AUTHENTICATION = ".AuthenticationMiddleware"
 
 
-@register(TAG)
 def check_middleware(**_: Any) -> list[CheckMessage]:
     """Return W006 (LockMiddleware before AuthenticationMiddleware) and W007 (listed twice)."""
     indexes = lock_middlewares()

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from django.core import checks
-from django.core.checks import CheckMessage, Error, register
+from django.core.checks import CheckMessage, Error
 
 from redlock_django.backends.redlock import redlock_settings
-from redlock_django.checks import TAG
 from redlock_django.checks.middleware import lock_middlewares
 from redlock_django.conf.masters import caches_on, hosts
 from redlock_django.conf.settings import AliasSettings, load
@@ -23,7 +22,6 @@ _EXAMPLE = (
 )
 
 
-@register(TAG)
 def check_settings(**_: Any) -> list[CheckMessage]:
     """Return E001 (invalid alias), E002 (invalid rule) and E003 (rules without LockMiddleware).
 

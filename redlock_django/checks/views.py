@@ -10,11 +10,10 @@ from typing import Any
 from asgiref.sync import iscoroutinefunction
 from django.conf import settings
 from django.core import checks
-from django.core.checks import CheckMessage, Error, register
+from django.core.checks import CheckMessage, Error
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-from redlock_django.checks import TAG
 from redlock_django.checks.lock_order import decorators_outside_transaction, login_inside_lock
 from redlock_django.checks.middleware import lock_middlewares, revision_databases
 from redlock_django.conf.settings import load
@@ -27,7 +26,6 @@ from redlock_django.web.rules import Locked, plan
 from redlock_django.web.transactions import OUTSIDE, view_name
 
 
-@register(TAG)
 def check_views(databases: Collection[str] | None = None, **_: Any) -> list[CheckMessage]:
     """Return errors for views whose lock cannot work.
 

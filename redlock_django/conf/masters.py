@@ -10,7 +10,7 @@ from typing import Any
 from django.conf import settings
 from django.utils.module_loading import import_string
 
-from redlock_django.wire.address import CONNECTION_OPTIONS, Address, nearest
+from redlock_django.wire.address import Address, connection_options, nearest
 
 _CACHE_CLASSES = {
     "django_redis.cache.RedisCache",
@@ -155,7 +155,8 @@ def _locations(config: Mapping[str, Any]) -> tuple[list[str], dict[str, Any]]:
         **(given.get("CONNECTION_POOL_KWARGS") or {}),
     }
     # The other options concern the cache: serializer, pool size, parser.
-    options = {k: v for k, v in merged.items() if k in CONNECTION_OPTIONS}
+    known = connection_options()
+    options = {k: v for k, v in merged.items() if k in known}
     return [url for url in location if url], options
 
 

@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-import http_sf
 from django.conf import settings
 from django.utils.crypto import salted_hmac
 
@@ -38,6 +37,8 @@ def parse_key(text: str) -> str:
 
 
 def _quoted(text: str) -> str:
+    import http_sf  # here, because few clients quote their keys, and django.setup() stays fast
+
     try:
         item: Any = http_sf.parse(text.encode("ascii"), tltype="item")
     except (http_sf.StructuredFieldError, UnicodeEncodeError):

@@ -7,24 +7,15 @@ import re
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Any
+from functools import cache
+from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
-from redis.connection import (
-    Connection,
-    SSLConnection,
-    UnixDomainSocketConnection,
-    parse_url,
-)
-from redis.exceptions import RedisError
+if TYPE_CHECKING:
+    from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
 
-ConnectionClass = type[Connection] | type[SSLConnection] | type[UnixDomainSocketConnection]
+    ConnectionClass = type[Connection | SSLConnection | UnixDomainSocketConnection]
 
-_CLASSES: Mapping[str, ConnectionClass] = {
-    "redis": Connection,
-    "rediss": SSLConnection,
-    "unix": UnixDomainSocketConnection,
-}
 # The redis-py arguments that a site may set. The rest (retries, decoding, parsers) belongs to this
 # package: a connection that retries by itself makes a dead master cost seconds.
 _OPEN = frozenset(
@@ -48,14 +39,24 @@ _HOST = re.compile(r"[\w.-]+|[0-9a-f:.]+(%[\w.-]+)?")
 _PASSWORD_HINT = "bad URL (the password must be percent-encoded)"
 
 
-def _accepted(connection_class: ConnectionClass) -> frozenset[str]:
-    names = {name for cls in connection_class.__mro__ for name in inspect.signature(cls).parameters}
+@cache
+def _classes() -> Mapping[str, ConnectionClass]:
+    # The import takes longer than that of the rest of the app, and a process may need no lock.
+    from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
+
+    return {"redis": Connection, "rediss": SSLConnection, "unix": UnixDomainSocketConnection}
+
+
+@cache
+def _accepted(scheme: str) -> frozenset[str]:
+    lineage = _classes()[scheme].__mro__
+    names = {name for cls in lineage for name in inspect.signature(cls).parameters}
     return frozenset(n for n in names if n in _OPEN or n.startswith("ssl_"))
 
 
-_ACCEPTED = {scheme: _accepted(cls) for scheme, cls in _CLASSES.items()}
-CONNECTION_OPTIONS: frozenset[str] = frozenset().union(*_ACCEPTED.values())
-"""The names of all connection options that at least one URL scheme accepts."""
+def connection_options() -> frozenset[str]:
+    """Return the names of all connection options that at least one URL scheme accepts."""
+    return frozenset().union(*map(_accepted, _classes()))
 
 
 def nearest(name: object, known: Iterable[str]) -> str:
@@ -95,7 +96,7 @@ class Address:
         """
         parts = _split(url)
         scheme = parts.scheme
-        connection_class = _CLASSES[scheme]
+        connection_class = _classes()[scheme]
         kwargs = dict(options or {})
         _check_names(kwargs, scheme)
         _check_names(_query(parts), scheme)
@@ -173,14 +174,16 @@ def _query(parts: SplitResult) -> list[str]:
 
 def _check_names(names: Collection[str], scheme: str) -> None:
     for name in names:
-        if name in _ACCEPTED[scheme]:
+        if name in _accepted(scheme):
             continue
-        if name in _ACCEPTED["rediss"] and str(name).startswith("ssl_"):
+        if name in _accepted("rediss") and str(name).startswith("ssl_"):
             raise ValueError(f"option {name!r} needs a rediss:// URL")
-        raise ValueError(f"unknown connection option {name!r}{nearest(name, _ACCEPTED[scheme])}")
+        raise ValueError(f"unknown connection option {name!r}{nearest(name, _accepted(scheme))}")
 
 
 def _parse(url: str) -> dict[str, Any]:
+    from redis.connection import parse_url
+
     parsed: dict[str, Any] | None = _attempt(parse_url, url)
     if parsed is None:
         raise ValueError("bad URL (a query option has a value of the wrong kind)")
@@ -208,6 +211,8 @@ def _check_accepted(connection_class: ConnectionClass, kwargs: Mapping[str, Any]
 
 def _attempt(function: Any, *args: Any) -> Any:
     """Return the result, or None for an error: its text and context may hold a password."""
+    from redis.exceptions import RedisError
+
     try:
         return function(*args)
     except (ValueError, TypeError, AttributeError, NameError, RedisError):

@@ -6,8 +6,7 @@ from django.utils.translation import override
 
 from redlock_django.admin.labels import missing_text
 from redlock_django.admin.quorum_banner import ADVICE, QuorumBanner, quorum_banner
-from redlock_django.backends.inspection_results import ServerHealth
-from redlock_django.backends.redis_health import HARMLESS
+from redlock_django.backends.inspection_results import HARMLESS, ServerHealth
 from redlock_django.engine.health import Health
 from redlock_django.engine.holders import Sighting, merge
 
