@@ -23,7 +23,10 @@ LAYERS = [
     engine engine.errors engine.printable engine.statuses engine.rendezvous engine.trampoline
     engine.deployment engine.health engine.quorum
     engine.fast_path engine.membership
-    engine.commands engine.fencing engine.validity engine.waiting
+    engine.commands engine.fencing engine.validity
+    engine.protocol_steps
+    engine.attempt
+    engine.waiting
     engine.holders engine.refusal engine.renewal
     engine.queries engine.rounds
     engine.marker

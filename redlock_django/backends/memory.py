@@ -17,8 +17,8 @@ from redlock_django.backends.memory_survey import MemorySurvey, reason
 from redlock_django.backends.redlock import RedlockBackend, RedlockSettings
 from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.marker import Join
+from redlock_django.engine.protocol_steps import Pause, Protocol, Result, Round, Step
 from redlock_django.engine.quorum import NOT_ASKED, failed
-from redlock_django.engine.rounds import Pause, Protocol, Result, Round, Step
 from redlock_django.engine.trampoline import adrive, drive
 from redlock_django.engine.validity import Lease, LeaseState
 from redlock_django.wire.clock import clock, wall_ns

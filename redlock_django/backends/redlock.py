@@ -18,6 +18,7 @@ from redlock_django.conf.values import SHORTEST_TTL, mapping, seconds, several
 from redlock_django.engine import rounds
 from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.membership import Membership
+from redlock_django.engine.protocol_steps import Protocol
 from redlock_django.engine.rendezvous import identity
 from redlock_django.engine.validity import Lease, LeaseState, RedlockLease
 from redlock_django.wire.address import Address, nearest
@@ -219,7 +220,7 @@ class RedlockBackend(ShardableBackend):
         holder: str,
         waiter: Waiter | None = None,
         home: object = None,
-    ) -> rounds.Protocol[RedlockLease]:
+    ) -> Protocol[RedlockLease]:
         """Return the rounds that acquire a lease, with this process's clock and randomness."""
         return rounds.acquire(
             self.deployment,
@@ -236,14 +237,14 @@ class RedlockBackend(ShardableBackend):
             home=home,
         )
 
-    def _extend(self, lease: Lease, ttl: float) -> rounds.Protocol[tuple[LeaseState, RedlockLease]]:
+    def _extend(self, lease: Lease, ttl: float) -> Protocol[tuple[LeaseState, RedlockLease]]:
         """Return the round that extends a lease of this store."""
         assert isinstance(lease, RedlockLease)
         return rounds.extend(self.deployment, lease, ttl, now=self.clock())
 
     def _release(
         self, lease: Lease, *, awaited: bool = True, bury: bool = False
-    ) -> rounds.Protocol[bool | None]:
+    ) -> Protocol[bool | None]:
         """Return the round that releases a lease of this store."""
         assert isinstance(lease, RedlockLease)
         return rounds.release(

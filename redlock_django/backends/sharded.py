@@ -20,8 +20,8 @@ from redlock_django.backends.sharded_inspection import ShardedInspection
 from redlock_django.backends.sharded_lease import Part, Parts, extended, extended_or_error, joined
 from redlock_django.backends.sharded_settings import ShardedSettings, split
 from redlock_django.engine.errors import NotAcquired, QuorumUnreachable
+from redlock_django.engine.protocol_steps import Result
 from redlock_django.engine.rendezvous import chosen
-from redlock_django.engine.rounds import Result
 from redlock_django.engine.trampoline import adrive, drive
 from redlock_django.engine.validity import Lease, LeaseState
 

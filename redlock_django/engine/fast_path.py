@@ -92,10 +92,22 @@ class FastTally(Tally):
         return tuple(self._fences)
 
     @property
-    def plain(self) -> frozenset[int] | None:  # type: ignore[override]
+    def is_plain(self) -> bool:  # type: ignore[override]
+        return self._plain is not None
+
+    @property
+    def asked(self) -> frozenset[int]:
         if self._plain is None:
-            return None
+            return super().asked
         return _all(self.masters) if self._unsent is None else _all(self.masters) - {*self._unsent}
+
+    @property
+    def reached(self) -> frozenset[int]:
+        return super().reached if self._plain is None else self.asked
+
+    @property
+    def forgot(self) -> frozenset[int]:
+        return super().forgot if self._plain is None else frozenset()
 
 
 class Switch:

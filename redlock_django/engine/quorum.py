@@ -92,8 +92,8 @@ class Tally:
         "skew",
         "verdict",
     )
-    plain: frozenset[int] | None = None
-    """The masters that were asked, as long as a `FastTally` has got nothing but plain grants."""
+    is_plain = False
+    """True as long as a `FastTally` has got nothing but plain grants and failures."""
     unanimous: tuple[int, ...] | None = None
     """The fences of a round that was won by plain grants, which all have them; else None."""
 
@@ -207,6 +207,27 @@ class Tally:
         """True if one other holder is proved to have a majority."""
         rivals = [v.rival for v in self.votes if v is not None and v.rival is not None]
         return len(rivals) >= self.need and max(map(rivals.count, rivals)) >= self.need
+
+    @property
+    def asked(self) -> frozenset[int]:
+        """The masters that may have received the command, whatever they answered."""
+        votes = enumerate(self.votes)
+        return frozenset(master for master, vote in votes if vote is None or vote.sent)
+
+    @property
+    def reached(self) -> frozenset[int]:
+        """The masters that may have the lock: not those never asked or sure to have refused."""
+        return frozenset(
+            master
+            for master, vote in enumerate(self.votes)
+            if vote is None or (vote.sent and vote.ballot is not Ballot.REFUSED)
+        )
+
+    @property
+    def forgot(self) -> frozenset[int]:
+        """The masters that answered that they do not have the lock."""
+        votes = enumerate(self.votes)
+        return frozenset(master for master, vote in votes if vote is not None and vote.absent)
 
     def reasons(self) -> list[str]:
         """Return the answer of each master in words, in the order of the masters."""

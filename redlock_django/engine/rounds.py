@@ -1,57 +1,22 @@
 """The rounds of Redlock: acquire, extend and release, written once for every driver.
 
-Each is a generator. It yields a `Round` (send these commands, count the answers in this tally) or a
-`Pause`, and is sent the clock when that is done. A driver does three things: it carries a round
-until its tally is decided, it sleeps, and it throws an interrupt (a cancellation, Ctrl-C) *into*
-the generator, which undoes what it began and raises the interrupt again. `GeneratorExit` alone
-means that the driver is gone: then nothing can be undone.
+Each is a generator, whose steps `protocol_steps` explains.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from typing import NamedTuple, TypeVar
 
-from redlock_django.engine.commands import Acquire, Command, Confirm, Extend, Heal, Release
+from redlock_django.engine.attempt import Attempt, to_masters
+from redlock_django.engine.commands import Acquire, Extend, Heal, Release
 from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.fast_path import new_tally
-from redlock_django.engine.fencing import highest, stored_by_majority
-from redlock_django.engine.quorum import Ballot, Tally, Verdict
+from redlock_django.engine.protocol_steps import Protocol, Round
+from redlock_django.engine.quorum import Verdict
 from redlock_django.engine.refusal import refusal
 from redlock_django.engine.validity import LeaseState, RedlockLease, valid_until, with_drift
-from redlock_django.engine.waiting import clock_lag, retry_delays
-
-SPLIT_ROUNDS = 8  # split votes after which a client that does not wait gives up
-
-
-class Round(NamedTuple):
-    """Send `commands[i]` to master i (None: nothing), and count the answers in `tally`.
-
-    A round that is not `awaited` is sent without waiting for its answers.
-    """
-
-    commands: tuple[Command | None, ...]
-    tally: Tally
-    awaited: bool = True
-
-
-class Pause(NamedTuple):
-    """Sleep that many seconds, or until the waiter of this protocol is called.
-
-    A waiter is called once a majority of masters has called it since its last round began. While
-    it may miss a call, because a link was lost, is new, or cannot bring calls, it sleeps `unheard`
-    seconds at most.
-    """
-
-    seconds: float
-    unheard: float = math.inf
-
-
-Step = Round | Pause
-Result = TypeVar("Result")
-Protocol = Generator[Step, float, Result]
+from redlock_django.engine.waiting import Wait
 
 
 def acquire(
@@ -88,64 +53,34 @@ def acquire(
 
     Raises ResourceLocked or QuorumUnreachable once `wait` is over.
     """
-    asked, give_up, limit = now, now + wait, now + wait + overrun
-    splits = ticket = wrong = 0
-    queued: frozenset[int] = frozenset()  # the masters that may have this waiter in a queue
+    waiting = Wait(now, wait, overrun)
     while True:
-        started = now
         token = next(tokens)
-        value = f"{token} {holder}"
-        tally = new_tally(deployment.masters, skew=deployment.skew, rivals=True)
-        proposal = next(proposals) + wrong
-        ticket = ticket or proposal
+        proposal = next(proposals) + waiting.lag
+        waiting.ticket = waiting.ticket or proposal
         ask = Acquire(
-            deployment=deployment, resources=resources, value=value, ttl=ttl,
-            proposal=proposal, waiter=waiter, ticket=ticket,
+            deployment=deployment, resources=resources, value=f"{token} {holder}", ttl=ttl,
+            proposal=proposal, waiter=waiter, ticket=waiting.ticket,
         )  # fmt: skip
+        attempt = Attempt(ask, now)
         resting = False
         try:
-            now = yield Round((ask,) * deployment.masters, tally)
-            late, last = False, tally
+            now = yield from attempt.run()
             if waiter:
-                queued |= _asked(tally)
-            if tally.verdict is Verdict.WON:
-                fences = highest(tally, len(resources))
-                agreed = stored_by_majority(tally, fences)
-                if not agreed:
-                    confirm = Confirm(
-                        deployment=deployment, resources=resources, value=value, fences=fences
-                    )
-                    last = new_tally(deployment.masters, skew=deployment.skew)
-                    now = yield Round((confirm,) * deployment.masters, last)
-                    agreed = last.verdict is Verdict.WON
-                until = valid_until(ttl, started)
-                late = now >= until
-                if agreed and not late:
-                    return RedlockLease(
-                        resources=resources, token=token, holder=holder, ttl=ttl, started=started,
-                        until=until, fences=fences, reached=_reached(tally) | queued, tally=tally,
-                        waiter=waiter, waited=started - asked, home=home,
-                    )  # fmt: skip
-            # No client is proved to hold the lock: this is a split vote, or a race with a release.
-            # Asking again at once is right even for a client that does not wait; otherwise all of
-            # them may lose. The same if connections had been closed while idle, as routers do: the
-            # next attempt has new ones.
-            split = last.only_stale or not (late or last.unreachable or last.rival_won)
-            splits += split
-            again = now < give_up or (split and splits < SPLIT_ROUNDS and now < limit)
-            now = yield _undo(ask, tally, frozenset() if again else queued, leave=not again)
+                waiting.queued |= attempt.tally.asked
+            if attempt.won:
+                return RedlockLease(
+                    resources=resources, token=token, holder=holder, ttl=ttl,
+                    started=attempt.started, until=attempt.until, fences=attempt.fences,
+                    reached=attempt.tally.reached | waiting.queued, tally=attempt.tally,
+                    waiter=waiter, waited=attempt.started - waiting.asked, home=home,
+                )  # fmt: skip
+            split = attempt.split
+            again = waiting.goes_on(now, split=split)
+            now = yield attempt.undo(frozenset() if again else waiting.queued, leave=not again)
             if again:
-                if lag := clock_lag(tally, proposal, now - started):
-                    wrong += lag
-                    ticket = proposal + lag - round((started - asked) * 1_000_000)
-                delay = unheard = next(delays)
-                if not split:
-                    queueing = bool(waiter) and not (late or last.unreachable)
-                    delay, unheard = retry_delays(last, delay, queueing=queueing)
-                end = give_up if now < give_up else limit
-                delay = max(0.0, min(delay, end - now))
                 resting = not waiter  # then no master has a lock or a ticket of this client
-                now = yield Pause(delay, unheard)
+                now = yield waiting.pause(attempt, now, next(delays), split=split)
                 continue
         except GeneratorExit:
             raise
@@ -153,11 +88,12 @@ def acquire(
             # Sent again if the interrupt struck during the undo itself, perhaps before a byte was
             # sent.
             if waiter:
-                queued |= _asked(tally)
+                waiting.queued |= attempt.tally.asked
             if not resting:
-                yield _undo(ask, tally, queued, leave=True)
+                yield attempt.undo(waiting.queued, leave=True)
             raise
-        raise refusal(deployment, resources, last, late, started - asked)
+        waited = attempt.started - waiting.asked
+        raise refusal(deployment, resources, attempt.last, attempt.late, waited)
 
 
 def extend(
@@ -178,7 +114,7 @@ def extend(
         deployment=deployment, resources=lease.resources, value=value,
         ttl=ttl, fences=lease.fences,
     )  # fmt: skip
-    forgot = _forgot(lease)
+    forgot = lease.tally.forgot
     tally = new_tally(deployment.masters, skew=deployment.skew)
     commands = tuple(heal if master in forgot else ask for master in range(deployment.masters))
     now = yield Round(commands, tally)
@@ -197,7 +133,7 @@ def merged(held: RedlockLease, extended: RedlockLease) -> RedlockLease:
     Extensions may overlap. A release must reach every master that any of them may have healed.
     """
     later = extended if extended.until >= held.until else held
-    healed = _forgot(held) | _forgot(extended)
+    healed = held.tally.forgot | extended.tally.forgot
     return replace(later, reached=held.reached | extended.reached | healed)
 
 
@@ -223,9 +159,9 @@ def release(
     if held_for > 0:
         ask = ask.shortened(with_drift(held_for))
     # An extension under way may be healing the masters that had forgotten the lock.
-    reached = lease.reached | _forgot(lease)
+    reached = lease.reached | lease.tally.forgot
     tally = new_tally(deployment.masters)
-    commands = _to(ask, reached, deployment.masters)
+    commands = to_masters(ask, reached, deployment.masters)
     try:
         yield Round(commands, tally, awaited)
     except GeneratorExit:
@@ -237,43 +173,3 @@ def release(
     if tally.verdict is Verdict.WON:
         return True
     return False if tally.denied else None
-
-
-def _reached(tally: Tally) -> frozenset[int]:
-    """Return the masters that may have the lock: not those never asked or sure to have refused."""
-    return tally.plain or frozenset(
-        master
-        for master, vote in enumerate(tally.votes)
-        if vote is None or (vote.sent and vote.ballot is not Ballot.REFUSED)
-    )
-
-
-def _asked(tally: Tally) -> frozenset[int]:
-    """Return the masters that may have received a command, whatever they answered."""
-    return tally.plain or frozenset(
-        m for m, vote in enumerate(tally.votes) if not vote or vote.sent
-    )
-
-
-def _forgot(lease: RedlockLease) -> frozenset[int]:
-    """Return the masters that answered in the lease's last round that they do not have the lock."""
-    if lease.tally.plain:
-        return frozenset()
-    return frozenset(
-        master for master, vote in enumerate(lease.tally.votes) if vote is not None and vote.absent
-    )
-
-
-def _undo(ask: Acquire, tally: Tally, queued: frozenset[int], *, leave: bool) -> Round:
-    reached = _reached(tally) | queued
-    undo = Release(
-        deployment=ask.deployment, resources=ask.resources, value=ask.value,
-        waiter=ask.waiter if leave else "", calls=leave,
-    )  # fmt: skip
-    return Round(_to(undo, reached, tally.masters), new_tally(tally.masters), awaited=False)
-
-
-def _to(command: Command, reached: frozenset[int], masters: int) -> tuple[Command | None, ...]:
-    if len(reached) == masters:
-        return (command,) * masters
-    return tuple(command if m in reached else None for m in range(masters))

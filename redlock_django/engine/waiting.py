@@ -1,11 +1,15 @@
-"""The ticket of a waiter by the masters' clocks, and how long a waiter pauses between attempts."""
+"""How long a call asks for its lock, its pauses between attempts, and its place in the queues."""
 
 from __future__ import annotations
 
 import math
 from statistics import median
 
+from redlock_django.engine.attempt import Attempt
+from redlock_django.engine.protocol_steps import Pause
 from redlock_django.engine.quorum import Ballot, Tally
+
+SPLIT_ROUNDS = 8  # split votes after which a client that does not wait gives up
 
 # Seconds until a waiter asks again that may miss its call, the seconds added for each waiter in
 # front of it, and the longest such pause: so many waiters ask hardly more often than a few.
@@ -15,6 +19,45 @@ FALLBACK, FOR_EACH, LONGEST = 0.1, 0.005, 2.0
 CALM, CALM_FOR_EACH, CALM_LONGEST = 1.0, 0.02, 10.0
 TURN = 100  # ms of a waiter's turn; as in queue.lua
 UNREACHABLE = 20  # how many times longer a pause is without a quorum: up to 2 s
+
+
+class Wait:
+    """The wait of one call: until when it asks again, and its place in the masters' queues.
+
+    It began at `asked`. The last attempt begins once `wait` seconds are over or, if votes are
+    split, at most `overrun` after that. `ticket` is the waiter's place, 0 before its first attempt,
+    and `lag` by how many µs its clock is known to be behind. `queued` has the masters that may have
+    the waiter in a queue.
+    """
+
+    __slots__ = ("asked", "give_up", "lag", "limit", "queued", "splits", "ticket")
+
+    def __init__(self, asked: float, wait: float, overrun: float) -> None:
+        self.asked, self.give_up, self.limit = asked, asked + wait, asked + wait + overrun
+        self.splits = self.ticket = self.lag = 0
+        self.queued: frozenset[int] = frozenset()
+
+    def goes_on(self, now: float, *, split: bool) -> bool:
+        """Return whether to ask again after an attempt that was lost; see `Attempt.split`."""
+        self.splits += split
+        return now < self.give_up or (split and self.splits < SPLIT_ROUNDS and now < self.limit)
+
+    def pause(self, attempt: Attempt, now: float, delay: float, *, split: bool) -> Pause:
+        """Return the pause after an attempt; `delay` is random, see `retry_delays`.
+
+        If the attempt shows that this client's clock is wrong, the ticket becomes what a majority's
+        clocks showed when the wait began.
+        """
+        ask, started = attempt.ask, attempt.started
+        if lag := clock_lag(attempt.tally, ask.proposal, now - started):
+            self.lag += lag
+            self.ticket = ask.proposal + lag - round((started - self.asked) * 1_000_000)
+        unheard = delay
+        if not split:
+            queueing = bool(ask.waiter) and not attempt.unreachable
+            delay, unheard = retry_delays(attempt.last, delay, queueing=queueing)
+        end = self.give_up if now < self.give_up else self.limit
+        return Pause(max(0.0, min(delay, end - now)), unheard)
 
 
 def clock_lag(tally: Tally, shown: int, took: float) -> int:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from redlock_django.engine.rounds import Pause, Protocol, Result, Round, Step
+from redlock_django.engine.protocol_steps import Pause, Protocol, Result, Round, Step
 from redlock_django.engine.trampoline import is_finished
 from redlock_django.wire.arrival import Arrival
 from redlock_django.wire.clock import clock

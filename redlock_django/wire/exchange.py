@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 
 from redlock_django.engine.commands import Command, Heal
+from redlock_django.engine.protocol_steps import Round
 from redlock_django.engine.quorum import Verdict, Vote
-from redlock_django.engine.rounds import Round
 
 
 class Exchange:

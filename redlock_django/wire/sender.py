@@ -13,8 +13,8 @@ from dataclasses import replace
 
 from redlock_django.engine.commands import Acquire, Command, Release
 from redlock_django.engine.fast_path import Switch
+from redlock_django.engine.protocol_steps import Round
 from redlock_django.engine.quorum import NOT_ASKED, failed
-from redlock_django.engine.rounds import Round
 from redlock_django.wire.clock import clock
 from redlock_django.wire.exchange import Exchange, Owed
 from redlock_django.wire.join import join_arguments

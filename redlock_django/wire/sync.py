@@ -14,7 +14,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
-from redlock_django.engine.rounds import Pause, Protocol, Result, Round, Step
+from redlock_django.engine.protocol_steps import Pause, Protocol, Result, Round, Step
 from redlock_django.engine.trampoline import is_finished
 from redlock_django.wire.clock import clock
 from redlock_django.wire.exchange import Batch, wake_none

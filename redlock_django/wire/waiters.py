@@ -10,8 +10,8 @@ from collections.abc import Set as AbstractSet
 from itertools import count
 
 from redlock_django.engine.deployment import Deployment
+from redlock_django.engine.protocol_steps import Pause
 from redlock_django.engine.quorum import quorum
-from redlock_django.engine.rounds import Pause
 from redlock_django.wire.clock import clock
 from redlock_django.wire.exchange import wake_none
 

@@ -15,8 +15,8 @@ import pytest
 from redlock_django.backends.memory import MemoryBackend
 from redlock_django.backends.memory_master import MemoryMaster
 from redlock_django.engine import waiting
-from redlock_django.engine.rounds import SPLIT_ROUNDS
 from redlock_django.engine.validity import LeaseState
+from redlock_django.engine.waiting import SPLIT_ROUNDS
 from redlock_django.exceptions import QuorumUnreachable, ResourceLocked
 from redlock_django.locking.handler import locks
 from redlock_django.locking.lock import lock

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 from redlock_django.engine import renewal
 from redlock_django.engine.commands import Acquire, Command, Confirm
 from redlock_django.engine.errors import NotAcquired, QuorumUnreachable, ResourceLocked
+from redlock_django.engine.protocol_steps import Pause, Round, Step
 from redlock_django.engine.quorum import Ballot, Tally, Verdict
-from redlock_django.engine.rounds import Pause, Round, Step
 from redlock_django.engine.validity import Lease, LeaseState, drift
 from redlock_django.wire.exchange import wake_none
 from redlock_django.wire.waiters import Waiter
@@ -474,7 +474,7 @@ def _watch(world: World, commands: tuple[Command | None, ...], tally: Tally) -> 
         one = lost and tally.rival_won
         seen["split votes"] += lost and not (one or tally.unreachable)
         seen["refused by one rival"] += one
-    if tally.plain:
+    if tally.is_plain:
         return  # every clock agrees; to look at the votes would end the fast path
     # Most rounds have no granted vote, so there is none to leave out for its clock.
     granted = tally.count(Ballot.GRANTED)

@@ -19,7 +19,9 @@ ROOT = Path(__file__).parents[2]
 TREES = ("redlock_django", "tests/engine")
 HOT = {
     "redlock_django/backends": "memory_keyspace memory_master memory_queue",
-    "redlock_django/engine": "commands deployment fencing quorum refusal rounds validity waiting",
+    "redlock_django/engine": (
+        "attempt commands deployment fencing quorum refusal rounds validity waiting"
+    ),
     "redlock_django/wire": "master steps waiters",
     "tests/engine": "clients groups checker network simulator stepping world",
 }

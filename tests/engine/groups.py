@@ -14,6 +14,7 @@ from redlock_django.backends.sharded_lease import Part
 from redlock_django.engine import rounds
 from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.errors import NotAcquired
+from redlock_django.engine.protocol_steps import Round
 from redlock_django.engine.validity import Lease, LeaseState, RedlockLease
 from redlock_django.wire.exchange import wake_none
 from tests.engine.network import Wire
@@ -91,7 +92,7 @@ class SimulatedGroup(BaseBackend):
             asked = next(
                 rounds.release(self.deployment, _redlock(lease), awaited=False, held_for=held_for)
             )
-            assert isinstance(asked, rounds.Round)
+            assert isinstance(asked, Round)
             self.wire.begin(self.wire.exchange(asked, wake_none))
 
     def voided(self, lease: Lease) -> bool:

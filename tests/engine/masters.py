@@ -10,8 +10,8 @@ from typing import Any
 from redlock_django.backends.memory_master import MemoryMaster
 from redlock_django.engine import rounds
 from redlock_django.engine.deployment import Deployment
+from redlock_django.engine.protocol_steps import Pause, Protocol, Result, Round, Step
 from redlock_django.engine.quorum import Ballot, failed
-from redlock_django.engine.rounds import Pause, Protocol, Result, Round, Step
 from redlock_django.engine.validity import RedlockLease
 
 START = 1_760_000_000.0

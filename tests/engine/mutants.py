@@ -31,6 +31,7 @@ from redlock_django.engine import (
     validity,
     waiting,
 )
+from redlock_django.engine.attempt import Attempt
 from redlock_django.engine.commands import Heal, Release
 from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.errors import RedlockError
@@ -38,6 +39,7 @@ from redlock_django.engine.fast_path import FastTally, new_tally
 from redlock_django.engine.membership import Membership
 from redlock_django.engine.quorum import Tally
 from redlock_django.engine.validity import valid_until
+from redlock_django.engine.waiting import Wait
 from redlock_django.locking.held_lease import HeldLease
 from redlock_django.wire import join, server_info
 from redlock_django.wire.aio import LoopLinks
@@ -134,16 +136,17 @@ MUTANTS: tuple[Mutant, ...] = (
         schedules.a_master_whose_clock_ran_ahead_makes_no_second_holder,
     ),
     Mutant(
-        "rivals are not distinguished", "quorum: one other holder, or a split vote", rounds.acquire,
+        "rivals are not distinguished", "quorum: one other holder, or a split vote",
+        Attempt.__init__,
         argument(new_tally, rivals="False"), schedules.a_proven_holder_ends_the_round,
     ),
     Mutant(
-        "a split vote is a refusal", "quorum: a split vote is asked again", rounds.acquire,
+        "a split vote is a refusal", "quorum: a split vote is asked again", Wait.goes_on,
         never("split and ..."), test_rounds.test_a_split_vote_that_is_over_is_won,
     ),
     Mutant(
         "stale connections refuse a lock", "quorum: asked again on new connections",
-        rounds.acquire, never("last.only_stale"),
+        Attempt.split, never("self.last.only_stale"),
         test_rounds.test_a_round_that_failed_for_stale_connections_is_asked_again,
     ),
     Mutant(
@@ -153,12 +156,12 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "split votes without end", "quorum: a split vote is asked again for a limited time",
-        rounds.acquire,
-        always("now < limit"),
+        Wait.goes_on,
+        always("now < self.limit"),
         test_rounds.test_split_votes_are_asked_again_until_their_time_is_over,
     ),
     Mutant(
-        "a pause past the end", "rounds: a pause ends in time", rounds.acquire,
+        "a pause past the end", "rounds: a pause ends in time", Wait.pause,
         instead("min(delay, end - now)", "delay"),
         test_rounds.test_a_pause_between_split_votes_ends_in_time,
     ),
@@ -258,20 +261,20 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "validity from the answer", "validity: starts before the first byte is sent",
-        rounds.acquire,
+        Attempt.run,
         argument(valid_until, started="now"),
         schedules.the_duration_of_a_round_shortens_the_validity,
     ),
     Mutant(
-        "elapsed time is ignored", "validity: won only if some is left", rounds.acquire,
-        never("now >= until"), schedules.a_round_longer_than_the_ttl_holds_nothing,
+        "elapsed time is ignored", "validity: won only if some is left", Attempt.run,
+        never("now >= self.until"), schedules.a_round_longer_than_the_ttl_holds_nothing,
     ),
     Mutant(
         "elapsed time is read before the confirm round",
-        "validity: checked after the confirm round", rounds.acquire,
+        "validity: checked after the confirm round", Attempt.run,
         together(
-            instead("late, last = ...", "late, last, heard = False, tally, now"),
-            instead("now >= until", "heard >= until"),
+            instead("highest(...)", "(highest(tally, len(ask.resources)), heard := now)[0]"),
+            instead("now >= self.until", "heard >= self.until"),
         ),
         test_rounds.test_validity_is_judged_after_the_confirm_round,
     ),
@@ -285,23 +288,23 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "one proposal for all rounds", "rounds: a proposal is the present wall clock",
         rounds.acquire,
-        instead("next(proposals)", "(ticket or next(proposals))"),
+        instead("next(proposals)", "(waiting.ticket or next(proposals))"),
         test_rounds.test_every_round_has_a_fresh_token_and_a_new_proposal,
     ),
     Mutant(
-        "no undo", "rounds: a lost round releases", rounds._undo,
-        instead("_reached(tally) | queued", "queued"),
+        "no undo", "rounds: a lost round releases", Attempt.undo,
+        instead("tally.reached | queued", "queued"),
         test_rounds.test_won_too_late_is_undone_everywhere,
     ),
     Mutant(
         "undo only what was granted", "rounds: an undo goes to all that may have granted",
-        rounds._reached,
+        vars(Tally)["reached"].fget,
         instead("vote is None or ...", "vote is not None and vote.ballot is Ballot.GRANTED"),
         partial(test_rounds.test_interrupted_undoes_where_it_may_be_granted, SystemExit),
     ),
     Mutant(
         "undo also what was refused", "rounds: no undo where it was surely refused",
-        rounds._reached,
+        vars(Tally)["reached"].fget,
         always("vote.ballot is not Ballot.REFUSED"),
         partial(test_rounds.test_interrupted_undoes_where_it_may_be_granted, SystemExit),
     ),
@@ -428,7 +431,7 @@ MUTANTS: tuple[Mutant, ...] = (
         never("fence is not None and ..."), schedules.a_fence_that_is_not_a_number_is_not_counted,
     ),
     Mutant(
-        "no confirm round", "fence: a confirm round unless a majority has it", rounds.acquire,
+        "no confirm round", "fence: a confirm round unless a majority has it", Attempt.run,
         instead("stored_by_majority(...)", "True"),
         schedules.a_fence_of_a_crashed_writer_is_written_to_a_majority,
     ),
@@ -522,7 +525,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a release skips masters being healed", "extension: a release goes to healed masters, too",
         rounds.release,
-        instead("lease.reached | _forgot(lease)", "lease.reached"),
+        instead("lease.reached | lease.tally.forgot", "lease.reached"),
         test_rounds.test_a_release_goes_to_masters_that_may_have_the_lock_and_to_those_being_healed,
     ),
     Mutant(
@@ -534,7 +537,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "what an overlapped extension is healing is forgotten",
         "extension: a release goes to what an extension under way may be healing", rounds.merged,
-        instead("_forgot(held) | _forgot(extended)", "frozenset()"),
+        instead("held.tally.forgot | extended.tally.forgot", "frozenset()"),
         schedules.a_release_reaches_what_an_overlapped_extension_healed,
     ),
     Mutant(
@@ -599,7 +602,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a client that gives up stays queued", "queue: a client that gives up leaves it",
-        rounds._undo,
+        Attempt.undo,
         instead("ask.waiter if leave else ...", "''"),
         test_queue.test_giving_up_leaves_every_queue_and_the_next_waiter_goes,
     ),

@@ -23,8 +23,8 @@ from redlock_django.engine.commands import Acquire, Command, Heal, Release
 from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.marker import read_marker
 from redlock_django.engine.membership import Membership
+from redlock_django.engine.protocol_steps import Round
 from redlock_django.engine.quorum import Ballot, Verdict, Vote, failed, quorum
-from redlock_django.engine.rounds import Round
 from redlock_django.engine.statuses import (
     ABSENT,
     BURIED,

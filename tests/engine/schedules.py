@@ -15,9 +15,9 @@ from redlock_django.engine import rounds
 from redlock_django.engine.commands import Acquire, Confirm, Heal, Release
 from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.errors import LockLost, NotAcquired, QuorumUnreachable, ResourceLocked
+from redlock_django.engine.protocol_steps import Pause, Round, Step
 from redlock_django.engine.quorum import Ballot, Verdict, Vote
 from redlock_django.engine.renewal import next_extension
-from redlock_django.engine.rounds import Pause, Round, Step
 from redlock_django.engine.statuses import MISMATCH
 from redlock_django.engine.validity import LeaseState, RedlockLease
 from redlock_django.locking.handler import locks

@@ -11,7 +11,7 @@ import pytest
 from redlock_django.backends.memory_master import MemoryMaster
 from redlock_django.engine import waiting
 from redlock_django.engine.commands import Release
-from redlock_django.engine.rounds import Pause
+from redlock_django.engine.protocol_steps import Pause
 from redlock_django.wire.waiters import WATCH
 from tests.engine.clients import Client, Program
 from tests.engine.simulator import Setup, Simulation

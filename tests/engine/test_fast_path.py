@@ -16,8 +16,8 @@ from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.errors import NotAcquired
 from redlock_django.engine.fast_path import FastTally, Switch, new_tally
 from redlock_django.engine.fencing import highest, stored_by_majority
+from redlock_django.engine.protocol_steps import Round, Step
 from redlock_django.engine.quorum import Ballot, Tally, Verdict, Vote, failed, granted, quorum
-from redlock_django.engine.rounds import Round, Step
 from tests.engine import sweep
 
 TIME = 1_760_000_000_000_000  # µs
@@ -60,6 +60,7 @@ def _state(tally: Tally) -> tuple[Any, ...]:
     return (
         tally.votes, tally.verdict, tally.outstanding, tally.unreachable, tally.only_stale,
         tally.denied, tally.rival_won, tally.reasons(), tally.counted(), tally.agreeing,
+        tally.asked, tally.reached, tally.forgot,
     )  # fmt: skip
 
 
@@ -70,9 +71,11 @@ def _both(masters: int, cast: Iterable[tuple[int, Vote]], *, rivals: bool, look:
     for number, (master, vote) in enumerate(cast):
         assert _count(fast, master, vote) is _count(slow, master, vote)
         assert (fast.verdict, fast.outstanding) == (slow.verdict, slow.outstanding)
-        if fast.plain is not None:
+        if fast.is_plain:
             asked = {m for m, v in enumerate(slow.votes) if v is None or v.sent}
-            assert fast.plain == rounds._reached(slow) == rounds._asked(slow) == asked
+            assert fast.asked == fast.reached == slow.asked == slow.reached == asked
+            assert fast.forgot == slow.forgot == frozenset()
+            assert fast.is_plain, "these questions need no votes"
         if fast.unanimous is not None:
             assert fast.unanimous == highest(slow, 1)
             assert stored_by_majority(slow, fast.unanimous)
@@ -182,10 +185,11 @@ def test_a_round_that_nothing_disturbs_builds_no_votes() -> None:
         tally.grant(master, TIME + master, [7])
     assert tally.verdict is Verdict.WON
     assert tally.unanimous == (7,)
-    assert set(tally.plain or ()) == {0, 1, 2, 3}
+    assert tally.asked == tally.reached == {0, 1, 2, 3}
+    assert not tally.forgot
     assert tally._votes == [None] * 5
     assert tally.grant(3, TIME, [9]) is Verdict.WON
-    assert [tally.unanimous, tally.plain] == [None, None]
+    assert [tally.unanimous, tally.is_plain] == [None, False]
 
 
 @pytest.mark.parametrize("masters", range(1, 8))

@@ -16,6 +16,7 @@ from redlock_django.backends import sharded_lease
 from redlock_django.backends.memory_master import MemoryMaster
 from redlock_django.backends.sharded import ShardedBackend
 from redlock_django.engine import quorum, rounds, waiting
+from redlock_django.engine.attempt import Attempt
 from redlock_django.engine.commands import Release
 from redlock_django.wire import server_info
 from redlock_django.wire.master import Master
@@ -145,7 +146,7 @@ JUDGES: dict[str, Judge] = {
     ),
     "a fence grows": Judge(
         (Checker._grows, always("fence > last")),
-        ((rounds.acquire, instead("stored_by_majority(...)", "True")),), "fence", None, 22,
+        ((Attempt.run, instead("stored_by_majority(...)", "True")),), "fence", None, 22,
     ),
     "a fence grows although clocks step": Judge(
         unraised(Checker._grows, 2), (FENCES_BY_THE_CLOCK,), "fence", GOING_BACK,
@@ -168,7 +169,7 @@ JUDGES: dict[str, Judge] = {
     ),
     "a round that was lost leaves no lock": Judge(
         unraised(Checker.left, 2),
-        ((rounds._undo, instead("_reached(tally) | queued", "queued")),),
+        ((Attempt.undo, instead("tally.reached | queued", "queued")),),
         "was left on", BREAKING, 8,
     ),
     "no queue outlives its lock by much": Judge(
@@ -178,7 +179,7 @@ JUDGES: dict[str, Judge] = {
     ),
     "no client that gave up is queued": Judge(
         unraised(Checker._queues, 2),
-        ((rounds._undo, instead("ask.waiter if leave else ...", "''")),), "'s queue on", CALM,
+        ((Attempt.undo, instead("ask.waiter if leave else ...", "''")),), "'s queue on", CALM,
     ),
     "a tombstone keeps its token away": Judge(
         unraised(SimulatedMaster._dug_up),
@@ -202,7 +203,7 @@ JUDGES: dict[str, Judge] = {
         unraised(Simulation._check_live, 3),
         (
             (waiting.retry_delays, at_start("return 60.0, 60.0")),
-            (rounds.acquire, without("delay = max(...)")),
+            (waiting.Wait.pause, instead("max(...)", "delay")),
             (Waiter.decided, returns("False")),
         ),
         "a client does not end", CALM,

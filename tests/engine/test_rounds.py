@@ -17,10 +17,11 @@ from redlock_django.engine.commands import (
     Release,
 )
 from redlock_django.engine.errors import QuorumUnreachable, ResourceLocked
+from redlock_django.engine.protocol_steps import Pause, Protocol, Round, Step
 from redlock_django.engine.quorum import Ballot, Verdict, Vote, failed, granted
-from redlock_django.engine.rounds import SPLIT_ROUNDS, Pause, Protocol, Round, Step
 from redlock_django.engine.trampoline import is_finished
 from redlock_django.engine.validity import LeaseState, RedlockLease
+from redlock_django.engine.waiting import SPLIT_ROUNDS
 from tests.engine.masters import START, Masters
 
 Kind = type[BaseException]

@@ -14,11 +14,12 @@ import pytest
 
 from redlock_django.backends.memory_keyspace import Reply
 from redlock_django.backends.memory_master import MemoryMaster
-from redlock_django.engine import quorum, rounds, validity
+from redlock_django.engine import attempt, quorum, rounds, validity
 from redlock_django.engine.commands import Release
 from redlock_django.engine.errors import ResourceLocked
+from redlock_django.engine.fast_path import FastTally
+from redlock_django.engine.protocol_steps import Round
 from redlock_django.engine.quorum import Ballot, Tally
-from redlock_django.engine.rounds import Round
 from redlock_django.engine.statuses import NOT_READY
 from redlock_django.engine.validity import LeaseState
 from tests.engine import exhaustive, simulator
@@ -114,6 +115,7 @@ def _validity_from_the_reply(patch: Patch) -> None:
         now: float = sys._getframe(1).f_locals["now"]
         return now + ttl - validity.drift(ttl)
 
+    patch.setattr(attempt, "valid_until", valid_until)
     patch.setattr(rounds, "valid_until", valid_until)
 
 
@@ -131,7 +133,7 @@ def _no_quarantine(patch: Patch) -> None:
 
 
 def _no_confirm(patch: Patch) -> None:
-    patch.setattr(rounds, "stored_by_majority", lambda tally, fences: True)
+    patch.setattr(attempt, "stored_by_majority", lambda tally, fences: True)
 
 
 def _no_bound_on_proposals(patch: Patch) -> None:
@@ -176,7 +178,8 @@ def _no_tombstone(patch: Patch) -> None:
 
 
 def _no_undo(patch: Patch) -> None:
-    patch.setattr(rounds, "_reached", lambda tally: frozenset())
+    for tally in (Tally, FastTally):
+        patch.setattr(tally, "reached", frozenset())
 
 
 def _undo_only_what_was_granted(patch: Patch) -> None:
@@ -187,7 +190,8 @@ def _undo_only_what_was_granted(patch: Patch) -> None:
             if vote is not None and vote.ballot is Ballot.GRANTED
         )
 
-    patch.setattr(rounds, "_reached", reached)
+    for tally in (Tally, FastTally):
+        patch.setattr(tally, "reached", property(reached))
 
 
 def _release_in_the_minimum_hold(patch: Patch) -> None:

@@ -13,8 +13,8 @@ from typing import Any
 from unittest.mock import patch
 
 from redlock_django.engine.commands import script
+from redlock_django.engine.protocol_steps import Round
 from redlock_django.engine.quorum import Ballot, Tally, Verdict
-from redlock_django.engine.rounds import Round
 from redlock_django.engine.statuses import MISMATCH, UNMARKED
 from redlock_django.wire.address import Address
 from redlock_django.wire.aio import LoopLinks

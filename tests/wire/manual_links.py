@@ -12,7 +12,7 @@ import hiredis
 from redlock_django.engine.commands import Acquire, Command, Release
 from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.fast_path import new_tally
-from redlock_django.engine.rounds import Round
+from redlock_django.engine.protocol_steps import Round
 from redlock_django.engine.statuses import MISMATCH, UNMARKED
 from redlock_django.wire.address import Address
 from redlock_django.wire.clock import clock

@@ -697,8 +697,8 @@ def test_a_blocked_loop_loses_no_link_and_marks_no_master(
 
 
 def _nothing_to_say(variant: Variant) -> Any:
+    from redlock_django.engine.protocol_steps import Round
     from redlock_django.engine.quorum import Tally
-    from redlock_django.engine.rounds import Round
 
     release = Release(
         deployment=variant.backend.deployment, resources=("order:1",), value="0" * 32 + " {}"

@@ -1,0 +1,45 @@
+"""The steps of a protocol: what the rounds of acquire, extend and release ask of their driver.
+
+A protocol is a generator. It yields a `Round` (send these commands, count the answers in this
+tally) or a `Pause`, and is sent the clock when that is done. A driver does three things: it carries
+a round until its tally is decided, it sleeps, and it throws an interrupt (a cancellation, Ctrl-C)
+*into* the generator, which undoes what it began and raises the interrupt again. `GeneratorExit`
+alone means that the driver is gone: then nothing can be undone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator
+from typing import NamedTuple, TypeVar
+
+from redlock_django.engine.commands import Command
+from redlock_django.engine.quorum import Tally
+
+
+class Round(NamedTuple):
+    """Send `commands[i]` to master i (None: nothing), and count the answers in `tally`.
+
+    A round that is not `awaited` is sent without waiting for its answers.
+    """
+
+    commands: tuple[Command | None, ...]
+    tally: Tally
+    awaited: bool = True
+
+
+class Pause(NamedTuple):
+    """Sleep that many seconds, or until the waiter of this protocol is called.
+
+    A waiter is called once a majority of masters has called it since its last round began. While
+    it may miss a call, because a link was lost, is new, or cannot bring calls, it sleeps `unheard`
+    seconds at most.
+    """
+
+    seconds: float
+    unheard: float = math.inf
+
+
+Step = Round | Pause
+Result = TypeVar("Result")
+Protocol = Generator[Step, float, Result]
