@@ -113,8 +113,9 @@ class DatabaseBackend(BaseBackend):
         except BaseException:
             if attempt is not None:
                 attempt.undo()
-            if queue is not None:
+            elif queue is not None:
                 self.connections.post(queue.leave)
+            if queue is not None:
                 queue.end()
             raise
 

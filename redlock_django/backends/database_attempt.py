@@ -165,10 +165,14 @@ class Attempt:
         )
 
     def undo(self) -> None:
-        """Release what the attempt took or is about to take."""
+        """Release what the attempt took or is about to take, and leave the queues."""
         # In both ways: a job that is running may take the locks after the posted release.
         self.job.undo = self._release
         self._access.connections.post(self._release)
 
     def _release(self, cursor: CursorWrapper) -> None:
+        if self._queue is not None:
+            # The job that is running may have joined again. First of all, so that a waiter that
+            # the release wakes is the first one.
+            self._queue.leave(cursor)
         sql.release(cursor, self._wanted.resources, self._wanted.token_hash)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -97,7 +98,7 @@ class Connections:
         self._idle: set[threading.Thread] = set()
         self._starting = threading.RLock()  # a signal handler may interrupt its own thread
         self._failing = False
-        self._unsent: list[Job[Any]] = []
+        self._unsent: deque[Job[Any]] = deque()
 
     def run(self, work: Callable[[CursorWrapper], T]) -> T:
         """Do the work on a connection, and return its result.
@@ -245,9 +246,9 @@ class Connections:
 
     def _report(self, up: bool, reason: str = "") -> None:
         """Report a change, and do again what failed before."""
-        if up and self._unsent:
-            unsent, self._unsent = self._unsent, []
-            for job in unsent:
+        with suppress(IndexError):
+            while up:
+                job = self._unsent.popleft()  # not a swap: another thread may append meanwhile
                 job.error = None
                 self._jobs.put(job)
         if self._failing is up:

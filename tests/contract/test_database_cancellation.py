@@ -1,16 +1,27 @@
-"""Tasks that are cancelled at the very moment at which what they wait for arrives."""
+"""Attempts that are given up, and releases that fail, at the very moment that matters."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any, cast
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from django.db import OperationalError
 
+from redlock_django.backends import database_sql
+from redlock_django.backends.database import DatabaseBackend
 from redlock_django.backends.database_attempt import Access, Queue
 from redlock_django.backends.database_connections import Connections, Job
+from redlock_django.backends.database_dialects import WAITERS
+from tests.contract.stores import HOLDER, AsyncCaller, Postgres
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
 
 
 def resting() -> tuple[Coroutine[Any, Any, None], Callable[[], object]]:
@@ -51,3 +62,79 @@ async def test_no_cancellation_is_lost(
     if task.cancel():  # else it had ended before
         with pytest.raises(asyncio.CancelledError):
             await task
+
+
+@pytest.mark.postgres
+def test_a_cancelled_waiter_that_is_joining_does_not_stay_in_the_queue(
+    request: pytest.FixtureRequest, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Postgres(request, settings)
+    backend = store.backend
+    assert isinstance(backend, DatabaseBackend)
+    joining, cancelled = threading.Event(), threading.Event()
+    released: SimpleQueue[None] = SimpleQueue()
+    join, release = database_sql.join, database_sql.release
+
+    def slow_join(cursor: Any, name: str, resources: Any) -> database_sql.Place:
+        joining.set()
+        assert cancelled.wait(10)
+        return join(cursor, name, resources)
+
+    def seen_release(cursor: Any, resources: Any, token_hash: str) -> bool:
+        done = release(cursor, resources, token_hash)
+        released.put(None)
+        return done
+
+    monkeypatch.setattr(database_sql, "join", slow_join)
+    monkeypatch.setattr(database_sql, "release", seen_release)
+    caller = AsyncCaller(store)
+    caller.acquire("order:1")
+    waiting = caller.submit(backend.aacquire(("order:1",), 30, 20, HOLDER))
+    assert joining.wait(10)
+    waiting.cancel()
+    released.get(timeout=10)  # by the release that is posted; the attempt is still joining
+    cancelled.set()
+    released.get(timeout=10)  # after the attempt
+
+    def waiters(cursor: Any) -> int:
+        cursor.execute(f"SELECT count(*) FROM {WAITERS}")
+        count: int = cursor.fetchone()[0]
+        return count
+
+    assert backend.connections.run(waiters) == 0
+    caller.close()
+
+
+class Interrupted(Connections):
+    """Connections whose database comes back whenever a thread has read `_unsent`.
+
+    Another thread has failed before, and repeats its release then.
+    """
+
+    is_looking = False
+
+    @property
+    def _unsent(self) -> deque[Job[Any]]:
+        unsent: deque[Job[Any]] = self.__dict__["unsent"]
+        if not self.is_looking:
+            self.is_looking = True
+            unsent.append(Job(lambda cursor: None))
+            self._report(True)
+            self.is_looking = False
+        return unsent
+
+    @_unsent.setter
+    def _unsent(self, value: deque[Job[Any]]) -> None:
+        self.__dict__["unsent"] = value
+
+
+def test_a_release_that_fails_while_the_database_comes_back_is_not_lost() -> None:
+    def connect() -> Any:
+        raise OperationalError("is down")
+
+    connections = Interrupted(connect, name="x", most=1, timeout=10, forgotten=1)
+    release: Job[None] = Job(lambda cursor: None)
+    connections._do(release, None)
+    connections._report(True)
+    repeated = [connections._jobs.get_nowait() for _ in range(connections._jobs.qsize())]
+    assert release in repeated
