@@ -12,6 +12,7 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from redlock_django.backends.database_dialects import LOCKS, SERVERS, WAITERS
+from redlock_django.backends.database_fields import ResourceField
 from redlock_django.engine.holders import Holding
 from redlock_django.locking.names import printable
 
@@ -201,7 +202,7 @@ class LockRow(models.Model):
     clock of the database; without an index on it, PostgreSQL updates a row in its page (HOT).
     """
 
-    resource = models.CharField(_("resource"), max_length=512, primary_key=True)
+    resource = ResourceField(_("resource"), max_length=512, primary_key=True)
     token_hash = models.CharField(max_length=32)
     holder = models.TextField(_("holder"))
     fence = models.BigIntegerField(_("fence"))
@@ -219,7 +220,7 @@ class WaiterRow(models.Model):
     """A waiter in the queue of one resource in `DatabaseBackend`; times as in `LockRow`."""
 
     name = models.CharField(max_length=32, db_index=True)
-    resource = models.CharField(_("resource"), max_length=512)
+    resource = ResourceField(_("resource"), max_length=512)
     arrived_at = models.BigIntegerField()
     alive_until = models.BigIntegerField()
 

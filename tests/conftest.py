@@ -59,7 +59,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Return a scheduler that decides which tests share a worker.
 
     The tests of one file share a worker, because they share fixtures. All payment tests of one
-    database share a worker, because the sites on that database start once.
+    database share a worker, because the sites on that database start once; so do all tests of
+    MariaDB.
     """
     from xdist.scheduler import LoadFileScheduling
 
@@ -70,6 +71,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
                 return "postgres" if "postgres" in nodeid else "sqlite"
             if file.startswith(_SITES):
                 return "sites"
+            if "mysql" in nodeid or "mariadb" in nodeid:  # the server takes seconds to start
+                return "mysql"
             if file.startswith(_NETWORK):
                 return "network"
             return file
@@ -180,7 +183,9 @@ def mysql() -> Iterator[dict[str, Any]]:
                     "--bind-address=127.0.0.1",
                     f"--socket={processes.directory}/mysql.sock",
                     f"--pid-file={processes.directory}/mysql.pid",
-                    "--innodb-flush-log-at-trx-commit=0",
+                    "--innodb-flush-method=nosync",
+                    "--skip-log-bin",
+                    "--performance-schema=off",
                 ],
                 stderr=log,
             )

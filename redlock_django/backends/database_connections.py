@@ -20,7 +20,7 @@ from django.db import Error, InterfaceError, InternalError, OperationalError
 
 from redlock_django.backends.base import Notice, ignore
 from redlock_django.backends.database_dialects import sqlstate
-from redlock_django.backends.database_sql import ready_in, recognize
+from redlock_django.backends.database_trust import ready_in, recognize
 from redlock_django.engine.printable import printable
 from redlock_django.exceptions import StoreUnavailable
 from redlock_django.wire.clock import clock
@@ -164,7 +164,7 @@ class Connections:
     def refuse_untrusted(self) -> None:
         """Raise StoreUnavailable if the server may have forgotten locks."""
         if (left := self.trusted_from - clock()) > 0:
-            why = f"failed over or restored: trusted in {left:.0f} s"
+            why = f"restarted, failed over or restored: trusted in {left:.0f} s"
             raise StoreUnavailable(
                 f"database {self._name}: {why}", tally={self._name: why}, retry_after=left
             )
@@ -234,7 +234,7 @@ class Connections:
     def _recognize(self, connection: BaseDatabaseWrapper) -> None:
         with connection.cursor() as cursor:
             recognize(cursor, self._forgotten)
-            if left := ready_in(cursor):
+            if left := ready_in(cursor, self._forgotten):
                 self.trusted_from = clock() + left
 
     def _unavailable(self, error: Error) -> StoreUnavailable:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from django.db.backends.utils import CursorWrapper
@@ -26,26 +26,42 @@ SECOND = 1_000_000  # µs
 class Dialect:
     """The expressions and statements in which databases differ.
 
-    `now` is the time at which the expression is evaluated; a statement may wait for a row before.
-    `kept` is an expression that makes the commit of its statement durable.
+    `now` is the time at which the expression is evaluated, or at which its statement began; a
+    statement may wait for a row in between. A time that is too early refuses a lock that has just
+    ended, and starts a lease no earlier than its client counts it from.
     """
 
-    product: str
     now: str
-    greatest: str
-    least: str
+    greatest: str = "GREATEST"
+    least: str = "LEAST"
     contains: str
-    kept: str
-    identity: str
-    """An expression for the identity of the server's data, which a failover changes; or ""."""
+    take: str
+    """The statement that takes the `rows`; a lock is free for its own token, so that the statement
+    can be repeated where its answer was lost."""
 
-    notified: str
+    taken: str = ""
+    """The statement that reads what was taken, where `take` does not return it."""
+
+    join: str
+    recognize: str
+    """The statement that stores an identity that changed, and the time that follows."""
+
+    kept: str = ""
+    """An expression that makes the commit of its statement durable."""
+
+    notified: str = ""
     """An expression that wakes the waiters for a row of {locks}, if there are any."""
 
-    all_or_none: bool
-    """True if one statement takes several locks or none; otherwise a transaction does."""
+    identity: str = ""
+    """An expression for the identity of the server's data, which a failover changes; or ""."""
 
-    @cache  # noqa: B019 - there are two dialects
+    is_durable: str = ""
+    """An expression that is false if a crash may lose commits; "" if `kept` prevents that."""
+
+    begin: str = ""
+    """The statement that begins a transaction; "" if one statement takes several locks or none."""
+
+    @cache  # noqa: B019 - there are three dialects
     def sql(self, statement: str, resources: int = 0, rows: str = "") -> str:
         """Return a statement of this dialect, for a number of resources or of `rows`."""
         return statement.format(
@@ -55,32 +71,52 @@ class Dialect:
             now=self.now,
             greatest=self.greatest,
             least=self.least,
-            kept=self.kept,
-            notified=self.notified,
+            kept=f"RETURNING {self.kept}" if self.kept else "",
+            notified=f"RETURNING {self.notified}" if self.notified else "",
             contains=self.contains,
             resources=", ".join(["%s"] * resources),
             # The number of living waiters that came before, of which at most some count.
             ahead=(
                 f"{self.least}(%s, (SELECT count(*) FROM {WAITERS} AS ahead WHERE "
-                f"ahead.resource = held.resource AND ahead.alive_until > {self.now} AND "
+                f"ahead.resource = {LOCKS}.resource AND ahead.alive_until > {self.now} AND "
                 "(ahead.arrived_at, ahead.name) < (%s, %s)))"
             ),
             rows=rows,
         )
 
 
+_TAKE = """
+INSERT INTO {{locks}} (resource, token_hash, holder, fence, expires_at) VALUES {{rows}}
+ON CONFLICT (resource) DO UPDATE SET token_hash = excluded.token_hash, holder = excluded.holder,
+    fence = {{greatest}}({{locks}}.fence + 1, excluded.fence), expires_at = excluded.expires_at
+WHERE {{locks}}.token_hash = excluded.token_hash
+    OR {{locks}}.expires_at + %s * {{ahead}} <= {{now}}
+RETURNING resource, fence, {kept}"""
+
+_JOIN = """
+INSERT INTO {waiters} (name, resource, arrived_at, alive_until) VALUES {rows}
+ON CONFLICT (resource, name) DO UPDATE SET arrived_at = excluded.arrived_at,
+    alive_until = excluded.alive_until"""
+
+_RECOGNIZE = """
+INSERT INTO {servers} (id, identity, ready_at) VALUES (1, %s, 0)
+ON CONFLICT (id) DO UPDATE SET identity = excluded.identity, ready_at = {now} + %s
+WHERE {servers}.identity <> excluded.identity"""
+
+# Without it, synchronous_commit = off lets a crash of the server forget a lock that is held.
+# It is local to the transaction, which is the statement, so it works behind a pooler.
+_POSTGRESQL_KEPT = (
+    "set_config('synchronous_commit', CASE current_setting('synchronous_commit') "
+    "WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true)"
+)
+
 POSTGRESQL = Dialect(
-    product="PostgreSQL",
     now="(extract(epoch FROM clock_timestamp()) * 1000000)::bigint",
-    greatest="GREATEST",
-    least="LEAST",
     contains="strpos(resource, %s) > 0",
-    # Without it, synchronous_commit = off lets a crash of the server forget a lock that is held.
-    # It is local to the transaction, which is the statement, so it works behind a pooler.
-    kept=(
-        "set_config('synchronous_commit', CASE current_setting('synchronous_commit') "
-        "WHEN 'remote_apply' THEN 'remote_apply' ELSE 'on' END, true)"
-    ),
+    take=_TAKE.format(kept=_POSTGRESQL_KEPT),
+    join=_JOIN,
+    recognize=_RECOGNIZE,
+    kept=_POSTGRESQL_KEPT,
     # The cluster, and its timeline: a promoted replica and a restored backup begin a new one.
     identity=(
         "(SELECT system_identifier FROM pg_control_system())::text || ':' || "
@@ -91,20 +127,44 @@ POSTGRESQL = Dialect(
         f"CASE WHEN EXISTS (SELECT FROM {WAITERS} AS waiter WHERE waiter.resource = "
         f"{LOCKS}.resource) THEN pg_notify('{CHANNEL}', resource) END"
     ),
-    all_or_none=True,
 )
 SQLITE = Dialect(
-    product="SQLite",
     now="CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)",
     greatest="max",
     least="min",
     contains="instr(resource, %s) > 0",
-    kept="0",
-    identity="",
-    notified="0",
-    all_or_none=False,
+    take=_TAKE.format(kept="0"),
+    join=_JOIN,
+    recognize=_RECOGNIZE,
+    begin="BEGIN IMMEDIATE",
 )
-DIALECTS = {"postgresql": POSTGRESQL, "sqlite": SQLITE}
+MYSQL = Dialect(
+    # Not of the time zone of the session, which may have hours that occur twice.
+    now="TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))",
+    contains="LOCATE(%s, resource) > 0",
+    # Assignments are made in this order: the ones that follow the first see its result.
+    take="""
+INSERT INTO {locks} (resource, token_hash, holder, fence, expires_at) VALUES {rows}
+ON DUPLICATE KEY UPDATE
+    token_hash = IF(token_hash = VALUES(token_hash) OR expires_at + %s * {ahead} <= {now},
+        VALUES(token_hash), token_hash),
+    holder = IF(token_hash = VALUES(token_hash), VALUES(holder), holder),
+    fence = IF(token_hash = VALUES(token_hash), GREATEST(fence + 1, VALUES(fence)), fence),
+    expires_at = IF(token_hash = VALUES(token_hash), VALUES(expires_at), expires_at)""",
+    taken="SELECT resource, fence FROM {locks} WHERE resource IN ({resources}) AND token_hash = %s",
+    join="""
+INSERT INTO {waiters} (name, resource, arrived_at, alive_until) VALUES {rows}
+ON DUPLICATE KEY UPDATE arrived_at = VALUES(arrived_at), alive_until = VALUES(alive_until)""",
+    recognize="""
+INSERT INTO {servers} (id, identity, ready_at) VALUES (1, %s, 0)
+ON DUPLICATE KEY UPDATE ready_at = IF(identity <> VALUES(identity), {now} + %s, ready_at),
+    identity = VALUES(identity)""",
+    # Replicas have other numbers. Those of two servers that are not replicated may be equal.
+    identity="CONCAT(@@server_id, ':', @@hostname, ':', @@port)",
+    is_durable="@@innodb_flush_log_at_trx_commit = 1",
+    begin="START TRANSACTION",
+)
+DIALECTS = {"postgresql": POSTGRESQL, "sqlite": SQLITE, "mysql": MYSQL}
 """The dialect of each vendor, as Django names it."""
 
 SQLITE_SCHEMA = f"""
@@ -118,14 +178,33 @@ CREATE TABLE IF NOT EXISTS {WAITERS} (
     arrived_at INTEGER NOT NULL, alive_until INTEGER NOT NULL, PRIMARY KEY (resource, name)
 )""".split(";")
 
+MYSQL_SESSION = (
+    # In other modes a value that is too long is cut off, and a table may get another engine.
+    "SET SESSION sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'",
+    "SET SESSION innodb_lock_wait_timeout = {seconds}",
+)
+
 
 def dialect_of(cursor: CursorWrapper) -> Dialect:
     """Return the dialect of the database that a cursor belongs to."""
     return DIALECTS[cursor.db.vendor]
 
 
+# The numbers of errors of MySQL that have an SQLSTATE of their own elsewhere: a deadlock, a lock
+# that was waited for too long, a row that changed meanwhile (MariaDB), a missing table.
+_MYSQL_STATES = {1213: "40P01", 1205: "40001", 1020: "40001", 1146: "42P01"}
+
+
 def sqlstate(error: BaseException) -> str:
-    """Return the SQLSTATE of a database error, "" if it has none."""
-    cause = error.__cause__
+    """Return the SQLSTATE of a database error as PostgreSQL has it, "" if it has none."""
+    cause: Any = error.__cause__
+    arguments = getattr(cause, "args", ())
+    if arguments and arguments[0] in _MYSQL_STATES:
+        return _MYSQL_STATES[arguments[0]]
     # psycopg 3 and psycopg2 name it differently.
     return getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None) or ""
+
+
+def text(value: str | bytes) -> str:
+    """Return a string of the database, which is binary on MySQL so that all names differ."""
+    return value.decode() if isinstance(value, bytes) else value

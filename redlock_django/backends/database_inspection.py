@@ -8,14 +8,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from redlock_django.backends.database_connections import Connections
-from redlock_django.backends.database_dialects import LOCKS, SECOND, WAITERS
+from redlock_django.backends.database_dialects import LOCKS, SECOND, WAITERS, text
 from redlock_django.backends.database_settings import DatabaseSettings
-from redlock_django.backends.database_sql import ready_in, release
+from redlock_django.backends.database_sql import release
+from redlock_django.backends.database_trust import ready_in
 from redlock_django.backends.inspection import Inspection
 from redlock_django.backends.inspection_page import MAX_LISTED
 from redlock_django.backends.inspection_results import Listing, ReleaseOutcome, ServerHealth
 from redlock_django.engine.health import Health
 from redlock_django.engine.holders import Holding, Sighting, merge
+from redlock_django.engine.validity import with_drift
 from redlock_django.exceptions import StoreUnavailable
 from redlock_django.wire.clock import clock, wall_ns
 
@@ -31,6 +33,7 @@ class DatabaseInspection(Inspection):
     def __init__(self, using: str, settings: DatabaseSettings, connections: Connections) -> None:
         super().__init__(using, [settings.database])
         self._dialect = settings.dialect
+        self._forgotten = with_drift(settings.max_ttl)
         self._connections = connections
         self._silent: dict[str, str] = {}
 
@@ -62,7 +65,7 @@ class DatabaseInspection(Inspection):
 
         def read(cursor: CursorWrapper) -> Listing:
             cursor.execute(statement, values)
-            left = {name: left / SECOND for name, left in cursor.fetchall()}
+            left = {text(name): left / SECOND for name, left in cursor.fetchall()}
             cursor.execute(f"SELECT count(*) {where}", values)
             (about,) = cursor.fetchone()
             stopped = most if search and about > most else None
@@ -76,15 +79,14 @@ class DatabaseInspection(Inspection):
         marks = ", ".join(["%s"] * len(resources))
         statement = self._sql(
             "SELECT resource, token_hash, holder, expires_at - {now}, "
-            f"(SELECT count(*) FROM {WAITERS} AS waiter WHERE waiter.resource = held.resource "
-            f"AND waiter.alive_until > {{now}}) FROM {LOCKS} AS held "
+            f"(SELECT count(*) FROM {WAITERS} AS waiter WHERE waiter.resource = {LOCKS}.resource "
+            f"AND waiter.alive_until > {{now}}) FROM {LOCKS} "
             f"WHERE resource IN ({marks}) AND expires_at > {{now}}"
         )
 
         def read(cursor: CursorWrapper) -> list[Any]:
             cursor.execute(statement, list(resources))
-            rows: list[Any] = cursor.fetchall()
-            return rows
+            return [(text(name), *rest) for name, *rest in cursor.fetchall()]
 
         held = {row[0]: row for row in self._ask(read) or []}
         return [self._holding(*held[name]) for name in dict.fromkeys(resources) if name in held]
@@ -116,13 +118,13 @@ class DatabaseInspection(Inspection):
             took = clock() - asked
             version = ".".join(map(str, cursor.db.get_database_version()))
             return Health(
-                server=self._dialect.product,
+                server=cursor.db.display_name,
                 latency=took,
                 offset=now / SECOND - wall_ns() / 1e9 + took / 2,
                 version=version,
                 persistent=True,
                 held=held,
-                ready_in=ready_in(cursor),
+                ready_in=ready_in(cursor, self._forgotten),
             )
 
         (name,) = self.servers
@@ -132,8 +134,8 @@ class DatabaseInspection(Inspection):
         if report is None:
             faults = (("unreachable", reason),)
         elif report.ready_in:
-            text = f"was failed over or restored: trusted in {report.ready_in:.0f} s"
-            faults = (("untrusted", text),)
+            why = f"was restarted, failed over or restored: trusted in {report.ready_in:.0f} s"
+            faults = (("untrusted", why),)
         return [
             ServerHealth(name=name, health=report, reason=reason, faults=faults, counted=not faults)
         ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import shutil
 import sqlite3
@@ -18,7 +19,12 @@ from django.db import connections
 from django.db.utils import load_backend
 
 from redlock_django.backends.base import Section, StoreSettings
-from redlock_django.backends.database_dialects import DIALECTS, SQLITE_SCHEMA, Dialect
+from redlock_django.backends.database_dialects import (
+    DIALECTS,
+    MYSQL_SESSION,
+    SQLITE_SCHEMA,
+    Dialect,
+)
 from redlock_django.conf.values import SHORTEST_TTL, seconds, string
 
 if TYPE_CHECKING:
@@ -112,10 +118,10 @@ class DatabaseSettings(StoreSettings):
             wanted, self.database
         )
         wrapper.ensure_connection()
-        if file:
-            with wrapper.cursor() as cursor:
-                for statement in SQLITE_SCHEMA:
-                    cursor.execute(statement)
+        first = {"sqlite": SQLITE_SCHEMA, "mysql": MYSQL_SESSION}.get(wrapper.vendor, ())
+        with wrapper.cursor() as cursor:
+            for statement in first:
+                cursor.execute(statement.format(seconds=math.ceil(self.database_timeout)))
         return wrapper
 
     def _options(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -125,11 +131,19 @@ class DatabaseSettings(StoreSettings):
         for name in ("pool", "isolation_level", "server_side_binding"):
             options.pop(name, None)
         options.setdefault("connect_timeout", max(2, round(self.database_timeout)))
+        if connections[self.database].vendor == "mysql":
+            # After the server has given up a statement that waits for a row.
+            limit = 2 * math.ceil(self.database_timeout)
+            options |= {"charset": "utf8mb4", "read_timeout": limit, "write_timeout": limit}
+            # As Django sets it: an UPDATE counts the rows that it found.
+            options["client_flag"] = options.get("client_flag", 0) | _FOUND_ROWS
+            return options
         # Otherwise a host that vanished is noticed after a quarter of an hour.
         options.setdefault("tcp_user_timeout", round(4000 * self.database_timeout))
         return options
 
 
+_FOUND_ROWS = 2  # a flag of the protocol of MySQL
 _creating = threading.RLock()
 
 
@@ -159,10 +173,9 @@ def _check_database(alias: str) -> None:
     except ImproperlyConfigured as error:
         raise ValueError(f"DATABASE {alias!r} cannot be used: {error}") from None
     if vendor not in DIALECTS:
-        product = {"mysql": "MySQL or MariaDB"}.get(vendor, vendor)
         raise ValueError(
-            f"DATABASE {alias!r} is {product}: locks can be kept in PostgreSQL and SQLite. Name "
-            "such a database, or remove BACKEND and list Redis servers in MASTERS"
+            f"DATABASE {alias!r} is {vendor}: locks can be kept in PostgreSQL, MariaDB, MySQL and "
+            "SQLite. Name such a database, or remove BACKEND and list Redis servers in MASTERS"
         )
     if vendor != "sqlite":
         return

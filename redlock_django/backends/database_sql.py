@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from django.db import DataError, Error
+from django.db import DataError
 
-from redlock_django.backends.database_dialects import SECOND, Dialect, dialect_of, sqlstate
+from redlock_django.backends.database_dialects import SECOND, Dialect, dialect_of, sqlstate, text
 
 if TYPE_CHECKING:
     from django.db.backends.utils import CursorWrapper
@@ -27,43 +27,29 @@ _DIVISION_BY_ZERO = "22012"  # SQLSTATE
 _RACES = 3  # attempts, if a lock ends between the statement that takes it and the one that looks
 
 
-# A lock is free for its own token, so that the statement can be repeated where its answer was lost.
-_TAKE = """
-INSERT INTO {locks} AS held (resource, token_hash, holder, fence, expires_at) VALUES {rows}
-ON CONFLICT (resource) DO UPDATE SET token_hash = excluded.token_hash, holder = excluded.holder,
-    fence = {greatest}(held.fence + 1, excluded.fence), expires_at = excluded.expires_at
-WHERE held.token_hash = excluded.token_hash OR held.expires_at + %s * {ahead} <= {now}
-RETURNING resource, fence, {kept}"""
-
 # A statement that fails changes nothing: it divides by 0 if it could not take all of them.
 _TAKE_ALL = """
 WITH taken (resource, fence, kept) AS ({take})
 SELECT resource, fence, 1 / (count(*) OVER () / {many}) FROM taken"""
 
 _LOOK = """
-SELECT resource, expires_at - {now}, expires_at + %s * {ahead} - {now} FROM {locks} AS held
+SELECT resource, expires_at - {now}, expires_at + %s * {ahead} - {now} FROM {locks}
 WHERE resource IN ({resources})"""
 
 _EXTEND = """
 UPDATE {locks} SET expires_at = {greatest}(expires_at, {now} + %s)
 WHERE resource IN ({resources}) AND token_hash = %s AND expires_at > {now}
-RETURNING resource, {kept}"""
+{kept}"""
 
 _RELEASE = """
 UPDATE {locks} SET expires_at = {now}, token_hash = '', holder = ''
 WHERE resource IN ({resources}) AND token_hash = %s AND expires_at > {now}
-RETURNING resource, {notified}"""
+{notified}"""
 
 _SHORTEN = """
 UPDATE {locks} SET expires_at = {least}(expires_at, {now} + %s)
 WHERE resource IN ({resources}) AND token_hash = %s AND expires_at > {now}
-RETURNING resource, {notified}"""
-
-
-_RECOGNIZE = """
-INSERT INTO {servers} AS known (id, identity, ready_at) VALUES (1, %s, 0)
-ON CONFLICT (id) DO UPDATE SET identity = excluded.identity, ready_at = {now} + %s
-WHERE known.identity <> excluded.identity"""
+{notified}"""
 
 
 class Place(NamedTuple):
@@ -125,20 +111,30 @@ def _take(
 ) -> tuple[int, ...]:
     many = len(wanted.resources)
     row = f"(%s, %s, %s, {dialect.now}, {dialect.now} + %s)"
-    statement = dialect.sql(_TAKE, rows=", ".join([row] * many))
+    statement = dialect.sql(dialect.take, rows=", ".join([row] * many))
     values: list[Any] = []
-    for resource in sorted(wanted.resources):  # the same order for all clients: no deadlocks
+    for resource in sorted(wanted.resources):  # the same order for all clients: few deadlocks
         values += [resource, wanted.token_hash, wanted.holder, round(wanted.ttl * SECOND)]
     values += queue
     if many == 1:
-        cursor.execute(statement, values)
-        taken = cursor.fetchall()
-    elif dialect.all_or_none:
-        taken = _taken_by_one_statement(cursor, statement, values, many)
+        taken = _taken(dialect, cursor, statement, values, wanted)
+    elif dialect.begin:
+        taken = _taken_in_transaction(dialect, cursor, statement, values, wanted)
     else:
-        taken = _taken_in_transaction(cursor, statement, values, many)
-    fences = {resource: int(fence) for resource, fence, *_ in taken}
+        taken = _taken_by_one_statement(cursor, statement, values, many)
+    fences = {text(resource): int(fence) for resource, fence, *_ in taken}
     return tuple(fences[resource] for resource in wanted.resources) if fences else ()
+
+
+def _taken(
+    dialect: Dialect, cursor: CursorWrapper, statement: str, values: list[Any], wanted: Wanted
+) -> Sequence[Any]:
+    cursor.execute(statement, values)
+    if dialect.taken:
+        many = len(wanted.resources)
+        cursor.execute(dialect.sql(dialect.taken, many), [*wanted.resources, wanted.token_hash])
+    taken: Sequence[Any] = cursor.fetchall()
+    return taken
 
 
 def _look(
@@ -146,7 +142,7 @@ def _look(
 ) -> Refusal | None:
     """Return why the locks cannot be taken now, or None if they can."""
     cursor.execute(dialect.sql(_LOOK, len(resources)), [*queue, *resources])
-    found = {name: (left, free_in) for name, left, free_in in cursor.fetchall()}
+    found = {text(name): (left, free_in) for name, left, free_in in cursor.fetchall()}
     blocked = {name: times for name, times in found.items() if max(times) > 0}
     if not blocked:
         return None
@@ -170,23 +166,23 @@ def _taken_by_one_statement(
 
 
 def _taken_in_transaction(
-    cursor: CursorWrapper, statement: str, values: list[Any], many: int
-) -> list[Any]:
-    cursor.execute("BEGIN IMMEDIATE")
-    taken: list[Any] = []
+    dialect: Dialect, cursor: CursorWrapper, statement: str, values: list[Any], wanted: Wanted
+) -> Sequence[Any]:
+    cursor.execute(dialect.begin)
+    has_all = False
     try:
-        cursor.execute(statement, values)
-        taken = cursor.fetchall()
+        taken = _taken(dialect, cursor, statement, values, wanted)
+        has_all = len(taken) == len(wanted.resources)
     finally:
-        cursor.execute("COMMIT" if len(taken) == many else "ROLLBACK")
-    return taken if len(taken) == many else []
+        cursor.execute("COMMIT" if has_all else "ROLLBACK")
+    return taken if has_all else []
 
 
 def extend(cursor: CursorWrapper, resources: Sequence[str], token_hash: str, ttl: float) -> bool:
     """Extend locks to `ttl` seconds from now, never shorten them; return whether all are held."""
     statement = dialect_of(cursor).sql(_EXTEND, len(resources))
     cursor.execute(statement, [round(ttl * SECOND), *resources, token_hash])
-    return len(cursor.fetchall()) == len(resources)
+    return bool(cursor.rowcount == len(resources))
 
 
 def release(
@@ -204,7 +200,7 @@ def release(
         values = [round(held_for * SECOND), *values]
     statement = _SHORTEN if held_for > 0 else _RELEASE
     cursor.execute(dialect_of(cursor).sql(statement, len(resources)), values)
-    return len(cursor.fetchall()) == len(resources)
+    return bool(cursor.rowcount == len(resources))
 
 
 def join(cursor: CursorWrapper, name: str, resources: Sequence[str]) -> Place:
@@ -217,15 +213,7 @@ def join(cursor: CursorWrapper, name: str, resources: Sequence[str]) -> Place:
     values: list[Any] = []
     for resource in sorted(resources):
         values += [name, resource, now, now + round(ALIVE * SECOND)]
-    cursor.execute(
-        dialect.sql(
-            "INSERT INTO {waiters} (name, resource, arrived_at, alive_until) VALUES {rows} "
-            "ON CONFLICT (resource, name) DO UPDATE SET arrived_at = excluded.arrived_at, "
-            "alive_until = excluded.alive_until",
-            rows=rows,
-        ),
-        values,
-    )
+    cursor.execute(dialect.sql(dialect.join, rows=rows), values)
     return Place(int(now), name)
 
 
@@ -239,30 +227,3 @@ def stay(cursor: CursorWrapper, name: str) -> bool:
 def leave(cursor: CursorWrapper, name: str) -> None:
     """Leave all queues."""
     cursor.execute(dialect_of(cursor).sql("DELETE FROM {waiters} WHERE name = %s"), [name])
-
-
-def recognize(cursor: CursorWrapper, forgotten: float) -> None:
-    """Store the identity of the server's data; if it changed, distrust it for a while.
-
-    After a failover or a restored backup, locks may be held that this server does not have: for
-    `forgotten` seconds. A server that does not say its identity is trusted.
-    """
-    dialect = dialect_of(cursor)
-    if not dialect.identity:
-        return
-    try:
-        cursor.execute(f"SELECT {dialect.identity}")
-    except Error:
-        return  # not allowed, or not PostgreSQL itself; a broken connection fails again
-    (identity,) = cursor.fetchone()
-    cursor.execute(dialect.sql(_RECOGNIZE), [identity, round(forgotten * SECOND)])
-
-
-def ready_in(cursor: CursorWrapper) -> float:
-    """Return the seconds until the server is trusted, 0.0 if it is."""
-    dialect = dialect_of(cursor)
-    if not dialect.identity:
-        return 0.0
-    cursor.execute(dialect.sql("SELECT ready_at - {now} FROM {servers} WHERE ready_at > {now}"))
-    found = cursor.fetchone()
-    return found[0] / SECOND if found else 0.0

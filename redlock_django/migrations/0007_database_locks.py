@@ -2,6 +2,8 @@
 
 from django.db import migrations, models
 
+from redlock_django.backends.database_fields import ResourceField
+
 
 class Migration(migrations.Migration):
     dependencies = [
@@ -14,7 +16,7 @@ class Migration(migrations.Migration):
             fields=[
                 (
                     "resource",
-                    models.CharField(
+                    ResourceField(
                         max_length=512, primary_key=True, serialize=False, verbose_name="resource"
                     ),
                 ),
@@ -50,7 +52,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("name", models.CharField(db_index=True, max_length=32)),
-                ("resource", models.CharField(max_length=512, verbose_name="resource")),
+                ("resource", ResourceField(max_length=512, verbose_name="resource")),
                 ("arrived_at", models.BigIntegerField()),
                 ("alive_until", models.BigIntegerField()),
             ],

@@ -18,6 +18,15 @@ if TYPE_CHECKING:
     from pytest_django import Settings
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave the async calls of MariaDB to the night: they use the threads of the sync ones."""
+    for item in items:
+        parameters = getattr(item, "callspec", None)
+        if parameters and {"mariadb", "async"} <= set(parameters._idlist):
+            item.add_marker(pytest.mark.nightly)
+
+
 @pytest.fixture
 def database_access(django_db_blocker: Any) -> Iterator[None]:
     """Allow connections to databases; those of locks are closed at the end."""
@@ -67,6 +76,36 @@ def postgres_tables(migrated_postgres: None, database_access: None) -> None:
     """Empty the tables of locks in PostgreSQL."""
     with connections["pg"].cursor() as cursor:
         cursor.execute(f"TRUNCATE {LOCKS}, {SERVERS}, {WAITERS}")
+
+
+@pytest.fixture(scope="module")
+def migrated_mysql(mysql: dict[str, Any], django_db_blocker: Any) -> Iterator[None]:
+    """Add the alias "maria", a MariaDB database of its own with the tables of the app."""
+    connections.settings["maria"] = {
+        **connections.settings["default"],
+        **mysql,
+        "NAME": "contract",
+        "OPTIONS": {},
+    }
+    with django_db_blocker.unblock():
+        with connections["maria"]._nodb_cursor() as server:
+            server.execute("CREATE DATABASE contract")
+        executor = MigrationExecutor(connections["maria"])
+        targets = [node for node in executor.loader.graph.leaf_nodes() if "redlock" in node[0]]
+        executor.migrate(targets)
+        yield
+        with connections["maria"].cursor() as cursor:
+            cursor.execute("DROP DATABASE contract")
+        connections["maria"].close()
+    del connections["maria"], connections.settings["maria"]
+
+
+@pytest.fixture
+def mysql_tables(migrated_mysql: None, database_access: None) -> None:
+    """Empty the tables of locks in MariaDB."""
+    with connections["maria"].cursor() as cursor:
+        for table in (LOCKS, SERVERS, WAITERS):
+            cursor.execute(f"DELETE FROM {table}")
 
 
 @pytest.fixture(params=STORES)

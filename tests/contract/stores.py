@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
@@ -51,6 +52,9 @@ class Store:
     def pass_time(self, seconds: float) -> None:
         """Return when `seconds` have passed by the clocks of the store and its servers."""
         time.sleep(seconds)
+
+    def keep_turns(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Leave a waiter its turn, however busy this machine is."""
 
 
 MEMORY = "redlock_django.backends.memory.MemoryBackend"
@@ -99,6 +103,12 @@ class Database(Store):
 
         backend.connections.run(pass_time)
 
+    def keep_turns(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        backend = self.backend
+        assert isinstance(backend, DatabaseBackend)
+        access = replace(backend.access, turn=10.0)
+        monkeypatch.setattr(DatabaseBackend, "access", access)
+
 
 class Sqlite(Database):
     """A file of SQLite."""
@@ -120,11 +130,20 @@ class Postgres(Database):
         return {"BACKEND": DATABASE, "DATABASE": "pg", "DATABASE_TIMEOUT": 10}
 
 
+class MariaDB(Database):
+    """Tables of MariaDB."""
+
+    def section(self, request: pytest.FixtureRequest) -> dict[str, Any]:
+        request.getfixturevalue("mysql_tables")
+        return {"BACKEND": DATABASE, "DATABASE": "maria", "DATABASE_TIMEOUT": 10}
+
+
 STORES: dict[str, type[Store]] = {
     "memory": Memory,
     "redis": Redis,
     "sqlite": Sqlite,
     "postgres": Postgres,
+    "mariadb": MariaDB,
 }
 
 

@@ -50,6 +50,13 @@ def test_resources_are_independent(caller: SyncCaller) -> None:
     assert [lease.resources for lease in leases] == [("order:0",), ("order:1",), ("order:2",)]
 
 
+def test_names_that_hardly_differ_are_different_resources(caller: SyncCaller) -> None:
+    names = ("order:a", "order:A", "order:ä", "order:a ")
+    leases = [caller.acquire(name) for name in names]
+    assert [caller.release(lease) for lease in leases] == [True] * 4
+    assert caller.acquire(*names).resources == names
+
+
 def test_of_many_clients_one_wins(caller: SyncCaller) -> None:
     calls = [caller.start("order:1", wait=0) for _ in range(8)]
     until(lambda: all(call.done for call in calls), what="all calls have ended")
@@ -285,7 +292,10 @@ def test_what_is_free_is_granted_without_waiting(caller: SyncCaller) -> None:
     assert caller.acquire("order:1", wait=20).waited == 0.0
 
 
-def test_waiters_are_served_in_their_order(caller: SyncCaller) -> None:
+def test_waiters_are_served_in_their_order(
+    store: Store, caller: SyncCaller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store.keep_turns(monkeypatch)
     served = []
 
     def serve(number: int) -> Lease:
@@ -294,11 +304,14 @@ def test_waiters_are_served_in_their_order(caller: SyncCaller) -> None:
         caller.release(lease)
         return lease
 
+    def queued(many: int) -> bool:
+        return store.backend.look(["order:1"]).locks[0].waiters == many
+
     holder = caller.acquire("order:1")
     waiters = []
     for number in range(4):
         waiters.append(Started(partial(serve, number)))
-        time.sleep(0.1)  # the order of arrival is what is tested
+        until(partial(queued, number + 1), what="the waiter is in the queue")
     caller.release(holder)
     for waiter in waiters:
         waiter.lease()

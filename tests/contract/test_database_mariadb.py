@@ -1,0 +1,162 @@
+"""Locks in MariaDB: what differs from the other databases."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.db import connections, transaction
+
+from redlock_django.backends.database import DatabaseBackend
+from redlock_django.backends.database_dialects import LOCKS
+from redlock_django.engine.validity import LeaseState
+from redlock_django.exceptions import ResourceLocked, StoreUnavailable
+from redlock_django.locking.handler import locks
+from tests.contract.stores import DATABASE, HOLDER, MariaDB, Started
+from tests.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pytest_django import Settings
+
+    Databases = Callable[[str, dict[str, Any]], None]
+
+
+@pytest.fixture(params=["mariadb"])
+def backend(request: pytest.FixtureRequest, settings: Settings) -> Iterator[DatabaseBackend]:
+    """Return the store, by the settings of a site at the time of the call."""
+    MariaDB(request, settings)
+    yield backend_of()
+    connections["maria"].close()
+
+
+def backend_of() -> DatabaseBackend:
+    """Return the store of the default alias."""
+    backend = locks["default"].backend
+    assert isinstance(backend, DatabaseBackend)
+    return backend
+
+
+def held(resource: str) -> bool:
+    """Return whether another client holds a resource."""
+    try:
+        backend_of().release(backend_of().acquire((resource,), 30, 0, HOLDER))
+    except ResourceLocked:
+        return True
+    return False
+
+
+def connection_id(cursor: Any) -> int:
+    """Return the number that the server gave to a connection."""
+    cursor.execute("SELECT CONNECTION_ID()")
+    number: int = cursor.fetchone()[0]
+    return number
+
+
+def waiting_statements() -> int:
+    """Return the number of transactions that wait for a row."""
+    with connections["maria"].cursor() as cursor:
+        cursor.execute("SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_current_waits'")
+        return int(cursor.fetchone()[1])
+
+
+def test_no_option_of_requests_applies(
+    backend: DatabaseBackend, settings: Settings, databases: Databases
+) -> None:
+    options = {
+        "isolation_level": "repeatable read",
+        "sql_mode": "",
+        "init_command": "SET autocommit = 0, time_zone = '-11:00'",
+        "client_flag": 0,
+    }
+    databases("weak", {**connections.settings["maria"], "OPTIONS": options})
+    settings.REDLOCK = {"default": {"BACKEND": DATABASE, "DATABASE": "weak"}}
+    with transaction.atomic("weak"), connections["weak"].cursor() as cursor:
+        cursor.execute("SELECT 1")
+        lease = backend_of().acquire(("b:2", "a:1"), 30, 0, HOLDER)
+        with connections["maria"].cursor() as other:
+            other.execute(f"SELECT count(*) FROM {LOCKS} WHERE token_hash <> ''")
+            assert other.fetchone() == (2,)
+        transaction.set_rollback(True, "weak")
+    assert held("a:1")
+    assert backend_of().extend(lease, 40)[0] is LeaseState.RENEWED
+    assert backend_of().extend(lease, 40)[0] is LeaseState.RENEWED, "the row did not change"
+    assert 38 < (backend_of().look(["a:1"]).locks[0].ttl or 0) <= 40
+    assert backend_of().release(lease) is True
+
+
+def test_a_deadlock_is_tried_again(backend: DatabaseBackend, settings: Settings) -> None:
+    settings.REDLOCK = {"default": {"BACKEND": DATABASE, "DATABASE": "maria", "CONNECTIONS": 1}}
+    backend, names = backend_of(), ("a:1", "b:2", "c:3", "d:4")
+    connection = backend.connections.run(connection_id)
+    backend.release(backend.acquire(names, 30, 0, HOLDER))
+    with transaction.atomic("maria"), connections["maria"].cursor() as cursor:
+        # The server gives up the transaction that changed less.
+        cursor.execute(f"UPDATE {LOCKS} SET fence = fence + 1 WHERE resource > 'a:1'")
+        started = Started(lambda: backend.acquire(("a:1", "b:2"), 30, 0, HOLDER))
+        until(waiting_statements, what="the statement waits for the row")
+        cursor.execute(f"UPDATE {LOCKS} SET fence = fence + 1 WHERE resource = 'a:1'")
+    assert started.lease().resources == ("a:1", "b:2")
+    assert backend.connections.run(connection_id) == connection, "it connected again"
+
+
+def test_an_attempt_that_is_given_up_leaves_nothing(
+    backend: DatabaseBackend, settings: Settings
+) -> None:
+    backend.release(backend.acquire(("order:1",), 30, 0, HOLDER))
+    settings.REDLOCK = {
+        "default": {"BACKEND": DATABASE, "DATABASE": "maria", "DATABASE_TIMEOUT": 1}
+    }
+    with transaction.atomic("maria"), connections["maria"].cursor() as cursor:
+        cursor.execute(f"SELECT 1 FROM {LOCKS} FOR UPDATE")  # so that the statement waits
+        with pytest.raises(StoreUnavailable, match="no answer within"):
+            backend_of().acquire(("order:1",), 30, 0, HOLDER)
+    until(lambda: not held("order:1"), what="the lock is free")
+
+
+def test_a_killed_connection_is_replaced(backend: DatabaseBackend) -> None:
+    lease = backend.acquire(("order:1",), 30, 0, HOLDER)
+    with connections["maria"].cursor() as cursor:
+        cursor.execute(
+            "SELECT id FROM information_schema.processlist "
+            "WHERE db = DATABASE() AND id <> CONNECTION_ID()"
+        )
+        killed = cursor.fetchall()
+        for (number,) in killed:
+            cursor.execute(f"KILL {number}")
+    assert killed
+    assert backend.extend(lease, 30)[0] is LeaseState.RENEWED
+    assert held("order:1")
+    assert backend.release(lease) is True
+
+
+def test_a_server_that_may_lose_commits_is_not_trusted_after_its_start(
+    backend: DatabaseBackend, settings: Settings
+) -> None:
+    settings.REDLOCK = {
+        "default": {"BACKEND": DATABASE, "DATABASE": "maria", "MAX_TTL": 90_000},
+    }
+    assert not held("order:1")
+    with connections["maria"].cursor() as cursor:
+        cursor.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 2")
+        try:
+            locks.close()  # a crash ends all connections
+            with pytest.raises(StoreUnavailable, match="restarted, failed over") as refused:
+                backend_of().acquire(("order:1",), 30, 0, HOLDER)
+            (server,) = backend_of().health()
+        finally:
+            cursor.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 1")
+    assert (refused.value.retry_after or 0) > 80_000
+    assert server.faults[0][0] == "untrusted"
+    locks.close()
+    assert not held("order:1")
+
+
+def test_missing_tables_are_named(
+    backend: DatabaseBackend, databases: Databases, settings: Settings
+) -> None:
+    databases("empty", {**connections.settings["maria"], "NAME": "mysql"})
+    settings.REDLOCK = {"default": {"BACKEND": DATABASE, "DATABASE": "empty"}}
+    with pytest.raises(StoreUnavailable, match=r"manage\.py migrate --database empty"):
+        backend_of().acquire(("order:1",), 30, 0, HOLDER)
