@@ -70,8 +70,8 @@ LAYERS = [
     locking.lock_state
     locking.lock
     fenced operate.* models migrations.*
-    web web.body web.effects web.placeholders web.problems web.rendering web.request_user
-    web.routes web.streams web.transactions web.waiting_requests
+    web web.body web.disconnects web.effects web.placeholders web.problems web.rendering
+    web.request_user web.routes web.streams web.transactions web.waiting_requests
     web.resources
     web.options web.responses web.hold
     web.request_state
@@ -88,7 +88,7 @@ LAYERS = [
     idempotency.exception_answers
     idempotency.stores.*
     idempotency.options idempotency.recorders
-    idempotency.attempt_steps idempotency.resolve idempotency.disconnects
+    idempotency.attempt_steps idempotency.resolve
     idempotency.claim_reader
     idempotency.attempt
     idempotency.execution

@@ -24,6 +24,7 @@ PATH = re.compile(
     r"`((?:[\w.-]+/)+[\w.-]*\.(?:py|md|lua|toml|css|js|html)|(?:[\w-]+/)+)(?:::\w+)?`"
 )
 SYMBOL = re.compile(r"`((?:[\w.-]+/)*[\w.-]+\.py)::([\w.]+)`")
+TESTED = re.compile(r'^\[[^\]]+\]: (\S+\.py) "(\w+)"$', re.MULTILINE)
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
@@ -87,6 +88,15 @@ def test_every_symbol_in_code_font_exists() -> None:
         for path, name in SYMBOL.findall(FENCE.sub("", document.read_text())):
             files = [ROOT / base / path for base in BASES if (ROOT / base / path).is_file()]
             if not any(name in symbols_of(file) for file in files):
+                missing.append(f"{document.relative_to(ROOT)}: {path}::{name}")
+    assert not missing
+
+
+def test_the_tests_that_cells_of_tables_link_to_exist() -> None:
+    missing = []
+    for document in DOCUMENTS:
+        for path, name in TESTED.findall(document.read_text()):
+            if name not in symbols_of((document.parent / path).resolve()):
                 missing.append(f"{document.relative_to(ROOT)}: {path}::{name}")
     assert not missing
 

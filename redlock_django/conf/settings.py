@@ -26,6 +26,9 @@ from redlock_django.wire.address import nearest
 STATUSES = (409, 423, 429, 503)
 """The HTTP statuses that STATUS may choose for a held lock."""
 
+ON_DISCONNECT = ("finish", "cancel")
+"""What may happen to an async view whose client disconnects."""
+
 DEFAULTS: Mapping[str, Any] = {
     "BACKEND": "redlock_django.backends.redis.RedisBackend",
     "TTL": 10,
@@ -35,6 +38,7 @@ DEFAULTS: Mapping[str, Any] = {
     "MAX_HOLD": 300,
     "STATUS": 423,
     "ON_UNAVAILABLE": "refuse",
+    "ON_DISCONNECT": "finish",
     "VERIFY_BEFORE_COMMIT": False,
     "RULES": (),
     "IDEMPOTENCY": {},
@@ -59,6 +63,7 @@ class AliasSettings:
     max_hold: float
     status: int
     on_unavailable: str
+    on_disconnect: str
     verify_before_commit: bool
     rules: tuple[Mapping[str, Any], ...]
     idempotency: Mapping[str, Any] = field(repr=False)  # it may contain SECRETS
@@ -135,6 +140,7 @@ def _read(alias: str, given: Mapping[str, Any]) -> AliasSettings:
         max_hold=seconds(section, "MAX_HOLD"),
         status=choice(section["STATUS"], "STATUS", STATUSES),
         on_unavailable=choice(section["ON_UNAVAILABLE"], "ON_UNAVAILABLE", ("refuse", "proceed")),
+        on_disconnect=choice(section["ON_DISCONNECT"], "ON_DISCONNECT", ON_DISCONNECT),
         verify_before_commit=flag(section, "VERIFY_BEFORE_COMMIT"),
         rules=_rules(section),
         idempotency=mapping(section, "IDEMPOTENCY"),

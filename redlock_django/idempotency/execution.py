@@ -15,12 +15,12 @@ from redlock_django.exceptions import IncompleteBody, InvalidRedlock, RedlockErr
 from redlock_django.idempotency.attempt import Attempt
 from redlock_django.idempotency.attempt_steps import CallHook, GetUser, HoldLock, InThread, RunView
 from redlock_django.idempotency.attempt_steps import Step as AttemptStep
-from redlock_django.idempotency.disconnects import finish_despite_cancellation
 from redlock_django.idempotency.errors import IdempotencyRefused
 from redlock_django.idempotency.in_flight_lock import InFlightLock
 from redlock_django.idempotency.options import IdempotentOptions
 from redlock_django.idempotency.recorders import AnyRecorder, UnrecordedTransaction
 from redlock_django.web.call import Call
+from redlock_django.web.disconnects import finish_without_client
 from redlock_django.web.options import no_lock
 from redlock_django.web.request_state import RequestState, opens_transaction
 from redlock_django.web.request_user import arequest_user, request_user
@@ -62,7 +62,7 @@ class Execution:
             return await call.view(*call.args, **call.kwargs)
         attempt = Attempt(call, self._options, is_async=True)
         if attempt.finishes_without_client:
-            return await finish_despite_cancellation(self._arun(attempt), self._has_begun)
+            return await finish_without_client(self._arun(attempt), self._has_begun)
         return await self._arun(attempt)
 
     async def _arun(self, attempt: Attempt) -> Any:

@@ -12,6 +12,7 @@ from django.core.cache import caches
 from django.db import connections
 from django.utils.module_loading import import_string
 
+from redlock_django.conf.settings import ON_DISCONNECT
 from redlock_django.conf.values import choice, duration, flag, http_methods, string, whole
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.encryption import ResponseCipher
@@ -29,7 +30,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "in_flight": ("auto", "conflict", "wait"),
     "on_expired": ("reject", "run"),
     "on_5xx": ("forget", "record"),
-    "on_disconnect": ("finish", "cancel"),
+    "on_disconnect": ON_DISCONNECT,
     "on_unscoped": ("reject", "ignore"),
 }
 """The allowed values of some settings, and of the arguments with the same name."""

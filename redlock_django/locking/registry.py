@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 from asgiref.sync import AsyncToSync, SyncToAsync
 
 from redlock_django.exceptions import ResourceLocked
+from redlock_django.locking.cancellation import finish_despite_cancellation, first_caller
 from redlock_django.locking.handler import locks
 from redlock_django.locking.running_loop import running_loop
 
@@ -149,7 +150,7 @@ def _find(backend: BaseBackend, resource: str) -> HeldLease | None:
 
 def _current_owner() -> object:
     task = None if running_loop() is None else asyncio.current_task()
-    return task or threading.current_thread()
+    return threading.current_thread() if task is None else first_caller(task)
 
 
 def _unended(besides: HeldLease | None = None) -> tuple[weakref.ref[HeldLease], ...]:
@@ -206,5 +207,8 @@ def _awaits(awaited: object, call: object) -> bool:
         frame: FrameType | None = getattr(awaited, "cr_frame", None)
         if frame is not None and frame.f_code is SyncToAsync.__call__.__code__:
             return frame.f_locals.get("task_context") is call
-        awaited = getattr(awaited, "cr_await", None)
+        if frame is not None and frame.f_code is finish_despite_cancellation.__code__:
+            awaited = frame.f_locals["task"].get_coro()
+        else:
+            awaited = getattr(awaited, "cr_await", None)
     return False

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, ExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from asgiref.sync import sync_to_async
-from django.http import HttpRequest, StreamingHttpResponse
+from django.http import HttpRequest
 
 from redlock_django.exceptions import InvalidRedlock, LockLost, RedlockError
 from redlock_django.locking.open_transactions import MayReadOldData, guard_commits, open_blocks
 from redlock_django.web.body import read_body
+from redlock_django.web.disconnects import finish_without_client
 from redlock_django.web.effects import judge_effects, judged_effects, was_rolled_back_by_django
 from redlock_django.web.problems import has_problem
 from redlock_django.web.rendering import changes_templates
 from redlock_django.web.request_state import RequestState, is_recording_wrapper, records_requests
 from redlock_django.web.responses import aanswer, answer
-from redlock_django.web.streams import call_on_close, guard_stream
 from redlock_django.web.transactions import (
     TransactionMarker,
     check_answerable,
@@ -33,6 +34,7 @@ from redlock_django.web.transactions import (
 if TYPE_CHECKING:
     from redlock_django.locking.lock import Lock
     from redlock_django.web.options import LockOptions
+    from redlock_django.web.request_state import Recorder
 
 
 class Call(NamedTuple):
@@ -129,7 +131,7 @@ class Call(NamedTuple):
                 if recorder is not None:
                     recorder.committed()
                 if held is not None:
-                    _keep_until_stream_ends(response, held, self, stack)
+                    state.keep_for_stream(response, request, held, stack)
             return response
         except RedlockError as error:
             if not has_problem(error):
@@ -154,7 +156,10 @@ class Call(NamedTuple):
             raise
 
     async def arun(self) -> Any:
-        """Call an async view as `run` calls a sync one; an async view has no transaction."""
+        """Call an async view as `run` calls a sync one; an async view has no transaction.
+
+        If its client leaves after it has begun, it is finished first, or cancelled (an option).
+        """
         view, options, request, state = self.view, self.options, self.request, self.state
         if self.defers_lock:
             state.deferred_lock = options
@@ -164,13 +169,23 @@ class Call(NamedTuple):
         locks_it = options.apply_to(request)
         if not locks_it and recorder is None:
             return await view(*self.args, **self.kwargs)
-        begun = False
+        begun = asyncio.Event()
+        answered = self._answered(locks_it, recorder, begun)
+        if locks_it and options.finishes_without_client:
+            return await finish_without_client(answered, begun.is_set)
+        return await answered
+
+    async def _answered(
+        self, locks_it: bool, recorder: Recorder | None, begun: asyncio.Event
+    ) -> Any:
+        """Return the response of an async view, or the answer to an error."""
+        view, options, request, state = self.view, self.options, self.request, self.state
         try:
             async with AsyncExitStack() as stack:
                 held = await self._aenter(stack) if locks_it else None
                 if recorder is not None:
                     await recorder.abegin()
-                begun = True
+                begun.set()
                 response = await view(*self.args, **self.kwargs)
                 if self._renders(response):
                     response = await sync_to_async(response.render)()
@@ -180,12 +195,12 @@ class Call(NamedTuple):
                 if held is not None:
                     if state.has_middleware and self.renders_later:
                         state.keep(held, stack)
-                    _keep_until_stream_ends(response, held, self, stack)
+                    state.keep_for_stream(response, request, held, stack)
             return response
         except RedlockError as error:
             if not has_problem(error):
                 raise
-            judge_effects(error, request, undone=not begun)
+            judge_effects(error, request, undone=not begun.is_set())
             own = options.own_answer(request, error)
             if inspect.isawaitable(own):
                 own = await own
@@ -222,10 +237,7 @@ class Call(NamedTuple):
     def _check_templates(self) -> None:
         if not self.wrapped:
             self.options.check_user(self.view, self.owner)
-        for name, template in self.options.missing(self.kwargs):
-            given = ", ".join(map(repr, self.kwargs)) or "none"
-            where = f"{view_name(self.view)}: template {template!r}"
-            raise InvalidRedlock(f"{where} needs the URL kwarg {name!r}; the URL provides: {given}")
+        self.options.check_kwargs(self.view, self.kwargs)
 
     def _renders(self, response: Any) -> bool:
         # A framework completes the responses of its own views after they have returned.
@@ -265,15 +277,3 @@ def call_of(
         f"{view_name(view)} was called without a request: it must be the first argument of a "
         "function, or the first after self of a method"
     )
-
-
-def _keep_until_stream_ends(
-    response: Any, held: Lock, call: Call, stack: ExitStack | AsyncExitStack
-) -> None:
-    if not isinstance(response, StreamingHttpResponse):
-        return
-    guard_stream(response, held)
-    call.state.keep(held, stack)
-    held.disown()  # this thread or task may serve another request before the stream ends
-    if not call.state.has_middleware:
-        call_on_close(response, call.request, call.state.release_locks)

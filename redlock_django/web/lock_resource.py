@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 from asgiref.sync import iscoroutinefunction
 from django.http import HttpRequest
 
-from redlock_django.conf.settings import STATUSES
+from redlock_django.conf.settings import ON_DISCONNECT, STATUSES
 from redlock_django.conf.values import SHORTEST_TTL, choice, duration, http_methods
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.web.call import call_of
@@ -41,6 +41,7 @@ def lock_resource(
     methods: Collection[str] | None = None,
     status: int | None = None,
     on_locked: OnLocked | None = None,
+    on_disconnect: str | None = None,
 ) -> Callable[[View], View]:
     """Return a decorator that runs a view only while it holds the lock that its templates name.
 
@@ -51,7 +52,9 @@ def lock_resource(
     `ttl` and `wait` are seconds or timedeltas; None is the setting of the alias. `methods` are the
     HTTP methods to lock, None for all. `status` is the HTTP status of the answer to a held lock
     (409, 423, 429 or 503). `on_locked(request, error)` may return that answer, or None for the
-    default one. Raises InvalidRedlock at import time for invalid arguments or templates.
+    default one. If the client leaves, an async view runs to its end under the lock with
+    `on_disconnect="finish"`, and is cancelled with "cancel"; None is the setting of the alias.
+    Raises InvalidRedlock at import time for invalid arguments or templates.
     """
     options = LockOptions(
         templates=_templates(templates),
@@ -59,8 +62,9 @@ def lock_resource(
         ttl=_checked(ttl, "ttl", SHORTEST_TTL),
         wait=_checked(wait, "wait", 0),
         methods=_methods(methods),
-        status=_status(status),
+        status=_choice(status, "status", STATUSES),
         on_locked=on_locked,
+        on_disconnect=_choice(on_disconnect, "on_disconnect", ON_DISCONNECT),
     )
     if on_locked is not None and not callable(on_locked):
         raise InvalidRedlock("lock_resource(): on_locked must be a callable (request, error)")
@@ -135,11 +139,11 @@ def _checked(value: Any, name: str, least: float) -> float | None:
         raise InvalidRedlock(f"lock_resource(): {error}") from None
 
 
-def _status(status: int | None) -> int | None:
-    if status is None:
+def _choice(value: Any, name: str, allowed: Collection[Any]) -> Any:
+    if value is None:
         return None
     try:
-        return int(choice(status, "status", STATUSES))
+        return choice(value, name, allowed)
     except ValueError as error:
         raise InvalidRedlock(f"lock_resource(): {error}") from None
 

@@ -42,6 +42,7 @@ class LockResourceMixin(View):
     lock_wait: float | timedelta | None = None
     lock_methods: Collection[str] | None = None
     lock_status: int | None = None
+    lock_on_disconnect: str | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -130,6 +131,7 @@ def _decorator(view: Any, keys: str | Sequence[str]) -> Callable[[Any], Any]:
         wait=view.lock_wait,
         methods=view.lock_methods,
         status=view.lock_status,
+        on_disconnect=view.lock_on_disconnect,
     )
 
 

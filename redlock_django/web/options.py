@@ -37,10 +37,16 @@ class LockOptions:
     methods: frozenset[str] | None
     status: int | None
     on_locked: OnLocked | None
+    on_disconnect: str | None
 
     def apply_to(self, request: HttpRequest) -> bool:
         """Return whether a request with this HTTP method is locked."""
         return bool(self.templates) and (self.methods is None or request.method in self.methods)
+
+    @property
+    def finishes_without_client(self) -> bool:
+        """True if an async view must run to its end, although its client disconnects."""
+        return (self.on_disconnect or locks[self.using].settings.on_disconnect) == "finish"
 
     def enter(self, stack: ExitStack, request: HttpRequest, names: list[str]) -> Lock:
         """Acquire the lock on these resources, and release it with `stack`.
@@ -111,6 +117,13 @@ class LockOptions:
                 "Put @lock_resource directly on the function, below @api.post(...)"
             )
 
+    def check_kwargs(self, view: Callable[..., Any], kwargs: Collection[str]) -> None:
+        """Raise InvalidRedlock if a template needs a URL kwarg that the URL does not provide."""
+        for name, template in self.missing(kwargs):
+            given = ", ".join(map(repr, kwargs)) or "none"
+            where = f"{view_name(view)}: template {template!r}"
+            raise InvalidRedlock(f"{where} needs the URL kwarg {name!r}; the URL provides: {given}")
+
     def own_answer(self, request: HttpRequest, error: RedlockError) -> Any:
         """Return the answer of `on_locked` to a held lock, or None."""
         if self.on_locked is None or not isinstance(error, ResourceLocked):
@@ -138,4 +151,5 @@ def no_lock(using: str) -> LockOptions:
         methods=None,
         status=None,
         on_locked=None,
+        on_disconnect=None,
     )

@@ -18,8 +18,10 @@ from contextlib import AsyncExitStack, ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.utils.functional import SimpleLazyObject
+
+from redlock_django.web.streams import call_on_close, guard_stream
 
 if TYPE_CHECKING:
     from redlock_django.locking.lock import Lock
@@ -107,6 +109,18 @@ class RequestState:
             lock.detach()
             self.locks.append(lock)
             stack.pop_all()
+
+    def keep_for_stream(
+        self, response: Any, request: Any, lock: Lock, stack: ExitStack | AsyncExitStack
+    ) -> None:
+        """Make a lock outlive its view and `stack` if the response streams, until it is closed."""
+        if not isinstance(response, StreamingHttpResponse):
+            return
+        guard_stream(response, lock)
+        self.keep(lock, stack)
+        lock.disown()  # this thread or task may serve another request before the stream ends
+        if not self.has_middleware:
+            call_on_close(response, request, self.release_locks)
 
     def release_locks(self) -> None:
         """Release the locks of the request; inside a running loop, do not wait for it."""

@@ -21,7 +21,8 @@ from redlock_django.web.lock_resource import lock_resource
 from redlock_django.web.routes import Route, routes
 from redlock_django.wire.address import nearest
 
-KEYS = ("view", "path", "urlconf", "key", "methods", "ttl", "wait", "using", "status")
+OPTIONS = ("methods", "ttl", "wait", "status", "on_disconnect")
+KEYS = ("view", "path", "urlconf", "key", "using", *OPTIONS)
 """The keys of a rule."""
 
 Locked = dict[URLPattern, Callable[..., Any]]
@@ -73,7 +74,7 @@ def _locked(
     lock = lock_resource(
         *keys,
         using=using,
-        **{name: rule[name] for name in ("methods", "ttl", "wait", "status") if name in rule},
+        **{name: rule[name] for name in OPTIONS if name in rule},
     )
     every = list(routes(urlconf or rule.get("urlconf")))
     matching = [route for route in every if _matches(rule, route)]

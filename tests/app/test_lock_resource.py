@@ -605,28 +605,6 @@ async def test_an_async_view_is_rendered_under_its_lock_where_it_may_block() -> 
     assert statuses == [423]
 
 
-async def test_cancelling_an_async_view_frees_the_lock() -> None:
-    entered = asyncio.Event()
-
-    @lock_resource("nightly")
-    async def view(request: HttpRequest) -> HttpResponse:
-        entered.set()
-        await asyncio.Event().wait()
-        return HttpResponse()
-
-    @lock_resource("nightly")
-    async def other(request: HttpRequest) -> HttpResponse:
-        return HttpResponse()
-
-    task = asyncio.create_task(view(AsyncRequestFactory().get("/")))
-    await entered.wait()
-    assert (await other(AsyncRequestFactory().get("/"))).status_code == 423
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert (await other(AsyncRequestFactory().get("/"))).status_code == 200
-
-
 # Errors at import time, and errors that name the view.
 
 

@@ -41,10 +41,10 @@ def leave(
 
 
 @on("asgi-plain")
-def test_async_work_stops_and_the_lock_is_free_at_once(
+def test_async_work_that_may_be_cancelled_stops_and_the_lock_is_free_at_once(
     site: Site, site_masters: list[LocalMaster], pk: int
 ) -> None:
-    leave(site, f"/slow-async/{pk}/", site_masters, pk)
+    leave(site, f"/cancelled/{pk}/", site_masters, pk)
     until(lambda: not holders(site_masters, pk), "not freed at once", seconds=5)
 
 
@@ -56,6 +56,8 @@ def test_async_work_stops_and_the_lock_is_free_at_once(
         ("asgi-plain", "slow"),
         ("asgi-plain", "slow-handler"),
         ("asgi-plain", "slow-thread"),
+        ("asgi-plain", "slow-to-thread"),
+        ("asgi-plain", "slow-pool"),
     ],
     indirect=["site"],
 )
@@ -63,7 +65,8 @@ def test_a_thread_ends_its_work_and_only_then_the_lock_is_free(
     site: Site, site_masters: list[LocalMaster], counters: Counters, pk: int, kind: str
 ) -> None:
     # A sync view works in the thread that has acquired the lock.
-    begun = (lambda: counters.value(-pk) == 1) if kind == "slow-thread" else (lambda: True)
+    is_async = kind in ("slow-thread", "slow-to-thread", "slow-pool")
+    begun = (lambda: counters.value(-pk) == 1) if is_async else (lambda: True)
     leave(site, f"/{kind}/{pk}/", site_masters, pk, begun)
     seen: list[tuple[int, int]] = []
 
@@ -80,6 +83,17 @@ def test_a_thread_ends_its_work_and_only_then_the_lock_is_free(
     assert seen[0][1] == 0
     committed = next(place for place, (_, value) in enumerate(seen) if value == 2)
     assert len(seen) - committed < 50, "a second or more between COMMIT and release"
+
+
+@on("asgi-plain")
+@pytest.mark.parametrize("kind", ["slow-to-thread", "slow-pool"])
+def test_the_next_request_begins_after_the_commit_of_one_whose_client_has_left(
+    site: Site, site_masters: list[LocalMaster], counters: Counters, pk: int, kind: str
+) -> None:
+    leave(site, f"/{kind}/{pk}/", site_masters, pk, lambda: counters.value(-pk) == 1)
+    assert counters.value(pk) == 0  # nothing is committed yet
+    assert site.post(f"/async-function/{pk}/") == 200
+    assert counters.value(pk) == 3
 
 
 @on("wsgi-atomic", "asgi-plain")

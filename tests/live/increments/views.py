@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from asgiref.sync import sync_to_async
-from django.db import transaction
+from django.db import connections, transaction
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
 from django.utils.decorators import method_decorator
 from django.views.generic import View
@@ -144,25 +144,46 @@ class SlowHandler(View):
             return increment(pk)
 
 
-@locked
-async def slow_async(request: HttpRequest, pk: int) -> HttpResponse:
+@lock_resource("counter:<int:pk>", on_disconnect="cancel")
+async def cancelled(request: HttpRequest, pk: int) -> HttpResponse:
     """Wait for a minute."""
     await asyncio.sleep(60)
     return HttpResponse()
 
 
-@locked
-async def slow_thread(request: HttpRequest, pk: int) -> HttpResponse:
-    """An async view whose work is done in a thread, which sets the twin to 1 when it begins."""
-
-    def work() -> HttpResponse:
+def slow_work(pk: int) -> HttpResponse:
+    """Set the twin to 1, and increment twice as `slow` does."""
+    try:
         Counter.objects.filter(pk=-pk).update(value=1)
         with transaction.atomic():
             increment(pk)
             time.sleep(1)
             return increment(pk)
+    finally:
+        # Django closes the connections of the request's own thread only.
+        connections.close_all()
 
-    return await sync_to_async(work)()
+
+@lock_resource("counter:<int:pk>", on_disconnect="cancel")
+async def slow_thread(request: HttpRequest, pk: int) -> HttpResponse:
+    """An async view whose work is done in the thread of the request, which is waited for."""
+    return await sync_to_async(slow_work)(pk)
+
+
+@locked
+async def slow_to_thread(request: HttpRequest, pk: int) -> HttpResponse:
+    """An async view whose work is done in a thread that a cancellation does not wait for."""
+    return await asyncio.to_thread(slow_work, pk)
+
+
+class SlowPool(LockResourceMixin, View):
+    """The same, in a class and in another such thread."""
+
+    lock_key = "counter:<int:pk>"
+
+    async def post(self, request: HttpRequest, pk: int) -> HttpResponse:
+        """Increment twice."""
+        return await sync_to_async(slow_work, thread_sensitive=False)(pk)
 
 
 @locked
@@ -209,8 +230,10 @@ KINDS: dict[str, Any] = {
     "two-keys-turned": lock_resource("twin:<int:pk>", "counter:<int:pk>")(unlocked),
     "slow": slow,
     "slow-handler": SlowHandler.as_view(),
-    "slow-async": slow_async,
+    "cancelled": cancelled,
     "slow-thread": slow_thread,
+    "slow-to-thread": slow_to_thread,
+    "slow-pool": SlowPool.as_view(),
     "stream": stream,
     "async-stream": async_stream,
 }

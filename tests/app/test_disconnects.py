@@ -1,0 +1,331 @@
+"""Async views whose client disconnects in the middle: Django cancels them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from asgiref.sync import async_to_sync, iscoroutinefunction, sync_to_async
+from django.db import connections
+from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
+from django.template.response import SimpleTemplateResponse
+from django.test import AsyncClient
+from django.urls import path
+from django.utils.decorators import async_only_middleware, method_decorator, sync_only_middleware
+from django.views.generic import View
+from pytest_django import Settings
+
+from redlock_django import LockResourceMixin, idempotent, lock, lock_resource
+from redlock_django.exceptions import InvalidRedlock
+from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
+
+Urls = Callable[..., None]
+IsFree = Callable[[str], bool]
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("memory")]
+
+ROWS = ("function", "dispatch", "handler", "as_view", "mixin", "rule")
+
+
+@pytest.fixture(autouse=True)
+def _plain(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(connections.settings["default"], "ATOMIC_REQUESTS", False)
+    settings.MIDDLEWARE = []
+
+
+class Visit:
+    """A view that waits in the middle, and a client that leaves meanwhile."""
+
+    def __init__(self) -> None:
+        self.entered, self.opened = asyncio.Event(), asyncio.Event()
+        self.finished = False
+
+    async def view(self, request: HttpRequest, **_: Any) -> Any:
+        self.entered.set()
+        await self.opened.wait()
+        self.finished = True
+        return HttpResponse("done")
+
+    async def leave(self) -> asyncio.Task[Any]:
+        """Send a request, and cancel it in the view, as Django does for a client that leaves."""
+        gone = asyncio.create_task(AsyncClient().get("/"))
+        entered = asyncio.create_task(self.entered.wait())
+        await asyncio.wait({gone, entered}, return_when=asyncio.FIRST_COMPLETED)
+        assert entered.done(), gone.result()
+        gone.cancel()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return gone
+
+
+async def is_cancelled(task: asyncio.Task[Any]) -> bool:
+    await asyncio.wait({task}, timeout=20)
+    return task.cancelled()
+
+
+def locked(row: str, view: Callable[..., Any], settings: Settings, **options: Any) -> Any:
+    """Return the view, locked in one of the possible ways."""
+    lock_it = lock_resource("order:7", **options)
+
+    class Plain(View):
+        async def get(self, request: HttpRequest) -> Any:
+            return await view(request)
+
+    match row:
+        case "function":
+            return lock_it(view)
+        case "dispatch":
+            return method_decorator(lock_it, name="dispatch")(Plain).as_view()
+        case "handler":
+            handlers: Any = type("Handlers", (Plain,), {})
+            return method_decorator(lock_it, name="get")(handlers).as_view()
+        case "as_view":
+            return lock_it(Plain.as_view())
+        case "mixin":
+            attributes = {f"lock_{name}": value for name, value in options.items()}
+            bases = (LockResourceMixin, Plain)
+            mixed: Any = type("Mixed", bases, {"lock_key": "order:7", **attributes})
+            return mixed.as_view()
+        case _:
+            settings.MIDDLEWARE = [LOCK_MIDDLEWARE]
+            rule = {"path": "", "key": "order:7", **options}
+            settings.REDLOCK = {"default": {"BACKEND": MEMORY, "RULES": [rule]}}
+            return Plain.as_view()
+
+
+@pytest.mark.parametrize("row", ROWS)
+async def test_the_lock_is_held_until_the_view_has_finished(
+    urls: Urls, settings: Settings, is_free: IsFree, row: str
+) -> None:
+    visit = Visit()
+    urls(path("", locked(row, visit.view, settings)))
+    gone = await visit.leave()
+    assert not is_free("order:7")
+    assert (await AsyncClient().get("/")).status_code == 423
+    visit.opened.set()
+    assert await is_cancelled(gone)
+    assert visit.finished
+    assert is_free("order:7")
+
+
+@pytest.mark.parametrize("row", ROWS)
+async def test_a_view_may_be_cancelled_with_its_client(
+    urls: Urls, settings: Settings, is_free: IsFree, row: str
+) -> None:
+    visit = Visit()
+    urls(path("", locked(row, visit.view, settings, on_disconnect="cancel")))
+    assert await is_cancelled(await visit.leave())
+    assert not visit.finished
+    assert is_free("order:7")
+
+
+async def test_the_setting_is_for_views_that_do_not_say(urls: Urls, settings: Settings) -> None:
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "ON_DISCONNECT": "cancel"}}
+    visit = Visit()
+    urls(path("", lock_resource("order:7")(visit.view)))
+    assert await is_cancelled(await visit.leave())
+    again = Visit()
+    urls(path("", lock_resource("order:7", on_disconnect="finish")(again.view)))
+    gone = await again.leave()
+    again.opened.set()
+    assert await is_cancelled(gone)
+    assert again.finished
+
+
+@pytest.mark.parametrize("kind", ["to_thread", "thread_sensitive=False"])
+async def test_the_lock_is_held_until_a_thread_has_finished(
+    urls: Urls, is_free: IsFree, kind: str
+) -> None:
+    begun, ends = threading.Event(), threading.Event()
+    visit = Visit()
+    free: list[bool] = []
+
+    def work() -> None:
+        begun.set()
+        assert ends.wait(20)
+        free.append(is_free("order:7"))
+
+    async def view(request: HttpRequest) -> HttpResponse:
+        visit.entered.set()
+        if kind == "to_thread":
+            await asyncio.to_thread(work)
+        else:
+            await sync_to_async(work, thread_sensitive=False)()
+        return HttpResponse()
+
+    urls(path("", lock_resource("order:7")(view)))
+    gone = await visit.leave()
+    assert await asyncio.to_thread(begun.wait, 20)
+    assert not is_free("order:7")
+    ends.set()
+    assert await is_cancelled(gone)
+    assert free == [False]
+    assert is_free("order:7")
+
+
+async def test_a_client_that_leaves_while_it_waits_for_the_lock_is_cancelled_at_once(
+    urls: Urls, is_free: IsFree
+) -> None:
+    visit = Visit()
+    urls(path("", lock_resource("order:7", wait=60)(visit.view)))
+    async with lock("order:7"):
+        gone = asyncio.create_task(AsyncClient().get("/"))
+        for _ in range(100):
+            await asyncio.sleep(0)
+        gone.cancel()
+        assert await is_cancelled(gone)
+    assert not visit.entered.is_set()
+    assert is_free("order:7")
+
+
+@pytest.mark.parametrize("outer", ["finish", "cancel"])
+async def test_the_lock_of_an_idempotent_view_decides_where_there_is_no_key(
+    urls: Urls, is_free: IsFree, outer: str
+) -> None:
+    visit = Visit()
+    urls(path("", idempotent(on_disconnect=outer)(lock_resource("order:7")(visit.view))))
+    gone = await visit.leave()
+    assert not is_free("order:7")
+    visit.opened.set()
+    assert await is_cancelled(gone)
+    assert visit.finished
+    assert is_free("order:7")
+
+
+@pytest.mark.parametrize("middleware", [[], [LOCK_MIDDLEWARE]], ids=["alone", "middleware"])
+async def test_a_stream_without_a_client_is_closed(
+    urls: Urls, settings: Settings, is_free: IsFree, middleware: list[str]
+) -> None:
+    settings.MIDDLEWARE = middleware
+    visit = Visit()
+
+    async def chunks() -> AsyncIterator[bytes]:
+        yield b"never sent"
+
+    async def view(request: HttpRequest) -> StreamingHttpResponse:
+        await visit.view(request)
+        return StreamingHttpResponse(chunks())
+
+    urls(path("", lock_resource("order:7")(view)))
+    gone = await visit.leave()
+    visit.opened.set()
+    assert await is_cancelled(gone)
+    assert is_free("order:7")
+
+
+async def test_a_template_response_without_a_client_is_rendered_under_the_lock(
+    urls: Urls, is_free: IsFree
+) -> None:
+    visit = Visit()
+    free: list[bool] = []
+
+    class Rendered(SimpleTemplateResponse):
+        @property
+        def rendered_content(self) -> str:
+            free.append(is_free("order:7"))
+            return "done"
+
+    async def view(request: HttpRequest) -> Rendered:
+        await visit.view(request)
+        return Rendered("none.html")
+
+    urls(path("", lock_resource("order:7")(view)))
+    gone = await visit.leave()
+    visit.opened.set()
+    assert await is_cancelled(gone)
+    assert free == [False]
+    assert is_free("order:7")
+
+
+async def test_a_failure_without_a_client_is_logged(
+    urls: Urls, is_free: IsFree, caplog: pytest.LogCaptureFixture
+) -> None:
+    visit = Visit()
+
+    async def view(request: HttpRequest) -> HttpResponse:
+        await visit.view(request)
+        raise RuntimeError("out of paper")
+
+    urls(path("", lock_resource("order:7")(view)))
+    gone = await visit.leave()
+    visit.opened.set()
+    assert await is_cancelled(gone)
+    (record,) = [one for one in caplog.records if one.name == "redlock_django"]
+    assert record.levelname == "ERROR"
+    assert "out of paper" in str(record.exc_info)
+    assert is_free("order:7")
+
+
+# The view runs in a task of its own, which holds the locks of the task that called it.
+
+
+@async_only_middleware
+def locking(get_response: Any) -> Any:
+    async def middleware(request: HttpRequest) -> Any:
+        async with lock("order:7"):
+            return await get_response(request)
+
+    return middleware
+
+
+@sync_only_middleware
+def sync_locking(get_response: Any) -> Any:
+    def middleware(request: HttpRequest) -> Any:
+        with lock("order:7"):
+            return get_response(request)
+
+    return middleware
+
+
+@pytest.mark.parametrize("name", ["locking", "sync_locking"])
+async def test_a_lock_of_a_middleware_is_shared(urls: Urls, settings: Settings, name: str) -> None:
+    settings.MIDDLEWARE = [f"{__name__}.{name}"]
+
+    def work() -> bool:
+        with lock("order:7", reentrant=True) as shared:
+            return shared.locked
+
+    @lock_resource("order:8")
+    async def view(request: HttpRequest) -> HttpResponse:
+        if name == "sync_locking":  # the lock of a thread is shared by sync code that it waits for
+            return HttpResponse(str(await sync_to_async(work)()))
+        async with lock("order:7", reentrant=True) as shared:
+            return HttpResponse(str(shared.locked))
+
+    urls(path("", view))
+    assert (await AsyncClient().get("/")).content == b"True"
+
+
+async def test_a_task_that_a_view_creates_does_not_share_its_locks(urls: Urls) -> None:
+    async def other() -> bool:
+        with contextlib.suppress(Exception):
+            async with lock("order:7", reentrant=True):
+                return True
+        return False
+
+    @lock_resource("order:7")
+    async def view(request: HttpRequest) -> HttpResponse:
+        own = await other()
+        return HttpResponse(f"{own} {await asyncio.create_task(other())}")
+
+    urls(path("", view))
+    assert (await AsyncClient().get("/")).content == b"True False"
+
+
+def test_a_sync_caller_is_answered(urls: Urls) -> None:
+    @lock_resource("order:7")
+    async def view(request: HttpRequest) -> HttpResponse:
+        return HttpResponse("done")
+
+    assert iscoroutinefunction(view)
+    assert async_to_sync(view)(HttpRequest()).content == b"done"
+
+
+def test_a_value_that_it_does_not_have_is_refused(settings: Settings) -> None:
+    with pytest.raises(InvalidRedlock, match="on_disconnect must be one of 'finish', 'cancel'"):
+        lock_resource("order:7", on_disconnect="stop")
+    with pytest.raises(InvalidRedlock, match="on_disconnect must be one of"):
+        type("Mixed", (LockResourceMixin, View), {"lock_key": "a", "lock_on_disconnect": "stop"})
