@@ -6,6 +6,7 @@ import re
 import socket
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -34,7 +35,7 @@ def snippet(after: str) -> str:
 @pytest.fixture
 def site(masters: list[LocalMaster], tmp_path: Path) -> Path:
     manage(ROOT, "-m", "django", "startproject", "site1", str(tmp_path))
-    settings = snippet("In `site1/settings.py`")
+    settings = snippet("In `site1/settings.py`") + snippet("## With Redis masters")
     for port, master in zip(("6379", "6380", "6381"), masters, strict=False):
         assert f"127.0.0.1:{port}" in settings
         settings = settings.replace(f"redis://127.0.0.1:{port}/0", master.url)
@@ -65,37 +66,56 @@ def shell(after: str) -> str:
     return found[1].replace("    ", "")
 
 
-def test_the_shell_lines_work_when_they_are_pasted(tmp_path: Path) -> None:
+def paste(lines: str, where: Path) -> str:
+    """Paste lines into a shell, and return what it shows."""
     environment = {
         "PYTHONPATH": str(ROOT),
         "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
         "PYTHONUNBUFFERED": "1",
     }
+    # The shell reads the lines from stdin, as from a terminal: no command may read them.
+    done = subprocess.run(
+        ["bash"], input=lines, cwd=where, env=environment, timeout=90, check=False,
+        text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    return done.stdout
 
-    def paste(lines: str, where: Path) -> str:
-        # The shell reads the lines from stdin, as from a terminal: no command may read them.
-        done = subprocess.run(
-            ["bash"], input=lines, cwd=where, env=environment, timeout=90, check=False,
-            text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout
-        return done.stdout
 
+def test_the_quick_start_needs_no_server(tmp_path: Path) -> None:
     install, start = shell("## Quick start").splitlines()
-    assert install.startswith("pip install")
+    assert install == "pip install redlock-django"
     paste(start, tmp_path)
+    site, port = tmp_path / "site1", free_port()
+    with (site / "site1" / "settings.py").open("a") as file:
+        file.write(snippet("In `site1/settings.py`"))
+    (site / "site1" / "urls.py").write_text(snippet("In `site1/urls.py`"))
+    lines = shell("Send two requests at the same time").replace("noreload", f"noreload {port}")
+    began = time.monotonic()
+    output = paste(lines.replace("localhost:8000", f"127.0.0.1:{port}"), site)
+    assert time.monotonic() - began < 60
+    assert re.findall(r"HTTP/1.1 (\d+)", output).count("423") == 1
+    assert output.count('{"paid": 7}') == 1
+    deploy = paste("python manage.py check --deploy", site)
+    assert re.sub(r"\s+", " ", deploy).count("exclude the processes of this machine only") == 1
+
+
+def test_the_shell_lines_work_when_they_are_pasted(tmp_path: Path) -> None:
+    paste(shell("## Quick start").splitlines()[1], tmp_path)
     site, ports = tmp_path / "site1", [free_port() for _ in range(4)]
-    settings = snippet("In `site1/settings.py`")
+    settings = snippet("In `site1/settings.py`") + snippet("## With Redis masters")
     for known, port in zip(("6379", "6380", "6381"), ports, strict=False):
         settings = settings.replace(f":{known}/", f":{port}/")
     with (site / "site1" / "settings.py").open("a") as file:
         file.write(settings)
     (site / "site1" / "urls.py").write_text(snippet("In `site1/urls.py`"))
     (site / "retry.py").write_text(snippet("## Retry any POST"))
+    install, masters = shell("Start three masters").split("\n", 1)
+    assert install.startswith("pip install")
     retry = README[README.index("## Retry any POST") :]
     lines = "\n".join(
         [
-            shell("Start three masters"),
+            masters,
             "cp retry.py site1/urls.py",
             shell(retry[retry.index("paid.") :]),
         ]

@@ -47,7 +47,8 @@ def check_sqlite(**_: Any) -> list[CheckMessage]:
                 checks.Warning(
                     f"REDLOCK[{alias!r}]: locks are in {store.sqlite_file}, a file of SQLite. They "
                     "exclude the processes of this machine only, and not those of another "
-                    "container; one process at a time can write.",
+                    "container; one process at a time can write. A lock ends after its TTL "
+                    "however its holder ends; a crash of the machine may forget it.",
                     hint="Use PostgreSQL or Redis servers if the site runs on several machines. "
                     "Never put the file on a network file system. Otherwise silence this check.",
                     id="redlock_django.W045",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from django.db import connections, transaction
+from django.db import OperationalError, connections, transaction
 
 from redlock_django.backends.database import DatabaseBackend
-from redlock_django.backends.database_dialects import LOCKS
+from redlock_django.backends.database_dialects import LOCKS, sqlstate
 from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import ResourceLocked, StoreUnavailable
 from redlock_django.locking.handler import locks
@@ -160,3 +160,10 @@ def test_missing_tables_are_named(
     settings.REDLOCK = {"default": {"BACKEND": DATABASE, "DATABASE": "empty"}}
     with pytest.raises(StoreUnavailable, match=r"manage\.py migrate --database empty"):
         backend_of().acquire(("order:1",), 30, 0, HOLDER)
+
+
+@pytest.mark.parametrize(("number", "state"), [(1213, "40P01"), (1205, "40001"), (1146, "42P01")])
+def test_errors_are_known_by_their_number(number: int, state: str) -> None:
+    error = OperationalError(number, "as mysqlclient raises it")
+    error.__cause__ = Exception(number, "as mysqlclient raises it")
+    assert sqlstate(error) == state
