@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, closing
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -120,49 +120,31 @@ def shop_cache() -> Iterator[LocalMaster]:
 
 
 @pytest.fixture(scope="session")
-def shops(
+def open_shop(
     books: Callable[[str], Books],
     shop_cache: LocalMaster,
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Callable[[str], Shop]]:
-    """Return a function that starts a shop once, by a name such as "wsgi-atomic-postgres"."""
+) -> Callable[[str, list[LocalMaster]], AbstractContextManager[Shop]]:
+    """Return a function that runs a shop, by a name such as "wsgi-atomic-postgres"."""
     from tests.live.payments.paying import shop
 
     gates = tmp_path_factory.mktemp("gates")
-    with ExitStack() as running:
-        masters = running.enter_context(local_masters(5))
 
-        @cache
-        def of(name: str) -> Shop:
-            site, _, database = name.rpartition("-")
-            return running.enter_context(
-                shop(site, books=books(database), masters=masters, cache=shop_cache, gates=gates)
-            )
+    def opened(name: str, masters: list[LocalMaster]) -> AbstractContextManager[Shop]:
+        site, _, database = name.rpartition("-")
+        return shop(site, books=books(database), masters=masters, cache=shop_cache, gates=gates)
 
-        yield of
+    return opened
 
 
 @pytest.fixture(scope="session")
-def frail_shops(
-    books: Callable[[str], Books],
-    shop_cache: LocalMaster,
-    tmp_path_factory: pytest.TempPathFactory,
+def shops(
+    open_shop: Callable[[str, list[LocalMaster]], AbstractContextManager[Shop]],
 ) -> Iterator[Callable[[str], Shop]]:
-    """Return a function that starts a shop once, on masters that only its tests break."""
-    from tests.live.payments.paying import shop
-
-    gates = tmp_path_factory.mktemp("gates")
+    """Return a function that starts a shop once; all shops have the same masters."""
     with ExitStack() as running:
-
-        @cache
-        def of(name: str) -> Shop:
-            site, _, database = name.rpartition("-")
-            masters = running.enter_context(local_masters(5))
-            return running.enter_context(
-                shop(site, books=books(database), masters=masters, cache=shop_cache, gates=gates)
-            )
-
-        yield of
+        masters = running.enter_context(local_masters(5))
+        yield cache(lambda name: running.enter_context(open_shop(name, masters)))
 
 
 @pytest.fixture

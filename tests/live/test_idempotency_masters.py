@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 
 import pytest
 
+from redlock_django.testing.masters import LocalMaster, local_masters
 from tests.live.payments.paying import Answer, Client, Shop, new_key, new_order
 from tests.waiting import until
 
@@ -16,21 +18,30 @@ pytestmark = [pytest.mark.live, pytest.mark.postgres, pytest.mark.slow]
 SHOPS = ["wsgi-atomic-postgres", "wsgi-plain-sqlite", "asgi-atomic-sqlite", "asgi-plain-postgres"]
 
 
-@pytest.fixture(params=SHOPS)
-def frail(request: pytest.FixtureRequest, frail_shops: Callable[[str], Shop]) -> Iterator[Shop]:
-    """A shop whose masters the test may break: afterwards they run, and the shop is paid."""
-    running = frail_shops(request.param)
-    yield running
-    for master in running.masters:
+@pytest.fixture(scope="module", params=SHOPS)
+def frail_shop(
+    request: pytest.FixtureRequest,
+    open_shop: Callable[[str, list[LocalMaster]], AbstractContextManager[Shop]],
+) -> Iterator[Shop]:
+    """Run one shop at a time, on masters that only its tests break."""
+    with local_masters(5) as masters, open_shop(request.param, masters) as running:
+        yield running
+
+
+@pytest.fixture
+def frail(frail_shop: Shop) -> Iterator[Shop]:
+    """Return a shop whose masters the test may break: afterwards they run, and the shop is paid."""
+    yield frail_shop
+    for master in frail_shop.masters:
         master.resume()
         master.start()
-    client = running.client()
+    client = frail_shop.client()
     # At the same time, so that all of its processes are asked.
     with ThreadPoolExecutor(8) as pool:
         answers = pool.map(
             lambda _: in_the_end(client, "function", new_order(), new_key()), range(8)
         )
-        assert {answer.status for answer in answers} == {201}, running.site.log
+        assert {answer.status for answer in answers} == {201}, frail_shop.site.log
 
 
 def unavailable(answer: Answer) -> bool:
@@ -79,12 +90,12 @@ def test_down_before(frail: Shop) -> None:
 
 
 @pytest.mark.parametrize(
-    ("frail", "kind"),
+    ("frail_shop", "kind"),
     [
         *((name, "short") for name in SHOPS),
         *((name, "cached-short") for name in (SHOPS[0], SHOPS[2])),
     ],
-    indirect=["frail"],
+    indirect=["frail_shop"],
 )
 def test_down_meanwhile(frail: Shop, kind: str) -> None:
     client, order, key = frail.client(), new_order(), new_key()
