@@ -1,0 +1,119 @@
+"""`manage.py purge_lock_rows`: old rows only, and no fence goes back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from redlock_django.backends.database import DatabaseBackend
+from redlock_django.backends.database_dialects import LOCKS
+from redlock_django.backends.database_purge import purge
+from redlock_django.locking.handler import locks
+from redlock_django.management.commands import purge_lock_rows
+from tests.contract.stores import HOLDER, MariaDB, Postgres, Sqlite, Store
+from tests.operate.commands import run
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
+
+PURGE = "purge_lock_rows"
+DAY = 86_400 * 10**6  # µs
+KINDS: list[Any] = [Sqlite, pytest.param(Postgres, marks=pytest.mark.postgres), MariaDB]
+
+
+@pytest.fixture(params=KINDS, ids=["sqlite", "postgres", "mariadb"])
+def store(request: pytest.FixtureRequest, settings: Settings) -> Store:
+    kind: type[Store] = request.param
+    return kind(request, settings)
+
+
+def test_old_rows_are_deleted_and_no_fence_goes_back(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(purge_lock_rows, "BATCH", 2)
+    backend = store.backend
+    assert isinstance(backend, DatabaseBackend)
+    names = ["ahead", "held", "old:1", "old:2", "old:3", "young"]
+    leases = {name: backend.acquire((name,), 30, 0, HOLDER) for name in names}
+    for name in names:
+        if name != "held":
+            backend.release(leases[name])
+
+    def age(cursor: Any) -> None:
+        old = "resource LIKE 'old%%' OR resource = 'ahead'"
+        cursor.execute(f"UPDATE {LOCKS} SET expires_at = expires_at - %s WHERE {old}", [3 * DAY])
+        old = "resource LIKE 'old%%'"
+        cursor.execute(f"UPDATE {LOCKS} SET fence = fence - %s WHERE {old}", [3 * DAY])
+
+    def left(cursor: Any) -> list[str]:
+        cursor.execute(f"SELECT CAST(resource AS char(10)) FROM {LOCKS} ORDER BY resource")
+        return [name.strip() for (name,) in cursor.fetchall()]
+
+    backend.connections.run(age)
+    dry = run(PURGE, "--days=2", "--dry-run", "--format=json")
+    assert (dry.status, dry.json["deleted"]) == (0, 3)
+    assert backend.connections.run(left) == names
+    ran = run(PURGE, "--days=2")
+    assert (ran.status, ran.out.split()) == (0, ["WHAT", "RECORDS", "deleted", "3"])
+    assert backend.connections.run(left) == ["ahead", "held", "young"]
+    assert backend.acquire(("old:1",), 30, 0, HOLDER).fences > leases["old:1"].fences
+    assert backend.acquire(("ahead",), 30, 0, HOLDER).fences > leases["ahead"].fences
+
+
+def test_a_row_that_is_taken_meanwhile_stays(
+    request: pytest.FixtureRequest, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = Sqlite(request, settings).backend
+    assert isinstance(backend, DatabaseBackend)
+    backend.release(backend.acquire(("order:1",), 30, 0, HOLDER))
+
+    def age(cursor: Any) -> None:
+        cursor.execute(f"UPDATE {LOCKS} SET expires_at = 0, fence = 0")
+
+    backend.connections.run(age)
+    taken, connections = [], backend.connections
+
+    class Cursor:
+        """Another client takes the lock after the rows have been looked for."""
+
+        def __init__(self, cursor: Any) -> None:
+            self._cursor = cursor
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._cursor, name)
+
+        def execute(self, statement: str, values: Any) -> None:
+            if statement.startswith("DELETE"):
+                now = "CAST((julianday('now') - 2440587.5) * 86400000000 AS INTEGER)"
+                self._cursor.execute(f"UPDATE {LOCKS} SET expires_at = {now} + 30000000")
+                taken.append(statement)
+            self._cursor.execute(statement, values)
+
+    class Meanwhile:
+        """Runs work on such a cursor."""
+
+        def run(self, work: Any) -> Any:
+            return connections.run(lambda cursor: work(Cursor(cursor)))
+
+    assert sum(purge(Meanwhile(), 86_400, 10)) == 0
+    assert taken
+
+
+def test_a_store_without_rows_and_an_age_of_hours_are_refused(settings: Settings) -> None:
+    settings.REDLOCK = {"default": {"BACKEND": "redlock_django.backends.memory.MemoryBackend"}}
+    refused = run(PURGE, "--days=2")
+    assert (refused.status, "keeps no rows" in refused.said) == (2, True)
+    assert "1 or more" in run(PURGE, "--days=0").said
+
+
+def test_a_database_that_fails_is_exit_status_1(
+    request: pytest.FixtureRequest, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Sqlite(request, settings)
+    backend = locks["default"].backend
+    assert isinstance(backend, DatabaseBackend)
+    backend.close()
+    ran = run(PURGE, "--days=30", "--format=json")
+    assert (ran.status, ran.json["deleted"]) == (1, 0)
+    assert "have been closed" in ran.said
