@@ -7,13 +7,14 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from contextlib import ExitStack, suppress
 from typing import Any
 
 from django.core.management import get_commands
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from redlock_django.exceptions import LockLost
+from redlock_django.exceptions import LockLost, StoreUnavailable
 from redlock_django.locking.lock import Lock
 from redlock_django.management.single_run import LOCK_HELD, LOCK_LOST, NO_QUORUM, enter_lock
 
@@ -23,6 +24,7 @@ GRACE = 10.0
 
 _KILL_TIMEOUT = 10.0  # seconds that a killed process may take to end, in a system call for example
 _POLL = 0.1
+_VERIFY_EVERY = 1.0  # seconds between questions to the masters, which notice a forced release
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 
@@ -98,10 +100,15 @@ class Command(BaseCommand):
     def _run(self, child: _Child, held: Lock, keep_going: bool) -> int:
         child.start()
         watching = True
+        verify_at = time.monotonic() + _VERIFY_EVERY
         while (status := child.wait(_POLL)) is None:
             try:
                 if watching:
                     held.ensure_held()
+                    if time.monotonic() >= verify_at:
+                        with suppress(StoreUnavailable):  # the lock is held until its deadline
+                            held.verify()
+                        verify_at = time.monotonic() + _VERIFY_EVERY
             except LockLost as error:
                 watching = False
                 if not keep_going:
