@@ -41,7 +41,7 @@ from redlock_django.admin.release_action import (
 from redlock_django.exceptions import BadResource
 from redlock_django.locking.handler import locks
 from redlock_django.locking.names import printable
-from redlock_django.models import HeldLock
+from redlock_django.models import HeldLock, moment
 from redlock_django.operate.inspection import who_holds
 
 if TYPE_CHECKING:
@@ -98,8 +98,13 @@ class HeldLockAdmin(_ModelAdmin):
 
     @admin.display(description=gettext_lazy("state"))
     def condition(self, lock: HeldLock) -> SafeString:
-        """Return the state, derived from the answers of all masters, and the number of waiters."""
-        return labels.badge(lock.holding.state) + labels.waiters_line(lock.holding.waiters)
+        """Return the state, the end of a minimum hold, and the number of waiters."""
+        holding = lock.holding
+        return (
+            labels.badge(holding.state)
+            + labels.minimum_hold_line(moment(holding.minimum_hold_until))
+            + labels.waiters_line(holding.waiters)
+        )
 
     # Permissions.
 
@@ -171,6 +176,7 @@ class HeldLockAdmin(_ModelAdmin):
             "holder": {name: labels.holder_field(seen.holder, name) for name in seen.holder},
             "where": labels.holder_process(seen.holder),
             "since": labels.time_cell(lock.since),
+            "minimum_hold": labels.minimum_hold_line(moment(seen.minimum_hold_until)),
             "left": labels.duration(seen.ttl),
             "on_masters": labels.masters_of(seen),
             "waiters": seen.waiters,

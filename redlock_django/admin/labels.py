@@ -119,7 +119,7 @@ def time_cell(since: datetime | None, *, lasts: bool = True) -> SafeString:
     """Return a time of day or date, followed by "for 5 s" (`lasts`) or "5 s ago"."""
     if since is None:
         return format_html('<span class="redlock-quiet">{}</span>', _("unknown"))
-    local = timezone.localtime(since) if timezone.is_aware(since) else since
+    local = _local(since)
     today = local.date() == (timezone.localdate() if timezone.is_aware(since) else date.today())
     shown = local.isoformat(" ", "seconds")
     return format_html(
@@ -128,6 +128,10 @@ def time_cell(since: datetime | None, *, lasts: bool = True) -> SafeString:
         shown[11:19] if today else shown[:16],
         (_("for %s") if lasts else _("%s ago")) % age(since),
     )
+
+
+def _local(moment: datetime) -> datetime:
+    return timezone.localtime(moment) if timezone.is_aware(moment) else moment
 
 
 def holder_field(holder: Mapping[str, Any], name: str) -> str:
@@ -196,6 +200,14 @@ def waiters_line(waiters: int) -> SafeString:
     if not waiters:
         return SafeString()
     text = ngettext("%s waiter", "%s waiters", waiters) % formats.number_format(waiters)
+    return format_html('<span class="redlock-line redlock-quiet">{}</span>', text)
+
+
+def minimum_hold_line(until: datetime | None) -> SafeString:
+    """Return "minimum hold until 12:00:05" as a line of its own, nothing for None or the past."""
+    if until is None or until < timezone.now():
+        return SafeString()
+    text = _("minimum hold until %s") % _local(until).strftime("%H:%M:%S")
     return format_html('<span class="redlock-line redlock-quiet">{}</span>', text)
 
 

@@ -128,7 +128,7 @@ class Holding:
 
     @cached_property
     def holder(self) -> Mapping[str, str | int | float]:
-        """The holder's description of itself: `host`, `pid`, `app`, `at`, `path`, `user`.
+        """The holder's description of itself: `host`, `pid`, `app`, `at`, `path`, `user`, ...
 
         A client that can write to a server can write anything here; it is only made printable.
         """
@@ -139,6 +139,17 @@ class Holding:
         """When it was acquired, in seconds since 1970 by the holder's clock; None if unknown."""
         at = self.holder.get("at")
         return float(at) if isinstance(at, int | float) and 0 <= at < _YEAR_10000 else None
+
+    @property
+    def minimum_hold_until(self) -> float | None:
+        """When its minimum hold ends, as `since`; None if it has none, or has no quorum.
+
+        Until then the lock may have been released already: a release only shortens its TTL.
+        """
+        since, least = self.since, self.holder.get("min_hold")
+        if since is None or not isinstance(least, int | float) or not self.has_quorum:
+            return None
+        return since + least if 0 < least < _YEAR_10000 - since else None
 
     def by_holder(self) -> list[Holding]:
         """Return a Holding for each of several holders of the resource, the leading one first."""

@@ -22,12 +22,15 @@ def _process_json(pid: int) -> str:
     return _encode({"host": _HOST, "pid": pid, "app": _APP})[:-1]
 
 
-def holder_json(extra: Mapping[str, str]) -> str:
+def holder_json(extra: Mapping[str, str], min_hold: float = 0.0) -> str:
     """Return compact JSON about this process, the time in seconds since 1970, and `extra`.
 
-    Values of `extra` are cut to 200 characters.
+    `min_hold` is the minimum hold in seconds, if there is one. Values of `extra` are cut to 200
+    characters.
     """
     about = f'{_process_json(os.getpid())},"at":{wall_ns() / 1e9:.3f}'
+    if min_hold:
+        about += f',"min_hold":{min_hold:.3f}'
     if not extra:
         return about + "}"
     # JSON allows a name twice, and readers take the last: `extra` may replace what is above.

@@ -57,7 +57,7 @@ class Lock(LockState):
         try:
             if not wait:
                 registry.refuse_held(service.backend, self.resources)
-            holder = holder_json(self._holder)
+            holder = holder_json(self._holder, self._min_hold)
             lease = service.backend.acquire(self._in_order(), ttl, wait, holder)
         except NotAcquired as error:
             self._proceed_or_raise(service, error)
@@ -80,7 +80,7 @@ class Lock(LockState):
         try:
             if not wait:
                 registry.refuse_held(service.backend, self.resources)
-            holder = holder_json(self._holder)
+            holder = holder_json(self._holder, self._min_hold)
             lease = await service.backend.aacquire(self._in_order(), ttl, wait, holder)
         except NotAcquired as error:
             self._proceed_or_raise(service, error)

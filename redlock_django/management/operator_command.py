@@ -126,6 +126,7 @@ def lock_document(holding: Holding) -> dict[str, Any]:
         "fingerprint": holding.fingerprint,
         "ttl": None if holding.ttl is None else round(holding.ttl, 3),
         "since": iso(holding.since),
+        "minimum_hold_until": iso(holding.minimum_hold_until),
         "holder": dict(holding.holder),
         "waiters": holding.waiters,
         "masters": [sighting.server for sighting in holding.leading],

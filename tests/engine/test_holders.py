@@ -75,6 +75,24 @@ def test_an_impossible_time_is_none(at: object) -> None:
 
 
 @pytest.mark.parametrize(
+    ("about", "until"),
+    [
+        ({"at": 1e9, "min_hold": 5}, 1e9 + 5),
+        ({"at": 1e9}, None),
+        ({"min_hold": 5}, None),
+        ({"at": 1e9, "min_hold": "5"}, None),
+        ({"at": 1e9, "min_hold": 0}, None),
+        ({"at": 1e9, "min_hold": -5}, None),
+        ({"at": 1e9, "min_hold": 1e14}, None),
+    ],
+)
+def test_the_end_of_a_minimum_hold(about: dict[str, object], until: float | None) -> None:
+    value = b"a" * 32 + b" " + json.dumps(about).encode()
+    assert seen(value, value, None).minimum_hold_until == until
+    assert seen(value, None, None).minimum_hold_until is None  # on too few servers
+
+
+@pytest.mark.parametrize(
     "about",
     [
         b"not ours",

@@ -157,6 +157,18 @@ def test_waiters_of_a_resource(five: list[LocalMaster], viewer: Client) -> None:
     assert "2 waiters" in viewer.get(LIST).content.decode()
 
 
+def test_the_end_of_a_minimum_hold(
+    five: list[LocalMaster], viewer: Client, settings: Settings
+) -> None:
+    settings.TIME_ZONE = "Asia/Tokyo"
+    lock_id = f"{plant(five, 'order:1', at=1e9, min_hold=5e9)}:default:order:1"
+    plant(five, "order:2", at=1e9, min_hold=5)  # long over
+    until = "minimum hold until 19:40:00"  # 1e9 + 5e9 seconds after 1970, UTC+9
+    assert viewer.get(LIST).content.decode().count("minimum hold") == 1
+    for page in (LIST, f"{LIST}{lock_id}/change/"):
+        assert until in viewer.get(page).content.decode()
+
+
 def test_search_and_filters(
     five: list[LocalMaster], viewer: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from datetime import datetime
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from redlock_django import lock
+from redlock_django.backends.memory import MemoryBackend
 from redlock_django.engine.holders import HoldingState
 from redlock_django.engine.queries import FindHeld, ListHeld, ReadLocks
 from redlock_django.operate.inspection import held_locks
@@ -65,6 +67,7 @@ def test_the_document() -> None:
         "masters": names,
         "rivals": {},
         "waiters": 0,
+        "minimum_hold_until": None,
     }
     assert (holder["path"], holder["user"], holder["pid"]) == ("/pay/", "7", os.getpid())
 
@@ -85,6 +88,24 @@ def test_the_table() -> None:
     assert second.split()[:3] == ["order:2", "foreign", "1/3"]
     assert second.endswith("?")
     assert ran.said == ""
+
+
+def test_a_lock_with_a_minimum_hold_shows_its_end() -> None:
+    with lock("nightly", min_hold=30, ttl=40, holder={"path": "/"}):
+        held = run("list_locks", "--format=json").json["locks"][0]
+    kept = run("list_locks", "--format=json").json["locks"][0]  # released, and still held
+    seconds = [datetime.fromisoformat(held[name]) for name in ("since", "minimum_hold_until")]
+    assert (seconds[1] - seconds[0]).total_seconds() == pytest.approx(30.0, abs=0.002)
+    assert kept["minimum_hold_until"] == held["minimum_hold_until"]
+    until = held["minimum_hold_until"][11:19]
+    assert f" held, minimum hold until {until} " in run("list_locks").out
+    MemoryBackend.advance(29.0)
+    assert f" expiring, minimum hold until {until} " in run("list_locks").out
+
+
+def test_a_minimum_hold_that_is_over_is_not_shown() -> None:
+    put("order:1", held_by(at=1e9, min_hold=5))
+    assert "minimum hold" not in run("list_locks").out
 
 
 def test_nothing_is_held() -> None:

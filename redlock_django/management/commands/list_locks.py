@@ -175,14 +175,25 @@ def _document(page: HeldLocks) -> dict[str, Any]:
 def _row(holding: Holding) -> tuple[str, ...]:
     return (
         holding.resource,
-        holding.state.value,
+        _state(holding),
         f"{len(holding.leading)}/{len(holding.servers)}",
         "no expiry" if holding.ttl is None else f"{holding.ttl:.1f} s",
-        (iso(holding.since) or "?").partition(".")[0].replace("T", " "),
+        _moment(holding.since),
         str(holding.waiters),
         holding.fingerprint,
         holder_summary(holding.holder),
     )
+
+
+def _state(holding: Holding) -> str:
+    until = holding.minimum_hold_until
+    if until is None or until < time.time():
+        return holding.state.value
+    return f"{holding.state.value}, minimum hold until {_moment(until)[11:]}"
+
+
+def _moment(seconds: float | None) -> str:
+    return (iso(seconds) or "?").partition(".")[0].replace("T", " ")
 
 
 def _too_few(page: HeldLocks) -> str:
