@@ -22,12 +22,13 @@ Answer = Vote | tuple[int, Sequence[int]]
 class FastTally(Tally):
     """A tally that builds its votes when they are needed."""
 
-    __slots__ = ("_fences", "_first", "_last", "_plain", "_unsent")
+    __slots__ = ("_failed", "_fences", "_first", "_last", "_plain", "_unsent")
 
     def __init__(self, masters: int, *, skew: int | None = None, rivals: bool = False) -> None:
         super().__init__(masters, skew=skew, rivals=rivals)
         # The answers so far, in order; None once the votes are built.
         self._plain: dict[int, Answer] | None = {}
+        self._failed = 0
         self._fences: Sequence[int] | None = None
         self._first = self._last = 0  # the earliest and the latest clock of a grant, in µs
         self._unsent: list[int] | None = None  # the masters to which no byte was sent
@@ -40,17 +41,16 @@ class FastTally(Tally):
             self._fences, self._first, self._last = fences, time, time
         elif fences != self._fences:
             return super().grant(master, time, fences)
-        elif time < self._first:
-            self._first = time
-        elif time > self._last:
-            self._last = time
-        if self.skew is not None and self._last - self._first > self.skew:
-            return super().grant(master, time, fences)
+        elif self.skew is not None:
+            if time < self._first:
+                self._first = time
+            elif time > self._last:
+                self._last = time
+            if self._last - self._first > self.skew:
+                return super().grant(master, time, fences)
         plain[master] = (time, fences)
-        self.outstanding -= 1
-        self._yes += 1
         # Each of these votes is counted, because all clocks agree.
-        if self._yes == self.need:
+        if len(plain) - self._failed == self.need:
             self.verdict = Verdict.WON
         return self.verdict
 
@@ -62,7 +62,6 @@ class FastTally(Tally):
             left = self.masters - self._failed - 1
             if vote.ballot is Ballot.FAILED and self.majority(left):
                 plain[master] = vote
-                self.outstanding -= 1
                 self._failed += 1
                 if not vote.sent:
                     self._unsent = [*(self._unsent or ()), master]
@@ -73,11 +72,14 @@ class FastTally(Tally):
     def _build(self, plain: dict[int, Answer]) -> None:
         """Build the votes, and count them as a `Tally` does."""
         self._plain = None
-        self.outstanding, self.verdict = self.masters, Verdict.PENDING
-        self._yes = self._failed = 0
+        self.verdict = Verdict.PENDING
         for master, answer in plain.items():
             vote = answer if isinstance(answer, Vote) else granted(answer[0], tuple(answer[1]))
             super().cast(master, vote)
+
+    @property
+    def outstanding(self) -> int:
+        return super().outstanding if self._plain is None else self.masters - len(self._plain)
 
     @property
     def votes(self) -> list[Vote | None]:

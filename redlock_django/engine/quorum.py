@@ -81,17 +81,7 @@ class Tally:
     won, must not be mistaken for a held lock.
     """
 
-    __slots__ = (
-        "_failed",
-        "_votes",
-        "_yes",
-        "masters",
-        "need",
-        "outstanding",
-        "rivals",
-        "skew",
-        "verdict",
-    )
+    __slots__ = ("_votes", "masters", "need", "rivals", "skew", "verdict")
     is_plain = False
     """True as long as a `FastTally` has got nothing but plain grants and failures."""
     unanimous: tuple[int, ...] | None = None
@@ -103,14 +93,17 @@ class Tally:
         self.skew = skew
         self.rivals = rivals
         self._votes: list[Vote | None] = [None] * masters
-        self.outstanding = masters
         self.verdict = Verdict.PENDING
-        self._yes = self._failed = 0
 
     @property
     def votes(self) -> list[Vote | None]:
         """The vote of each master; None for those that have not answered yet."""
         return self._votes
+
+    @property
+    def outstanding(self) -> int:
+        """How many masters have not answered yet."""
+        return self.votes.count(None)
 
     def grant(self, master: int, time: int, fences: Sequence[int]) -> Verdict:
         """Count a vote that grants, given by the master's clock and its fences."""
@@ -126,10 +119,6 @@ class Tally:
         if votes[master] is not None:
             return self.verdict
         votes[master] = vote
-        self.outstanding -= 1
-        ballot = vote.ballot
-        self._yes += ballot is Ballot.GRANTED
-        self._failed += ballot is Ballot.FAILED
         if self.verdict is Verdict.PENDING:
             self.verdict = self._judge()
         return self.verdict
@@ -139,14 +128,14 @@ class Tally:
         return votes >= self.need
 
     def _judge(self) -> Verdict:
-        yes = self._yes
+        yes, outstanding = self.count(Ballot.GRANTED), self.outstanding
         if yes >= self.need and self.majority(len(self.counted())):
             return Verdict.WON
         # A vote that is left out because of the master's clock may count again when the median
         # moves, so it is still possible here.
-        if self.outstanding and yes + self.outstanding >= self.need:
+        if outstanding and yes + outstanding >= self.need:
             return Verdict.PENDING
-        if self.outstanding and self.rivals and not (self.unreachable or self.rival_won):
+        if outstanding and self.rivals and not (self.unreachable or self.rival_won):
             return Verdict.PENDING
         return Verdict.LOST
 
@@ -188,14 +177,16 @@ class Tally:
         """True if too few masters can be counted for a quorum, even if none of them refused."""
         if self.outstanding:
             # The median may still move, so that a vote left out for its clock counts again.
-            return self.masters - self._failed < self.need
+            return self.masters - self.count(Ballot.FAILED) < self.need
         return len(self.agreeing) < self.need
 
     @property
     def only_stale(self) -> bool:
         """True if the round failed, and might have been won but for stale connections."""
-        stale = sum(vote is not None and vote.stale for vote in self.votes)
-        return self.unreachable and self.masters - (self._failed - stale) >= self.need
+        lasting = sum(
+            vote.ballot is Ballot.FAILED and not vote.stale for vote in self.votes if vote
+        )
+        return self.unreachable and self.masters - lasting >= self.need
 
     @property
     def denied(self) -> bool:

@@ -33,7 +33,10 @@ class Link:
 
     __slots__ = (
         "blocked",
+        "buffers",
         "expired",
+        "feed",
+        "gets",
         "heard",
         "inspected",
         "out",
@@ -54,10 +57,13 @@ class Link:
         self.inspected = clock()  # when INFO was last asked for
         self.recv: Callable[[int], bytes] = connected.recv
         self.send_some: Callable[[bytearray], int] = connected.send
-        if isinstance(connected, ssl.SSLSocket):
+        self.buffers = isinstance(connected, ssl.SSLSocket)  # there may be more than was received
+        if self.buffers:
             self.recv, self.send_some = _asked_twice(self.recv), _asked_twice(self.send_some)
         self.pushes = pushes  # the link uses RESP3: a push cannot be mistaken for a reply
         self.parser = hiredis.Reader()
+        self.feed: Callable[[bytes], object] = self.parser.feed
+        self.gets: Callable[[], Any] = self.parser.gets
         self.owed: deque[Owed] = deque()
         self.expired = 0  # how many of these replies are so old that they cost their votes
         self.out = bytearray()
@@ -97,18 +103,20 @@ class Link:
             del self.sent[:]
             self.sending = False
 
-    def receive(self) -> None:
-        """Feed the parser all bytes that have arrived. Raises OSError, or EOFError at the end."""
+    def receive(self) -> OSError | EOFError | None:
+        """Feed the parser all bytes that have arrived; return why the link has ended, if it has."""
         while True:
             try:
                 data = self.recv(CHUNK)
             except WOULD_BLOCK:
-                return
+                return None
+            except OSError as error:
+                return error
             if not data:
-                raise EOFError
-            self.parser.feed(data)
-            if len(data) < CHUNK and not isinstance(self.socket, ssl.SSLSocket):
-                return
+                return EOFError()
+            self.feed(data)
+            if len(data) < CHUNK and not self.buffers:
+                return None
 
     def drain(self, until: float) -> None:
         """Read and drop bytes until the master has closed the connection or it is `until`."""

@@ -94,8 +94,8 @@ class LinkState:
         """Close a link that failed; see `Dialer.lose`."""
         raise NotImplementedError
 
-    def read(self, master: Master) -> None:
-        """Read what a master has sent; see `Receiver.read`."""
+    def read(self, *masters: Master) -> None:
+        """Read what masters have sent; see `Receiver.read`."""
         raise NotImplementedError
 
     def _check(self, master: Master, mode: str) -> None:

@@ -31,8 +31,7 @@ class Links(Receiver):
         """Read all links before a round that follows a pause: a master may have closed one."""
         now = clock()
         if now - self._last_round > IDLE:
-            for master in self.masters:
-                self.read(master)
+            self.read(*self.masters)
             self.flush()
         self._last_round = now
 

@@ -24,17 +24,18 @@ logger = logging.getLogger("redlock_django")
 class Receiver(Dialer):
     """Read the replies of the masters."""
 
-    def read(self, master: Master) -> None:
-        """Read what a master has sent, without blocking, and count it."""
-        link = master.link
-        if link is None:
-            return
-        ended: Exception | None = None
-        try:
-            link.receive()
-        except (OSError, EOFError) as error:
-            ended = error  # the replies before the end still count
-        heard, gets = clock(), link.parser.gets
+    def read(self, *masters: Master) -> None:
+        """Read what masters have sent, without blocking, and count it."""
+        received = [(one, link, link.receive()) for one in masters if (link := one.link)]
+        heard = clock()  # one look at the clock for all, after the last byte was received
+        self.steps.saw(heard)
+        for master, link, ended in received:
+            if master.link is link:  # not lost by what another master answered
+                self._count(master, link, heard, ended)
+
+    def _count(self, master: Master, link: Link, heard: float, ended: Exception | None) -> None:
+        """Count the replies that came on a link until `heard`, and lose it if it has `ended`."""
+        gets = link.gets
         try:
             while True:  # without a condition: see docs/explanation/interrupts.md
                 if (reply := gets()) is False:
@@ -62,7 +63,7 @@ class Receiver(Dialer):
 
         It came at `heard`, at the latest.
         """
-        if type(reply) is not list or not link.owed or heard >= master.sound_until or link.expired:
+        if heard >= master.sound_until or type(reply) is not list or link.expired or not link.owed:
             return False
         owed = link.owed[0]
         exchange = owed.exchange

@@ -38,29 +38,36 @@ class StepWatch:
         self.clock = clock
         self.voided = float("-inf")  # leases that began up to this moment are lost
         self._latest = float("-inf")  # the latest moment that our clock has shown
+        self.little = 0.01 * deployment.max_clock_skew
         self._stepped: set[int] = set()
 
     def void(self, lease: Lease) -> bool:
         """Return whether a lease, acquired on these masters' links, is lost before its deadline."""
         return lease.started <= self.voided
 
+    def saw(self, now: float) -> None:
+        """Note what our clock shows."""
+        if now > self._latest:
+            self._latest = now
+
     def confirms(self, master: Master, low: float, high: float, now: float) -> bool:
         """Return whether bounds of a master's clock add little to those noted shortly before.
 
         If so, they need not be noted: at most 1 % of `max_clock_skew` is lost by that.
         """
-        if now > self._latest:
-            self._latest = now
         if master.offset is None or high < low:
             return False
         then_low, then_high, at = master.offset
-        little = 0.01 * self.deployment.max_clock_skew
-        return low <= then_low + little and high >= then_high - little and 0 <= now - at < KNOWN_FOR
+        return (
+            low <= then_low + self.little
+            and high >= then_high - self.little
+            and 0 <= now - at < KNOWN_FOR
+        )
 
     def note(self, master: Master, low: float, high: float) -> bool:
         """Narrow the bounds of a master's clock minus ours, in seconds; False if it has stepped."""
         now = self.clock()
-        self._latest = max(self._latest, now)
+        self.saw(now)
         if high < low:  # our clock has gone back since the master was asked
             self._latest = max(self._latest, now + low - high + 1e-6)  # as exact as floats are
             high = low

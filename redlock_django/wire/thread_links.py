@@ -83,8 +83,7 @@ class ThreadLinks(Links):
         while True:
             try:
                 self._busy = True
-                for master in masters:
-                    self.read(master)
+                self.read(*masters)
                 while True:
                     if not self._queue:
                         break
@@ -104,9 +103,7 @@ class ThreadLinks(Links):
         """Read what came while no thread was polling: a master may have closed an idle link."""
         with self._mutex:
             self._last_poll = clock()
-            for master in self.masters:
-                self.read(master)
-            self._send_all()
+            self._send_all(*self.masters)
 
     # Waiting and reading.
 

@@ -9,7 +9,7 @@ from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
-from asgiref.sync import ThreadSensitiveContext, async_to_sync, sync_to_async
+from asgiref.sync import AsyncToSync, ThreadSensitiveContext, async_to_sync, sync_to_async
 from django.db import IntegrityError, connection, connections, transaction
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
@@ -23,6 +23,7 @@ from redlock_django import lock, lock_resource
 from redlock_django.exceptions import AlreadyHeld, InvalidRedlock, LockLost
 from redlock_django.locking import open_transactions
 from redlock_django.locking.lock import Lock
+from redlock_django.locking.sync_threads import _executor_of_caller, has_sync_caller
 from testproject.shop.models import Order
 from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
 from tests.app.test_lock import in_thread
@@ -463,3 +464,17 @@ def test_finds_the_connections_that_django_lists() -> None:
         return open_transactions._initialized() == connections.all(initialized_only=True)
 
     assert asyncio.run(in_a_loop())
+
+
+async def test_sync_code_that_waits_for_a_coroutine_is_found_as_asgiref_finds_it() -> None:
+    def current() -> object:
+        return getattr(AsyncToSync.executors, "current", None)
+
+    async def inner() -> tuple[bool, bool]:
+        return has_sync_caller(), _executor_of_caller() is current() is not None
+
+    assert _executor_of_caller() is current() is None
+    assert not has_sync_caller()
+    assert await sync_to_async(async_to_sync(inner))() == (True, True)
+    assert _executor_of_caller() is current()
+    assert not has_sync_caller(), "no sync code waits any more"

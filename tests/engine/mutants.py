@@ -151,7 +151,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "one stale connection is enough", "quorum: asked again only if a quorum is possible",
-        vars(Tally)["only_stale"].fget, instead("self._failed - stale", "0"),
+        vars(Tally)["only_stale"].fget, instead("lasting", "0"),
         test_rounds.test_a_majority_that_failed_for_other_reasons_is_not_asked_again,
     ),
     Mutant(
@@ -167,7 +167,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "plain grants wait for all", "fast path: won with a quorum", FastTally.grant,
-        instead("self._yes == self.need", "not self.outstanding"),
+        instead("len(plain) - self._failed == self.need", "not self.outstanding"),
         partial(test_fast_path.test_fewer_grants_than_a_quorum_are_not_unanimous, 5),
     ),
     Mutant(
@@ -247,7 +247,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "our clock's latest time is lost", "fast path: our own step voids what began before",
-        StepWatch.confirms, without("self._latest = now"),
+        StepWatch.saw, without("self._latest = now"),
         test_plain_rounds.test_our_clock_that_goes_back_voids_a_lease_that_began_since,
     ),
     Mutant(
@@ -941,11 +941,11 @@ MUTANTS: tuple[Mutant, ...] = (
         never("self.late", nth=1), link_schedules.a_late_master_is_sent_releases_only,
     ),
     Mutant(
-        "late for ever", "link: counted again once it has answered", Links.read,
+        "late for ever", "link: counted again once it has answered", Links._count,
         never("master.late and ..."), link_schedules.a_late_master_that_has_answered_votes_again,
     ),
     Mutant(
-        "in time after one answer", "link: counted again once it has answered all", Links.read,
+        "in time after one answer", "link: counted again once it has answered all", Links._count,
         always("not link.owed"), link_schedules.a_late_master_must_answer_all_that_it_owes,
     ),
     Mutant(

@@ -49,7 +49,7 @@ _FUNCTIONS: dict[str, tuple[Callable[..., object], Mutation]] = {
     "a lost link is not reported": (Links.lose, without("owed.exchange.cast(...)")),
     "a lost link stays lost": (Links.lose, without(Links._dial)),
     "of several replies one is read": (
-        Links.read,
+        Links._count,
         instead("self._answer(master, link, reply)", "self._answer(master, link, reply); break"),
     ),
     "votes after the verdict are dropped": (
