@@ -13,8 +13,9 @@ from benchmarks import environments, machine, masters
 from benchmarks.conductor import Plan
 from benchmarks.contenders import CONTENDERS
 from benchmarks.peers.ours import PATIENCE
-from benchmarks.report import missed, write
+from benchmarks.report import write
 from benchmarks.results import Results
+from benchmarks.target_table import missed
 from benchmarks.workloads import WORKLOADS, groups, growth
 from redlock_django.testing.processes import ProcessGroup
 

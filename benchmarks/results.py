@@ -95,3 +95,12 @@ class Results:
         """Read a file that `save` has written."""
         said = json.loads(path.read_text())
         return cls(said["about"], [Row(**row) for row in said["rows"]], said["troubles"])
+
+
+def written(value: float) -> str:
+    """Return a number with three digits at least, as the page shows it."""
+    if value >= 1000:
+        return f"{value:,.0f}".replace(",", " ")
+    if value >= 100:
+        return f"{value:.0f}"
+    return f"{value:.3g}"

@@ -26,18 +26,21 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @pytest.mark.slow
 def test_one_command_measures_the_project_beside_the_floor_and_reports(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "benchmarks", "--quick", "--workloads", "pairs", "--pin"]
+    command = [sys.executable, "-m", "benchmarks", "--quick", "--workloads", "pairs,hot", "--pin"]
     command += ["--peers", "floor", "--out", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
 
     results = Results.load(tmp_path / "benchmarks.json")
     assert {row.contender for row in results.rows} == {"ours", "ours async", "floor"}
-    for row in results.rows:
+    for row in results.find(workload="pairs"):
         assert row.figures["pairs"] > 0
         assert row.figures["failed"] == 0
         assert row.figures["looks"] > 0
         assert row.figures["overlaps"] == 0
+    (hot,) = results.find(workload="hot")
+    assert 0 < hot.figures["cpu_us"] < 10_000
+    assert 100 < hot.figures["calls"] < 1_000
     page = (tmp_path / "benchmarks.md").read_text()
     assert "| acquire + release, one thread | pin: p50 by floor | ≤ 1.2× |" in page
     assert page.splitlines()[2].startswith("Measured on 20")

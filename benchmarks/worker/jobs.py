@@ -56,6 +56,14 @@ def some_pairs(contender: Contender, intruder: Intruder, names: list[str], until
     return done
 
 
+def hot(contender: Contender, intruder: Intruder, *, seconds: float) -> dict[str, Any]:
+    """Run pairs of this project without the kernel."""
+    # Not above: other contenders run without this project.
+    from benchmarks.worker.hot import hot as without_kernel
+
+    return without_kernel(contender, seconds=seconds)
+
+
 def refusals(
     contender: Contender,
     intruder: Intruder,

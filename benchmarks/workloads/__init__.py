@@ -12,6 +12,7 @@ from benchmarks.workloads import (
     growth,
     handoff,
     held,
+    hot,
     idempotency,
     pairs,
     profiles,
@@ -24,6 +25,7 @@ from benchmarks.workloads import (
 
 WORKLOADS: dict[str, Callable[[Plan], None]] = {
     "pairs": pairs.run,
+    "hot": hot.run,
     "scripts": scripts.run,
     "refusals": refusals.run,
     "growth": growth.run,
