@@ -16,7 +16,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from django.db import Error, InterfaceError, InternalError, OperationalError
+from django.db import Error, InterfaceError, InternalError, NotSupportedError, OperationalError
 
 from redlock_django.backends.base import Notice, ignore
 from redlock_django.backends.database_dialects import sqlstate
@@ -31,8 +31,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 CLOSING = 2.0  # seconds that a process waits, when it ends, for the last releases
-# A server that became read-only is an internal error: a new connection may reach the primary.
-_BROKEN = (OperationalError, InterfaceError, InternalError)
+# A server that became read-only is an internal error: a new connection may reach the primary. A
+# prepared statement whose table was altered is not supported any more.
+_BROKEN = (OperationalError, InterfaceError, InternalError, NotSupportedError)
 _CONFLICTS = ("40001", "40P01")  # SQLSTATE: serialization failure, deadlock
 _UNDEFINED_TABLE = "42P01"
 _UNSENT = 1000  # the most releases that are kept for a database that is down
@@ -182,7 +183,7 @@ class Connections:
     # In the threads.
 
     def _serve(self) -> None:
-        connection: BaseDatabaseWrapper | None = None
+        cursor: CursorWrapper | None = None
         thread = threading.current_thread()
         while True:
             self._idle.add(thread)
@@ -192,32 +193,32 @@ class Connections:
                 break
             if job.is_unwanted():
                 continue
-            connection = self._do(job, connection)
+            cursor = self._do(job, cursor)
             job.finished()
             if job.is_unwanted():
-                connection = self._do(Job(job.undo), connection)
-        _close(connection)
+                cursor = self._do(Job(job.undo), cursor)
+        _close(cursor)
 
-    def _do(
-        self, job: Job[Any], connection: BaseDatabaseWrapper | None
-    ) -> BaseDatabaseWrapper | None:
-        """Do a job, on a new connection if the old one broke; return the connection."""
+    def _do(self, job: Job[Any], cursor: CursorWrapper | None) -> CursorWrapper | None:
+        """Do a job, on a new connection if the old one broke; return its cursor.
+
+        A connection has one cursor, because a new one for each job would take longer.
+        """
         attempts = 0
         while True:
             attempts += 1
-            is_new = connection is None
+            is_new = cursor is None
             try:
-                if connection is None:
-                    connection = self._connect()
-                    self._recognize(connection)
-                with connection.cursor() as cursor:
-                    job.value = job.work(cursor)
+                if cursor is None:
+                    cursor = self._connect().cursor()
+                    self._recognize(cursor)
+                job.value = job.work(cursor)
                 self._report(True)
             except _BROKEN as error:
                 conflict = sqlstate(error) in _CONFLICTS
                 if not conflict:
-                    _close(connection)
-                    connection = None
+                    _close(cursor)
+                    cursor = None
                 if (conflict or not is_new) and attempts < _REPEATED:
                     job.repeated = job.repeated or not conflict
                     continue
@@ -229,13 +230,12 @@ class Connections:
                 job.error = self._unavailable(error)
             except BaseException as error:  # noqa: BLE001 - raised again by the caller
                 job.error = error
-            return connection
+            return cursor
 
-    def _recognize(self, connection: BaseDatabaseWrapper) -> None:
-        with connection.cursor() as cursor:
-            recognize(cursor, self._forgotten)
-            if left := ready_in(cursor, self._forgotten):
-                self.trusted_from = clock() + left
+    def _recognize(self, cursor: CursorWrapper) -> None:
+        recognize(cursor, self._forgotten)
+        if left := ready_in(cursor, self._forgotten):
+            self.trusted_from = clock() + left
 
     def _unavailable(self, error: Error) -> StoreUnavailable:
         if sqlstate(error) == _UNDEFINED_TABLE:
@@ -247,7 +247,7 @@ class Connections:
     def _report(self, up: bool, reason: str = "") -> None:
         """Report a change, and do again what failed before."""
         with suppress(IndexError):
-            while up:
+            while up and self._unsent:
                 job = self._unsent.popleft()  # not a swap: another thread may append meanwhile
                 job.error = None
                 self._jobs.put(job)
@@ -270,7 +270,9 @@ def ignore_cursor(cursor: CursorWrapper) -> None:
     """Undo nothing: the `undo` of a job whose result is wanted."""
 
 
-def _close(connection: BaseDatabaseWrapper | None) -> None:
-    if connection is not None:
+def _close(cursor: CursorWrapper | None) -> None:
+    if cursor is not None:
         with suppress(Exception):
-            connection.close()
+            cursor.close()
+        with suppress(Exception):
+            cursor.db.close()

@@ -29,6 +29,7 @@ from redlock_django.conf.values import SHORTEST_TTL, seconds, string
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
+    from django.db.backends.utils import CursorWrapper
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,13 +123,15 @@ class DatabaseSettings(StoreSettings):
         with wrapper.cursor() as cursor:
             for statement in first:
                 cursor.execute(statement.format(seconds=math.ceil(self.database_timeout)))
+            if wrapper.vendor == "postgresql":
+                _prepare(cursor)
         return wrapper
 
     def _options(self, given: Mapping[str, Any]) -> dict[str, Any]:
         if self.sqlite_file:
             return {"timeout": self.database_timeout}
         options = dict(given)
-        for name in ("pool", "isolation_level", "server_side_binding"):
+        for name in ("pool", "isolation_level", "server_side_binding", "prepare_threshold"):
             options.pop(name, None)
         options.setdefault("connect_timeout", max(2, round(self.database_timeout)))
         if connections[self.database].vendor == "mysql":
@@ -138,9 +141,31 @@ class DatabaseSettings(StoreSettings):
             # As Django sets it: an UPDATE counts the rows that it found.
             options["client_flag"] = options.get("client_flag", 0) | _FOUND_ROWS
             return options
+        if is_psycopg3():
+            options["server_side_binding"] = True  # only such statements can be prepared
         # Otherwise a host that vanished is noticed after a quarter of an hour.
         options.setdefault("tcp_user_timeout", round(4000 * self.database_timeout))
         return options
+
+
+def is_psycopg3() -> bool:
+    """Return whether Django uses psycopg 3, and not psycopg2."""
+    from django.db.backends.postgresql import psycopg_any
+
+    return bool(psycopg_any.is_psycopg3)
+
+
+def _prepare(cursor: CursorWrapper) -> None:
+    """Have the server prepare each statement once, unless a pooler is in between.
+
+    Behind a pooler, the next statement may run on another connection of the server, which has
+    not prepared it. Poolers give their clients other process ids than those of the server.
+    """
+    driver: Any = cursor.db.connection
+    if is_psycopg3():
+        cursor.execute("SELECT pg_backend_pid()")
+        if cursor.fetchone() == (driver.info.backend_pid,):
+            driver.prepare_threshold = 0
 
 
 _FOUND_ROWS = 2  # a flag of the protocol of MySQL

@@ -223,6 +223,36 @@ def test_pgbouncer_in_transaction_mode(pooled: None, settings: Settings) -> None
     assert not taken("a:1", "b:2")
 
 
+@pytest.mark.postgres
+def test_statements_are_prepared_but_not_behind_a_pooler(pooled: None, settings: Settings) -> None:
+    def prepared(cursor: Any) -> bool:
+        wanted = f"strpos(statement, 'INSERT INTO {LOCKS}') > 0"
+        cursor.execute(f"SELECT count(*) FROM pg_prepared_statements WHERE {wanted}")
+        return bool(cursor.fetchone()[0])
+
+    for alias, expected in (("pg", True), ("pooled", False)):
+        one = {"BACKEND": DATABASE, "DATABASE": alias, "CONNECTIONS": 1}
+        settings.REDLOCK = {"default": one}
+        assert not taken("order:1")
+        assert not taken("order:2")
+        assert backend_of().connections.run(prepared) is expected
+
+
+@pytest.mark.postgres
+def test_a_table_that_was_altered_needs_no_restart(
+    postgres_store: Store, settings: Settings
+) -> None:
+    settings.REDLOCK = {"default": {"BACKEND": DATABASE, "DATABASE": "pg", "CONNECTIONS": 1}}
+    assert not taken("order:1")
+    with connections["pg"].cursor() as cursor:
+        cursor.execute(f"ALTER TABLE {LOCKS} ALTER resource TYPE text")
+        try:
+            assert not taken("order:1")
+        finally:
+            cursor.execute(f"ALTER TABLE {LOCKS} ALTER resource TYPE varchar(512)")
+    assert not taken("order:1")
+
+
 def test_a_write_transaction_of_sqlite_delays_no_lock(sqlite: Store) -> None:
     connections["locks"].ensure_connection()
     with connections["locks"].cursor() as cursor:
