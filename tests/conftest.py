@@ -22,6 +22,7 @@ from tests.looking import looking_at
 from tests.ports import free_port
 from tests.postgres import local_postgres
 from tests.restricted import restrict
+from tests.zookeeper import ZooKeeperServer, local_zookeeper
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,6 +74,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
                 return "sites"
             if "mysql" in nodeid or "mariadb" in nodeid:  # the server takes seconds to start
                 return "mysql"
+            if "zookeeper" in nodeid:
+                return "zookeeper"  # one server suffices
             if file.startswith(_NETWORK):
                 return "network"
             return file
@@ -151,6 +154,17 @@ def postgres() -> Iterator[dict[str, Any]]:
         except FileNotFoundError as missing:
             pytest.skip(str(missing))
         yield entry
+
+
+@pytest.fixture(scope="session")
+def zookeeper() -> Iterator[ZooKeeperServer]:
+    """Start a ZooKeeper server; skip if ZooKeeper is not installed."""
+    with ExitStack() as running:
+        try:
+            (server,) = running.enter_context(local_zookeeper())
+        except FileNotFoundError as missing:
+            pytest.skip(str(missing))
+        yield server
 
 
 @pytest.fixture(scope="session")

@@ -53,6 +53,13 @@ LAYERS = [
     backends.database_connections
     backends.database_attempt backends.database_inspection
     backends.database
+    backends.zookeeper_settings backends.zookeeper_tree backends.zookeeper_held
+    backends.zookeeper_client
+    backends.zookeeper_steps backends.zookeeper_inspection
+    backends.zookeeper_session
+    backends.zookeeper_drivers backends.zookeeper_fences
+    backends.zookeeper_attempt
+    backends.zookeeper
     backends.memory_keyspace backends.memory_inspection backends.memory_queue
     backends.memory_release
     backends.memory_master backends.sharded_settings

@@ -100,6 +100,9 @@ class BaseBackend:
     servers_are_masters: bool = False
     """True if the servers are independent masters, of which a majority decides."""
 
+    void_reason: str = "the clock of this process stepped"
+    """Why a lease is lost for which `voided` is True."""
+
     max_resources: int = 100
     """The most resources of one lease. On a master, one script handles them all and blocks it."""
 
@@ -223,7 +226,11 @@ class BaseBackend:
             return inspection.health()
 
     def voided(self, lease: Lease) -> bool:
-        """Return whether a lease is lost before its time is over, because our clock stepped."""
+        """Return whether a lease is lost before its time is over, for `void_reason`."""
+        return False
+
+    def is_uncertain(self, lease: Lease) -> bool:
+        """Return whether it is unknown at the moment if the servers still hold a lease."""
         return False
 
     def forked(self) -> None:

@@ -29,7 +29,11 @@ def register_checks() -> None:
         "views.check_views",
     ):
         register(_imported_later(check), TAG)
-    for check in ("databases.check_sqlite", "deployment.check_deployment"):
+    for check in (
+        "databases.check_sqlite",
+        "deployment.check_deployment",
+        "zookeeper.check_zookeeper",
+    ):
         register(_imported_later(check), TAG, deploy=True)
     register(_imported_later("masters.check_masters"), MASTERS_TAG, Tags.database, deploy=True)
 

@@ -102,11 +102,21 @@ class HeldLease:
         return self.released or bool(self.loss_reason)
 
     def remaining(self) -> float:
-        """Return the seconds for which the lease is surely held; at 0, report it as lost."""
+        """Return the seconds for which the lease is surely held, 0 while that is unknown."""
+        left = self.seconds_left()
+        return 0.0 if left and self.is_uncertain else left
+
+    @property
+    def is_uncertain(self) -> bool:
+        """True while it is unknown whether the servers still hold the lease."""
+        return self.backend.is_uncertain(self.lease)
+
+    def seconds_left(self) -> float:
+        """Return the seconds until the lease expires; at 0, report it as lost."""
         if self.released or self.loss_reason or self.forks != locks.forks:
             return 0.0
         if self.backend.voided(self.lease):
-            self.mark_lost("the clock of this process stepped")
+            self.mark_lost(self.backend.void_reason)
             return 0.0
         left = self.lease.until - self.backend.clock()
         if left <= 0:
@@ -193,7 +203,7 @@ class HeldLease:
 
     def due_ttl(self) -> float | None:
         """Return the TTL to extend by now; None if it is too early or the lease has ended."""
-        if not self.remaining():
+        if not self.seconds_left():
             return None
         plan = self._next_extension()
         # After an extension without a result the plan counts from now: no need to wait again.

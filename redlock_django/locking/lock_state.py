@@ -55,7 +55,7 @@ class LockState(LockParameters):
         return 0.0 if self._held_lease is None else self._held_lease.remaining()
 
     def ensure_held(self) -> None:
-        """Raise LockLost if the lock has been lost, NotHeld if it was never acquired.
+        """Raise LockLost if the lock is not surely held, NotHeld if it was never acquired.
 
         Sends nothing: it relies on the local clock and the last renewal, which is up to a third of
         the TTL ago; `Lock.verify` asks the masters. If ON_UNAVAILABLE = "proceed" let the caller
@@ -65,11 +65,12 @@ class LockState(LockParameters):
             return
         held_lease = self._require_lease()
         if not held_lease.remaining():
-            inherited = "it belongs to the parent process" if held_lease.inherited else ""
-            raise LockLost(
-                f"{self._names}: the lock was lost: {held_lease.loss_reason or inherited}",
-                resource=self._names,
-            )
+            why = f"the lock was lost: {held_lease.loss_reason}"
+            if held_lease.inherited:
+                why = "the lock was lost: it belongs to the parent process"
+            elif not held_lease.ended:
+                why = "it is unknown whether the lock is held: the servers do not answer"
+            raise LockLost(f"{self._names}: {why}", resource=self._names)
 
     # An extension to the deadline that the lease has already changes nothing on a master that has
     # the lock: so the store is asked without another command.
@@ -151,12 +152,12 @@ class LockState(LockParameters):
         Raises AlreadyHeld if sharing is not allowed or one lease does not have all resources.
         """
         if self.kept_by is not None:
-            if self._held_lease is not None and self._held_lease.remaining():
+            if self._held_lease is not None and self._held_lease.seconds_left():
                 self._refuse_in_min_hold(self._held_lease, self._names)
             self.kept_by.remove(self)
             if self.locked:
                 return True
-        if self._held_lease is not None and self._held_lease.remaining():
+        if self._held_lease is not None and self._held_lease.seconds_left():
             raise AlreadyHeld(
                 f"{self._names}: this Lock object holds it already; make another one, with "
                 "reentrant=True if it is meant to be nested",
@@ -249,7 +250,7 @@ class LockState(LockParameters):
         if held_lease.remove_lock(self):
             return False
         registry.unregister(held_lease)
-        left = held_lease.remaining()  # reports the loss if it has expired
+        left = held_lease.seconds_left()  # reports the loss if it has expired
         if held_lease.loss_reason and not held_lease.released:
             events.released_late(held_lease)
         held_lease.mark_released()

@@ -99,7 +99,7 @@ def leases_of_caller(backend: BaseBackend, resources: Iterable[str]) -> dict[str
             held_lease is not None
             and held_lease.owner is owner
             and _belongs_to_caller(held_lease, owner)
-            and held_lease.remaining()
+            and held_lease.seconds_left()
         ):
             found[resource] = held_lease
     return found
@@ -139,7 +139,7 @@ def doubt(backend: BaseBackend, resource: str) -> None:
 def held_leases(resource: str, using: str = "default") -> list[HeldLease]:
     """Return the leases of a resource that this process holds, in any thread or task."""
     held_lease = _find(locks[using].backend, resource)
-    return [held_lease] if held_lease is not None and held_lease.remaining() else []
+    return [held_lease] if held_lease is not None and held_lease.seconds_left() else []
 
 
 def _find(backend: BaseBackend, resource: str) -> HeldLease | None:

@@ -6,6 +6,7 @@ A new store adds a class here and its name to STORES; the tests do not change.
 from __future__ import annotations
 
 import asyncio
+import secrets
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
@@ -19,7 +20,9 @@ import pytest
 from redlock_django.backends.database import DatabaseBackend
 from redlock_django.backends.database_dialects import LOCKS, SECOND
 from redlock_django.backends.memory import MemoryBackend
+from redlock_django.backends.zookeeper import ZooKeeperBackend
 from redlock_django.locking.handler import locks
+from redlock_django.wire.clock import clock
 from tests.live.linked import linked
 from tests.timeouts import generous_timeouts
 
@@ -138,12 +141,45 @@ class MariaDB(Database):
         return {"BACKEND": DATABASE, "DATABASE": "maria", "DATABASE_TIMEOUT": 10}
 
 
+ZOOKEEPER = "redlock_django.backends.zookeeper.ZooKeeperBackend"
+
+
+class ZooKeeper(Store):
+    """A server shared by all tests; each has a tree of its own, and sets the time."""
+
+    _passed = 0.0
+
+    def __init__(self, request: pytest.FixtureRequest, settings: Settings) -> None:
+        super().__init__(request, settings)
+        request.addfinalizer(locks.close)
+        self.backend.clock = self._clock  # type: ignore[method-assign]
+
+    def section(self, request: pytest.FixtureRequest) -> dict[str, Any]:
+        server = request.getfixturevalue("zookeeper")
+        return {
+            "BACKEND": ZOOKEEPER,
+            "HOSTS": [server.host],
+            "ROOT": f"/{secrets.token_hex(4)}",
+            "ZOOKEEPER_TIMEOUT": 10,
+        }
+
+    def _clock(self) -> float:
+        return clock() + self._passed
+
+    def pass_time(self, seconds: float) -> None:
+        backend = self.backend
+        assert isinstance(backend, ZooKeeperBackend)
+        self._passed += seconds
+        backend.session.look()
+
+
 STORES: dict[str, type[Store]] = {
     "memory": Memory,
     "redis": Redis,
     "sqlite": Sqlite,
     "postgres": Postgres,
     "mariadb": MariaDB,
+    "zookeeper": ZooKeeper,
 }
 
 

@@ -11,16 +11,17 @@ import pytest
 @pytest.mark.parametrize(
     ("name", "package", "extra"),
     [
-        ("prometheus", "prometheus_client", "prometheus"),
-        ("opentelemetry", "opentelemetry", "opentelemetry"),
-        ("health_check", "health_check", "health-check"),
-        ("drf", "rest_framework", "drf"),
+        ("contrib.prometheus", "prometheus_client", "prometheus"),
+        ("contrib.opentelemetry", "opentelemetry", "opentelemetry"),
+        ("contrib.health_check", "health_check", "health-check"),
+        ("contrib.drf", "rest_framework", "drf"),
+        ("backends.zookeeper", "kazoo", "zookeeper"),
     ],
 )
 def test_import_error_names_the_extra(
     name: str, package: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = f"redlock_django.contrib.{name}"
+    module = f"redlock_django.{name}"
     for loaded in list(sys.modules):
         if loaded == module or loaded.partition(".")[0] == package:
             monkeypatch.delitem(sys.modules, loaded)

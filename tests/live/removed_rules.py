@@ -63,7 +63,7 @@ _FUNCTIONS: dict[str, tuple[Callable[..., object], Mutation]] = {
     "a loop releases on its own links": (
         RedisBackend.arelease, always("lease.home is self._loops.get(...)"),
     ),
-    "only masters decide that a lock is over": (HeldLease.remaining, never("left <= 0")),
+    "only masters decide that a lock is over": (HeldLease.seconds_left, never("left <= 0")),
 }  # fmt: skip
 
 # The same of scripts: name of the script, a piece of its code, what replaces it.

@@ -1,0 +1,133 @@
+"""kazoo's clients, as the ZooKeeper store uses them: their threads, sockets, timeouts and log."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.hosts import collect_hosts
+from kazoo.security import CREATOR_ALL_ACL
+
+from redlock_django.backends.zookeeper_settings import ZooKeeperSettings
+
+THREADS = "redlock-zookeeper"
+"""The beginning of the names of all threads of the store."""
+
+_TLS = (
+    "use_ssl",
+    "ca",
+    "certfile",
+    "keyfile",
+    "keyfile_password",
+    "verify_certs",
+    "check_hostname",
+)
+
+
+class Handler(SequentialThreadingHandler):  # type: ignore[misc]
+    """The threads and sockets of one client of kazoo.
+
+    kazoo would wait for a host that vanished as long as the session lasts, and lose the session.
+    """
+
+    def __init__(self, connect_timeout: float) -> None:
+        super().__init__()
+        self._connect_timeout = connect_timeout
+
+    def create_connection(self, *args: Any, **options: Any) -> Any:
+        timeout = min(options.pop("timeout", None) or 60.0, max(self._connect_timeout, 0.1))
+        return super().create_connection(*args, timeout=timeout, **options)
+
+    def spawn(self, func: Any, *args: Any, **options: Any) -> threading.Thread:
+        thread = threading.Thread(
+            target=func, args=args, kwargs=options, name=f"{THREADS}-kazoo", daemon=True
+        )
+        thread.start()
+        return thread
+
+
+def new_client(settings: ZooKeeperSettings) -> KazooClient:
+    """Return a new client, which connects to nothing yet."""
+    options = dict(settings.options)
+    if settings.has_credentials:
+        options.setdefault("default_acl", CREATOR_ALL_ACL)
+    if options.get("sasl_options"):
+        options["sasl_options"] = dict(options["sasl_options"])  # kazoo adds to it
+    if options.get("use_ssl") and options.get("verify_certs", True):
+        options.setdefault("check_hostname", True)
+    return KazooClient(
+        hosts=settings.ensemble,
+        timeout=settings.session_timeout,
+        handler=Handler(settings.session_timeout / (3 * len(settings.hosts))),
+        connection_retry={"max_tries": -1, "delay": 0.05, "max_delay": 1.0},
+        logger=_logger,
+        **options,
+    )
+
+
+def on_session_timeout(client: KazooClient, note: Callable[[float], object]) -> None:
+    """Call `note` with the session timeout that the servers granted, in seconds.
+
+    It may be shorter than the one in the settings, and kazoo does not publish it.
+    """
+    connect = client._connection._connect
+
+    def connected(*args: Any) -> tuple[float, float]:
+        read_timeout, connect_timeout = connect(*args)  # in ms; the first is 2/3 of the session's
+        note(read_timeout * 1.5 / 1000)
+        return read_timeout, connect_timeout
+
+    client._connection._connect = connected
+
+
+def stop(client: KazooClient) -> None:
+    """End the session of a client, and close its connection."""
+    with suppress(Exception):
+        client.stop()
+        client.close()
+
+
+def command(settings: ZooKeeperSettings, host: str, words: bytes) -> str:
+    """Return what a server answers to a command of four letters, on a connection of its own.
+
+    Raises OSError if it does not answer.
+    """
+    client = new_client(settings)
+    ((name, port),), _ = collect_hosts(host)
+    connection = client.handler.create_connection(
+        (name, port),
+        hostname=name,
+        timeout=settings.zookeeper_timeout,
+        **{key: getattr(client, key) for key in _TLS},
+    )
+    answer = b""
+    with connection:
+        connection.settimeout(settings.zookeeper_timeout)
+        connection.sendall(words)
+        while chunk := connection.recv(8192):
+            answer += chunk
+    return answer.decode("utf-8", "replace")
+
+
+def explained(error: Exception) -> str:
+    """Return what an error of kazoo means."""
+    name = type(error).__name__.removesuffix("Error")
+    if name in ("NoAuth", "AuthFailed"):
+        return f"{name}: the servers do not allow it with the credentials in OPTIONS"
+    if name == "KazooTimeout":
+        return "no answer in time"
+    return f"{name} {error}".strip()
+
+
+def _without_requests(record: logging.LogRecord) -> bool:
+    # kazoo logs every request, those with passwords included. Lost connections are our own notices.
+    return record.levelno >= logging.ERROR
+
+
+_logger = logging.getLogger("redlock_django.zookeeper")
+_logger.addFilter(_without_requests)

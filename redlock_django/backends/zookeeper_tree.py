@@ -1,0 +1,122 @@
+"""The nodes of the ZooKeeper store: queues of resources, the nodes in them, and the fences.
+
+`ROOT/locks/RESOURCE` is the queue of a resource. It has an ephemeral sequential node for each
+client that waits or holds the lock: the first one holds it. After a release before the end of a
+minimum hold, a persistent node takes the place of the holder's. The value of a node is the TTL in
+seconds, and then what all stores have as the value of a lock: a token, a space, JSON of the holder.
+
+`ROOT/fences` has the base of all fences. A fence is the base plus the transactions of the servers
+between the last change of the base and the creation of the holder's node.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from urllib.parse import quote, unquote
+
+SPAN = 2**16
+"""The most fences of one base, in µs the most by which a base can be ahead of the clock."""
+
+LARGEST = 2**53
+"""Fences are below this number, so that JavaScript and doubles represent them exactly."""
+
+MIN_HOLD = "min_hold-"
+"""Is in the name of a node that only keeps a minimum hold."""
+
+_NODE = re.compile(rf"([0-9a-f]{{32}})-({MIN_HOLD})?(-?\d{{9,10}})")
+
+
+class Node(NamedTuple):
+    """A node in a queue, from its name; `position` orders the nodes of a queue."""
+
+    position: int
+    name: str
+    token: str
+    is_min_hold: bool
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The paths of all nodes under `root`."""
+
+    root: str
+
+    @property
+    def fences(self) -> str:
+        """The node with the base of all fences."""
+        return f"{self.root}/fences"
+
+    @property
+    def locks(self) -> str:
+        """The node of all queues."""
+        return f"{self.root}/locks"
+
+    def queue(self, resource: str) -> str:
+        """The queue of a resource."""
+        return f"{self.locks}/{quote(resource, safe='').replace('.', '%2E')}"
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        """The nodes that are needed, those above others first."""
+        above = [self.root[:end] for end, letter in enumerate(self.root) if letter == "/" and end]
+        return (*above, self.root, self.locks)
+
+
+def resource_of(name: str) -> str:
+    """Return the resource whose queue has this name."""
+    return unquote(name)
+
+
+def in_order(names: Iterable[str]) -> list[Node]:
+    """Return the nodes of a queue, the holder's first."""
+    nodes = []
+    for name in names:
+        if found := _NODE.fullmatch(name):
+            token, min_hold, number = found.groups()
+            # The servers count with 32 bits, and go on with negative numbers.
+            nodes.append(Node(int(number) % 2**32, name, token, bool(min_hold)))
+    return sorted(nodes)
+
+
+def min_hold_path(path: str) -> str:
+    """Return the path of the node that takes the place of `path` until the minimum hold is over."""
+    queue, _, name = path.rpartition("/")
+    token, _, number = name.partition("-")
+    return f"{queue}/{token}-{MIN_HOLD}{number}"
+
+
+def data_of(ttl: float, value: str) -> bytes:
+    """Return the data of a node."""
+    return f"{ttl:.3f} {value}".encode()
+
+
+def value_of(data: bytes) -> bytes:
+    """Return the value of the lock that a node has."""
+    return data.partition(b" ")[2]
+
+
+def seconds_left(node: tuple[bytes, Any], now: float) -> float:
+    """Return the seconds that a lock has left, from its node; `now` is the servers' time."""
+    data, stat = node
+    try:
+        ttl = float(data.partition(b" ")[0])
+    except ValueError:
+        return 0.0
+    return min(ttl, max(0.0, float(stat.mtime) / 1000 + ttl - now))
+
+
+def fence_of(base: int, changed: int, created: int) -> int | None:
+    """Return the fence of a node that transaction `created` made; None if the base must be raised.
+
+    `changed` is the transaction that set the base. A node from before has waited since then. Its
+    fence, and those that come after it, must be higher than the fences of earlier bases.
+    """
+    return base + created - changed if 0 < created - changed <= SPAN else None
+
+
+def raised(base: int, now: int) -> int:
+    """Return the next base, higher than all fences of `base`, and not before `now` in µs."""
+    return max(now, base + SPAN + 1)

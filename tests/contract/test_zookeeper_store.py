@@ -1,0 +1,553 @@
+"""Locks in ZooKeeper: sessions and their faults, fences, credentials, settings, checks."""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.core.management import call_command
+from kazoo.client import KazooClient
+from kazoo.exceptions import NoAuthError
+from kazoo.security import OPEN_ACL_UNSAFE
+
+from redlock_django import lock
+from redlock_django.backends.zookeeper import ZooKeeperBackend
+from redlock_django.backends.zookeeper_tree import SPAN, fence_of, in_order, raised
+from redlock_django.engine.validity import LeaseState
+from redlock_django.exceptions import (
+    InvalidRedlock,
+    LockLost,
+    ResourceLocked,
+    StoreUnavailable,
+)
+from redlock_django.locking.handler import locks
+from redlock_django.signals import lock_lost
+from tests.app.checking import found
+from tests.contract.stores import HOLDER, ZOOKEEPER, Started, Store, SyncCaller, ZooKeeper
+from tests.live.test_locking_interrupts import Lines
+from tests.ports import free_port
+from tests.waiting import until
+from tests.wire.proxy import FaultProxy
+from tests.zookeeper import ZooKeeperServer, local_zookeeper
+
+if TYPE_CHECKING:
+    from django.test import Client
+    from pytest_django import Settings
+
+    from redlock_django.engine.validity import Lease
+
+SECRET = "swordfish-9317"
+
+
+def backend_of(alias: str = "default") -> ZooKeeperBackend:
+    """Return the store of an alias."""
+    backend = locks[alias].backend
+    assert isinstance(backend, ZooKeeperBackend)
+    return backend
+
+
+def taken(resource: str) -> bool:
+    """Return whether another client holds a resource."""
+    try:
+        backend = backend_of()
+        backend.release(backend.acquire((resource,), 30, 0, HOLDER))
+    except ResourceLocked:
+        return True
+    return False
+
+
+@pytest.fixture
+def store(request: pytest.FixtureRequest, settings: Settings) -> Store:
+    return ZooKeeper(request, settings)
+
+
+@pytest.fixture
+def client(zookeeper: ZooKeeperServer) -> Iterator[KazooClient]:
+    """Another client of the server."""
+    client = KazooClient(hosts=zookeeper.host)
+    client.start()
+    yield client
+    client.stop()
+    client.close()
+
+
+def kazoo_of(backend: ZooKeeperBackend) -> KazooClient:
+    """Return the client of kazoo that a store uses."""
+    return backend.session._client
+
+
+# Sessions.
+
+
+@pytest.fixture
+def proxy(store: Store, settings: Settings, zookeeper: ZooKeeperServer) -> Iterator[FaultProxy]:
+    """A proxy before the server, for the session of this process."""
+    with FaultProxy(zookeeper.port) as proxy:
+        section = {**settings.REDLOCK["default"], "HOSTS": [f"127.0.0.1:{proxy.port}"]}
+        settings.REDLOCK = {"default": section}
+        yield proxy
+        locks.close()
+
+
+@pytest.fixture
+def lost() -> Iterator[list[str]]:
+    """The reasons for which locks were reported as lost."""
+    reasons: list[str] = []
+
+    def note(reason: str, **about: Any) -> None:
+        reasons.append(reason)
+
+    lock_lost.connect(note)
+    yield reasons
+    lock_lost.disconnect(note)
+
+
+def test_an_expired_session_loses_its_locks(
+    proxy: FaultProxy, settings: Settings, client: KazooClient, lost: list[str]
+) -> None:
+    settings.REDLOCK = {"default": {**settings.REDLOCK["default"], "SESSION_TIMEOUT": 0.6}}
+    held = lock("order:1")
+    held.acquire()
+    first, queue = held.fence, backend_of().tree.queue("order:1")
+    proxy.refuse()
+    until(lambda: not client.get_children(queue), what="the servers end the session")
+    with pytest.raises(LockLost):
+        held.ensure_held()
+    proxy.accept()
+    until(lambda: not held.remaining() and lost, what="the loss is reported")
+    assert lost == ["the session with ZooKeeper was lost"]
+    with pytest.raises(LockLost, match="the session with ZooKeeper was lost"):
+        held.ensure_held()
+    with lock("order:1", wait=10) as again:
+        assert again.fence > first
+        again.ensure_held()
+
+
+def test_a_lost_connection_leaves_a_lock_unknown_until_it_is_back(
+    proxy: FaultProxy, lost: list[str]
+) -> None:
+    held = lock("order:1")
+    held.acquire()
+    held.ensure_held()
+    proxy.refuse()
+    until(lambda: not held.remaining(), what="the lock is unknown")
+    with pytest.raises(LockLost, match="it is unknown whether the lock is held"):
+        held.ensure_held()
+    proxy.accept()
+    until(lambda: held.remaining() > 0, what="the lock is held again")
+    held.ensure_held()
+    assert not lost
+    assert held.release() is True
+
+
+CHILD = """
+import sys, django
+from django.conf import settings
+settings.configure(
+    INSTALLED_APPS=["redlock_django"], LOGGING_CONFIG=None,
+    REDLOCK={{"default": {section!r}}},
+)
+django.setup()
+from redlock_django import lock
+held = lock("order:1", ttl=30, renew=False)
+held.acquire()
+held.ensure_held()
+print(held.fence, flush=True)
+for line in sys.stdin:
+    try:
+        held.ensure_held()
+        print("held", flush=True)
+    except Exception as error:
+        print(type(error).__name__, flush=True)
+"""
+
+
+def test_a_process_that_was_stopped_longer_than_its_session(
+    store: Store, settings: Settings
+) -> None:
+    section = {**settings.REDLOCK["default"], "SESSION_TIMEOUT": 1}
+    source = CHILD.format(section=section)
+    child = subprocess.Popen(
+        [sys.executable, "-c", source],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+    )
+    assert child.stdin is not None
+    assert child.stdout is not None
+    with child, child.stdin as questions, child.stdout as answers:
+        try:
+            fence = int(answers.readline())
+            child.send_signal(signal.SIGSTOP)
+            assert taken("order:1"), "its session lasts"
+            lease = backend_of().acquire(("order:1",), 30, 20, HOLDER)  # its TTL has not ended
+            assert lease.fences[0] > fence
+            questions.write(b"?\n")
+            questions.flush()
+            child.send_signal(signal.SIGCONT)
+            assert select.select([answers], [], [], 20)[0]
+            assert answers.readline() == b"LockLost\n"
+        finally:
+            child.kill()
+
+
+def test_what_ends_the_process_frees_its_locks(store: Store) -> None:
+    backend_of().acquire(("order:1",), 30, 0, HOLDER)
+    locks.close()
+    assert not taken("order:1")
+
+
+def test_a_minimum_hold_outlives_the_session(store: Store) -> None:
+    held = lock("order:1", min_hold=1.5)
+    held.acquire()
+    held.release()
+    locks.close()
+    began = time.monotonic()
+    assert taken("order:1")
+    assert 0 < (backend_of().look(["order:1"]).locks[0].ttl or 0) <= 1.6
+    lease = backend_of().acquire(("order:1",), 30, 10, HOLDER)
+    assert lease.waited > 0
+    assert time.monotonic() - began < 8
+    assert backend_of().release(lease) is True
+
+
+def test_no_server_is_an_error_that_names_it(settings: Settings) -> None:
+    port = free_port()
+    settings.REDLOCK = {
+        "default": {
+            "BACKEND": ZOOKEEPER,
+            "HOSTS": [f"127.0.0.1:{port}"],
+            "ZOOKEEPER_TIMEOUT": 0.3,
+        }
+    }
+    with pytest.raises(StoreUnavailable, match=f"127.0.0.1:{port}: not connected yet within 0.3 s"):
+        backend_of().acquire(("order:1",), 30, 0, HOLDER)
+    page = backend_of().page()
+    assert not page.complete
+    assert list(page.silent) == [f"127.0.0.1:{port}"]
+    (health,) = backend_of().health()
+    assert not health.counted
+    assert health.reason == "Connection refused"
+    locks.close()
+
+
+# Queues.
+
+
+def test_only_the_next_waiter_is_woken(store: Store, client: KazooClient) -> None:
+    caller = SyncCaller(store)
+    backend, holder = backend_of(), caller.acquire("order:1")
+    waiters = []
+    for number in range(3):
+        waiters.append(caller.start("order:1", wait=20))
+        until(partial(_waits, number + 1), what="it waits")
+    nodes = in_order(client.get_children(backend.tree.queue("order:1")))
+    assert nodes[0].token == holder.token
+    watched = [path.rpartition("/")[2] for path in kazoo_of(backend)._data_watchers]
+    assert sorted(watched) == sorted(node.name for node in nodes[:-1])
+    caller.release(holder)
+    for waiter in waiters:
+        caller.release(waiter.lease())
+
+
+def test_a_client_that_is_refused_again_writes_nothing(store: Store, client: KazooClient) -> None:
+    backend = backend_of()
+    backend.acquire(("order:1",), 30, 0, HOLDER)
+    assert taken("order:1")
+    queue = backend.tree.queue("order:1")
+    until(lambda: client.exists(queue).children_count == 1, what="the first refusal is undone")
+    before = client.exists(queue).cversion
+    with pytest.raises(ResourceLocked) as refused:
+        backend.acquire(("order:1",), 30, 0, HOLDER)
+    assert client.exists(queue).cversion == before
+    assert refused.value.retry_after is not None
+    assert 20 < refused.value.retry_after <= 30
+
+
+def test_a_queue_that_is_not_used_is_removed(store: Store, client: KazooClient) -> None:
+    backend = backend_of()
+    queue = backend.tree.queue("order:1")
+    backend.release(backend.acquire(("order:1",), 30, 0, HOLDER))
+    assert client.exists(queue)
+    store.pass_time(61)
+    until(lambda: not client.exists(queue), what="the queue is removed")
+    lease = backend.acquire(("order:1",), 30, 0, HOLDER)
+    assert backend.release(lease) is True
+
+
+def test_the_tree_may_be_deleted(store: Store, client: KazooClient) -> None:
+    backend = backend_of()
+    lease = backend.acquire(("order:1",), 30, 0, HOLDER)
+    client.delete(backend.settings.root, recursive=True)
+    assert backend.extend(lease, 30)[0] is LeaseState.LOST
+    assert backend.acquire(("order:1",), 30, 0, HOLDER).fences[0] > lease.fences[0]
+
+
+@pytest.mark.parametrize("name", ["a/b", "..", ".", "ü ☃", "%2F", "a" * 200])
+def test_any_name_is_a_queue_of_its_own(store: Store, name: str) -> None:
+    lease = backend_of().acquire((name,), 30, 0, HOLDER)
+    assert [holding.resource for holding in backend_of().page().locks] == [name]
+    assert backend_of().release(lease) is True
+
+
+@pytest.mark.parametrize("what", ["acquire", "extend", "release"])
+def test_interrupted_at_every_line(store: Store, what: str) -> None:
+    lines = Lines()
+
+    def strike(wanted: tuple[tuple[str, int], int] | None = None) -> None:
+        order = lock("order:1", "order:2")
+        if what != "acquire":
+            order.acquire()
+        try:
+            lines.run(getattr(order, what), wanted)
+        except KeyboardInterrupt:
+            assert lines.struck
+        if what == "extend" or not lines.struck:
+            order.release()
+
+    strike()
+    places = [(place, n) for place, last in lines.seen.items() for n in sorted({1, last})]
+    ours = [one for one in places if "/backends/zookeeper" in one[0][0]]
+    assert len(ours) > 10
+    with backend_of().inspect() as inspection:
+        for place in ours:
+            strike(place)
+            until(lambda: not inspection.page().total, what=f"nothing is held after {place}")
+
+
+# Fences.
+
+
+def test_a_fence_is_the_base_plus_the_transactions_since() -> None:
+    assert fence_of(1000, 50, 51) == 1001
+    assert fence_of(1000, 50, 50 + SPAN) == 1000 + SPAN
+    assert fence_of(1000, 50, 51 + SPAN) is None, "such as after an election"
+    assert fence_of(1000, 50, 49) is None, "the node is older than the base"
+    assert raised(1000, 0) > 1000 + SPAN
+    assert raised(1000, 10**9) == 10**9
+
+
+def test_a_waiter_from_before_the_base_gets_a_higher_fence(
+    store: Store, settings: Settings
+) -> None:
+    settings.REDLOCK = {**settings.REDLOCK, "other": settings.REDLOCK["default"]}
+    backend, fences = backend_of(), []
+
+    def serve() -> Lease:
+        lease = backend.acquire(("order:1",), 30, 20, HOLDER)
+        fences.append(lease.fences[0])
+        backend.release(lease)
+        return lease
+
+    holder = backend.acquire(("order:1",), 30, 0, HOLDER)
+    fences.append(holder.fences[0])
+    waiter = Started(serve)
+    until(lambda: backend.look(["order:1"]).locks[0].waiters == 1, what="it waits")
+    other = backend_of("other")  # a new session, which raises the base
+    fences.append(other.acquire(("order:2",), 30, 0, HOLDER).fences[0])
+    backend.release(holder)
+    waiter.lease()
+    fences.append(other.acquire(("order:1",), 30, 0, HOLDER).fences[0])
+    assert fences == sorted(set(fences))
+    assert fences[-1] < 2**53
+
+
+# Credentials.
+
+
+@pytest.fixture
+def guarded(store: Store, settings: Settings) -> ZooKeeperBackend:
+    """The store with credentials."""
+    options = {"auth_data": [("digest", f"locks:{SECRET}")]}
+    settings.REDLOCK = {"default": {**settings.REDLOCK["default"], "OPTIONS": options}}
+    return backend_of()
+
+
+def test_with_credentials_no_other_client_can_delete_locks(
+    guarded: ZooKeeperBackend, client: KazooClient
+) -> None:
+    lease = guarded.acquire(("order:1",), 30, 0, HOLDER)
+    queue = guarded.tree.queue("order:1")
+    with pytest.raises(NoAuthError):
+        client.get_children(queue)
+    with pytest.raises(NoAuthError):
+        client.delete(guarded.tree.root, recursive=True)
+    assert guarded.free("order:1").outcome.name == "RELEASED"
+    assert guarded.extend(lease, 30)[0] is LeaseState.LOST
+
+
+def test_wrong_credentials_are_refused_and_never_shown(
+    guarded: ZooKeeperBackend, settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.NOTSET)
+    guarded.acquire(("order:1",), 30, 0, HOLDER)
+    wrong = f"{SECRET}-wrong"
+    section = settings.REDLOCK["default"]
+    settings.REDLOCK = {
+        "default": {**section, "OPTIONS": {"auth_data": [("digest", f"locks:{wrong}")]}}
+    }
+    backend = backend_of()
+    with pytest.raises(StoreUnavailable, match="NoAuth: the servers do not allow it") as refused:
+        backend.acquire(("order:1",), 30, 0, HOLDER)
+    page = backend.page()
+    assert page.silent
+    shown = [str(refused.value), repr(refused.value.tally), repr(backend.settings), str(page)]
+    assert SECRET not in "".join([*shown, caplog.text])
+
+
+# Settings and checks.
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ({"HOSTS": []}, "HOSTS must name at least one server"),
+        ({"HOSTS": "zk1:2181"}, "HOSTS must be a list"),
+        ({"HOSTS": ["user:pw@zk1:2181"]}, "credentials are in OPTIONS"),
+        ({"HOSTS": ["zk1:2181/chroot"]}, "the path of all locks is ROOT"),
+        ({"HOSTS": ["zk1:port"]}, "HOSTS must be a list of hosts with ports"),
+        ({"ROOT": "redlock"}, "ROOT must be an absolute path"),
+        ({"ROOT": "/"}, "ROOT must be an absolute path"),
+        ({"SESSION_TIMEOUT": 0.1}, "SESSION_TIMEOUT must be at least 0.2 s"),
+        ({"OPTIONS": {"auth": 1}}, "OPTIONS: unknown key 'auth'"),
+        ({"OPTIONS": {"auth_data": [SECRET]}}, "auth_data must be a list of pairs"),
+        ({"OPTIONS": {"auth_data": [("sasl", SECRET)]}}, "use sasl_options"),
+        ({"OPTIONS": {"sasl_options": {"password": SECRET}}}, "with the key 'mechanism'"),
+        ({"OPTIONS": {"default_acl": [SECRET]}}, "a list of ACLs of kazoo.security"),
+        ({"MASTERS": ["redis://x"]}, "unknown key 'MASTERS'"),
+        ({"HOST": ["zk1"]}, "did you mean 'HOSTS'"),
+    ],
+)
+def test_bad_settings_are_refused(
+    settings: Settings, section: dict[str, Any], message: str
+) -> None:
+    settings.REDLOCK = {"default": {"BACKEND": ZOOKEEPER, "HOSTS": ["zk1"], **section}}
+    with pytest.raises(InvalidRedlock, match="REDLOCK") as refused:
+        locks["default"]
+    assert message in str(refused.value)
+    assert SECRET not in str(refused.value)
+
+
+def test_deploy_warns_of_open_nodes_and_of_few_servers(settings: Settings) -> None:
+    section: dict[str, Any] = {"BACKEND": ZOOKEEPER, "HOSTS": ["zk1", "zk2"]}
+    settings.REDLOCK = {"default": section}
+    messages = found(deploy=True)
+    assert "every client of the ZooKeeper servers can delete locks" in messages["W046"]
+    assert "names 2 of the ZooKeeper servers" in messages["W047"]
+    section["HOSTS"] = ["zk1", "zk2", "zk3"]
+    section["OPTIONS"] = {"auth_data": [("digest", "a:b")]}
+    assert not {"W046", "W047"} & found(deploy=True).keys()
+    section["OPTIONS"] = {"default_acl": OPEN_ACL_UNSAFE, **section["OPTIONS"]}
+    assert "W046" in found(deploy=True)
+
+
+@pytest.mark.django_db
+def test_commands_and_admin_show_and_free_locks(
+    store: Store, admin_client: Client, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lease = backend_of().acquire(("order:1",), 30, 0, HOLDER)
+    call_command("redlock_status")
+    assert "ZooKeeper" in capsys.readouterr().out
+    call_command("list_locks", search="order")
+    assert lease.fingerprint in capsys.readouterr().out
+    assert b"order:1" in admin_client.get("/admin/redlock_django/heldlock/").content
+    call_command("release_lock", "order:1", "--no-input", holder=lease.fingerprint)
+    assert backend_of().extend(lease, 30)[0] is LeaseState.LOST
+
+
+# Three servers.
+
+
+@pytest.fixture(scope="module")
+def ensemble() -> Iterator[list[ZooKeeperServer]]:
+    try:
+        with local_zookeeper(3) as servers:
+            yield servers
+    except FileNotFoundError as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("fault", ["kill", "pause"])
+def test_one_of_three_servers_fails(
+    ensemble: list[ZooKeeperServer], settings: Settings, fault: str
+) -> None:
+    settings.REDLOCK = {
+        "default": {
+            "BACKEND": ZOOKEEPER,
+            "HOSTS": [server.host for server in ensemble],
+            "SESSION_TIMEOUT": 6,
+            "ZOOKEEPER_TIMEOUT": 20,
+        }
+    }
+    fences = []
+    for server in ensemble:
+        held = lock("order:1")
+        held.acquire()
+        getattr(server, fault)()
+        try:
+            with lock("order:2", wait=10) as second:
+                fences.append(second.fence)
+            until(held.remaining, what="the lock is held", seconds=20)
+            held.ensure_held()
+            assert held.release() is True
+        finally:
+            server.resume() if fault == "pause" else server.start()
+            server.wait()
+    assert fences == sorted(set(fences))
+    assert sum(one.counted for one in backend_of().health()) == 3
+    locks.close()
+
+
+@pytest.mark.nightly
+def test_the_majority_of_the_servers_fails(
+    ensemble: list[ZooKeeperServer], settings: Settings
+) -> None:
+    settings.REDLOCK = {
+        "default": {
+            "BACKEND": ZOOKEEPER,
+            "HOSTS": [server.host for server in ensemble],
+            "SESSION_TIMEOUT": 3,
+            "ZOOKEEPER_TIMEOUT": 1,
+        }
+    }
+    held = lock("order:1", ttl=60)
+    held.acquire()
+    for server in ensemble[:2]:
+        server.pause()
+    try:
+        until(lambda: not held.remaining(), what="the lock is unknown", seconds=20)
+        with pytest.raises(LockLost):
+            held.ensure_held()
+        with pytest.raises(StoreUnavailable):
+            lock("order:2").acquire()
+        healthy = [one.counted for one in backend_of().health()]
+        assert sum(healthy) < 2
+    finally:
+        for server in ensemble[:2]:
+            server.resume()
+    for server in ensemble:
+        server.wait()
+    until(partial(_acquires, "order:3"), what="locks can be acquired again", seconds=30)
+    locks.close()
+
+
+def _waits(many: int) -> bool:
+    return backend_of().look(["order:1"]).locks[0].waiters == many
+
+
+def _acquires(resource: str) -> bool:
+    try:
+        with lock(resource):
+            return True
+    except StoreUnavailable:
+        return False
