@@ -84,7 +84,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out nightly tests, and run long tests first.
+    """Deselect nightly tests, and run long tests first.
 
     A long test at the end would leave the other workers idle.
     """

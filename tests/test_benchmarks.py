@@ -57,7 +57,7 @@ def test_what_is_unknown_is_said_before_anything_is_measured() -> None:
 
 
 class NoLock:
-    """Says yes to everybody and tells no master."""
+    """A lock that is always granted, without a command to any master."""
 
     masters_used = None
 

@@ -1,4 +1,4 @@
-"""What a package index shows of this project, and what an installation needs."""
+"""The page of this project in a package index, and the requirements of an installation."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ PHRASES = {
     r"good for nothing": "it has no effect",
 }
 PHRASE = re.compile("|".join(rf"\b(?:{phrase})\b" for phrase in PHRASES), re.IGNORECASE)
-OPENING = re.compile(r"(Give|Say|Let|Put|Those|Whether|Who|What) ")
+OPENING = re.compile(r"(Give|Have|Let|Put|Says?|Tell|Those|Whether|Who|What) ")
 
 PRODUCT = sorted([*PACKAGE.rglob("*.py"), *(ROOT / "testproject").rglob("*.py")])
 THIS_FILE = Path(__file__).resolve()  # it names the phrases in order to find them
@@ -96,7 +96,7 @@ def test_code_uses_the_words_of_the_glossary() -> None:
 def test_docstrings_begin_with_a_noun_or_an_imperative() -> None:
     assert not [
         f"{path.relative_to(ROOT)}: {text}"
-        for path in PRODUCT
+        for path in CODE
         for text in docstrings(ast.parse(path.read_text()))
         if OPENING.match(text)
     ]

@@ -71,7 +71,7 @@ class Witness:
         self._masters = masters
 
     def see(self, resource: str) -> None:
-        """Look at a resource that is held now."""
+        """Check from outside, now and then, that a resource which is held is refused."""
         if next(self._turns) % LOOK_EVERY:
             return
         with Intruder(self._masters, self) as intruder:

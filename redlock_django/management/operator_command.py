@@ -13,6 +13,7 @@ import pwd
 import shutil
 import socket
 import sys
+from argparse import ArgumentTypeError
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -98,6 +99,13 @@ def iso(seconds: float | None) -> str | None:
         return None
     moment = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
     return moment.replace("+00:00", "Z")
+
+
+def days(text: str) -> int:
+    """Return the value of an argument `--days`; raise ArgumentTypeError unless it is positive."""
+    if not (text.isdecimal() and int(text)):
+        raise ArgumentTypeError("must be a number of days, 1 or more")
+    return int(text)
 
 
 def operator_name(name: str) -> str:

@@ -131,7 +131,7 @@ def join(
 
 
 def _keep_alive(taken: socket.socket, given: Mapping[int, int]) -> None:
-    """Have the kernel probe an idle connection; options that the settings give are left alone."""
+    """Make the kernel probe an idle connection; options from the settings are not changed."""
     taken.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in KEEPALIVE.items():
         option = getattr(socket, name, None)  # not every system has them

@@ -139,7 +139,7 @@ def pttls(backend: MemoryBackend, resource: str = R) -> set[int]:
 
 
 def steal(backend: MemoryBackend, masters: int, resource: str = R) -> None:
-    """Put another client's lock on the first masters."""
+    """Store another client's lock on the first masters."""
     for master in backend.masters[:masters]:
         master.set(backend.deployment.lock(resource), b"another client", 30_000)
 

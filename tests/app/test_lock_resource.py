@@ -59,7 +59,7 @@ def _memory(settings: Settings) -> None:
 
 @pytest.fixture
 def route() -> Iterator[Callable[[Callable[..., Any]], None]]:
-    """Put a view at /orders/<pk>/ for the test client."""
+    """Return a function that makes /orders/<pk>/ the URL of a view."""
 
     def put(view: Callable[..., Any]) -> None:
         urlpatterns[:] = [path("orders/<int:pk>/", view)]

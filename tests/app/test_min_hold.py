@@ -255,7 +255,7 @@ class Nightly(SingleRunMixin):
     lock_min_hold = 5
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Say that it ran."""
+        """Write that it ran."""
         self.stdout.write("ran")
 
 

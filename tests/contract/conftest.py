@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave the async calls of MariaDB to the night: they use the threads of the sync ones."""
+    """Mark the async calls of MariaDB as nightly: they use the threads of the sync ones."""
     for item in items:
         parameters = getattr(item, "callspec", None)
         if parameters and {"mariadb", "async"} <= set(parameters._idlist):

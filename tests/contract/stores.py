@@ -57,7 +57,7 @@ class Store:
         time.sleep(seconds)
 
     def keep_turns(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Leave a waiter its turn, however busy this machine is."""
+        """Make the turn of a waiter last until it asks, however busy this machine is."""
 
 
 MEMORY = "redlock_django.backends.memory.MemoryBackend"

@@ -43,7 +43,7 @@ State = bytes  # packed: many million of anything larger do not fit into memory
 
 
 class Seat(NamedTuple):
-    """What passes between one client and one master: the vote, and messages not processed yet."""
+    """One client at one master: its vote there, and the messages that are not processed yet."""
 
     vote: Vote | None
     waits: str
@@ -58,7 +58,7 @@ class Column(NamedTuple):
 
 
 class Client(NamedTuple):
-    """What one client does, and the fence it has or asks for."""
+    """The phase of one client, and the fence that it has or asks for."""
 
     phase: int
     fence: int

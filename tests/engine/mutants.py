@@ -95,7 +95,7 @@ class Mutant(NamedTuple):
     schedule: Schedule
 
     def active(self) -> AbstractContextManager[None]:
-        """Put the mutant into effect."""
+        """Return a context manager in which the mutant replaces the function."""
         return mutated(self.function, self.mutation, self.name)
 
     def failure(self) -> str:

@@ -558,7 +558,7 @@ class Wire:
             exchange.cast(line.index, vote)
 
     def _reported(self, line: Line, message: Message, reply: Report) -> None:
-        """Give up a master that answers with an error, or whose INFO shows a fault."""
+        """Close the link to a master that answers with an error, or whose INFO shows a fault."""
         if reply.info is not None:
             reason = _unfit(reply.info)
             if not reason and run_of(reply.info) != line.run_id:

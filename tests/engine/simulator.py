@@ -50,7 +50,7 @@ def restart_delay(max_ttl: float, skew: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What one seed draws: the size of the world and the faults that happen in it.
+    """The draws of one seed: the size of the world and the faults that happen in it.
 
     `masters` and `resources` are those of each group.
     """
@@ -601,7 +601,7 @@ class Simulation:
         master.promote()
 
     def _evict(self, seconds: float, rng: Random) -> None:
-        """Let a master evict keys for a while, some of them and more locks than others."""
+        """Make a master evict keys for a while: some keys of any kind, and more of locks."""
         master = rng.choice(self.masters)
         if master.up and not master.evicting:
             self.world.note(master.name, f"may evict keys for {seconds:.3f} s")

@@ -1,4 +1,4 @@
-"""What a client may and must notice of clocks that step, computed from the steps themselves."""
+"""The steps of clocks that a client may and must notice, computed from the steps themselves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who holds what: merging the sightings of N masters, whatever values the masters have."""
+"""The holder of a resource, merged from the sightings of N masters, whatever values they have."""
 
 from __future__ import annotations
 

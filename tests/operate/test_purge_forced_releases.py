@@ -39,6 +39,15 @@ def test_old_records_are_deleted_in_batches(monkeypatch: pytest.MonkeyPatch) -> 
     assert ForcedRelease.objects.count() == 5
 
 
+@pytest.mark.usefixtures("_records")
+@pytest.mark.parametrize("days", ["-5", "0", "a week"])
+def test_a_number_of_days_that_would_delete_all_records_is_refused(days: str) -> None:
+    ran = run(PURGE, f"--days={days}")
+    assert ran.status == 1
+    assert "must be a number of days, 1 or more" in ran.said
+    assert ForcedRelease.objects.count() == 8
+
+
 def test_a_database_that_fails_is_exit_status_1(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(self: Any, *_: Any, **__: Any) -> Any:
         raise OperationalError("gone\naway")

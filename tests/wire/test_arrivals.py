@@ -1,4 +1,4 @@
-"""What other threads report to links: results of connecting, and markers to read again."""
+"""Reports of other threads to links: results of connecting, and markers to read again."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from django.db import DatabaseError
 from django.utils import timezone
 
 from redlock_django.locking.names import printable
-from redlock_django.management.operator_command import OperatorCommand, iso
+from redlock_django.management.operator_command import OperatorCommand, days, iso
 from redlock_django.models import ForcedRelease
 
 FAILED = 1
@@ -29,12 +29,14 @@ class Command(OperatorCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
-        parser.add_argument("--days", type=int, required=True, help="keep younger records")
+        parser.add_argument(
+            "--days", type=days, required=True, help="keep younger records; 1 or more"
+        )
         parser.add_argument("--dry-run", action="store_true", help="only count the records")
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Delete in batches and write the number of records, also after an error."""
-        before = timezone.now() - timedelta(days=max(0, options["days"]))
+        before = timezone.now() - timedelta(days=options["days"])
         old = ForcedRelease.objects.filter(using=options["using"], at__lt=before)
         deleted, problem = 0, ""
         try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from argparse import ArgumentTypeError
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
@@ -13,7 +12,7 @@ from redlock_django.backends.database_purge import count_old, purge
 from redlock_django.exceptions import StoreUnavailable
 from redlock_django.locking.handler import locks
 from redlock_django.locking.names import printable
-from redlock_django.management.operator_command import OperatorCommand, iso
+from redlock_django.management.operator_command import OperatorCommand, days, iso
 from redlock_django.management.single_run import BAD_ARGUMENTS
 
 FAILED = 1
@@ -32,9 +31,7 @@ class Command(OperatorCommand):
 
     def add_arguments(self, parser: CommandParser) -> None:
         super().add_arguments(parser)
-        parser.add_argument(
-            "--days", type=_days, required=True, help="keep younger rows; 1 or more"
-        )
+        parser.add_argument("--days", type=days, required=True, help="keep younger rows; 1 or more")
         parser.add_argument("--dry-run", action="store_true", help="only count the rows")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -61,9 +58,3 @@ class Command(OperatorCommand):
             self.write_table(("WHAT", "RECORDS"), [("deleted", str(deleted))], flexible=())
         if problem:
             raise CommandError(problem, returncode=FAILED)
-
-
-def _days(text: str) -> int:
-    if not (text.isdecimal() and int(text)):
-        raise ArgumentTypeError("must be a number of days, 1 or more")
-    return int(text)

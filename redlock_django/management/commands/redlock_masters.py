@@ -16,7 +16,7 @@ from redlock_django.testing.masters import LocalMaster, find_server, local_maste
 
 NOT_STARTED = 1
 USAGE = 2
-_POLL = 0.5  # seconds between two looks at the processes
+_POLL = 0.5  # seconds between two checks that all masters run
 
 
 class Command(BaseCommand):

@@ -37,7 +37,8 @@ STATUSES: Mapping[str, int] = {
 
 RISK = (
     "The holder is not stopped. It notices the release at its next renewal, after a third of its "
-    "TTL at the latest; until then, only a fencing token protects against its writes."
+    "TTL, or only when the TTL is over if it does not renew the lock; until then, only a fencing "
+    "token protects against its writes."
 )
 
 

@@ -15,7 +15,7 @@ DATABASES = ("sqlite", "postgres")
 
 
 class Kind(NamedTuple):
-    """What differs between the sites of a server."""
+    """The properties in which the sites of a server differ."""
 
     database: str
     atomic: bool
