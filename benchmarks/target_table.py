@@ -32,7 +32,7 @@ def targets(results: Results) -> str:
 
 
 def missed(results: Results) -> Iterator[str]:
-    """Why the targets that were missed were missed, and what would help."""
+    """Yield the section about missed targets: values, profiles, and what would help."""
     groups: dict[str, list[Target]] = {}
     for target in TARGETS:
         value = target.measured(results)

@@ -156,7 +156,7 @@ def is_psycopg3() -> bool:
 
 
 def _prepare(cursor: CursorWrapper) -> None:
-    """Have the server prepare each statement once, unless a pooler is in between.
+    """Make the server prepare each statement once, unless a pooler is in between.
 
     Behind a pooler, the next statement may run on another connection of the server, which has
     not prepared it. Poolers give their clients other process ids than those of the server.
