@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from redlock_django.idempotency.views import IdempotentMixin
     from redlock_django.locking.handler import locks
     from redlock_django.locking.lock import Lock, lock
+    from redlock_django.locking.transaction_lock import transaction_lock
     from redlock_django.web.hold import hold
     from redlock_django.web.lock_resource import lock_resource
     from redlock_django.web.mixins import LockResourceMixin
@@ -53,6 +54,7 @@ __all__ = [
     "lock_resource",
     "locks",
     "resource",
+    "transaction_lock",
 ]
 
 _MODULES = {
@@ -66,6 +68,7 @@ _MODULES = {
     "lock_resource": "web.lock_resource",
     "locks": "locking.handler",
     "resource": "web.resources",
+    "transaction_lock": "locking.transaction_lock",
 }
 
 

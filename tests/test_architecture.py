@@ -69,9 +69,11 @@ LAYERS = [
     backends.memory backends.redis
     conf.settings
     signals locking locking.names locking.cancellation locking.counters locking.holder
-    locking.signal_thread locking.running_loop locking.sync_threads
+    locking.signal_thread locking.running_loop locking.sync_threads locking.row_wait
     locking.events
     locking.handler locking.open_transactions
+    locking.transaction_databases
+    locking.transaction_lock
     locking.held_lease locking.parameters
     locking.registry locking.renewal_schedule
     locking.renewal_service

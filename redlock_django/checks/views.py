@@ -35,9 +35,14 @@ def check_views(databases: Collection[str] | None = None, **_: Any) -> list[Chec
     transaction. E007: async template on a sync view. E008: options that the alias does not allow.
     E012: `<user.pk>` read before REST framework authenticates the user. W014: a login check inside
     the lock. W016: a decorator outside of the transaction. W017: a middleware with a transaction.
+    E018: a template that is locked in the store and in a transaction.
     """
     errors = partial(_route_errors, databases=databases or (), planned=_planned())
-    return [*_transaction_middleware(databases or ()), *errors_of_views(errors)]
+    return [
+        *_transaction_middleware(databases or ()),
+        *errors_of_views(errors),
+        *_locked_in_two_ways(),
+    ]
 
 
 def _transaction_middleware(databases: Collection[str]) -> Iterator[CheckMessage]:
@@ -52,6 +57,30 @@ def _transaction_middleware(databases: Collection[str]) -> Iterator[CheckMessage
                 "or use PostgreSQL at READ COMMITTED.",
                 id="redlock_django.W017",
             )
+
+
+def _locked_in_two_ways() -> Iterator[CheckMessage]:
+    """Yield E018 for a template that one view locks in a transaction and another one does not."""
+    planned, first = _planned(), dict[str, tuple[str, str]]()
+    if not getattr(settings, "ROOT_URLCONF", None):
+        return
+    for route in routes():
+        view: Any = route.pattern.callback
+        locked = planned.get(route.pattern, view)
+        for name, function in [(view_name(view), locked), *handlers_of(view)]:
+            options: LockOptions | None = getattr(function, "lock_options", None)
+            for template in options.templates if options is not None else ():
+                database = options.in_transaction if options is not None else None
+                where = "in the store" if database is None else f"in transactions of {database!r}"
+                other, elsewhere = first.setdefault(template.text, (name, where))
+                if elsewhere != where:
+                    yield Error(
+                        f"{name} locks {template.text!r} {where}, and {other} locks it "
+                        f"{elsewhere}. They do not exclude each other.",
+                        hint="Lock one template in one way: with in_transaction= everywhere, or "
+                        "nowhere.",
+                        id="redlock_django.E018",
+                    )
 
 
 def errors_of_views(check: Callable[[Route], Iterable[CheckMessage]]) -> list[CheckMessage]:
@@ -135,7 +164,12 @@ def _route_errors(
                 id="redlock_django.E005",
             )
         for alias in atomic:
-            if not sees_commits(connections[alias], databases):
+            # On SQLite the transaction that is already open is the lock.
+            is_lock = (handler.lock_options.in_transaction, connections[alias].vendor) == (
+                alias,
+                "sqlite",
+            )
+            if not (is_lock or sees_commits(connections[alias], databases)):
                 yield Error(
                     f"{name} acquires its lock inside the transaction of ATOMIC_REQUESTS. On the "
                     f"database {alias!r} that transaction may read data from before the lock.",

@@ -23,7 +23,9 @@ from redlock_django.web.responses import aanswer, answer
 from redlock_django.web.transactions import (
     TransactionMarker,
     check_answerable,
+    check_async,
     check_recordable,
+    check_response,
     marker_of_request,
     not_adjacent_error,
     old_data_error,
@@ -33,6 +35,7 @@ from redlock_django.web.transactions import (
 
 if TYPE_CHECKING:
     from redlock_django.locking.lock import Lock
+    from redlock_django.locking.transaction_lock import TransactionLock
     from redlock_django.web.options import LockOptions
     from redlock_django.web.request_state import Recorder
 
@@ -102,13 +105,12 @@ class Call(NamedTuple):
             ):
                 return view(*self.args, **self.kwargs)
         begun = finished = False
-        aliases = []
-        blocks = open_blocks()
+        aliases, blocks = [], open_blocks()
         inside = bool(blocks)
         check_answerable(view, blocks, answerable=state.has_middleware and recorder is None)
         try:
             with ExitStack() as stack:
-                held = self._enter(stack) if locks_it else None
+                held, locked = self._enter(stack, durable=not inside) if locks_it else (None, None)
                 if held is not None and state.has_middleware and (inside or self.renders_later):
                     # Before the view, because the outer transaction ends first in any case.
                     state.keep(held, stack)
@@ -116,11 +118,13 @@ class Call(NamedTuple):
                     self.marker,
                     durable=not inside,
                     record=recorder.database if recorder is not None else None,
+                    locked=locked,
                 ) as aliases:
                     if recorder is not None:
                         recorder.begin(aliases)
                     begun = True
                     response = self._finished(view(*self.args, **self.kwargs))
+                    check_response(view, response, locked)
                     if recorder is not None:
                         check_recordable(view, response)
                         recorder.finish(response)
@@ -164,7 +168,7 @@ class Call(NamedTuple):
         if self.defers_lock:
             state.deferred_lock = options
             return await view(*self.args, **self.kwargs)
-        self.check_no_transaction()
+        check_async(view, self.marker, in_transaction=options.in_transaction is not None)
         recorder = state.take_recorder()
         locks_it = options.apply_to(request)
         if not locks_it and recorder is None:
@@ -208,36 +212,33 @@ class Call(NamedTuple):
                 own = await aanswer(request, error, status=options.status_for(error))
             return own
 
-    def check_no_transaction(self) -> None:
-        """Raise Django's own error about ATOMIC_REQUESTS and async views."""
-        if self.marker is not None and self.marker.atomic_aliases():
-            # The marker of a method is copied to the view of its class, and hides the error there.
-            raise RuntimeError("You cannot use ATOMIC_REQUESTS with async views.")
-
-    def _enter(self, stack: ExitStack) -> Lock:
-        self._check_templates()
-        options, request = self.options, self.request
-        read_body(request)
+    def _enter(
+        self, stack: ExitStack, *, durable: bool
+    ) -> tuple[Lock, None] | tuple[None, TransactionLock]:
+        """Acquire the lock, or return the transaction that will hold it."""
+        options, request = self._prepared()
         names = [template.render(request, self.kwargs) for template in options.templates]
+        if options.in_transaction is not None:
+            return None, options.transaction_lock(names, durable=durable)
         try:
-            return options.enter(stack, request, names)
+            return options.enter(stack, request, names), None
         except MayReadOldData as error:
             raise old_data_error(self.view, error) from None
 
     async def _aenter(self, stack: AsyncExitStack) -> Lock:
-        self._check_templates()
-        options, request = self.options, self.request
-        read_body(request)
+        options, request = self._prepared()
         names = [await template.arender(request, self.kwargs) for template in options.templates]
         try:
             return await options.aenter(stack, request, names)
         except MayReadOldData as error:
             raise old_data_error(self.view, error) from None
 
-    def _check_templates(self) -> None:
+    def _prepared(self) -> tuple[LockOptions, Any]:
         if not self.wrapped:
             self.options.check_user(self.view, self.owner)
         self.options.check_kwargs(self.view, self.kwargs)
+        read_body(self.request)
+        return self.options, self.request
 
     def _renders(self, response: Any) -> bool:
         # A framework completes the responses of its own views after they have returned.

@@ -23,6 +23,7 @@ from redlock_django.web.request_state import (
 )
 from redlock_django.web.resources import Computed, Template
 from redlock_django.web.transactions import (
+    async_view_error,
     not_adjacent_error,
     transaction_marker,
     two_locks_error,
@@ -42,6 +43,7 @@ def lock_resource(
     status: int | None = None,
     on_locked: OnLocked | None = None,
     on_disconnect: str | None = None,
+    in_transaction: str | None = None,
 ) -> Callable[[View], View]:
     """Return a decorator that runs a view only while it holds the lock that its templates name.
 
@@ -54,8 +56,14 @@ def lock_resource(
     (409, 423, 429 or 503). `on_locked(request, error)` may return that answer, or None for the
     default one. If the client leaves, an async view runs to its end under the lock with
     `on_disconnect="finish"`, and is cancelled with "cancel"; None is the setting of the alias.
+
+    `in_transaction`, an alias of DATABASES, makes the transaction of the view the lock, as
+    `transaction_lock()` does: nothing is asked of the store of `using`.
+
     Raises InvalidRedlock at import time for invalid arguments or templates.
     """
+    if in_transaction is not None:
+        _check_in_transaction(in_transaction, ttl)
     options = LockOptions(
         templates=_templates(templates),
         using=using,
@@ -65,6 +73,7 @@ def lock_resource(
         status=_choice(status, "status", STATUSES),
         on_locked=on_locked,
         on_disconnect=_choice(on_disconnect, "on_disconnect", ON_DISCONNECT),
+        in_transaction=in_transaction,
     )
     if on_locked is not None and not callable(on_locked):
         raise InvalidRedlock("lock_resource(): on_locked must be a callable (request, error)")
@@ -85,6 +94,8 @@ def lock_resource(
         if opens_transaction(view):
             raise two_locks_error(view)
         check_adjacent(view)
+        if in_transaction is not None and iscoroutinefunction(view):
+            raise async_view_error(view)
         wrap = _async_view if iscoroutinefunction(view) else _sync_view
         locked = wrap(view, options)
         locked.lock_options = options  # the system checks read it
@@ -137,6 +148,19 @@ def _checked(value: Any, name: str, least: float) -> float | None:
         return duration(value, name, least=least)
     except ValueError as error:
         raise InvalidRedlock(f"lock_resource(): {error}") from None
+
+
+def _check_in_transaction(database: object, ttl: object) -> None:
+    if not isinstance(database, str) or not database:
+        raise InvalidRedlock(
+            "lock_resource(): in_transaction must be an alias of DATABASES such as 'default', got "
+            f"{database!r}"
+        )
+    if ttl is not None:
+        raise InvalidRedlock(
+            "lock_resource(): a lock in a transaction ends with it and has no TTL. Leave out ttl, "
+            "or in_transaction"
+        )
 
 
 def _choice(value: Any, name: str, allowed: Collection[Any]) -> Any:

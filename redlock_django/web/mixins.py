@@ -15,6 +15,7 @@ from redlock_django.web.lock_resource import lock_resource
 from redlock_django.web.request_state import is_recording_wrapper, records_requests
 from redlock_django.web.resources import Computed
 from redlock_django.web.transactions import (
+    async_view_error,
     not_adjacent_error,
     transaction_marker,
     two_locks_error,
@@ -43,6 +44,7 @@ class LockResourceMixin(View):
     lock_methods: Collection[str] | None = None
     lock_status: int | None = None
     lock_on_disconnect: str | None = None
+    lock_in_transaction: str | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -76,6 +78,8 @@ class LockResourceMixin(View):
                 raise two_locks_error(view)
             # Django reads it from the outermost function; a subclass may override dispatch.
             view._non_atomic_requests = transaction_marker(view)
+        elif cls.lock_in_transaction is not None:
+            raise async_view_error(view)
         if keys := initkwargs.get("lock_key", cls.lock_key):
             view.lock_options = _decorator(cls, keys)(_no_view).lock_options
         return view
@@ -132,6 +136,7 @@ def _decorator(view: Any, keys: str | Sequence[str]) -> Callable[[Any], Any]:
         methods=view.lock_methods,
         status=view.lock_status,
         on_disconnect=view.lock_on_disconnect,
+        in_transaction=view.lock_in_transaction,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from contextlib import AsyncExitStack, ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -13,6 +14,8 @@ from django.http import HttpRequest
 from redlock_django.exceptions import InvalidRedlock, NotAcquired, RedlockError, ResourceLocked
 from redlock_django.locking.handler import locks
 from redlock_django.locking.lock import Lock, lock
+from redlock_django.locking.transaction_databases import check_database
+from redlock_django.locking.transaction_lock import TransactionLock
 from redlock_django.web.request_user import authenticates_itself
 from redlock_django.web.resources import Template
 from redlock_django.web.transactions import view_name
@@ -38,6 +41,8 @@ class LockOptions:
     status: int | None
     on_locked: OnLocked | None
     on_disconnect: str | None
+    in_transaction: str | None = None
+    """The database whose transaction is the lock; None for a lock in the store."""
 
     def apply_to(self, request: HttpRequest) -> bool:
         """Return whether a request with this HTTP method is locked."""
@@ -92,8 +97,27 @@ class LockOptions:
             holder={"path": request.path},
         )
 
+    def transaction_lock(self, names: list[str], *, durable: bool) -> TransactionLock:
+        """Return the transaction that holds the lock on these resources.
+
+        Only a request that has to wait counts towards MAX_WAITERS.
+        """
+        self.check()
+        return TransactionLock(
+            *names,
+            database=self.in_transaction,
+            wait=locks[self.using].settings.wait if self.wait is None else self.wait,
+            durable=durable,
+            waiting=partial(waiting_thread, self.using),
+        )
+
     def check(self) -> None:
-        """Raise InvalidRedlock if the alias does not exist, or does not allow this TTL."""
+        """Raise InvalidRedlock if the alias does not exist, or does not allow this TTL.
+
+        Also if the database of a lock that is a transaction has no such lock.
+        """
+        if self.in_transaction is not None:
+            check_database(self.in_transaction)
         settings = locks[self.using].settings
         try:
             if self.ttl is not None:

@@ -21,7 +21,7 @@ from redlock_django.web.lock_resource import lock_resource
 from redlock_django.web.routes import Route, routes
 from redlock_django.wire.address import nearest
 
-OPTIONS = ("methods", "ttl", "wait", "status", "on_disconnect")
+OPTIONS = ("methods", "ttl", "wait", "status", "on_disconnect", "in_transaction")
 KEYS = ("view", "path", "urlconf", "key", "using", *OPTIONS)
 """The keys of a rule."""
 

@@ -14,11 +14,12 @@ from typing import Any
 
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.http import HttpRequest
+from django.http import HttpRequest, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.open_transactions import MayReadOldData
+from redlock_django.locking.transaction_lock import TransactionLock
 
 
 class TransactionMarker(set[str]):
@@ -101,21 +102,36 @@ def view_name(view: Callable[..., Any]) -> str:
 
 @contextmanager
 def transactions_of(
-    marker: TransactionMarker | None, *, durable: bool, record: str | None = None
+    marker: TransactionMarker | None,
+    *,
+    durable: bool,
+    record: str | None = None,
+    locked: TransactionLock | None = None,
 ) -> Iterator[list[str]]:
     """Open the transactions that Django would have opened, and return their aliases.
 
     A `durable` transaction raises if it is inside another one, so leaving this block is COMMIT.
     `record` is an alias that is opened in any case and committed last: a record must not be
-    committed before the changes that it records.
+    committed before the changes that it records. So is the transaction that is a lock: the others
+    must begin after the lock is acquired, and be committed before it ends.
     """
     aliases = marker.atomic_aliases() if marker is not None else []
-    if record is not None:
-        aliases = [alias for alias in aliases if alias != record] + [record]
+    last = record if locked is None else locked.database
+    if record not in (None, last):
+        raise InvalidRedlock(
+            f"a view is locked in a transaction of {last!r}, and @idempotent records it in "
+            f"{record!r}. Only one of them can be committed last: use one database for both, or "
+            "leave out in_transaction"
+        )
+    if last is not None:
+        aliases = [alias for alias in aliases if alias != last] + [last]
     with ExitStack() as blocks:
         # Django wraps the view alias by alias, so the first is innermost and commits first.
         for alias in reversed(aliases):
-            blocks.enter_context(transaction.atomic(using=alias, durable=durable))
+            if locked is not None and alias == last:
+                blocks.enter_context(locked)
+            else:
+                blocks.enter_context(transaction.atomic(using=alias, durable=durable))
         yield aliases
 
 
@@ -125,6 +141,46 @@ def old_data_error(view: Callable[..., Any], error: MayReadOldData) -> InvalidRe
         f"{view_name(view)} is called inside an open transaction of {error.alias!r}, which may "
         f"read data from before the lock. {OUTSIDE}. A middleware that opens a transaction around "
         "locked views needs PostgreSQL at READ COMMITTED"
+    )
+
+
+def async_view_error(view: Callable[..., Any]) -> InvalidRedlock:
+    """Return the error for an async view that is locked in a transaction."""
+    return InvalidRedlock(
+        f"{view_name(view)} is an async view, which has no transaction, so it cannot be locked in "
+        "one. Remove in_transaction, or make it a sync view; in a function that the view awaits "
+        "through sync_to_async(), use transaction_lock()"
+    )
+
+
+def check_async(
+    view: Callable[..., Any], marker: TransactionMarker | None, *, in_transaction: bool = False
+) -> None:
+    """Raise the error about an async view that would need a transaction."""
+    if marker is not None and marker.atomic_aliases():
+        # The marker of a method is copied to the view of its class, and hides Django's error there.
+        raise RuntimeError("You cannot use ATOMIC_REQUESTS with async views.")
+    if in_transaction:
+        raise async_view_error(view)
+
+
+def check_response(view: Callable[..., Any], response: Any, locked: TransactionLock | None) -> None:
+    """Raise InvalidRedlock if a response is produced after the transaction that is its lock."""
+    if locked is None:
+        return
+    if isinstance(response, StreamingHttpResponse):
+        produced = "streams its response"
+    elif not getattr(response, "is_rendered", True):
+        produced = (
+            "returned a response that is rendered by REST framework, or for a middleware with "
+            "process_template_response,"
+        )
+    else:
+        return
+    raise InvalidRedlock(
+        f"{view_name(view)} {produced} after COMMIT, when the lock in its transaction has ended. "
+        "Return an HttpResponse, for REST framework use redlock_django.contrib.drf.LockAPIMixin, "
+        "or leave out in_transaction: a lock in the store is held until the end"
     )
 
 

@@ -1,0 +1,116 @@
+"""The checks, time limits and errors of each database that `transaction_lock` needs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from django.db import OperationalError, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from redlock_django.exceptions import InvalidRedlock
+from redlock_django.locking.open_transactions import READ_COMMITTED
+
+# lock_not_available, deadlock_detected, query_canceled (by statement_timeout)
+_BUSY_POSTGRESQL = ("55P03", "40P01", "57014")
+_BUSY_MYSQL = (1205, 3572)  # a deadlock, 1213, is an error: it ends the whole transaction
+_BUSY_SQLITE = (5, 6)
+
+
+def check_database(alias: str, *, for_names: bool = True) -> None:
+    """Raise InvalidRedlock if a database has no lock that ends with a transaction."""
+    if alias not in connections:
+        known = ", ".join(map(repr, connections))
+        raise InvalidRedlock(f"the database {alias!r} is not in DATABASES; there is: {known}")
+    vendor = connections[alias].vendor
+    if vendor == "sqlite":
+        _check_immediate(alias)
+    if vendor in ("postgresql", "sqlite"):
+        return
+    if vendor == "mysql" and not for_names:
+        return
+    raise InvalidRedlock(
+        f"the database {alias!r} ({connections[alias].display_name}) has no lock on a name that "
+        "ends with a transaction. "
+        + (
+            "Lock a row in the view, with transaction_lock(instance), or use lock()"
+            if vendor == "mysql"
+            else "Use lock()"
+        )
+    )
+
+
+def check_isolation(connection: BaseDatabaseWrapper) -> None:
+    """Raise InvalidRedlock if an open transaction may not see what the last holder has committed.
+
+    Also if the server is a replica, whose locks its primary does not know.
+    """
+    if connection.vendor == "postgresql":
+        sql = "SELECT current_setting('transaction_isolation'), pg_is_in_recovery()"
+    elif getattr(connection, "mysql_is_mariadb", False):
+        sql = "SELECT @@tx_isolation, 0"
+    else:
+        sql = "SELECT @@transaction_isolation, 0"
+    with connection.cursor() as cursor:
+        cursor.execute(sql)
+        level, is_replica = cursor.fetchone()
+    if level.lower().replace("-", " ") not in READ_COMMITTED:
+        raise InvalidRedlock(
+            f"the transaction of {connection.alias!r} is {level}, so it may not see what the last "
+            "holder of the lock has committed. transaction_lock() needs READ COMMITTED: remove the "
+            "isolation level from OPTIONS, or use lock() around the transaction"
+        )
+    if is_replica:
+        raise InvalidRedlock(
+            f"the database {connection.alias!r} is a replica, whose locks its primary does not "
+            "know. Pass the alias of the primary as database="
+        )
+
+
+def _check_immediate(alias: str) -> None:
+    mode = connections[alias].settings_dict["OPTIONS"].get("transaction_mode") or ""
+    if mode.upper() not in ("IMMEDIATE", "EXCLUSIVE"):
+        raise InvalidRedlock(
+            f"the database {alias!r} is SQLite, where the lock is the write lock, which a "
+            "transaction must take when it begins. Set its OPTIONS['transaction_mode'] to "
+            "'IMMEDIATE'"
+        )
+
+
+def check_begun(connection: BaseDatabaseWrapper) -> None:
+    """Raise InvalidRedlock if Django has not begun, or will not begin, a transaction of SQLite.
+
+    Without autocommit, sqlite3 does, and not with the write lock.
+    """
+    connection.ensure_connection()
+    if not (connection.commit_on_exit if connection.in_atomic_block else connection.autocommit):
+        raise InvalidRedlock(
+            f"the database {connection.alias!r} is SQLite without autocommit, whose transactions "
+            "do not begin with the write lock. Set AUTOCOMMIT to True"
+        )
+
+
+@contextmanager
+def busy_timeout(connection: BaseDatabaseWrapper, seconds: float) -> Iterator[None]:
+    """Limit how long SQLite waits for its write lock."""
+    driver: Any = connection.connection
+    [before] = driver.execute("PRAGMA busy_timeout").fetchone()
+    driver.execute(f"PRAGMA busy_timeout = {math.ceil(1000 * seconds)}")
+    try:
+        yield
+    finally:
+        driver.execute(f"PRAGMA busy_timeout = {before}")
+
+
+def is_busy(connection: BaseDatabaseWrapper, error: OperationalError) -> bool:
+    """Return whether a statement has failed because another transaction holds a lock."""
+    cause: Any = error.__cause__
+    if connection.vendor == "postgresql":
+        # psycopg 3 and psycopg2 name it differently.
+        state = getattr(cause, "sqlstate", None) or getattr(cause, "pgcode", None)
+        return state in _BUSY_POSTGRESQL
+    if connection.vendor == "mysql":
+        return bool(error.args) and error.args[0] in _BUSY_MYSQL
+    return getattr(cause, "sqlite_errorcode", 0) & 0xFF in _BUSY_SQLITE

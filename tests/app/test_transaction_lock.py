@@ -1,0 +1,152 @@
+"""Locks that are transactions of SQLite, and the system checks of views that are locked so."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import connection, connections, transaction
+from django.http import HttpRequest, HttpResponse
+from django.test import TestCase
+from django.urls import path
+from django.utils.decorators import method_decorator
+from django.views import View
+from pytest_django import Settings
+
+from redlock_django import ResourceLocked, lock_resource, transaction_lock
+from redlock_django.exceptions import InvalidRedlock
+from testproject.shop.models import Order
+from tests.app.checking import found
+from tests.app.conftest import LOCK_MIDDLEWARE
+
+Urls = Callable[..., None]
+IMMEDIATE = {"transaction_mode": "immediate", "timeout": 30}
+
+
+@pytest.fixture
+def file(tmp_path: Path, django_db_blocker: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Add the alias "file", a database of SQLite, and return its path."""
+    name = tmp_path / "site.sqlite3"
+    entry = {**connections.settings["default"], "NAME": str(name), "OPTIONS": IMMEDIATE}
+    monkeypatch.setitem(connections.settings, "file", {**entry, "ATOMIC_REQUESTS": False})
+    with django_db_blocker.unblock():
+        yield name
+        connections["file"].close()
+        del connections["file"]
+
+
+def is_free(file: Path) -> bool:
+    with closing(sqlite3.connect(file, timeout=0)) as other:
+        try:
+            other.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError:
+            return False
+        return True
+
+
+def test_it_is_the_write_lock_of_the_database(file: Path) -> None:
+    with transaction_lock("order:1", database="file"):
+        assert not is_free(file)
+        with transaction_lock("order:2", database="file"):
+            pass
+        assert not is_free(file)
+    assert is_free(file)
+    with transaction.atomic("file"):
+        with transaction_lock("order:1", database="file"):
+            pass
+        assert not is_free(file)
+
+
+def test_waiting_is_limited_and_the_timeout_of_the_site_stays(file: Path) -> None:
+    with closing(sqlite3.connect(file, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        for wait in (0, 0.05):
+            with (
+                pytest.raises(ResourceLocked, match="order:1: another transaction of 'file'"),
+                transaction_lock("order:1", database="file", wait=wait),
+            ):
+                pytest.fail("two holders")
+        had: list[Any] = []
+
+        def hold() -> None:
+            with transaction_lock("order:1", database="file", wait=30):
+                had.extend(connections["file"].connection.execute("PRAGMA busy_timeout"))
+            connections.close_all()
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        other.execute("COMMIT")
+        thread.join()
+    assert had == [(30000,)]
+
+
+@pytest.mark.parametrize("mode", [None, "DEFERRED"])
+def test_a_transaction_that_begins_without_the_write_lock_is_refused(
+    file: Path, mode: str | None
+) -> None:
+    connections.settings["file"]["OPTIONS"] = {"transaction_mode": mode}
+    with pytest.raises(InvalidRedlock, match=r"OPTIONS\['transaction_mode'\] to 'IMMEDIATE'"):
+        transaction_lock("order:1", database="file")
+
+
+def test_sqlite_without_autocommit_is_refused(file: Path) -> None:
+    connections["file"].set_autocommit(False)
+    for block in (transaction_lock("order:1", database="file"),) * 2:
+        with pytest.raises(InvalidRedlock, match="SQLite without autocommit"), block:
+            pytest.fail("its transactions are deferred")
+
+
+class Tests(TestCase):
+    """A test of a site, whose transaction is around everything."""
+
+    def test_it_works_in_the_transaction_of_a_test(self) -> None:
+        with transaction_lock("order:1"):
+            row = Order.objects.create(number="A-1", total=1)
+        with transaction_lock(row):
+            assert Order.objects.count() == 1
+
+
+@lock_resource("order:<int:pk>", in_transaction="default")
+def pay(request: HttpRequest, pk: int) -> HttpResponse:
+    return HttpResponse(str(connection.in_atomic_block))
+
+
+@lock_resource("order:<int:pk>")
+def ship(request: HttpRequest, pk: int) -> HttpResponse:
+    return HttpResponse()
+
+
+class Handler(View):
+    @method_decorator(lock_resource("order:<int:pk>", in_transaction="default"))
+    def post(self, request: HttpRequest, pk: int) -> HttpResponse:
+        return HttpResponse()
+
+
+@pytest.fixture
+def site(memory: None, settings: Settings, urls: Urls) -> Urls:
+    settings.MIDDLEWARE = [LOCK_MIDDLEWARE]
+    return urls
+
+
+def test_a_template_that_is_locked_in_two_ways_is_an_error(site: Urls) -> None:
+    site(path("pay/<int:pk>/", pay), path("handler/<int:pk>/", Handler.as_view()))
+    assert found() == {}
+    site(path("pay/<int:pk>/", pay), path("ship/<int:pk>/", ship))
+    assert (
+        "test_transaction_lock.ship locks 'order:<int:pk>' in the store, and "
+        "test_transaction_lock.pay locks it in transactions of 'default'"
+    ) in found()["E018"]
+
+
+def test_a_database_that_cannot_lock_is_an_error(
+    site: Urls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site(path("pay/<int:pk>/", pay))
+    options = connections.settings["default"]["OPTIONS"]
+    monkeypatch.setitem(options, "transaction_mode", "DEFERRED")
+    assert "pay: the database 'default' is SQLite" in found()["E008"]

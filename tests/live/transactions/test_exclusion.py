@@ -1,0 +1,412 @@
+"""Locks that are transactions, on PostgreSQL and MariaDB: what they promise and refuse."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
+
+import psycopg
+import pytest
+from asgiref.sync import sync_to_async
+from django.core.exceptions import SynchronousOnlyOperation
+from django.db import DatabaseError, OperationalError, connections, transaction
+from django.db.backends.postgresql.psycopg_any import IsolationLevel
+
+from redlock_django import ResourceLocked, transaction_lock
+from redlock_django.exceptions import BadName, InvalidRedlock
+from redlock_django.locking.transaction_lock import advisory_key
+from testproject.shop.models import Order
+from tests.live.transactions.conftest import database_alias, delete_orders, hold, is_free
+from tests.waiting import until
+
+pytestmark = [pytest.mark.live, pytest.mark.postgres]
+Holder = Callable[..., Any]
+
+
+def orders() -> int:
+    return Order.objects.using("pg").count()
+
+
+def order(number: str = "A-1", using: str = "pg") -> Order:
+    return Order.objects.using(using).create(number=number, total=1)
+
+
+@contextmanager
+def elsewhere(work: Callable[[], Any]) -> Iterator[list[Any]]:
+    """Run a function in another thread with connections of its own; its result, at the end."""
+    result: list[Any] = []
+
+    def run() -> None:
+        try:
+            result.append(work())
+        except Exception as error:  # noqa: BLE001 - the test looks at it
+            result.append(error)
+        finally:
+            connections.close_all()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield result
+    finally:
+        thread.join(30)
+
+
+def waiters(holder: psycopg.Connection) -> int:
+    rows = holder.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone()
+    assert rows is not None
+    return int(rows[0])
+
+
+# The lock.
+
+
+def test_it_is_held_until_commit(holder: psycopg.Connection) -> None:
+    with transaction_lock("order:1", database="pg"):
+        order()
+        assert not is_free(holder)
+        assert is_free(holder, "order:2")
+    assert is_free(holder)
+    assert orders() == 1
+
+
+def test_in_an_outer_transaction_it_is_held_until_that_commits(holder: psycopg.Connection) -> None:
+    with transaction.atomic("pg"):
+        with transaction_lock("order:1", database="pg"):
+            order()
+        assert not is_free(holder)
+    assert is_free(holder)
+
+
+def test_an_exception_rolls_back_what_it_protects(holder: psycopg.Connection) -> None:
+    with transaction.atomic("pg"):
+        with suppress(ZeroDivisionError), transaction_lock("order:1", database="pg"):
+            order()
+            raise ZeroDivisionError
+        assert is_free(holder)
+        assert orders() == 0
+
+
+def test_a_savepoint_that_is_rolled_back_inside_does_not_end_it(holder: psycopg.Connection) -> None:
+    with transaction_lock("order:1", database="pg"):
+        with suppress(ZeroDivisionError), transaction.atomic("pg"):
+            raise ZeroDivisionError
+        assert not is_free(holder)
+
+
+def test_another_transaction_has_it(holder: psycopg.Connection) -> None:
+    hold(holder)
+    with (
+        pytest.raises(ResourceLocked, match="order:1: another transaction of 'pg'") as refused,
+        transaction_lock("order:1", database="pg"),
+    ):
+        pytest.fail("two holders")
+    assert (refused.value.resource, refused.value.waited) == ("order:1", 0)
+    assert refused.value.retry_after is None
+
+
+def test_a_refusal_leaves_the_outer_transaction_as_it_was(holder: psycopg.Connection) -> None:
+    hold(holder)
+    with transaction.atomic("pg"):
+        order()
+        for wait in (0, 0.01):
+            with (
+                pytest.raises(ResourceLocked),
+                transaction_lock("order:1", database="pg", wait=wait),
+            ):
+                pytest.fail("two holders")
+    assert orders() == 1
+
+
+def test_a_waiter_sees_what_its_predecessor_committed(holder: psycopg.Connection) -> None:
+    hold(holder)
+    holder.execute("INSERT INTO shop_order (number, total, state) VALUES ('A-1', 1, 'open')")
+
+    def count() -> int:
+        with transaction_lock("order:1", database="pg", wait=30):
+            return orders()
+
+    with elsewhere(count) as seen:
+        until(lambda: waiters(holder) or seen, "it waits")
+        holder.commit()
+    assert seen == [1]
+
+
+def test_waiting_is_limited_and_the_limit_ends_with_it(holder: psycopg.Connection) -> None:
+    hold(holder)
+    with (
+        pytest.raises(ResourceLocked) as refused,
+        transaction_lock("order:1", database="pg", wait=0.05),
+    ):
+        pytest.fail("two holders")
+    assert refused.value.waited >= 0.05
+    with connections["pg"].cursor() as cursor, transaction.atomic("pg"):
+        cursor.execute("SET LOCAL lock_timeout = '7s'")
+
+        def locked() -> str:
+            with transaction.atomic("pg"), connections["pg"].cursor() as own:
+                own.execute("SET LOCAL lock_timeout = '7s'")
+                with transaction_lock("order:1", database="pg", wait=30):
+                    own.execute("SHOW lock_timeout")
+                    return str(own.fetchone()[0])
+
+        with elsewhere(locked) as seen:
+            until(lambda: waiters(holder) or seen, "it waits")
+            holder.commit()
+    assert seen == ["7s"]
+
+
+def test_several_are_locked_in_one_order(holder: psycopg.Connection) -> None:
+    hold(holder, "b:2")
+    with (
+        pytest.raises(ResourceLocked, match="a:1, b:2"),
+        transaction_lock("a:1", "b:2", database="pg"),
+    ):
+        pytest.fail("two holders")
+    assert is_free(holder, "a:1")
+    holder.rollback()
+    asked: list[list[int]] = []
+
+    def note(execute: Any, sql: str, params: Any, *rest: Any) -> Any:
+        asked.extend([params] if params else [])
+        return execute(sql, params, *rest)
+
+    with connections["pg"].execute_wrapper(note):
+        for names in (("a:1", "b:2", "c:3"), ("c:3", "b:2", "a:1")):
+            with transaction_lock(*names, database="pg"):
+                pass
+    assert len(asked) == 6
+    assert asked[:3] == asked[3:]
+
+
+def test_a_deadlock_with_other_locks_is_a_refusal(holder: psycopg.Connection) -> None:
+    holder.execute("SET deadlock_timeout = '60s'")
+    hold(holder, "b:2")
+
+    def crossed() -> None:
+        with (
+            transaction_lock("a:1", database="pg"),
+            connections["pg"].cursor() as cursor,
+        ):
+            cursor.execute("SET LOCAL deadlock_timeout = '1ms'")
+            taken.set()
+            until(lambda: waiters(other) == 1, "the other waits")
+            with transaction_lock("b:2", database="pg", wait=30):
+                pytest.fail("two holders")
+
+    taken = threading.Event()
+    with psycopg.connect(holder.info.dsn, autocommit=True) as other, elsewhere(crossed) as end:
+        assert taken.wait(30)
+        hold(holder, "a:1")
+        holder.commit()
+    assert isinstance(end[0], ResourceLocked)
+
+
+def test_a_killed_client_frees_it_at_once_and_commits_nothing(holder: psycopg.Connection) -> None:
+    def kill_this_client() -> None:
+        with connections["pg"].cursor() as cursor:
+            cursor.execute("SELECT pg_backend_pid()")
+            holder.execute("SELECT pg_terminate_backend(%s, 5000)", cursor.fetchone())
+
+    lock = transaction_lock("order:1", database="pg")
+    lock.__enter__()
+    order()
+    kill_this_client()
+    assert is_free(holder)
+    with pytest.raises(OperationalError):
+        lock.__exit__(None, None, None)  # COMMIT
+    connections["pg"].close()
+    assert orders() == 0
+
+
+def test_two_names_with_one_hash_only_exclude_each_other(
+    holder: psycopg.Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redlock_django.locking.transaction_lock.advisory_key", lambda name: 7)
+    with transaction_lock("a:1", "b:2", database="pg"):  # one transaction may have both
+        holder.execute("SELECT 1")
+        with elsewhere(lambda: transaction_lock("c:3", database="pg").__enter__()) as refused:
+            pass
+    assert isinstance(refused[0], ResourceLocked)
+
+
+def test_the_id_depends_on_the_whole_name() -> None:
+    keys = {advisory_key(name) for name in ("order:1", "order:2", "order:1:2", "0", "1")}
+    assert len(keys) == 5
+    assert advisory_key("order:1") == -2 or all(-(2**63) <= key < 2**63 for key in keys)
+
+
+# Rows.
+
+
+def waits_for_row(alias: str) -> bool:
+    with connections[alias].cursor() as cursor:
+        cursor.execute(
+            "SELECT '', count(*) FROM pg_locks WHERE NOT granted"
+            if alias == "pg"
+            else "SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_current_waits'"
+        )
+        return bool(int(cursor.fetchone()[1]))
+
+
+def lock_timeout(alias: str) -> Any:
+    with connections[alias].cursor() as cursor:
+        cursor.execute(
+            "SHOW lock_timeout" if alias == "pg" else "SELECT @@innodb_lock_wait_timeout"
+        )
+        return cursor.fetchone()[0]
+
+
+def test_an_instance_is_locked_by_its_row_and_reloaded(alias: str) -> None:
+    old, again = order(using=alias), Order.objects.using(alias).get()
+    Order.objects.using(alias).update(total=5)
+
+    def work() -> tuple[int, bool]:
+        before = lock_timeout(alias)
+        with (
+            pytest.raises(ResourceLocked, match=rf"shop.Order {old.pk}: another transaction"),
+            transaction_lock(again),
+        ):
+            pytest.fail("two holders")
+        with transaction_lock(again, wait=30):
+            return again.total, lock_timeout(alias) == before
+
+    with ExitStack() as stack, transaction_lock(old):
+        assert old.total == 5
+        old.total += 1
+        old.save()
+        seen = stack.enter_context(elsewhere(work))
+        until(lambda: waits_for_row(alias) or seen, "it waits")
+    assert seen == [(6, True)]
+
+
+def test_a_row_that_is_deleted_is_no_lock(alias: str) -> None:
+    gone = order(using=alias)
+    delete_orders(alias)
+    for wait in (0, 1):
+        with pytest.raises(Order.DoesNotExist), transaction_lock(gone, wait=wait):
+            pytest.fail("there is no row to lock")
+
+
+# What it refuses.
+
+
+def test_a_snapshot_is_refused(pg: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with transaction.atomic("pg"):
+        with connections["pg"].cursor() as cursor:
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        with (
+            pytest.raises(InvalidRedlock, match=r"'pg' is repeatable read.*READ COMMITTED"),
+            transaction_lock("order:1", database="pg"),
+        ):
+            pytest.fail("it may read old data")
+    connections["pg"].close()
+    level = {"isolation_level": IsolationLevel.SERIALIZABLE}
+    monkeypatch.setitem(connections["pg"].settings_dict, "OPTIONS", level)
+    with (
+        pytest.raises(InvalidRedlock, match="'pg' is serializable"),
+        transaction_lock("order:1", database="pg"),
+    ):
+        pytest.fail("it may read old data")
+
+
+def test_a_snapshot_of_mariadb_is_refused(mysql: dict[str, Any], django_db_blocker: Any) -> None:
+    level = {"OPTIONS": {"isolation_level": "repeatable read"}}
+    with django_db_blocker.unblock(), database_alias("maria", {**mysql, **level}):
+        row = Order(pk=1)
+        row._state.adding, row._state.db = False, "maria"
+        with pytest.raises(InvalidRedlock, match="is REPEATABLE-READ"), transaction_lock(row):
+            pytest.fail("it may read old data")
+        with pytest.raises(InvalidRedlock, match=r"no lock on a name .* transaction_lock.instance"):
+            transaction_lock("order:1", database="maria")
+
+
+def test_a_transaction_of_another_database_around_it_is_refused(
+    pg: str, postgres: dict[str, Any]
+) -> None:
+    with (
+        database_alias("other", postgres),
+        transaction.atomic("other"),
+        pytest.raises(InvalidRedlock, match=r"'other' is open around .* on 'pg'"),
+        transaction_lock("order:1", database="pg"),
+    ):
+        pytest.fail("other would be committed without the lock")
+
+
+def test_pgbouncer(pgbouncer: None, holder: psycopg.Connection) -> None:
+    with transaction_lock("order:1", database="pooled"):
+        assert not is_free(holder)
+    hold(holder)
+    with (
+        pytest.raises(ResourceLocked),
+        transaction_lock("order:1", database="pooled", wait=0.05),
+    ):
+        pytest.fail("two holders")
+    with (
+        pytest.raises(DatabaseError, match="transaction blocks not allowed in statement pooling"),
+        transaction_lock("order:2", database="by_statement"),
+    ):
+        pytest.fail("each statement would be a transaction")
+
+
+def test_a_replica_is_refused(pg: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def as_replica(execute: Any, sql: str, *rest: Any) -> Any:
+        return execute(sql.replace("pg_is_in_recovery()", "true"), *rest)
+
+    with (
+        connections["pg"].execute_wrapper(as_replica),
+        pytest.raises(InvalidRedlock, match=r"is a replica.*alias of the primary"),
+        transaction_lock("order:1", database="pg"),
+    ):
+        pytest.fail("the primary does not know this lock")
+
+
+async def test_a_running_loop_is_refused(pg: str) -> None:
+    with (
+        pytest.raises(SynchronousOnlyOperation, match="sync_to_async"),
+        transaction_lock("order:1", database="pg"),
+    ):
+        pytest.fail("the connection belongs to another thread")
+
+    def work() -> int:
+        with transaction_lock("order:1", database="pg"):
+            order()
+        connections["pg"].close()
+        return 1
+
+    assert await sync_to_async(work)() == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ((), InvalidRedlock, "one or several names, or one model instance"),
+        (("order:1", Order(pk=1)), InvalidRedlock, "or one model instance"),
+        ((Order(),), InvalidRedlock, "this shop.Order has not been saved"),
+        (("order 1",), BadName, "space U+0020"),
+        ((7,), BadName, "must be str, got int"),
+    ],
+)
+def test_bad_resources(arguments: tuple[Any, ...], error: type[Exception], message: str) -> None:
+    with pytest.raises(error) as refused:
+        transaction_lock(*arguments)
+    assert message in str(refused.value)
+
+
+def test_bad_options() -> None:
+    with pytest.raises(ValueError, match="wait must be at least 0 s"):
+        transaction_lock("order:1", wait=-1)
+    with pytest.raises(InvalidRedlock, match="'nowhere' is not in DATABASES; there is: 'default'"):
+        transaction_lock("order:1", database="nowhere")
+
+
+def test_a_failed_transaction_is_refused_as_django_does(pg: str) -> None:
+    with transaction.atomic("pg"):
+        transaction.set_rollback(True, using="pg")
+        with (
+            pytest.raises(DatabaseError, match="end of the 'atomic' block"),
+            transaction_lock("order:1", database="pg"),
+        ):
+            pytest.fail("nothing of it would be committed")
