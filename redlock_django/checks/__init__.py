@@ -7,6 +7,7 @@ only with `check --deploy --database ALIAS`, as Django's own database checks do.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -38,6 +39,7 @@ def register_checks() -> None:
     register(_imported_later("masters.check_masters"), MASTERS_TAG, Tags.database, deploy=True)
 
 
+@cache  # Django sets up apps again in tests that change INSTALLED_APPS; a check is one function
 def _imported_later(path: str) -> Callable[..., Iterable[CheckMessage]]:
     module, _, name = path.partition(".")
 

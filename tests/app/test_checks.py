@@ -10,6 +10,7 @@ import pytest
 from django.contrib.auth.decorators import login_required, permission_required
 from django.contrib.auth.mixins import LoginRequiredMixin
 from django.core.checks import run_checks
+from django.core.checks.registry import registry
 from django.db import connections
 from django.http import HttpRequest, HttpResponse
 from django.urls import include, path, re_path
@@ -20,7 +21,7 @@ from pytest_django import Settings
 from rest_framework.views import APIView
 
 from redlock_django import LockResourceMixin, idempotent, lock_resource
-from redlock_django.checks import views
+from redlock_django.checks import register_checks, views
 from redlock_django.checks.views import sees_commits as really_sees_commits
 from tests.app.checking import found
 from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
@@ -310,6 +311,12 @@ def test_one_wrong_setting_is_one_error(urls: Urls, settings: Settings, redlock:
     settings.REDLOCK = redlock
     messages = run_checks(tags=["redlock"])
     assert [message.id for message in messages] == ["redlock_django.E001"]
+
+
+def test_setting_up_the_app_again_registers_no_check_twice(memory: None) -> None:
+    before = len(registry.get_checks(include_deployment_checks=True))
+    register_checks()
+    assert len(registry.get_checks(include_deployment_checks=True)) == before
 
 
 def test_the_hint_about_missing_masters_can_be_pasted(settings: Settings) -> None:
