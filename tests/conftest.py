@@ -54,6 +54,9 @@ _NETWORK = ("tests/browser/", "tests/live/test_partitions", "tests/live/campaign
 # The tests of increments use the same sites.
 _SITES = ("tests/live/test_web_increments", "tests/live/test_web_disconnects")
 
+# These tests share a PostgreSQL.
+_DATABASES = ("tests/live/transactions/", "tests/scenarios/")
+
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
@@ -76,6 +79,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
                 return "mysql"
             if "zookeeper" in nodeid:
                 return "zookeeper"  # one server suffices
+            if file.startswith(_DATABASES):
+                return "databases"
             if file.startswith(_NETWORK):
                 return "network"
             return file
