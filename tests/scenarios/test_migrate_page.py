@@ -1,0 +1,129 @@
+"""docs/how-to/migrate.md: two deployments replace a lock, and no two holders enter meanwhile."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+import psycopg
+import pytest
+from django.core.cache.backends.base import BaseCache
+from django.utils.module_loading import import_string
+
+from redlock_django import ResourceLocked, lock
+from tests.test_documents import ROOT
+
+if TYPE_CHECKING:
+    from redis import Redis
+
+    from redlock_django.testing.masters import LocalMaster
+
+pytestmark = [pytest.mark.live, pytest.mark.postgres]
+PAGE = (ROOT / "docs/how-to/migrate.md").read_text()
+BLOCKS = dict(
+    re.findall(r"^## From ([^\n]+)\n\n```python\n(.*?)```", PAGE, re.MULTILINE | re.DOTALL)
+)
+RESOURCE = "order:42"
+Step = Callable[[], AbstractContextManager[Any]]
+
+
+class Busy(Exception):
+    """The error of the old code for a lock that is held."""
+
+
+class Majority:
+    """redlock-py's algorithm, in a few lines: it is not installed."""
+
+    def __init__(self, masters: list[LocalMaster]) -> None:
+        self._clients = [master.client() for master in masters]
+
+    def lock(self, name: str, ttl: int) -> tuple[str, str] | None:
+        held = name, uuid4().hex
+        if sum(bool(c.set(name, held[1], nx=True, px=ttl)) for c in self._clients) >= 2:
+            return held
+        self.unlock(held)
+        return None
+
+    def unlock(self, held: tuple[str, str]) -> None:
+        for client in self._clients:
+            if client.get(held[0]) == held[1].encode():
+                client.delete(held[0])
+
+
+@pytest.fixture
+def names(redis: Redis, masters: list[LocalMaster], sql: psycopg.Connection) -> dict[str, Any]:
+    """Return what the blocks of the page use."""
+    sql.execute("CREATE TEMPORARY TABLE held (resource text PRIMARY KEY)")
+    sql.execute(
+        "CREATE TEMPORARY TABLE shedlock (name text PRIMARY KEY, lock_until timestamptz, "
+        "locked_at timestamptz, locked_by text)"
+    )
+    cache: BaseCache = import_string("django_redis.cache.RedisCache")(masters[4].url, {})
+    return {
+        "contextmanager": contextmanager,
+        "uuid4": uuid4,
+        "Busy": Busy,
+        "redis": redis,
+        "cache": cache,
+        "sql": sql,
+        "IntegrityError": psycopg.IntegrityError,
+        "dlm": Majority(masters[:3]),
+    }
+
+
+@contextmanager
+def both(old_lock: Callable[[str], AbstractContextManager[Any]]) -> Iterator[None]:
+    with old_lock(RESOURCE), lock(RESOURCE):
+        yield
+
+
+def enters(step: Step) -> bool:
+    """Return whether another thread may enter a step."""
+
+    def enter() -> bool:
+        try:
+            with step():
+                return True
+        except (Busy, ResourceLocked):
+            return False
+
+    with ThreadPoolExecutor(1) as other:
+        return other.submit(enter).result(30)
+
+
+@pytest.mark.parametrize("source", BLOCKS)
+def test_no_two_steps_of_a_deployment_both_enter(
+    ours: None, names: dict[str, Any], source: str
+) -> None:
+    exec(BLOCKS[source], names)
+    steps: list[Step] = [
+        lambda: names["old_lock"](RESOURCE),
+        lambda: both(names["old_lock"]),
+        lambda: lock(RESOURCE),
+    ]
+    for first, inside in enumerate(steps):
+        with inside():
+            entering = [enters(step) for step in steps]
+        # Neighbours exclude each other. Old and new code do not, so the step between is needed.
+        assert entering == [abs(first - other) == 2 for other in range(3)]
+    assert all(map(enters, steps)), "nothing is left"
+
+
+def test_the_page_has_these_sources() -> None:
+    named = re.findall(r"^## From (.+)$", PAGE, re.MULTILINE)
+    assert len(named) == 8
+    assert len(BLOCKS) == 5
+
+
+def test_a_plain_key_of_redlock_py_and_ours_exclude_each_other(
+    ours: None, names: dict[str, Any]
+) -> None:
+    exec(BLOCKS["redlock-py"], names)
+    with names["old_lock"](f"redlock:lock:{RESOURCE}"):
+        assert not enters(lambda: lock(RESOURCE))
+    with lock(RESOURCE):
+        assert not enters(lambda: names["old_lock"](f"redlock:lock:{RESOURCE}"))
