@@ -122,6 +122,29 @@ def pytest_runtest_setup() -> None:
 
 
 @pytest.fixture(scope="session")
+def django_db_setup(django_db_setup: None) -> Iterator[None]:
+    """Keep content types and permissions when the tables are emptied after a test.
+
+    No test changes them. Deleting them and creating them again takes more time than most tests.
+    """
+    from django.core.management.commands import flush
+
+    kept = {"django_content_type", "auth_permission"}
+
+    def sql_flush(style: Any, connection: Any, **options: bool) -> list[str]:
+        tables = connection.introspection.django_table_names(
+            only_existing=True, include_views=False
+        )
+        statements: list[str] = connection.ops.sql_flush(style, {*tables} - kept, **options)
+        return statements
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(flush, "sql_flush", sql_flush)
+        patch.setattr(flush, "emit_post_migrate_signal", lambda *arguments: None)
+        yield
+
+
+@pytest.fixture(scope="session")
 def five_masters() -> Iterator[list[LocalMaster]]:
     """Start five real servers once. Tests use `masters`, which resets their state."""
     with local_masters(5) as started:

@@ -152,6 +152,7 @@ class LocalMaster:
             # Otherwise a former replica keeps the received data and loads it at the next start.
             ("rdb-del-sync-files", "yes"),
             ("maxmemory-policy", "noeviction"),
+            ("hz", "1"),  # otherwise an idle server wakes ten times a second
         ):
             argv += [f"--{option}", value]
         self.process = self._processes.spawn([*argv, *self._args])

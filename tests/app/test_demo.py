@@ -166,7 +166,9 @@ def test_all_checks_of_the_demo_pass(place: Place) -> None:
     place.assert_nothing_left()
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGKILL"])
+@pytest.mark.parametrize(
+    "name", ["SIGINT", "SIGKILL", pytest.param("SIGTERM", marks=pytest.mark.nightly)]
+)
 def test_demo_serves_until_a_signal_and_cleans_up(place: Place, name: str) -> None:
     with place.start() as demo:
         try:

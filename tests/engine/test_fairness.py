@@ -26,6 +26,9 @@ TURNS = Setup(masters=5, clients=6, seconds=3.0, latency=0.0005, late=0.02, ttls
 FALLBACK = 2 * waiting.CALM + 6 * waiting.CALM_FOR_EACH + 0.03
 MISSED = WATCH + 0.03
 SEEDS = range(4)
+by_day = pytest.mark.parametrize(
+    "seeds", [SEEDS[:2], pytest.param(SEEDS[2:], marks=pytest.mark.nightly)], ids=["", "more"]
+)
 
 
 def taking_turns(
@@ -59,9 +62,10 @@ def run_disturbed(simulation: Simulation, disturb: Callable[[], None] = lambda: 
     return simulation
 
 
+@by_day
 @pytest.mark.parametrize("masters", [1, 3, 5])
-def test_nobody_is_overtaken_and_nobody_waits_for_the_fallback(masters: int) -> None:
-    for seed in SEEDS[:3]:
+def test_nobody_is_overtaken_and_nobody_waits_for_the_fallback(masters: int, seeds: range) -> None:
+    for seed in seeds:
         simulation = run_disturbed(crowd(seed, replace(TURNS, masters=masters)))
         checker = simulation.checker
         assert len(checker.holders) == 6
@@ -70,34 +74,38 @@ def test_nobody_is_overtaken_and_nobody_waits_for_the_fallback(masters: int) -> 
         assert max(checker.gaps) < 0.03, f"seed {seed}"
 
 
+@by_day
 @pytest.mark.slow
-def test_a_client_that_does_not_wait_never_overtakes() -> None:
-    for seed in SEEDS[:2]:
+def test_a_client_that_does_not_wait_never_overtakes(seeds: range) -> None:
+    for seed in seeds:
         simulation = run_disturbed(crowd(seed, waits=(20.0, 0.0), pause=0.004))
         assert simulation.world.seen["locked"] > 50
         assert simulation.checker.overtaken == 0, f"seed {seed}"
         assert max(simulation.checker.gaps) < 0.03, f"seed {seed}"
 
 
+@by_day
 @pytest.mark.slow
-def test_waiters_that_give_up_block_nobody() -> None:
-    for seed in SEEDS[:3]:
+def test_waiters_that_give_up_block_nobody(seeds: range) -> None:
+    for seed in seeds:
         simulation = run_disturbed(crowd(seed, waits=(20.0, 0.02), pause=0.004))
         assert simulation.world.seen["locked"] > 20
         assert max(simulation.checker.gaps) < 0.03, f"seed {seed}"
         simulation.run()
 
 
-def test_clocks_that_are_wrong_by_hours_gain_nothing() -> None:
-    for seed in SEEDS[:3]:
+@by_day
+def test_clocks_that_are_wrong_by_hours_gain_nothing(seeds: range) -> None:
+    for seed in seeds:
         simulation = run_disturbed(crowd(seed, replace(TURNS, wrong_walls=7200.0, skew=0.05)))
         # Within the skew of the masters' clocks the order is still random.
         assert simulation.checker.overtaken <= 12, f"seed {seed}"
         assert len(simulation.checker.holders) == 6
 
 
-def test_dead_waiters_cost_nothing_but_an_unheard_call() -> None:
-    for seed in SEEDS:
+@by_day
+def test_dead_waiters_cost_nothing_but_an_unheard_call(seeds: range) -> None:
+    for seed in seeds:
         simulation = crowd(seed, replace(TURNS, clients=12, ttls=(0.2, 0.2)))
 
         def kill_a_waiter(simulation: Simulation = simulation) -> None:
@@ -114,8 +122,9 @@ def test_dead_waiters_cost_nothing_but_an_unheard_call() -> None:
         assert sorted(simulation.checker.gaps)[-4] < 0.03, f"seed {seed}"
 
 
-def test_stopped_waiters_cost_one_turn() -> None:
-    for seed in SEEDS:
+@by_day
+def test_stopped_waiters_cost_one_turn(seeds: range) -> None:
+    for seed in seeds:
         simulation = crowd(seed, replace(TURNS, clients=8))
 
         def stop_a_waiter(simulation: Simulation = simulation) -> None:
@@ -129,8 +138,9 @@ def test_stopped_waiters_cost_one_turn() -> None:
         assert max(simulation.checker.gaps) < MISSED, f"seed {seed}"
 
 
-def test_lost_links_cost_no_long_pause() -> None:
-    for seed in SEEDS:
+@by_day
+def test_lost_links_cost_no_long_pause(seeds: range) -> None:
+    for seed in seeds:
         simulation = crowd(seed, replace(TURNS, clients=3, faults=frozenset({"reset"}), every=0.05))
         for kinds, rng, every in simulation._schedules():
             simulation.world.after(every, simulation._fault, kinds, rng, every)
@@ -139,10 +149,11 @@ def test_lost_links_cost_no_long_pause() -> None:
         assert max(simulation.checker.gaps) < 0.4, f"seed {seed}"
 
 
-def test_on_a_busy_host_a_free_lock_is_taken_within_a_second() -> None:
+@by_day
+def test_on_a_busy_host_a_free_lock_is_taken_within_a_second(seeds: range) -> None:
     """Every client does each step 0.1 to 0.3 s late: most turns are over before they are used."""
     setup = replace(TURNS, masters=3, clients=20, seconds=15.0, max_ttl=4.0, busy=1e9)
-    for seed in SEEDS[:2]:
+    for seed in seeds:
         simulation = Simulation(seed, setup)
         simulation.world.run(0.5)
         for client in simulation.clients:
@@ -158,8 +169,9 @@ def _go_on_late(client: Client, go_on: Callable[[int], None], ticket: int) -> No
     client.world.after(client.rng.uniform(0.1, 0.3), client.hear, go_on, ticket)
 
 
-def test_masters_that_forget_their_queues_cost_one_fallback() -> None:
-    for seed in SEEDS:
+@by_day
+def test_masters_that_forget_their_queues_cost_one_fallback(seeds: range) -> None:
+    for seed in seeds:
         simulation = crowd(seed, replace(TURNS, masters=3))
         masters, rng = simulation.masters, simulation.world.rng("forgetting")
 
@@ -175,10 +187,8 @@ def test_masters_that_forget_their_queues_cost_one_fallback() -> None:
         assert max(simulation.checker.gaps) < FALLBACK, f"seed {seed}"
 
 
+@by_day
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "seeds", [SEEDS[:2], pytest.param(SEEDS[2:], marks=pytest.mark.nightly)], ids=["", "more"]
-)
 @pytest.mark.parametrize("kinds", [{"restart"}, {"kill"}, {"reset", "deaf", "mute"}])
 def test_with_masters_failing_everybody_is_served(kinds: set[str], seeds: range) -> None:
     for seed in seeds:
@@ -238,17 +248,18 @@ MUTANTS = [
 ]  # fmt: skip
 
 
-def check_fairness() -> None:
-    for seed in SEEDS[:3]:
+def check_fairness(seeds: range) -> None:
+    for seed in seeds:
         simulation = run_disturbed(crowd(seed, waits=(20.0, 0.0, 0.03), pause=0.005))
         assert simulation.checker.overtaken == 0
         assert max(simulation.checker.gaps) < 0.03
         simulation.run()
 
 
+@by_day
 @pytest.mark.slow
-def test_without_a_mutant_the_check_passes() -> None:
-    check_fairness()
+def test_without_a_mutant_the_check_passes(seeds: range) -> None:
+    check_fairness(seeds)
 
 
 @pytest.mark.slow
@@ -256,4 +267,4 @@ def test_without_a_mutant_the_check_passes() -> None:
 def test_a_mutant_is_detected(mutant: Callable[[Patch], None], monkeypatch: Patch) -> None:
     mutant(monkeypatch)
     with pytest.raises(AssertionError):
-        check_fairness()
+        check_fairness(SEEDS)
