@@ -263,6 +263,8 @@ def test_a_large_command_over_tls(name: str, masters: list[LocalMaster], authori
         urls = [proxy.url for proxy in proxies]
         backend = make_backend(urls, options=options, **TLS_TIMEOUTS)
         with open_variant(name, backend) as variant:
+            variant.start()
+            variant.wait_usable(3, 20)
             lease = variant.acquire("order:1", holder='{"app":"' + "x" * 2_000_000 + '"}')
             assert variant.release(lease) is True
 

@@ -67,11 +67,11 @@ def started(program: str, *words: str, **env: str) -> Iterator[subprocess.Popen[
 
 STOPPED_CLIENT = """
 import sys
-from redlock_django.engine import rounds
+from redlock_django.engine import attempt
 from redlock_django.engine.errors import NotAcquired
 from tests.wire.variants import open_variant, make_backend
 if sys.argv[1] == "unguarded":
-    rounds.valid_until = lambda ttl, started: float("inf")
+    attempt.valid_until = lambda ttl, started: float("inf")
 with open_variant(sys.argv[2], make_backend(sys.argv[3:], master_timeout=8.0)) as variant:
     variant.start()
     variant.wait_usable(3)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import hiredis
 import pytest
 
-from redlock_django.engine import quorum, rounds
+from redlock_django.engine import quorum
 from redlock_django.engine.errors import NotAcquired
 from redlock_django.engine.statuses import BURIED
 from redlock_django.engine.validity import LeaseState, RedlockLease
@@ -76,7 +76,9 @@ def test_masters_that_are_all_slower_than_the_ttl(
 ) -> None:
     """Every grant arrives after its lock has expired. Only the clock check refuses the lock."""
     if not guarded:
-        monkeypatch.setattr(rounds, "valid_until", lambda ttl, started: math.inf)
+        monkeypatch.setattr(
+            "redlock_django.engine.attempt.valid_until", lambda ttl, started: math.inf
+        )
     with behind(masters[:3]) as proxies, ThreadPoolExecutor(1) as pool:
         urls = [proxy.url for proxy in proxies]
         with joined(name, masters[:3], urls=urls, master_timeout=8.0) as variant:

@@ -106,7 +106,6 @@ def test_a_majority_that_is_cut_off(name: str, machines: list[Host], cut: Way, h
             for client in (variant, rival):
                 with pytest.raises(QuorumUnreachable):
                     client.acquire("order:2", ttl=2.0)
-            assert variant.backend.clock() < held.until
         finally:
             for machine in machines[:3]:
                 heal(machine)
