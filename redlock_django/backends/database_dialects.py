@@ -37,7 +37,8 @@ class Dialect:
     contains: str
     take: str
     """The statement that takes the `rows`; a lock is free for its own token, so that the statement
-    can be repeated where its answer was lost."""
+    can be repeated where its answer was lost. A released one that ends in the future was released
+    before the clock was set back."""
 
     taken: str = ""
     """The statement that reads what was taken, where `take` does not return it."""
@@ -91,6 +92,7 @@ ON CONFLICT (resource) DO UPDATE SET token_hash = excluded.token_hash, holder = 
     fence = {{greatest}}({{locks}}.fence + 1, excluded.fence), expires_at = excluded.expires_at
 WHERE {{locks}}.token_hash = excluded.token_hash
     OR {{locks}}.expires_at + %s * {{ahead}} <= {{now}}
+    OR {{locks}}.token_hash = '' AND {{locks}}.expires_at > {{now}}
 RETURNING resource, fence, {kept}"""
 
 _JOIN = """
@@ -146,8 +148,8 @@ MYSQL = Dialect(
     take="""
 INSERT INTO {locks} (resource, token_hash, holder, fence, expires_at) VALUES {rows}
 ON DUPLICATE KEY UPDATE
-    token_hash = IF(token_hash = VALUES(token_hash) OR expires_at + %s * {ahead} <= {now},
-        VALUES(token_hash), token_hash),
+    token_hash = IF(token_hash = VALUES(token_hash) OR expires_at + %s * {ahead} <= {now}
+        OR token_hash = '' AND expires_at > {now}, VALUES(token_hash), token_hash),
     holder = IF(token_hash = VALUES(token_hash), VALUES(holder), holder),
     fence = IF(token_hash = VALUES(token_hash), GREATEST(fence + 1, VALUES(fence)), fence),
     expires_at = IF(token_hash = VALUES(token_hash), VALUES(expires_at), expires_at)""",

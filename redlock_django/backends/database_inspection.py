@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from django.db.backends.utils import CursorWrapper
 
 T = TypeVar("T")
+# If the clock was set back, a lock that was released before ends in the future.
+_HELD = "token_hash <> '' AND expires_at > {now}"
 
 
 class DatabaseInspection(Inspection):
@@ -55,7 +57,10 @@ class DatabaseInspection(Inspection):
     def listing(
         self, *, search: str = "", scan: bool = False, last_first: bool = False, most: int
     ) -> Listing:
-        where, values = self._sql(f"FROM {LOCKS} WHERE expires_at > {{now}}"), list[Any]()
+        where, values = (
+            self._sql(f"FROM {LOCKS} WHERE {_HELD}"),
+            list[Any](),
+        )
         if search:
             where, most = f"{where} AND {self._dialect.contains}", MAX_LISTED
             values.append(search)
@@ -81,7 +86,7 @@ class DatabaseInspection(Inspection):
             "SELECT resource, token_hash, holder, expires_at - {now}, "
             f"(SELECT count(*) FROM {WAITERS} AS waiter WHERE waiter.resource = {LOCKS}.resource "
             f"AND waiter.alive_until > {{now}}) FROM {LOCKS} "
-            f"WHERE resource IN ({marks}) AND expires_at > {{now}}"
+            f"WHERE resource IN ({marks}) AND {_HELD}"
         )
 
         def read(cursor: CursorWrapper) -> list[Any]:
@@ -107,9 +112,7 @@ class DatabaseInspection(Inspection):
         return outcome, {self.servers[0]: word}
 
     def health(self) -> list[ServerHealth]:
-        statement = self._sql(
-            f"SELECT {{now}}, (SELECT count(*) FROM {LOCKS} WHERE expires_at > {{now}})"
-        )
+        statement = self._sql(f"SELECT {{now}}, (SELECT count(*) FROM {LOCKS} WHERE {_HELD})")
 
         def read(cursor: CursorWrapper) -> Health:
             asked = clock()

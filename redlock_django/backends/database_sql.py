@@ -34,7 +34,7 @@ SELECT resource, fence, 1 / (count(*) OVER () / {many}) FROM taken"""
 
 _LOOK = """
 SELECT resource, expires_at - {now}, expires_at + %s * {ahead} - {now} FROM {locks}
-WHERE resource IN ({resources})"""
+WHERE resource IN ({resources}) AND NOT (token_hash = '' AND expires_at > {now})"""
 
 _EXTEND = """
 UPDATE {locks} SET expires_at = {greatest}(expires_at, {now} + %s)

@@ -589,6 +589,28 @@ def test_missing_tables_are_named(
         backend_of().acquire(("order:1",), 30, 0, HOLDER)
 
 
+@pytest.mark.parametrize("kind", [Sqlite, Postgres, MariaDB], ids=["sqlite", "postgres", "mariadb"])
+def test_a_clock_that_is_set_back_keeps_no_released_lock(
+    request: pytest.FixtureRequest, settings: Settings, kind: type[Store]
+) -> None:
+    store = kind(request, settings)
+    backend = backend_of()
+    names = ("a:1", "b:2", "c:3")
+    first = backend.acquire(names, 30, 0, HOLDER)
+    held = backend.acquire(("held:1",), 30, 0, HOLDER)
+    backend.release(first)
+    store.pass_time(-3600)
+    assert [one.resource for one in backend.page().locks] == ["held:1"]
+    single = backend.acquire(names[:1], 30, 0, HOLDER)
+    backend.release(single)
+    store.pass_time(-3600)
+    second = backend.acquire(names, 30, 5, HOLDER)
+    assert second.waited == 0
+    assert all(map(int.__gt__, second.fences, first.fences))
+    assert taken("held:1")
+    assert backend.extend(held, 30)[0] is LeaseState.RENEWED
+
+
 # Fences, secrets.
 
 
