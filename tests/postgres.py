@@ -20,19 +20,14 @@ if TYPE_CHECKING:
 
 
 @contextlib.contextmanager
-def local_postgres() -> Iterator[dict[str, Any]]:
+def local_postgres(most_connections: int = 200) -> Iterator[dict[str, Any]]:
     """Start a cluster, yield its entry for Django's DATABASES, and remove it after the block.
 
     Raise FileNotFoundError if PostgreSQL is not installed, or if there is no user to run it as.
     """
-    programs = _postgres_programs()
+    programs = postgres_programs()
     with ProcessGroup("redlock-postgres-") as processes:
-        options: dict[str, Any] = {"cwd": processes.directory}
-        if os.geteuid() == 0:
-            # PostgreSQL refuses to run as root.
-            account = _plain_user()
-            os.chown(processes.directory, account.pw_uid, account.pw_gid)
-            options |= {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
+        options = postgres_owner(processes.directory)
         data = processes.directory / "data"
         initdb = [str(programs / "initdb"), "-D", str(data), "-U", "postgres", "-A", "trust"]
         initdb += ["-E", "UTF8", "--locale=C", "--no-sync"]
@@ -45,7 +40,7 @@ def local_postgres() -> Iterator[dict[str, Any]]:
             "fsync": "off",
             "synchronous_commit": "off",
             "full_page_writes": "off",
-            "max_connections": "200",
+            "max_connections": str(most_connections),
         }
         flags = [flag for name, value in settings.items() for flag in ("-c", f"{name}={value}")]
         log = (processes.directory / "log").open("wb")
@@ -53,7 +48,7 @@ def local_postgres() -> Iterator[dict[str, Any]]:
             process = processes.spawn(
                 [str(programs / "postgres"), "-D", str(data), *flags], stderr=log, **options
             )
-        _wait_for_postgres(port, process, processes.directory / "log")
+        wait_for_postgres(port, process, processes.directory / "log")
         yield {
             "ENGINE": "django.db.backends.postgresql",
             "NAME": "postgres",
@@ -71,7 +66,9 @@ def local_postgres() -> Iterator[dict[str, Any]]:
             process.wait(10)
 
 
-def _postgres_programs() -> Path:
+def postgres_programs() -> Path:
+    """Return the directory of the server programs; raise FileNotFoundError if there is none."""
+
     def version(folder: Path) -> tuple[int, ...]:
         return tuple(int(part) for part in folder.parent.name.split(".") if part.isdigit())
 
@@ -85,6 +82,19 @@ def _postgres_programs() -> Path:
     raise FileNotFoundError("PostgreSQL is not installed (apt-get install postgresql)")
 
 
+def postgres_owner(directory: Path) -> dict[str, Any]:
+    """Return how to start its programs in a directory, which is given to the user that they need.
+
+    PostgreSQL refuses to run as root.
+    """
+    options: dict[str, Any] = {"cwd": directory}
+    if os.geteuid() == 0:
+        account = _plain_user()
+        os.chown(directory, account.pw_uid, account.pw_gid)
+        options |= {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
+    return options
+
+
 def _plain_user() -> pwd.struct_passwd:
     for name in ("postgres", "nobody"):
         try:
@@ -96,7 +106,8 @@ def _plain_user() -> pwd.struct_passwd:
     )
 
 
-def _wait_for_postgres(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+def wait_for_postgres(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+    """Wait until a server answers on its port."""
     import psycopg
 
     deadline = time.monotonic() + 30

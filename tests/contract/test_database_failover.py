@@ -21,7 +21,7 @@ from redlock_django.locking.handler import locks
 from redlock_django.testing.processes import ProcessGroup
 from tests.contract.stores import DATABASE
 from tests.ports import free_port
-from tests.postgres import _postgres_programs, local_postgres
+from tests.postgres import local_postgres, postgres_programs
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def test_a_promoted_replica_is_not_trusted_until_all_locks_have_expired(
         with lock("order:0"):  # the identity of the server is stored
             pass
         data, port = processes.directory / "data", str(free_port())
-        programs = _postgres_programs()
+        programs = postgres_programs()
         account = pwd.getpwnam("postgres") if os.geteuid() == 0 else pwd.getpwuid(os.geteuid())
         os.chown(processes.directory, account.pw_uid, account.pw_gid)
         owner: dict[str, Any] = {"cwd": processes.directory}

@@ -704,18 +704,38 @@ def test_a_router_that_forbids_the_tables_is_reported(
     assert "allow_migrate()" in found()["E044"]
 
 
+@pytest.mark.parametrize("kind", [None, Postgres, MariaDB], ids=["default", "postgres", "mariadb"])
 def test_commands_and_admin_show_and_free_locks(
-    settings: Settings, admin_client: Client, capsys: pytest.CaptureFixture[str]
+    request: pytest.FixtureRequest,
+    settings: Settings,
+    admin_client: Client,
+    capsys: pytest.CaptureFixture[str],
+    kind: type[Store] | None,
 ) -> None:
-    settings.REDLOCK = {"default": {"BACKEND": DATABASE}}  # inside the transaction of a TestCase
+    if kind is None:
+        settings.REDLOCK = {
+            "default": {"BACKEND": DATABASE}
+        }  # inside the transaction of a TestCase
+    else:
+        kind(request, settings)
     lease = backend_of().acquire(("order:1",), 30, 0, HOLDER)
+    backend_of().acquire(("order:2",), 60, 0, HOLDER)
+    backend_of().acquire(("user:7",), 90, 0, HOLDER)
     call_command("redlock_status")
-    assert "SQLite" in capsys.readouterr().out
+    product = {Postgres: "PostgreSQL", MariaDB: "MariaDB"}.get(kind, "SQLite")  # type: ignore[arg-type]
+    assert product in capsys.readouterr().out
     call_command("list_locks", search="order")
-    assert lease.fingerprint in capsys.readouterr().out
-    assert b"order:1" in admin_client.get("/admin/redlock_django/heldlock/").content
+    listed = capsys.readouterr().out
+    assert lease.fingerprint in listed
+    assert "user:7" not in listed
+    url = "/admin/redlock_django/heldlock/"
+    page = admin_client.get(url).content
+    assert b"order:1" in page
+    assert b"user:7" in page
+    assert b"user:7" not in admin_client.get(url, {"q": "order"}).content
     call_command("release_lock", "order:1", "--no-input", holder=lease.fingerprint)
     assert backend_of().extend(lease, 30)[0] is LeaseState.LOST
+    assert found(deploy=True, tag="redlock_masters", databases=["default"]) == {}
     locks.close()
 
 

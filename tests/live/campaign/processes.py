@@ -71,16 +71,19 @@ class Workers:
         self.started: list[WorkerProcess] = []
         self.broken: list[str] = []
 
+    def target(self, foreign: Sequence[Machine]) -> str:
+        """Return what the worker is told of its servers: the URLs of masters."""
+        return ",".join(machine.url for machine in foreign or self._masters)
+
     def start(self, *, foreign: Sequence[Machine] = ()) -> WorkerProcess:
         """Start a worker; a `foreign` one uses these masters instead."""
         name = f"w{len(self.started) + 1}"
         clock = Clock(self._processes.directory / f"{name}.clock")
         shift = {"LD_PRELOAD": str(self._shim), "CLOCK_SHIFT": str(clock.path)}
-        urls = ",".join(machine.url for machine in foreign or self._masters)
         log = self._processes.directory / f"{name}.log"
         with log.open("wb") as stderr:
             process = self._processes.spawn(
-                [sys.executable, "-m", "tests.live.campaign.worker", name, urls],
+                [sys.executable, "-m", "tests.live.campaign.worker", name, self.target(foreign)],
                 cwd=ROOT, stdin=-1, stdout=-1, stderr=stderr, env={**os.environ, **shift},
             )  # fmt: skip
         worker = WorkerProcess(name, process, clock, foreign=bool(foreign))

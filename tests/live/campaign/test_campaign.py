@@ -87,3 +87,21 @@ def test_a_short_campaign_keeps_all_promises(tmp_path_factory: pytest.TempPathFa
     assert done.returncode == 0, done.stdout + done.stderr
     assert "| two masters cut off | 1 |" in done.stdout
     assert done.stdout.endswith("all promises kept\n")
+
+
+@pytest.mark.postgres
+@pytest.mark.nightly
+def test_a_short_campaign_of_a_database_keeps_all_promises(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    try:
+        build(tmp_path_factory.mktemp("shim"))
+    except NoShim as why:
+        pytest.skip(str(why))
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.live.campaign.database", "--minutes", "1"],
+        capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "| a server process is killed, and the server recovers | 1 |" in done.stdout
+    assert done.stdout.endswith("all promises kept\n")

@@ -248,12 +248,14 @@ def _hold(rng: random.Random) -> float:
     return rng.uniform(0, 0.03) if rng.random() > 0.05 else 1.5 * TTL
 
 
-def main(name: str, masters: list[str]) -> None:
-    """Set Django up and run the worker."""
-    settings.configure(REDLOCK=lock_settings(masters), INSTALLED_APPS=["redlock_django"])
+def main(name: str, target: str) -> None:
+    """Set Django up and run the worker; `target` has the URLs of masters, or settings as JSON."""
+    of_masters = {"REDLOCK": lock_settings(target.split(","))}
+    given = json.loads(target) if target.startswith("{") else of_masters
+    settings.configure(**given, INSTALLED_APPS=["redlock_django"])
     django.setup()
     Worker(name).run()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2].split(","))
+    main(sys.argv[1], sys.argv[2])
