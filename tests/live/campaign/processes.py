@@ -72,7 +72,7 @@ class Workers:
         self.broken: list[str] = []
 
     def target(self, foreign: Sequence[Machine]) -> str:
-        """Return what the worker is told of its servers: the URLs of masters."""
+        """Return the argument of a worker that names its servers: the URLs of masters."""
         return ",".join(machine.url for machine in foreign or self._masters)
 
     def start(self, *, foreign: Sequence[Machine] = ()) -> WorkerProcess:
