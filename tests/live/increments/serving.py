@@ -196,6 +196,10 @@ class Counters:
         """Return the committed value of a counter."""
         return self._one(f"SELECT value FROM counter WHERE id = {pk}")
 
+    def set(self, pk: int, value: int) -> None:
+        """Change the value of a counter."""
+        self._one(f"UPDATE counter SET value = {value} WHERE id = {pk} RETURNING value")
+
     def _one(self, query: str) -> int:
         with self._mutex:
             row = self._connection.execute(query).fetchone()

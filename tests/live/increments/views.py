@@ -15,6 +15,7 @@ from django.views.generic import View
 
 from redlock_django import LockResourceMixin, lock, lock_resource
 from tests.live.increments.models import Counter
+from tests.waiting import until
 
 PAUSE = 0.001  # seconds between reading and writing
 locked = lock_resource("counter:<int:pk>")
@@ -152,12 +153,12 @@ async def cancelled(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 def slow_work(pk: int) -> HttpResponse:
-    """Set the twin to 1, and increment twice as `slow` does."""
+    """Set the twin to 1, and increment twice as `slow` does, before and after it becomes 2."""
     try:
         Counter.objects.filter(pk=-pk).update(value=1)
         with transaction.atomic():
             increment(pk)
-            time.sleep(1)
+            until(lambda: Counter.objects.get(pk=-pk).value == 2, "not released", seconds=20)
             return increment(pk)
     finally:
         # Django closes the connections of the request's own thread only.
