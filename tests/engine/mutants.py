@@ -77,7 +77,7 @@ from tests.engine.mutation import (
     without,
 )
 from tests.engine.schedules import HOUR
-from tests.wire import link_schedules, test_link, test_plain_rounds
+from tests.wire import link_schedules, test_lateness, test_link, test_plain_rounds
 
 Schedule = Callable[[], object]
 
@@ -963,6 +963,11 @@ MUTANTS: tuple[Mutant, ...] = (
         RunningTime.polled,
         instead("max(asked / 4, ...)", "took"),
         link_schedules.a_stall_of_our_own_makes_no_master_late,
+    ),
+    Mutant(
+        "a rest too small to add", "link: a poll counts as a millisecond at least",
+        RunningTime.polled, instead("max(asked, SHORTEST)", "asked"),
+        test_lateness.test_a_reply_gets_late_however_the_numbers_are_rounded,
     ),
     Mutant(
         "a decision waits for a late master", "clock step: no check of a late master is awaited",
