@@ -109,6 +109,8 @@ class Dialer(Sender):
         result.socket.setblocking(False)
         master.link = Link(result.socket, pushes=result.pushes)
         master.link.inspected = result.inspected
+        low, high = result.trust.offset
+        master.link.took = high - low  # of the reply that has these bounds
         master.connecting = False
         master.reason = ""
         self._find_twins()

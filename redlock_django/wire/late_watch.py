@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from statistics import median
 
 from redlock_django.engine.quorum import failed
 from redlock_django.wire.clock import clock
@@ -92,11 +93,18 @@ class LateWatch:
                 return 0.0
             return min(rule.give_up - silent, rule.master_timeout)
         if not link.expired:  # as nearly always; then the oldest reply is the next to expire
-            return rule.master_timeout - self._age(link.owed[0], now)
-        left = rule.late_after - self._age(link.owed[0], now)
+            age = self._age(link.owed[0], now)
+            return (rule.master_timeout if age < rule.master_timeout else self.patience()) - age
+        patience = self.patience()
+        left = patience + rule.master_timeout - self._age(link.owed[0], now)
         if link.expired < len(link.owed):
-            left = min(left, rule.master_timeout - self._age(link.owed[link.expired], now))
+            left = min(left, patience - self._age(link.owed[link.expired], now))
         return left
+
+    def patience(self) -> float:
+        """Return the age at which a reply costs its vote now."""
+        took = [master.link.took for master in self.masters if master.link is not None]
+        return self.rule.patience(median(took))
 
     def _judge(self, master: Master, link: Link, now: float) -> None:
         """Apply the rule to the replies that are owed on a link."""
@@ -105,11 +113,12 @@ class LateWatch:
             if rule.is_over(self._silent(link, now), len(link.owed)):
                 self.lose(master, self._reason(rule.give_up, link))
             return
-        reason = self._reason(rule.master_timeout, link)
-        late = rule.is_late(self._age(link.owed[0], now))
+        patience = self.patience()
+        reason = self._reason(patience, link)
+        late = rule.is_late(self._age(link.owed[0], now), patience)
         while link.expired < len(link.owed):
             owed = link.owed[link.expired]
-            if not (late or rule.has_expired(self._age(owed, now))):
+            if not (late or rule.has_expired(self._age(owed, now), patience)):
                 break
             if owed.exchange is not None:
                 owed.exchange.cast(master.index, failed(reason))

@@ -2,16 +2,20 @@
 
 1. The age of an owed reply is the time since its command was written, but only as far as this
    process was running: a stall of our own makes no reply late.
-2. A reply that reaches the age MASTER_TIMEOUT costs its vote: the round does not wait for it any
-   more. It is read and dropped when it comes, in its order. The link stays, because to connect
-   again costs a busy machine the processor time that the replies need.
-3. A master whose oldest owed reply reaches twice that age is *late*. Every round in flight counts
-   its vote as failed, and no later round asks it: it is sent what needs no vote (releases, checks)
-   and nothing else. It votes again once it has answered all that it owes. The oldest reply counts,
-   so a master that answers something all the time, but always late, is late too. Between the two
-   ages a master is still asked: one that shares our busy machine mostly answers by then, and to
-   refuse at once would fail many rounds for one late reply.
-4. The link of a late master is given up once nothing has come for `give_up` seconds of running
+2. A reply whose age reaches the *patience* costs its vote: the round does not wait for it any more.
+   It is read and dropped when it comes, in its order. The link stays, because to connect again
+   costs a busy machine the processor time that the replies need.
+3. The patience is MASTER_TIMEOUT, or USUAL times what the masters' last replies took (the median
+   master) if that is longer, and LONGEST times MASTER_TIMEOUT at most. If all masters are slow, so
+   is the host or the network, and a lock that takes a second is better than a refusal. If some
+   masters fail while the others are quick, the patience stays what it is.
+4. A master whose oldest owed reply reaches the patience and MASTER_TIMEOUT is *late*. Every round
+   in flight counts its vote as failed, and no later round asks it: it is sent what needs no vote
+   (releases, checks) and nothing else. It votes again once it has answered all that it owes. The
+   oldest reply counts, so a master that answers something all the time, but always late, is late
+   too. Between the two ages a master is still asked: one that shares our busy machine mostly
+   answers by then, and to refuse at once would fail many rounds for one late reply.
+5. The link of a late master is given up once nothing has come for `give_up` seconds of running
    time, or if it owes more than MOST_OWED replies. A master that works off a long queue keeps it.
 
 The links and the simulator both judge by this module.
@@ -22,7 +26,12 @@ from __future__ import annotations
 from collections import deque
 
 GIVE_UP = 3.0
-"""The seconds after which a link is given up, or four times MASTER_TIMEOUT if that is longer."""
+"""The seconds after which a link is given up, or six times MASTER_TIMEOUT if that is longer.
+
+That is more than the age at which a master is late."""
+
+USUAL = 8  # how many times longer than usual a reply may take
+LONGEST = 4  # the longest patience, in times of MASTER_TIMEOUT
 
 SHORTEST = 0.001  # seconds of the shortest poll
 SHORT = 0.005  # seconds by which a poll may be exceeded although the process did not stall
@@ -35,16 +44,19 @@ class Lateness:
 
     def __init__(self, master_timeout: float, give_up: float = GIVE_UP) -> None:
         self.master_timeout = master_timeout
-        self.late_after = 2 * master_timeout
-        self.give_up = max(give_up, 4 * master_timeout)
+        self.give_up = max(give_up, 6 * master_timeout)
 
-    def has_expired(self, age: float) -> bool:
+    def patience(self, usual: float) -> float:
+        """Return the age at which a reply costs its vote, if replies usually take `usual`."""
+        return min(max(self.master_timeout, USUAL * usual), LONGEST * self.master_timeout)
+
+    def has_expired(self, age: float, patience: float) -> bool:
         """Return whether a reply of that age costs its vote."""
-        return age >= self.master_timeout
+        return age >= patience
 
-    def is_late(self, age: float) -> bool:
+    def is_late(self, age: float, patience: float) -> bool:
         """Return whether a master is late; `age` is that of the oldest reply that it owes."""
-        return age >= self.late_after
+        return age >= self.master_timeout + patience
 
     def is_over(self, silent: float, owed: int) -> bool:
         """Return whether the link of a late master must be given up.

@@ -50,6 +50,7 @@ class Link:
         "sent",
         "socket",
         "tail",
+        "took",
     )
 
     def __init__(self, connected: socket.socket, *, pushes: bool = False) -> None:
@@ -69,6 +70,7 @@ class Link:
         self.out = bytearray()
         self.tail = b""
         self.heard = clock()  # when the last reply came
+        self.took = 0.0  # how long the last reply took, in seconds
         self.ran = 0.0  # how long the driver had been running when the last reply came
         self.sending = False
         self.sent: list[int] = []

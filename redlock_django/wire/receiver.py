@@ -88,6 +88,7 @@ class Receiver(Dialer):
                 return False  # a clock has stepped
         link.owed.popleft()
         link.ran, link.heard = self.lateness.running.passed, heard
+        link.took = heard - owed.sent
         verdict = exchange.tally.grant(master.index, time, fences)
         if verdict is not Verdict.PENDING and not exchange.decided:
             exchange.decide()
@@ -180,11 +181,12 @@ class Receiver(Dialer):
 
     def _pop_owed(self, link: Link) -> float:
         """Remove the oldest owed reply, which has come; return the current time."""
-        link.owed.popleft()
+        owed = link.owed.popleft()
         if link.expired:
             link.expired -= 1
         link.ran = self.lateness.running.passed
         link.heard = clock()
+        link.took = link.heard - owed.sent
         return link.heard
 
     def _handle_error(self, master: Master, owed: Owed, word: str) -> None:

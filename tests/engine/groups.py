@@ -17,6 +17,7 @@ from redlock_django.engine.errors import NotAcquired
 from redlock_django.engine.protocol_steps import Round
 from redlock_django.engine.validity import Lease, LeaseState, RedlockLease
 from redlock_django.wire.exchange import wake_none
+from redlock_django.wire.lateness import LONGEST
 from tests.engine.network import Wire
 from tests.engine.world import Violation
 
@@ -48,7 +49,7 @@ class SimulatedGroup(BaseBackend):
 
     def acquire(self, resources: tuple[str, ...], ttl: float, wait: float, holder: str) -> Any:
         client = self.client
-        in_time = _Deadline(client, wait, 1)
+        in_time = _Deadline(client, wait, [self.wire])
         client.wire = self.wire
         if wait > 0:
             client.waiter = self.wire.waiters.new()
@@ -131,7 +132,7 @@ class SimulatedGroups(ShardedBackend):
     def acquire(self, resources: tuple[str, ...], ttl: float, wait: float, holder: str) -> Any:
         client = self.client
         disturbed = client.disturbed
-        in_time = _Deadline(client, wait, len(self.simulated))
+        in_time = _Deadline(client, wait, [group.wire for group in self.simulated])
         lease = yield from in_time.check(self._run(self._acquire(resources, ttl, wait, holder)))
         if client.disturbed == disturbed and self.clock() >= lease.until:
             raise Violation(f"{client.name} acquires a lease that is over")
@@ -153,15 +154,16 @@ class SimulatedGroups(ShardedBackend):
 
 
 class _Deadline:
-    """The time by which a call must have ended that waits `wait` s for so many groups.
+    """The time by which a call must have ended that waits `wait` s for the groups of these links.
 
     For each group, votes may be split for two MASTER_TIMEOUTs, and the last attempt takes at most
-    two: a round, and a confirm round.
+    two: a round, and a confirm round. If its masters are slow, each of these takes LONGEST times as
+    long.
     """
 
-    def __init__(self, client: Client, wait: float, groups: int) -> None:
+    def __init__(self, client: Client, wait: float, wires: Sequence[Wire]) -> None:
         self.client, self.began, self.disturbed = client, client.world.now, client.disturbed
-        self.wait, self.groups = wait, groups
+        self.wait, self.wires = wait, wires
 
     def check(self, call: Generator[Any, Any, Lease]) -> Any:
         """Run a call; raise Violation if it ends too late although its client was not disturbed."""
@@ -170,7 +172,10 @@ class _Deadline:
             lease = yield from call
         except NotAcquired as error:
             refusal = error
-        client, longest = self.client, 4 * self.groups * self.client.wire.master_timeout
+        client, longest = self.client, 0.0
+        for wire in self.wires:
+            patience = LONGEST if wire.patient_at >= self.began else 1
+            longest += (2 + 2 * patience) * wire.master_timeout
         late = client.world.now - self.began - self.wait
         # Clocks are off by up to 1 %.
         if client.disturbed == self.disturbed and late > longest + 0.01 * (self.wait + longest):

@@ -965,6 +965,31 @@ MUTANTS: tuple[Mutant, ...] = (
         link_schedules.a_stall_of_our_own_makes_no_master_late,
     ),
     Mutant(
+        "a busy host is out of time", "link: patience where all replies take long",
+        Lateness.patience, instead("USUAL * usual", "0"),
+        link_schedules.no_vote_is_lost_where_all_replies_take_long,
+    ),
+    Mutant(
+        "patience without end", "link: patience has a bound",
+        Lateness.patience, instead("LONGEST * self.master_timeout", "100"),
+        link_schedules.no_reply_is_waited_for_without_end,
+    ),
+    Mutant(
+        "patience for one slow master", "link: the median master shows how long replies take",
+        LateWatch.patience, instead("median(took)", "max(took)"),
+        link_schedules.a_few_slow_masters_are_not_waited_for,
+    ),
+    Mutant(
+        "plain grants take no time", "fast path: it notes how long replies take",
+        Links._grants, without("link.took = heard - owed.sent"),
+        link_schedules.no_vote_is_lost_where_all_replies_take_long,
+    ),
+    Mutant(
+        "a handshake takes no time", "link: a new link shows how long replies take",
+        Links.arrived, without("master.link.took = high - low"),
+        link_schedules.a_new_link_shows_how_long_replies_take,
+    ),
+    Mutant(
         "a rest too small to add", "link: a poll counts as a millisecond at least",
         RunningTime.polled, instead("max(asked, SHORTEST)", "asked"),
         test_lateness.test_a_reply_gets_late_however_the_numbers_are_rounded,

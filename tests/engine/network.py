@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from math import log
 from random import Random
+from statistics import median
 from typing import Any, Protocol
 
 from redis.connection import Connection
@@ -146,6 +147,7 @@ class Link:
         self.owed: deque[Message] = deque()
         self.expired = 0  # how many of these replies are so old that they cost their votes
         self.heard = 0.0  # when its last reply came, in the seconds that the client was running
+        self.took = 0.0  # how long that reply took
         self.inspected = hello.sent  # when INFO was last asked for
         self.watched = False  # whether an event is scheduled that checks for an overdue reply
         self.flying: deque[Message] = deque()
@@ -208,6 +210,7 @@ class Wire:
         self.late = late
         self.closed = False
         self.stalled = 0.0  # seconds that the client was stopped
+        self.patient_at = -1.0  # when it last waited longer because its masters are slow
         self.waiters = Waiters(self.deployment, owner.name, owner.clock.read)
         self.shard = masters[0].shard
         shard = f" {self.shard}" if self.shard else ""
@@ -311,6 +314,7 @@ class Wire:
             return
         link.joined = True
         link.heard = self._running()
+        link.took = self.owner.clock.read() - link.hello.sent
         line.link = link
         if line.run_id != link.hello.run_id:
             line.offset = None
@@ -524,6 +528,7 @@ class Wire:
         message = link.owed.popleft()
         link.expired = max(link.expired - 1, 0)
         link.heard = self._running()
+        link.took = self.owner.clock.read() - message.sent
         if line.late and not link.owed:
             self.world.seen["in time again"] += 1
             line.late = ""
@@ -596,11 +601,14 @@ class Wire:
 
     def _expire(self, line: Line, link: Link, now: float) -> float:
         """Fail the votes of replies that are too old; return when to judge again."""
-        rule = self.lateness
-        late = rule.is_late(now - link.owed[0].written)
+        rule, patience = self.lateness, self._patience()
+        if patience > self.master_timeout:
+            self.world.seen["patient"] += 1
+            self.patient_at = self.world.now
+        late = rule.is_late(now - link.owed[0].written, patience)
         while link.expired < len(link.owed):
             message = link.owed[link.expired]
-            if not (late or rule.has_expired(now - message.written)):
+            if not (late or rule.has_expired(now - message.written, patience)):
                 break
             link.expired += 1
             if message.exchange is not None:
@@ -612,10 +620,15 @@ class Wire:
             line.late = "did not answer in time"
             self._settle_steps(self.steps.decide)
             return rule.master_timeout
-        left = rule.late_after - (now - link.owed[0].written)
+        left = patience + rule.master_timeout - (now - link.owed[0].written)
         if link.expired < len(link.owed):
-            left = min(left, rule.master_timeout - (now - link.owed[link.expired].written))
+            left = min(left, patience - (now - link.owed[link.expired].written))
         return min(left, rule.master_timeout)
+
+    def _patience(self) -> float:
+        """Return the age at which a reply costs its vote now, as `LateWatch.patience` does."""
+        took = [line.link.took for line in self.lines if line.link is not None]
+        return self.lateness.patience(median(took))
 
     def _ended(self, line: Line, link: Link) -> None:
         if line.link is link:

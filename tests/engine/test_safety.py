@@ -57,6 +57,7 @@ def test_no_seed_breaks_a_promise(swept: tuple[Counter[str], dict[int, str]]) ->
         "late message", "buried", "kept release", "link lost", "joined",
         "not ready", "untrusted", "stale link",
         "reply expired", "taken for late", "late", "in time again",
+        "patient",
         "interrupted with grants out", "interrupted releasing",
         "killed holding", "paused past the deadline", "woke up too late",
         "step noticed", "distrusted for a step", "stepped against a majority", "lease voided",

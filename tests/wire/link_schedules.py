@@ -21,7 +21,7 @@ from redlock_django.wire.aio import LoopLinks
 from redlock_django.wire.clock import clock
 from redlock_django.wire.exchange import Exchange
 from redlock_django.wire.join import Unfit, check
-from redlock_django.wire.lateness import GIVE_UP, MOST_OWED
+from redlock_django.wire.lateness import GIVE_UP, LONGEST, MOST_OWED
 from redlock_django.wire.link_state import IDLE
 from redlock_django.wire.links import Links
 from redlock_django.wire.master import Master, Pace
@@ -214,6 +214,57 @@ def a_late_reply_costs_its_vote() -> None:
         assert not links.masters[0].late
 
 
+def _take(links: ManualLinks, seconds: float, *slow: int) -> None:
+    """Answer a round; these masters take so long for that, and the others no time."""
+    exchange = links.ask(links.acquire("c" * 32))
+    for index, master in enumerate(links.masters):
+        assert master.link is not None
+        # Links that were sent the same share what is owed.
+        master.link.owed[0].sent = clock() - (seconds if index in slow else 0.0)
+        links.reply(index, exchange.number)
+
+
+def _expires_after(links: ManualLinks) -> float:
+    """Return after how many times MASTER_TIMEOUT a round without any reply is lost."""
+    exchange, polls = links.ask(links.acquire()), 0
+    _age(links, 100.0)
+    while exchange.tally.verdict is Verdict.PENDING:
+        _poll(links, TIMEOUT / 2)
+        polls += 1
+    return polls / 2
+
+
+def no_vote_is_lost_where_all_replies_take_long() -> None:
+    with manual_links(3) as links:
+        assert _expires_after(links) == 1.0
+    with manual_links(3) as links:
+        _take(links, 0.36 * TIMEOUT, 0, 1, 2)
+        assert _expires_after(links) == 3.0
+
+
+def a_few_slow_masters_are_not_waited_for() -> None:
+    with manual_links(3) as links:
+        _take(links, 0.36 * TIMEOUT, 1)
+        assert _expires_after(links) == 1.0
+
+
+def no_reply_is_waited_for_without_end() -> None:
+    with manual_links(3) as links:
+        _take(links, 10.0, 0, 1, 2)
+        assert _expires_after(links) == LONGEST
+
+
+def a_new_link_shows_how_long_replies_take() -> None:
+    with manual_links(1) as links:
+        links.ends[0].close()
+        links.ends[0] = ends = Ends()
+        joined = ends.joined("0")
+        low, high = joined.trust.offset
+        slow = replace(joined.trust, offset=(low - 0.18 * TIMEOUT, high + 0.18 * TIMEOUT))
+        links.arrived(0, replace(joined, trust=slow))
+        assert _expires_after(links) == 3.5
+
+
 def a_late_reply_costs_no_vote_after_it() -> None:
     with manual_links(1) as links:
         first = _owes(links)
@@ -231,7 +282,7 @@ def an_expired_reply_that_has_come_is_not_counted_for_the_next() -> None:
         _poll(links, TIMEOUT)
         links.reply(0, first.number)
         _age(links, 10.0)
-        _poll(links, TIMEOUT)
+        _poll(links, LONGEST * TIMEOUT)
         assert second.tally.verdict is Verdict.LOST
 
 

@@ -37,7 +37,7 @@ class Ends:
     def joined(self, run_id: str, *, ready: float = 0.0, ahead: float = 0.0) -> Joined:
         """Return what a connecting thread would deliver for this link."""
         offset = time.time() + ahead - clock()
-        bounds = (offset - 0.05, offset + 0.05)
+        bounds = (offset - 0.005, offset + 0.005)
         trust = Trust(MARKER, 0, clock() + ready, "waits to be trusted", bounds)
         return Joined(self.theirs, run_id, trust, (), clock(), True)
 
