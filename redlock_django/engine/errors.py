@@ -2,7 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
+
+
+class Text:
+    """A message that is built when it is first read: most refusals are answered unread."""
+
+    __slots__ = ("_build", "_built")
+
+    def __init__(self, build: Callable[[], str]) -> None:
+        self._build = build
+        self._built: str | None = None
+
+    def __str__(self) -> str:
+        if self._built is None:
+            self._built = self._build()
+        return self._built
+
+    def __repr__(self) -> str:
+        return repr(str(self))
 
 
 class RedlockError(Exception):
@@ -14,14 +33,25 @@ class RedlockError(Exception):
 
     def __init__(
         self,
-        message: str,
+        message: str | Text,
         *,
         resource: str = "",
-        tally: Mapping[str, str] | None = None,
+        tally: Mapping[str, str] | Callable[[], Mapping[str, str]] | None = None,
     ) -> None:
         super().__init__(message)
         self.resource = resource
-        self.tally: Mapping[str, str] = dict(tally or {})
+        self._tally = tally or {}
+
+    @property
+    def tally(self) -> Mapping[str, str]:
+        """The answer of each master, by its name."""
+        if callable(self._tally):
+            self._tally = self._tally()
+        return self._tally
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # What builds the texts holds tokens: it must not leave this process.
+        return type(self), (str(self),), {**vars(self), "_tally": self.tally}
 
 
 class NotAcquired(RedlockError):
@@ -34,16 +64,32 @@ class NotAcquired(RedlockError):
 
     def __init__(
         self,
-        message: str,
+        message: str | Text,
         *,
         resource: str = "",
-        tally: Mapping[str, str] | None = None,
-        retry_after: float | None = None,
+        tally: Mapping[str, str] | Callable[[], Mapping[str, str]] | None = None,
+        retry_after: float | Callable[[], float | None] | None = None,
         waited: float = 0.0,
     ) -> None:
         super().__init__(message, resource=resource, tally=tally)
-        self.retry_after = retry_after
+        self._retry_after = retry_after
         self.waited = waited
+
+    @property
+    def asked(self) -> bool:
+        """True if the answer of a server is the reason."""
+        return bool(self._tally)
+
+    @property
+    def retry_after(self) -> float | None:
+        """The seconds after which another attempt makes sense."""
+        if callable(self._retry_after):
+            self._retry_after = self._retry_after()
+        return self._retry_after
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        kind, arguments, state = super().__reduce__()
+        return kind, arguments, {**state, "_retry_after": self.retry_after}
 
 
 class ResourceLocked(NotAcquired):

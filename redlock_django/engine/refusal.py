@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from redlock_django.engine.deployment import Deployment
-from redlock_django.engine.errors import NotAcquired, QuorumUnreachable, ResourceLocked
+from redlock_django.engine.errors import NotAcquired, QuorumUnreachable, ResourceLocked, Text
 from redlock_django.engine.quorum import NOT_ASKED, Ballot, Tally
 from redlock_django.engine.waiting import free_in
 
@@ -12,30 +14,45 @@ def refusal(
     deployment: Deployment, resources: tuple[str, ...], tally: Tally, late: bool, waited: float
 ) -> NotAcquired:
     """Return the error for a round that was not won; `waited` is in seconds."""
-    names = ", ".join(resources)
-    votes = dict(zip(deployment.names, tally.reasons(), strict=True))
     if late or tally.unreachable:
-        unasked = sum(vote is NOT_ASKED for vote in tally.votes)
-        failures = tally.masters - len(tally.agreeing) - tally.outstanding - unasked
-        why = "the masters answered too slowly for the lock's TTL"
-        if not late:
-            label = f" of {deployment.label}" if deployment.label else ""
-            why = (
-                f"{failures} of {tally.masters} masters{label} cannot be counted, and "
-                f"{tally.need} must agree"
-            )
-        answers = "; ".join(f"{name}: {reason}" for name, reason in votes.items())
-        return QuorumUnreachable(
-            f"{names}: {why} ({answers})", resource=names, tally=votes, waited=waited
-        )
-    # Name only the resources at fault; the others may be free.
-    refused = [vote for vote in tally.votes if vote and vote.ballot is Ballot.REFUSED]
-    names = ", ".join(resources[index] for index in sorted({vote.resource for vote in refused}))
-    only_reserved = all(vote.reserved for vote in refused)
+        return _unreachable(deployment, ", ".join(resources), tally, late, waited)
+    names = resources[0]
+    if len(resources) > 1:  # name only those at fault; the others may be free
+        faults = {vote.resource for vote in tally.votes if vote and vote.ballot is Ballot.REFUSED}
+        names = ", ".join(resources[index] for index in sorted(faults))
     return ResourceLocked(
-        f"{names}: {'reserved for a waiter' if only_reserved else 'held by another client'}",
+        Text(partial(_held, names, tally)),
         resource=names,
-        tally=votes,
-        retry_after=free_in(tally),
+        tally=partial(_answers, deployment, tally),
+        retry_after=partial(free_in, tally),
         waited=waited,
+    )
+
+
+def _held(names: str, tally: Tally) -> str:
+    refused = [vote for vote in tally.votes if vote and vote.ballot is Ballot.REFUSED]
+    only_reserved = all(vote.reserved for vote in refused)
+    return f"{names}: {'reserved for a waiter' if only_reserved else 'held by another client'}"
+
+
+def _answers(deployment: Deployment, tally: Tally) -> dict[str, str]:
+    return dict(zip(deployment.names, tally.reasons(), strict=True))
+
+
+def _unreachable(
+    deployment: Deployment, names: str, tally: Tally, late: bool, waited: float
+) -> QuorumUnreachable:
+    votes = _answers(deployment, tally)
+    unasked = sum(vote is NOT_ASKED for vote in tally.votes)
+    failures = tally.masters - len(tally.agreeing) - tally.outstanding - unasked
+    why = "the masters answered too slowly for the lock's TTL"
+    if not late:
+        label = f" of {deployment.label}" if deployment.label else ""
+        why = (
+            f"{failures} of {tally.masters} masters{label} cannot be counted, and "
+            f"{tally.need} must agree"
+        )
+    answers = "; ".join(f"{name}: {reason}" for name, reason in votes.items())
+    return QuorumUnreachable(
+        f"{names}: {why} ({answers})", resource=names, tally=votes, waited=waited
     )

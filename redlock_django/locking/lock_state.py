@@ -202,7 +202,7 @@ class LockState(LockParameters):
         if self.is_repeated:
             raise error
         unavailable = isinstance(error, StoreUnavailable)
-        if error.tally and not unavailable:  # the servers were asked
+        if error.asked and not unavailable:
             registry.confirm(service.backend, self.resources)
         proceed = unavailable and service.settings.on_unavailable == "proceed" and not self._strict
         events.refused(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -18,7 +20,7 @@ from redlock_django.engine.commands import (
 )
 from redlock_django.engine.errors import QuorumUnreachable, ResourceLocked
 from redlock_django.engine.protocol_steps import Pause, Protocol, Round, Step
-from redlock_django.engine.quorum import Ballot, Verdict, Vote, failed, granted
+from redlock_django.engine.quorum import Ballot, Tally, Verdict, Vote, failed, granted
 from redlock_django.engine.trampoline import is_finished
 from redlock_django.engine.validity import LeaseState, RedlockLease
 from redlock_django.engine.waiting import SPLIT_ROUNDS
@@ -136,6 +138,36 @@ def test_a_proven_holder_is_a_refusal_at_once_with_retry_after() -> None:
         "m0": "held", "m1": "no answer yet", "m2": "held", "m3": "held", "m4": "no answer yet",
     }  # fmt: skip
     assert one(step).token not in str(caught.value)
+
+
+def test_the_texts_of_a_refusal_are_built_when_they_are_read() -> None:
+    """Most refusals become a response that says none of them."""
+    masters = Masters(3)
+    protocol = masters.acquire()
+    refuse(next(protocol), "A", "A", "A")
+    with patch.object(Tally, "reasons", return_value=["no"] * 3) as reasons:
+        with pytest.raises(ResourceLocked) as caught:
+            masters.carry(protocol, protocol.send(masters.now))
+        assert caught.value.asked
+        assert reasons.call_count == 0
+        assert caught.value.tally == caught.value.tally == dict.fromkeys(("m0", "m1", "m2"), "no")
+        assert reasons.call_count == 1
+
+
+def test_a_refusal_leaves_the_process_without_tokens() -> None:
+    """As an argument of a task, or in a report about an error."""
+    masters = Masters(3)
+    taken = masters.taken("r")
+    with pytest.raises(ResourceLocked) as caught:
+        masters.run(masters.acquire("r"))
+    packed = pickle.dumps(caught.value)
+    assert taken.token.encode() not in packed
+    copied = pickle.loads(packed)
+    for error in (caught.value, copied):
+        assert str(error) == "r: held by another client"
+        assert repr(error) == "ResourceLocked('r: held by another client')"
+        assert error.tally == dict.fromkeys(("m0", "m1", "m2"), "held by another client for 10 s")
+        assert error.retry_after == pytest.approx(10, abs=0.1)
 
 
 def test_nobody_knows_when_a_lock_without_expiry_is_free() -> None:
