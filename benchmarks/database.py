@@ -44,8 +44,8 @@ def main() -> None:
     with local_postgres() as entry:
         _setup(entry, peers)
         try:
-            _report_pairs(_contenders(peers), given.rounds, given.pairs)
-            _report_wakes(given.wakes)
+            report_pairs(_contenders(peers), given.rounds, given.pairs)
+            report_wakes(given.wakes)
         finally:
             from django.db import connections
 
@@ -116,7 +116,8 @@ def _contenders(peers: list[str]) -> dict[str, Callable[[], object]]:
     return found
 
 
-def _report_pairs(contenders: dict[str, Callable[[], object]], rounds: int, pairs: int) -> None:
+def report_pairs(contenders: dict[str, Callable[[], object]], rounds: int, pairs: int) -> None:
+    """Print the time of a pair of each contender, and its ratio to the first one's."""
     medians: dict[str, list[float]] = {name: [] for name in contenders}
     for _ in range(rounds):
         for name, pair in contenders.items():
@@ -124,7 +125,7 @@ def _report_pairs(contenders: dict[str, Callable[[], object]], rounds: int, pair
                 pair()
             medians[name].append(statistics.median(_seconds(pair) for _ in range(pairs)))
     floor = next(iter(contenders))
-    print(f"{'a pair, µs':24}{'median':>10}{'least':>10}{'x bare':>10}")
+    print(f"{'a pair, µs':24}{'median':>10}{'least':>10}{'x first':>10}")
     for name, found in medians.items():
         ratio = statistics.median(a / b for a, b in zip(found, medians[floor], strict=True))
         middle, least = statistics.median(found) * 1e6, min(found) * 1e6
@@ -137,7 +138,7 @@ def _seconds(call: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def _report_wakes(wakes: int) -> None:
+def report_wakes(wakes: int) -> None:
     """Print how long a waiter needs to hold a lock after its holder began to release it."""
     from redlock_django.locking.handler import locks
 

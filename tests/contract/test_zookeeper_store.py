@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.core.management import call_command
+from django.db import connection, models
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 from kazoo.security import OPEN_ACL_UNSAFE
@@ -29,10 +30,11 @@ from redlock_django.exceptions import (
     ResourceLocked,
     StoreUnavailable,
 )
+from redlock_django.fenced import FencedModel, FencedQuerySet
 from redlock_django.locking.handler import locks
 from redlock_django.signals import lock_lost
 from tests.app.checking import found
-from tests.contract.stores import HOLDER, ZOOKEEPER, Started, Store, SyncCaller, ZooKeeper
+from tests.contract.stores import DATABASE, HOLDER, ZOOKEEPER, Started, Store, SyncCaller, ZooKeeper
 from tests.live.test_locking_interrupts import Lines
 from tests.ports import free_port
 from tests.waiting import until
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from pytest_django import Settings
 
     from redlock_django.engine.validity import Lease
+    from redlock_django.testing.masters import LocalMaster
 
 SECRET = "swordfish-9317"
 
@@ -327,6 +330,40 @@ def test_interrupted_at_every_line(store: Store, what: str) -> None:
 # Fences.
 
 
+class Order(FencedModel):
+    state = models.CharField(max_length=20)
+
+    class Meta:
+        app_label = "switched"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_no_fence_goes_back_when_the_store_is_switched(
+    store: Store,
+    settings: Settings,
+    masters: list[LocalMaster],
+) -> None:
+    redis = {"MASTERS": [master.url for master in masters], "RESTART_DELAY": 0}
+    database = {"BACKEND": DATABASE}
+    zookeeper = settings.REDLOCK["default"]
+    with connection.schema_editor() as editor:
+        editor.create_model(Order)
+    try:
+        row = Order.objects.create(state="new")
+        for number, section in enumerate(
+            [redis, database, zookeeper, redis, zookeeper, database, zookeeper, redis]
+        ):
+            settings.REDLOCK = {"default": {**section, "TTL": 20}}
+            with lock("order:1", wait=10) as held:
+                rows = Order.objects.filter(pk=row.pk)
+                assert isinstance(rows, FencedQuerySet)
+                assert rows.fenced(held).update(state=str(number)) == 1
+    finally:
+        locks.close()
+        with connection.schema_editor() as editor:
+            editor.delete_model(Order)
+
+
 def test_a_fence_is_the_base_plus_the_transactions_since() -> None:
     assert fence_of(1000, 50, 51) == 1001
     assert fence_of(1000, 50, 50 + SPAN) == 1000 + SPAN
@@ -491,7 +528,7 @@ def test_one_of_three_servers_fails(
     }
     fences = []
     for server in ensemble:
-        held = lock("order:1")
+        held = lock("order:1", ttl=60)
         held.acquire()
         getattr(server, fault)()
         try:
