@@ -181,6 +181,7 @@ def test_reverse_still_finds_a_view_by_its_function(site: Site) -> None:
         ([{"view": "plain"}], "'key' must be a template"),
         ([{"view": "plain", "key": "order:<pk"}], "malformed resource template"),
         ([{"view": "plain", "key": KEY, "tll": 3}], "unknown key 'tll'"),
+        ([{"view": "plain", "key": KEY, "on_disconnect": "stop"}], "on_disconnect must be one of"),
         ([{"view": "plain", "key": KEY, "ttl": -3}], "ttl must be at least 0.1 s"),
         ([{"view": "plain", "key": KEY, "using": "x"}], "there is no alias 'x'"),
         (

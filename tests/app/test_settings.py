@@ -164,6 +164,7 @@ BAD: list[tuple[str, Any, str]] = [
     ("STATUS", 423.0, "STATUS must be one of"),
     ("STATUS", [423], "STATUS must be one of"),
     ("ON_UNAVAILABLE", "ignore", "ON_UNAVAILABLE must be one of 'refuse', 'proceed'"),
+    ("ON_DISCONNECT", "cancle", "got 'cancle', did you mean 'cancel'?"),
     ("TOLERATE", "eviction", "TOLERATE must be a list"),
     ("TOLERATE", ["evictions"], "got 'evictions', did you mean 'eviction'?"),
     ("RULES", {}, "RULES must be a list"),
