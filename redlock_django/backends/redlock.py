@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 import re
 import secrets
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from typing import Any, ClassVar, Self
 
@@ -175,6 +176,8 @@ class RedlockBackend(ShardableBackend):
         self.deployment = settings.deployment
         self.addresses = settings.addresses
         self.membership = Membership([self.deployment])
+        # The fencing tokens that this client proposes: the wall clock in µs.
+        self._proposals: Iterator[int] = iter(self.wall_us, None)
 
     @classmethod
     def open(cls, alias: str, settings: StoreSettings, notice: Notice = ignore) -> BaseBackend:
@@ -230,8 +233,8 @@ class RedlockBackend(ShardableBackend):
             now=self.clock(),
             wait=wait,
             overrun=2 * self.settings.master_timeout,
-            tokens=tokens(),
-            proposals=proposals(self.wall_us),
+            tokens=TOKENS,
+            proposals=self._proposals,
             delays=delays(),
             waiter="" if waiter is None else waiter.name,
             home=home,
@@ -256,16 +259,8 @@ class RedlockBackend(ShardableBackend):
         )
 
 
-def tokens() -> Iterator[str]:
-    """Yield new 128-bit tokens as 32 hex digits. A fork would repeat the numbers of `random`."""
-    while True:
-        yield secrets.token_hex(16)
-
-
-def proposals(wall_us: Callable[[], int]) -> Iterator[int]:
-    """Yield the wall clock in µs: the fencing tokens that a client proposes."""
-    while True:
-        yield wall_us()
+TOKENS = iter(partial(secrets.token_hex, 16), "")
+"""New 128-bit tokens as 32 hex digits. A fork would repeat the numbers of `random`."""
 
 
 def delays() -> Iterator[float]:

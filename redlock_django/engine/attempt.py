@@ -35,8 +35,8 @@ class Attempt:
         now = yield Round((ask,) * tally.masters, tally)
         if tally.verdict is not Verdict.WON:
             return now
-        self.fences = highest(tally, len(ask.resources))
-        if not stored_by_majority(tally, self.fences):
+        self.fences = tally.unanimous or highest(tally, len(ask.resources))
+        if not (tally.unanimous or stored_by_majority(tally, self.fences)):
             confirm = Confirm(
                 deployment=ask.deployment, resources=ask.resources, value=ask.value,
                 fences=self.fences,

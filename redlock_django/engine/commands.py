@@ -44,9 +44,9 @@ def script(name: str) -> tuple[str, str]:
     return text, sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Command:
-    """One command for a master.
+    """One command for a master. It is never changed; a frozen class would take longer to create.
 
     `name` is the name of the script. A `trusted` command ends with two more arguments: the marker
     that the client expects and the time at which that master is ready. They differ from master to
@@ -128,7 +128,7 @@ def _integer(value: object) -> int:
     raise ValueError(f"expected an integer in a reply, got {type(value).__name__}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Acquire(Command):
     """Set the lock of every resource or of none.
 
@@ -163,7 +163,7 @@ class Acquire(Command):
         ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Confirm(Command):
     """Raise the fences to `fences` on masters where every lock still has this token."""
 
@@ -179,7 +179,7 @@ class Confirm(Command):
         return [self.value, self.deployment.skew, ms(self.deployment.fence_ttl), *self.fences]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Extend(Command):
     """Set the TTL of locks to `ttl` seconds where they have this token; never re-create one."""
 
@@ -195,7 +195,7 @@ class Extend(Command):
         return [self.value, ms(self.ttl), *self.resources]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Heal(Command):
     """Set a held lock on a master that had forgotten it; it votes from the next extension on."""
 
@@ -229,7 +229,7 @@ class Heal(Command):
         return vote
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Release(Command):
     """Delete the locks that have this token, and call the first waiter of each.
 
@@ -263,7 +263,7 @@ class Release(Command):
         )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Shorten(Release):
     """Shorten the TTL of the locks that have this token to `left` seconds, and call no waiter."""
 

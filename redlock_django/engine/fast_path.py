@@ -22,13 +22,14 @@ Answer = Vote | tuple[int, Sequence[int]]
 class FastTally(Tally):
     """A tally that builds its votes when they are needed."""
 
-    __slots__ = ("_failed", "_fences", "_first", "_last", "_plain", "_unsent")
+    __slots__ = ("_failed", "_fences", "_first", "_last", "_missing", "_plain", "_unsent")
 
     def __init__(self, masters: int, *, skew: int | None = None, rivals: bool = False) -> None:
         super().__init__(masters, skew=skew, rivals=rivals)
         # The answers so far, in order; None once the votes are built.
         self._plain: dict[int, Answer] | None = {}
         self._failed = 0
+        self._missing = self.need  # the grants that are missing for a quorum
         self._fences: Sequence[int] | None = None
         self._first = self._last = 0  # the earliest and the latest clock of a grant, in µs
         self._unsent: list[int] | None = None  # the masters to which no byte was sent
@@ -50,7 +51,8 @@ class FastTally(Tally):
                 return super().grant(master, time, fences)
         plain[master] = (time, fences)
         # Each of these votes is counted, because all clocks agree.
-        if len(plain) - self._failed == self.need:
+        self._missing -= 1
+        if not self._missing:
             self.verdict = Verdict.WON
         return self.verdict
 

@@ -18,8 +18,6 @@ def highest(tally: Tally, resources: int) -> tuple[int, ...]:
     and survives the loss of one more master's memory. A refusal does not count if its fence is so
     far ahead of its own master's clock that no master would confirm it.
     """
-    if tally.unanimous is not None:
-        return tally.unanimous
     best = [0] * resources
     for vote in tally.agreeing:
         if vote.ballot is Ballot.GRANTED:
@@ -35,8 +33,6 @@ def _honest(vote: Vote, skew: int | None) -> bool:
 
 def stored_by_majority(tally: Tally, fences: tuple[int, ...]) -> bool:
     """Return whether a majority that has the lock has stored each of `fences` already."""
-    if fences == tally.unanimous:
-        return True
     votes = tally.counted()
     return all(
         tally.majority(sum(1 for vote in votes if vote.fences[index] >= fence))

@@ -110,6 +110,7 @@ class LoopLinks(Links):
         self.look_at_idle_links()
         if (
             wait_for_links
+            and not self.plan.until
             and self.may_reach_quorum()
             and any(c is not None and c.trusted for c in step.commands)
         ):

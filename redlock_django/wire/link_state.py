@@ -14,7 +14,7 @@ from redlock_django.wire.clock import clock
 from redlock_django.wire.join import Joined, Unfit
 from redlock_django.wire.late_watch import LateWatch
 from redlock_django.wire.lateness import Lateness
-from redlock_django.wire.master import Master, Notice, ignore
+from redlock_django.wire.master import Master, Notice, Plan, ignore
 from redlock_django.wire.steps import StepWatch
 from redlock_django.wire.template import Templates
 from redlock_django.wire.waiters import Waiters
@@ -46,7 +46,8 @@ class LinkState:
         self.connect_timeout = connect_timeout
         self.tolerate = tolerate
         self.notice = notice
-        self.masters = [Master(index, address) for index, address in enumerate(addresses)]
+        self.plan = Plan()
+        self.masters = [Master(i, address, self.plan) for i, address in enumerate(addresses)]
         self.lateness = LateWatch(
             self.masters, Lateness(master_timeout), self.read, self._lose_late, self._late_changed
         )
@@ -56,6 +57,7 @@ class LinkState:
         self._listening = False
         self._numbers = count(1)
         self._dirty: set[int] = set()
+        self._all = range(len(self.masters))
         self._templates = Templates()
         self._last_round = clock()
         self.membership.readers.add(self)  # from here on, any thread may call `look_again`

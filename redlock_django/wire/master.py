@@ -41,6 +41,19 @@ DOUBTFUL = frozenset(
 """What a master's votes depend on: after each change it is looked at again, see `sound_until`."""
 
 
+class Plan:
+    """The links on which all masters can be asked, without a closer look, up to `until`.
+
+    It is 0.0 from the moment at which anything changes for one of them.
+    """
+
+    __slots__ = ("links", "until")
+
+    def __init__(self) -> None:
+        self.links: tuple[Link, ...] = ()
+        self.until = 0.0
+
+
 class Pace:
     """The pace of repeated attempts to connect, for all links of this process together.
 
@@ -71,9 +84,10 @@ PACE = Pace()
 class Master:
     """The state of one master, with or without a link."""
 
-    def __init__(self, index: int, address: Address) -> None:
+    def __init__(self, index: int, address: Address, plan: Plan) -> None:
         self.index = index
         self.address = address
+        self.plan = plan
         # The moment up to which this master can be asked, and its grants can be counted, without a
         # closer look; see `Links.sound`.
         self.sound_until = 0.0
@@ -103,7 +117,12 @@ class Master:
     def __setattr__(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
         if name in DOUBTFUL:
-            object.__setattr__(self, "sound_until", 0.0)
+            self.look_closer()
+
+    def look_closer(self) -> None:
+        """Make the next round look at this master again before it is asked."""
+        object.__setattr__(self, "sound_until", 0.0)
+        self.plan.until = 0.0
 
     def fault(self, now: float) -> str:
         """Return why this master's vote must not be counted now; "" if it may."""
@@ -145,7 +164,7 @@ class Master:
 
     def refuse_release(self, release: Release, until: float) -> None:
         """Keep a release that the master refused, for repetition on the same link until then."""
-        self.sound_until = 0.0
+        self.look_closer()
         self.refused_releases.setdefault(release.token, (release, until))
         if len(self.refused_releases) > MAX_REMEMBERED:
             self.refused_releases.popitem(last=False)
@@ -167,7 +186,7 @@ class Master:
 
     def remember_unanswered(self, token: str) -> None:
         """Remember that an acquire with this token may still arrive on a link that is gone."""
-        self.sound_until = 0.0
+        self.look_closer()
         self.unanswered[token] = None
         if len(self.unanswered) > MAX_REMEMBERED:
             self.unanswered.popitem(last=False)

@@ -101,19 +101,24 @@ class Sender(LinkState):
             or not Switch.on
             or self.membership.conflict
             or commands.count(command) != len(self.masters)
+            or (now >= self.plan.until and not self._may_plan(now))
         ):
             return False
-        for master in self.masters:
-            if now >= master.sound_until and not self.sound(master, now):
-                return False
         data = self._templates.pack(command, exchange.number)
         owed = Owed(exchange, command, now)
         owed.ran = self.lateness.running.passed
-        for master in self.masters:
-            link = master.link
-            assert link is not None
+        for link in self.plan.links:
             link.write(owed, data + link.tail if command.trusted else data)
-        self._dirty.update(range(len(self.masters)))
+        self._dirty.update(self._all)
+        return True
+
+    def _may_plan(self, now: float) -> bool:
+        """Return whether nothing speaks against any master, and plan to ask all of them."""
+        links = [link for one in self.masters if (link := one.link) and self.sound(one, now)]
+        if len(links) < len(self.masters):
+            return False
+        self.plan.links = tuple(links)
+        self.plan.until = min(master.sound_until for master in self.masters)
         return True
 
     def sound(self, master: Master, now: float) -> bool:

@@ -136,6 +136,7 @@ class SyncLinks(ThreadLinks):
             self._read_idle()
         if (
             wait_for_links
+            and not self.plan.until
             and self.may_reach_quorum()
             and any(c is not None and c.trusted for c in step.commands)
         ):

@@ -167,7 +167,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "plain grants wait for all", "fast path: won with a quorum", FastTally.grant,
-        instead("len(plain) - self._failed == self.need", "not self.outstanding"),
+        instead("not self._missing", "not self.outstanding"),
         partial(test_fast_path.test_fewer_grants_than_a_quorum_are_not_unanimous, 5),
     ),
     Mutant(
@@ -199,6 +199,16 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a doubtful master is asked", "fast path: a doubt ends it at once", Master.__setattr__,
         never("name in DOUBTFUL"), partial(test_plain_rounds.test_a_doubt_ends_it_at_once, "late"),
+    ),
+    Mutant(
+        "a plan outlives its links", "fast path: a change of any master ends the plan",
+        Master.look_closer, without("self.plan.until = 0.0"),
+        partial(test_plain_rounds.test_a_doubt_ends_it_at_once, "lost"),
+    ),
+    Mutant(
+        "a plan without a faulty master", "fast path: it asks all masters or none",
+        Links._may_plan, never("len(links) < len(self.masters)"),
+        partial(test_plain_rounds.test_a_doubt_ends_it_at_once, "lost"),
     ),
     Mutant(
         "a faulty master is asked", "fast path: masters with a fault take the long way",

@@ -39,7 +39,7 @@ from redlock_django.engine.statuses import (
 from redlock_django.wire.address import Address
 from redlock_django.wire.lateness import Lateness
 from redlock_django.wire.link_state import IDLE
-from redlock_django.wire.master import Master
+from redlock_django.wire.master import Master, Plan
 from redlock_django.wire.server_info import faults, run_of
 from redlock_django.wire.steps import StepWatch
 from redlock_django.wire.waiters import Waiters
@@ -160,7 +160,7 @@ class Line(Master):
     """The state that one client keeps about one master, with or without a link."""
 
     def __init__(self, world: World, ours: Clock, master: SimulatedMaster) -> None:
-        super().__init__(master.index, _address(master.name))
+        super().__init__(master.index, _address(master.name), Plan())
         self.master = master
         self.truth = Truth(world, ours, master) if world.stepping else None
         self.link: Any = None  # a `Link` of this module

@@ -19,6 +19,7 @@ from redlock_django.engine.protocol_steps import Round
 from redlock_django.engine.quorum import Verdict
 from redlock_django.wire.link import pack_command
 from redlock_django.wire.links import Links
+from redlock_django.wire.master import Master
 from redlock_django.wire.sender import INSPECTED
 from redlock_django.wire.template import MOST, Templates
 from tests.wire.manual_links import TOKEN, ManualLinks, manual_links
@@ -232,7 +233,7 @@ DOUBTS: dict[str, Callable[[ManualLinks], None]] = {
 def test_a_doubt_ends_it_at_once(doubt: str) -> None:
     with timed_links(True) as (links, time):
         _answered(links, time, links.ask(links.acquire()))
-        assert all(time.now < master.sound_until for master in links.masters)
+        assert time.now < links.plan.until
         DOUBTS[doubt](links)
         slowly = patch.object(Links, "redial", side_effect=KeyboardInterrupt("the long way"))
         with slowly, pytest.raises(KeyboardInterrupt, match="the long way"):
@@ -246,6 +247,15 @@ def test_it_ends_when_a_master_must_be_inspected() -> None:
         time.now += INSPECTED + 0.01
         links.ask(links.acquire("b" * 32))
         assert [said[0] for said in links.ends[0].heard()] == [b"INFO", b"EVALSHA"]
+
+
+def test_masters_are_looked_at_once_for_many_rounds() -> None:
+    with timed_links(True) as (links, time):
+        _answered(links, time, links.ask(links.acquire()))
+        with patch.object(Master, "fault", side_effect=AssertionError("looked at again")):
+            _answered(links, time, links.ask(links.acquire("b" * 32)))
+        links.lose(links.masters[1], "lost")
+        assert links.plan.until == 0.0
 
 
 def test_it_is_not_taken_where_masters_are_asked_differently() -> None:
