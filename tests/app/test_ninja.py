@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
@@ -10,7 +11,7 @@ import ninja
 import pytest
 from django.db import connection
 from django.http import HttpRequest
-from django.test import Client
+from django.test import AsyncClient, Client
 from django.urls import path
 from ninja.decorators import decorate_view
 
@@ -87,3 +88,29 @@ def test_a_lock_around_the_authentication_is_refused(urls: Callable[..., None]) 
     urls(path("", api.urls))
     with pytest.raises(InvalidRedlock, match="directly on the function"):
         Client(headers={"X-User": "ann"}).post("/around/7/")
+
+
+async def test_an_async_operation_keeps_its_lock_until_its_end_although_its_client_leaves(
+    urls: Callable[..., None], monkeypatch: pytest.MonkeyPatch, is_free: Callable[[str], bool]
+) -> None:
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
+    entered, opened = asyncio.Event(), asyncio.Event()
+    slow = ninja.NinjaAPI(urls_namespace="slow")
+
+    @slow.post("/{pk}/")
+    @locked
+    async def wait(request: HttpRequest, pk: int) -> dict[str, Any]:
+        entered.set()
+        await opened.wait()
+        return {"paid": pk}
+
+    urls(path("", slow.urls))
+    gone = asyncio.create_task(AsyncClient().post("/7/"))
+    async with asyncio.timeout(20):
+        await entered.wait()
+    gone.cancel()
+    assert (await AsyncClient().post("/7/")).status_code == 423
+    opened.set()
+    await asyncio.wait({gone}, timeout=20)
+    assert gone.cancelled()
+    assert is_free("order:7")
