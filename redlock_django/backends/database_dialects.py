@@ -57,7 +57,10 @@ class Dialect:
     """An expression for the identity of the server's data, which a failover changes; or ""."""
 
     is_durable: str = ""
-    """An expression that is false if a crash may lose commits; "" if `kept` prevents that."""
+    """An expression that is false if a crash may forget locks; "" if none does."""
+
+    ran_for: str = ""
+    """The statement whose last column is the seconds since the server started or recovered."""
 
     begin: str = ""
     """The statement that begins a transaction; "" if one statement takes several locks or none."""
@@ -124,6 +127,12 @@ POSTGRESQL = Dialect(
         "(SELECT system_identifier FROM pg_control_system())::text || ':' || "
         "substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)"
     ),
+    # A crash empties UNLOGGED tables, and begins all statistics again. A clean restart keeps both.
+    is_durable=(
+        f"NOT EXISTS (SELECT FROM pg_class WHERE oid = to_regclass('{LOCKS}') "
+        "AND relpersistence = 'u')"
+    ),
+    ran_for="SELECT extract(epoch FROM clock_timestamp() - stats_reset) FROM pg_stat_archiver",
     # A notification costs all commits of the server a common lock: only where a waiter exists.
     notified=(
         f"CASE WHEN EXISTS (SELECT FROM {WAITERS} AS waiter WHERE waiter.resource = "
@@ -164,6 +173,7 @@ ON DUPLICATE KEY UPDATE ready_at = IF(identity <> VALUES(identity), {now} + %s, 
     # Replicas have other numbers. Those of two servers that are not replicated may be equal.
     identity="CONCAT(@@server_id, ':', @@hostname, ':', @@port)",
     is_durable="@@innodb_flush_log_at_trx_commit = 1",
+    ran_for="SHOW GLOBAL STATUS LIKE 'Uptime'",
     begin="START TRANSACTION",
 )
 DIALECTS = {"postgresql": POSTGRESQL, "sqlite": SQLITE, "mysql": MYSQL}

@@ -32,8 +32,8 @@ def recognize(cursor: CursorWrapper, forgotten: float) -> None:
 def ready_in(cursor: CursorWrapper, forgotten: float) -> float:
     """Return the seconds until the server is trusted, 0.0 if it is.
 
-    A server that does not write every commit to disk may have forgotten locks in a crash: it is
-    not trusted for `forgotten` seconds after its start.
+    A server that does not write every commit to disk, or has an UNLOGGED table, may have forgotten
+    locks in a crash: it is not trusted for `forgotten` seconds after its start or recovery.
     """
     dialect = dialect_of(cursor)
     left = 0.0
@@ -44,6 +44,6 @@ def ready_in(cursor: CursorWrapper, forgotten: float) -> float:
     if dialect.is_durable:
         cursor.execute(f"SELECT {dialect.is_durable}")
         if not cursor.fetchone()[0]:
-            cursor.execute("SHOW GLOBAL STATUS LIKE 'Uptime'")
-            left = max(left, forgotten - int(cursor.fetchone()[1]))
+            cursor.execute(dialect.ran_for)
+            left = max(left, forgotten - float(cursor.fetchone()[-1]))
     return left

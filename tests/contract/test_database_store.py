@@ -569,6 +569,70 @@ def test_a_server_that_may_have_forgotten_locks_is_not_trusted(
 
 
 @pytest.mark.postgres
+def test_an_unlogged_table_is_not_trusted_after_a_start(
+    postgres_store: Store, settings: Settings
+) -> None:
+    settings.REDLOCK = {"default": {"BACKEND": DATABASE, "DATABASE": "pg", "MAX_TTL": 90_000}}
+    assert not taken("order:1")
+    locks.close()
+    with connections["pg"].cursor() as cursor:
+        cursor.execute(f"ALTER TABLE {LOCKS} SET UNLOGGED")
+        try:
+            with pytest.raises(StoreUnavailable, match="restarted, failed over") as refused:
+                backend_of().acquire(("order:1",), 30, 0, HOLDER)
+            locks.close()
+        finally:
+            cursor.execute(f"ALTER TABLE {LOCKS} SET LOGGED")
+    assert (refused.value.retry_after or 0) > 80_000
+    assert not taken("order:1")
+
+
+@pytest.mark.postgres
+@pytest.mark.nightly
+def test_a_crash_that_empties_an_unlogged_table_makes_no_second_holder(
+    settings: Settings, databases: Databases, database_access: None
+) -> None:
+    with local_postgres() as entry:
+        databases("crashing", entry)
+        section = {"BACKEND": DATABASE, "DATABASE": "crashing", "TTL": 6, "MAX_TTL": 6}
+        settings.REDLOCK = {"default": section}
+        with connections["crashing"].schema_editor() as editor:
+            for model in (LockRow, ServerRow, WaiterRow):
+                editor.create_model(model)
+        with connections["crashing"].cursor() as cursor:
+            cursor.execute(f"ALTER TABLE {LOCKS} SET UNLOGGED")
+        connections["crashing"].close()
+
+        def granted() -> Lease | None:
+            try:
+                return backend_of().acquire(("order:1",), 6, 0, HOLDER)
+            except StoreUnavailable:
+                return None
+
+        until(granted, what="the new server is trusted", seconds=30)
+        with connections["crashing"].cursor() as cursor:
+            cursor.execute(f"UPDATE {LOCKS} SET expires_at = 0")
+        held = granted()
+        assert held is not None
+        connections["crashing"].close()
+        with psycopg.connect(**_target(entry), autocommit=True) as connection:
+            os.kill(connection.info.backend_pid, signal.SIGKILL)
+        later: list[Lease | None] = []
+
+        def granted_again() -> bool:
+            later.append(granted())
+            return later[-1] is not None
+
+        until(granted_again, what="the recovered server is trusted", seconds=30)
+        assert later[-1] is not None
+        assert later[-1].fences > held.fences
+        assert later[-1].started > held.until
+        with psycopg.connect(**_target(entry)) as connection:
+            counted = connection.execute(f"SELECT count(*) FROM {LOCKS}").fetchone()
+        assert counted == (1,), "the crash has emptied the table"
+
+
+@pytest.mark.postgres
 def test_a_server_that_is_read_only_is_unavailable(
     postgres_store: Store, databases: Databases, settings: Settings
 ) -> None:
