@@ -15,9 +15,11 @@ from django.core.cache.backends.base import BaseCache
 from django.utils.module_loading import import_string
 
 from redlock_django import ResourceLocked, lock
+from tests.scenarios.conftest import DATABASE
 from tests.test_documents import ROOT
 
 if TYPE_CHECKING:
+    from pytest_django import Settings
     from redis import Redis
 
     from redlock_django.testing.masters import LocalMaster
@@ -55,8 +57,16 @@ class Majority:
 
 
 @pytest.fixture
-def names(redis: Redis, masters: list[LocalMaster], sql: psycopg.Connection) -> dict[str, Any]:
+def names(
+    ours: None,
+    redis: Redis,
+    masters: list[LocalMaster],
+    sql: psycopg.Connection,
+    settings: Settings,
+) -> dict[str, Any]:
     """Return what the blocks of the page use."""
+    old = {"BACKEND": DATABASE, "DATABASE": "pg", "DATABASE_TIMEOUT": 10}
+    settings.REDLOCK = {**settings.REDLOCK, "old": old}
     sql.execute("CREATE TEMPORARY TABLE held (resource text PRIMARY KEY)")
     sql.execute(
         "CREATE TEMPORARY TABLE shedlock (name text PRIMARY KEY, lock_until timestamptz, "
@@ -65,6 +75,7 @@ def names(redis: Redis, masters: list[LocalMaster], sql: psycopg.Connection) -> 
     cache: BaseCache = import_string("django_redis.cache.RedisCache")(masters[4].url, {})
     return {
         "contextmanager": contextmanager,
+        "lock": lock,
         "uuid4": uuid4,
         "Busy": Busy,
         "redis": redis,
@@ -96,9 +107,7 @@ def enters(step: Step) -> bool:
 
 
 @pytest.mark.parametrize("source", BLOCKS)
-def test_no_two_steps_of_a_deployment_both_enter(
-    ours: None, names: dict[str, Any], source: str
-) -> None:
+def test_no_two_steps_of_a_deployment_both_enter(names: dict[str, Any], source: str) -> None:
     exec(BLOCKS[source], names)
     steps: list[Step] = [
         lambda: names["old_lock"](RESOURCE),
@@ -115,13 +124,11 @@ def test_no_two_steps_of_a_deployment_both_enter(
 
 def test_the_page_has_these_sources() -> None:
     named = re.findall(r"^## From (.+)$", PAGE, re.MULTILINE)
-    assert len(named) == 8
-    assert len(BLOCKS) == 5
+    assert len(named) == 9
+    assert len(BLOCKS) == 6
 
 
-def test_a_plain_key_of_redlock_py_and_ours_exclude_each_other(
-    ours: None, names: dict[str, Any]
-) -> None:
+def test_a_plain_key_of_redlock_py_and_ours_exclude_each_other(names: dict[str, Any]) -> None:
     exec(BLOCKS["redlock-py"], names)
     with names["old_lock"](f"redlock:lock:{RESOURCE}"):
         assert not enters(lambda: lock(RESOURCE))
