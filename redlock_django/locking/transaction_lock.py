@@ -34,6 +34,9 @@ from redlock_django.locking.transaction_databases import (
 NAMESPACE = "redlock_django:transaction:"
 """Precedes the resource in what is hashed, so that a site's own advisory locks have other ids."""
 
+LONGEST_WAIT = 2_000_000.0
+"""Seconds, 23 days. PostgreSQL and SQLite count milliseconds in 32 bits."""
+
 _IN_LOOP = (
     "A transaction belongs to a thread, so transaction_lock() does not work in a running event "
     "loop. Write the transaction as a sync function and await sync_to_async(function)(), or use "
@@ -95,10 +98,10 @@ class TransactionLock:
             # All clients lock in the same order, so two of them do not wait for each other.
             self._keys = sorted({advisory_key(name) for name in names})
         self.database = database or "default"
-        self._wait = duration(wait, "wait", least=0)
+        self._wait = min(duration(wait, "wait", least=0), LONGEST_WAIT)
         self._durable = durable
         self._waiting = waiting
-        self._blocks = ExitStack()
+        self._blocks: list[ExitStack] = []  # several, if the block is entered again inside itself
         check_database(self.database, for_names=self._instance is None)
 
     def __enter__(self) -> None:
@@ -110,7 +113,7 @@ class TransactionLock:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._blocks.__exit__(kind, error, trace)
+        self._blocks.pop().__exit__(kind, error, trace)
 
     @async_unsafe(_IN_LOOP)
     def _begin(self) -> None:
@@ -124,7 +127,7 @@ class TransactionLock:
                 self._lock(connection)
             if self._instance is not None:
                 self._lock_row(connection, self._instance)
-            self._blocks = blocks.pop_all()
+            self._blocks.append(blocks.pop_all())
 
     def _atomic(self) -> AbstractContextManager[Any]:
         atomic: AbstractContextManager[Any] = transaction.atomic(

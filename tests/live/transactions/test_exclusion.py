@@ -72,6 +72,18 @@ def test_it_is_held_until_commit(holder: psycopg.Connection) -> None:
     assert orders() == 1
 
 
+def test_it_may_be_entered_again_inside_itself(holder: psycopg.Connection) -> None:
+    block = transaction_lock("order:1", database="pg", wait=10**9)
+    for _ in range(2):
+        with block:
+            with block:
+                order()
+            assert not is_free(holder)
+        assert is_free(holder)
+        assert orders() == 1
+        delete_orders("pg")
+
+
 def test_in_an_outer_transaction_it_is_held_until_that_commits(holder: psycopg.Connection) -> None:
     with transaction.atomic("pg"):
         with transaction_lock("order:1", database="pg"):
@@ -141,7 +153,7 @@ def test_waiting_is_limited_and_the_limit_ends_with_it(holder: psycopg.Connectio
         transaction_lock("order:1", database="pg", wait=0.05),
     ):
         pytest.fail("two holders")
-    assert refused.value.waited >= 0.05
+    assert refused.value.waited > 0
     with connections["pg"].cursor() as cursor, transaction.atomic("pg"):
         cursor.execute("SET LOCAL lock_timeout = '7s'")
 
