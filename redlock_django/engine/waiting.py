@@ -11,13 +11,15 @@ from redlock_django.engine.quorum import Ballot, Tally
 
 SPLIT_ROUNDS = 8  # split votes after which a client that does not wait gives up
 
-# Seconds until a waiter asks again that may miss its call, the seconds added for each waiter in
-# front of it, and the longest such pause: so many waiters ask hardly more often than a few.
-FALLBACK, FOR_EACH, LONGEST = 0.1, 0.005, 2.0
+# Seconds until a waiter asks again that may miss its call, and what many waiters in front of it
+# prolong that to: so many waiters ask hardly more often than a few.
+FALLBACK, LONGEST = 0.1, 2.0
 # The same for a waiter that will be called; its jitter adds up to CALM. Before the waiter is the
 # last one, a call to another waiter asks it to watch (`ask_to_watch` in queue.lua).
-CALM, CALM_FOR_EACH, CALM_LONGEST = 1.0, 0.02, 10.0
+CALM, CALM_LONGEST = 1.0, 10.0
+CROWD = 400  # so many waiters in front bring a pause half the way to the longest one
 TURN = 100  # ms of a waiter's turn; as in queue.lua
+NEAR = 8  # with more waiters in front, a waiter hardly watches a turn that another one watches
 UNREACHABLE = 20  # how many times longer a pause is without a quorum: up to 2 s
 
 
@@ -89,18 +91,29 @@ def retry_delays(tally: Tally, delay: float, *, queueing: bool) -> tuple[float, 
     ahead = min(queued, default=0)
     unheard = delay
     if queueing:
-        unheard = min(FALLBACK + delay / 2 + FOR_EACH * ahead, LONGEST)
+        unheard = _prolonged(FALLBACK + delay / 2, LONGEST, ahead)
         if tally.majority(len(queued)):
-            delay = min(CALM * (1 + 10 * delay) + CALM_FOR_EACH * ahead, CALM_LONGEST)
+            delay = _prolonged(CALM * (1 + 10 * delay), CALM_LONGEST, ahead)
         else:
             delay = unheard
     # A lock that expires calls no waiter. So the first waiter in the queue asks first and, if that
     # waiter is gone, the next one, all of them within half a second. But a turn that this attempt
-    # has begun is watched by no other waiter.
-    begun = sum(1 for vote in tally.votes if vote and vote.reserved and (vote.ttl or 0) >= TURN)
-    spread = 0.0 if tally.majority(begun) else 0.5 * ahead / (ahead + 100)
+    # has begun is watched by no other waiter. A turn that something else has begun is watched: if
+    # all waiters asked at its end, a crowd would find one turn after the other, and use the
+    # processor that the waiters need whose turns these are.
+    turns = [vote.ttl or 0 for vote in tally.votes if vote and vote.reserved]
+    spread = 0.5 * ahead / (ahead + 100)
+    if tally.majority(sum(left >= TURN for left in turns)):
+        spread = 0.0
+    elif tally.majority(len(turns)):
+        spread = 0.005 * ahead * max(1.0, ahead / NEAR)
     expired = math.inf if left is None else left + 0.001 + spread
     return min(delay, expired), min(unheard, expired)
+
+
+def _prolonged(pause: float, longest: float, ahead: int) -> float:
+    """Return a pause that `ahead` waiters in front prolong, each to another moment."""
+    return pause + (longest - pause) * ahead / (ahead + CROWD)
 
 
 def free_in(tally: Tally) -> float | None:

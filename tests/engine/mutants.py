@@ -748,8 +748,20 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a turn that was begun is watched late", "queue: each turn is watched closely",
         waiting.retry_delays,
-        never("tally.majority(begun)"),
+        never("tally.majority(sum(left >= TURN for left in turns))"),
         test_queue.test_turns_that_follow_each_other_unused_cost_little_more_than_a_turn_each,
+    ),
+    Mutant(
+        "a crowd watches each turn", "queue: few waiters ask when a watched turn is over",
+        waiting.retry_delays,
+        never("tally.majority(len(turns))"),
+        test_queue.test_a_turn_that_another_waiter_watches_is_not_watched_by_a_crowd,
+    ),
+    Mutant(
+        "a crowd asks at the same moment", "queue: waiters that came together ask one by one",
+        waiting._prolonged,
+        instead("(longest - pause) * ahead / (ahead + CROWD)", "min(ahead / 50, longest - pause)"),
+        lambda: test_queue.test_waiters_that_came_at_the_same_moment_ask_one_after_the_other(False),
     ),
     Mutant(
         "waiters poll", "queue: a waiter that will be called asks seldom", waiting.retry_delays,

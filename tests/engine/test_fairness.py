@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 TURNS = Setup(masters=5, clients=6, seconds=3.0, latency=0.0005, late=0.02, ttls=(0.5, 0.5))
 # The longest gap after a lost call, and after a turn that passed unused.
-FALLBACK = 2 * waiting.CALM + 6 * waiting.CALM_FOR_EACH + 0.03
+FALLBACK = 2 * waiting.CALM + 6 * waiting.CALM_LONGEST / waiting.CROWD + 0.03
 MISSED = WATCH + 0.03
 SEEDS = range(4)
 by_day = pytest.mark.parametrize(

@@ -639,11 +639,11 @@ def test_an_acquire_carries_its_waiter_and_ticket() -> None:
 # How long a pause is.
 
 
-def _refused(*votes: tuple[int, int]) -> Tally:
+def _refused(*votes: tuple[int, int], reserved: bool = False) -> Tally:
     """Return a tally of refusals: each lock's remaining ms, and the number of waiters before us."""
     tally = Tally(len(votes), rivals=True)
     for index, (left, ahead) in enumerate(votes):
-        vote = Vote(Ballot.REFUSED, "held", 0, (5,), left, b"A", ahead=ahead)
+        vote = Vote(Ballot.REFUSED, "held", 0, (5,), left, b"A", ahead=ahead, reserved=reserved)
         tally.cast(index, vote)
     return tally
 
@@ -658,7 +658,7 @@ def test_a_waiter_that_will_be_called_asks_again_in_seconds() -> None:
 
     assert long(0, 0.0) == CALM
     assert CALM < long(0, 0.05) < long(0, 0.1) == 2 * CALM
-    assert long(0, 0.1) < long(1, 0.1) < long(100, 0.1) < long(1000, 0.1) == CALM_LONGEST
+    assert 5 * CALM < long(400, 0.1) < long(100_000, 0.1) < CALM_LONGEST
 
 
 def test_a_waiter_that_may_miss_its_call_asks_again_after_a_while() -> None:
@@ -667,7 +667,14 @@ def test_a_waiter_that_may_miss_its_call_asks_again_after_a_while() -> None:
 
     assert long(0, 0.0) == FALLBACK
     assert FALLBACK < long(0, 0.1) < 0.151
-    assert long(0, 0.0) < long(1, 0.0) < long(100, 0.0) < long(100_000, 0.0) == LONGEST
+    assert 10 * FALLBACK < long(400, 0.0) < long(100_000, 0.0) < LONGEST
+
+
+@pytest.mark.parametrize("unheard", [False, True])
+def test_waiters_that_came_at_the_same_moment_ask_one_after_the_other(unheard: bool) -> None:
+    pauses = [_pauses(_refused(*[(60_000, ahead)] * 3), 0.001)[unheard] for ahead in range(2000)]
+    assert pauses == sorted(set(pauses))
+    assert pauses[1999] - pauses[1000] > 0.2
 
 
 def test_a_waiter_that_only_a_minority_has_in_its_queue_will_not_be_called() -> None:
@@ -684,6 +691,18 @@ def test_the_first_asks_as_soon_as_the_lock_expires_and_the_others_after_it() ->
     assert order == sorted(set(order))
     assert order[-1] < 0.52
     assert _pauses(_refused((20, 3), (20, 0), (20, -1)), 0.1)[0] < 0.022
+
+
+def test_a_turn_that_another_waiter_watches_is_not_watched_by_a_crowd() -> None:
+    def after(left: int, ahead: int) -> float:
+        return _pauses(_refused(*[(left, ahead)] * 3, reserved=True), 0.01)[0]
+
+    assert after(50, 1) < after(50, 4) < 0.082
+    assert after(50, 20) == pytest.approx(0.301)
+    assert after(50, 1000) > 5.0
+    assert after(TURN // 1000, 1000) == pytest.approx(0.101), "it has begun this turn itself"
+    held = _pauses(_refused(*[(50, 20)] * 3), 0.01)[0]
+    assert held < 0.14, "no waiter is asked to watch a lock that expires"
 
 
 def test_without_a_queue_the_pause_is_random() -> None:
