@@ -573,6 +573,21 @@ def test_an_extension_used_up_by_its_own_round_is_unknown() -> None:
     assert same.until == lease.until
 
 
+def test_of_two_extensions_the_later_deadline_and_all_masters_that_may_be_healed_count() -> None:
+    masters = Masters(3)
+    lease = masters.run(masters.acquire(), down=(0,))
+    assert lease.reached == {1, 2}
+    _, longer = masters.run(_extend(masters, lease, 10.0))
+    assert longer.tally.forgot == {0}
+    masters.now += 1.0
+    _, shorter = masters.run(_extend(masters, lease, 5.0), down=(0,))
+    assert shorter.until < longer.until
+    for held, extended in ((longer, shorter), (shorter, longer)):
+        both = rounds.merged(held, extended)
+        assert both.until == longer.until
+        assert both.reached == {0, 1, 2}
+
+
 def test_a_master_that_forgot_is_healed_by_the_next_extension_and_counts_from_the_one_after() -> (
     None
 ):
