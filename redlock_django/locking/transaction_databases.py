@@ -13,6 +13,9 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.open_transactions import READ_COMMITTED
 
+STATE = "current_setting('transaction_isolation'), pg_is_in_recovery()"
+"""The columns of PostgreSQL that `refuse_snapshot` judges."""
+
 # lock_not_available, deadlock_detected, query_canceled (by statement_timeout)
 _BUSY_POSTGRESQL = ("55P03", "40P01", "57014")
 _BUSY_MYSQL = (1205, 3572)  # a deadlock, 1213, is an error: it ends the whole transaction
@@ -48,14 +51,18 @@ def check_isolation(connection: BaseDatabaseWrapper) -> None:
     Also if the server is a replica, whose locks its primary does not know.
     """
     if connection.vendor == "postgresql":
-        sql = "SELECT current_setting('transaction_isolation'), pg_is_in_recovery()"
+        sql = f"SELECT {STATE}"
     elif getattr(connection, "mysql_is_mariadb", False):
         sql = "SELECT @@tx_isolation, 0"
     else:
         sql = "SELECT @@transaction_isolation, 0"
     with connection.cursor() as cursor:
         cursor.execute(sql)
-        level, is_replica = cursor.fetchone()
+        refuse_snapshot(connection, *cursor.fetchone())
+
+
+def refuse_snapshot(connection: BaseDatabaseWrapper, level: str, is_replica: bool) -> None:
+    """Raise what `check_isolation` raises, for a transaction in this `STATE`."""
     if level.lower().replace("-", " ") not in READ_COMMITTED:
         raise InvalidRedlock(
             f"the transaction of {connection.alias!r} is {level}, so it may not see what the last "

@@ -24,11 +24,13 @@ from redlock_django.locking.names import check_resource
 from redlock_django.locking.open_transactions import open_transactions
 from redlock_django.locking.row_wait import RowBusy, limited_wait
 from redlock_django.locking.transaction_databases import (
+    STATE,
     busy_timeout,
     check_begun,
     check_database,
     check_isolation,
     is_busy,
+    refuse_snapshot,
 )
 
 NAMESPACE = "redlock_django:transaction:"
@@ -153,12 +155,16 @@ class TransactionLock:
             yield
 
     def _lock(self, connection: BaseDatabaseWrapper) -> None:
-        check_isolation(connection)
+        if self._instance is not None:
+            check_isolation(connection)
         until = time.monotonic() + self._wait
         for key in self._keys:
             with connection.cursor() as cursor:
-                cursor.execute("SELECT pg_try_advisory_xact_lock(%s)", [key])
-                if cursor.fetchone()[0]:
+                # One round trip. A lock that is refused afterwards ends with the transaction.
+                cursor.execute(f"SELECT pg_try_advisory_xact_lock(%s), {STATE}", [key])
+                granted, *state = cursor.fetchone()
+                refuse_snapshot(connection, *state)
+                if granted:
                     continue
                 with self._may_wait(), self._limited(connection, until - time.monotonic()):
                     cursor.execute("SELECT pg_advisory_xact_lock(%s)", [key])
