@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.core.management import call_command
 from django.db import connection, models
+from django.views.debug import ExceptionReporter
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 from kazoo.security import OPEN_ACL_UNSAFE
@@ -437,8 +438,12 @@ def test_wrong_credentials_are_refused_and_never_shown(
         backend.acquire(("order:1",), 30, 0, HOLDER)
     page = backend.page()
     assert page.silent
-    shown = [str(refused.value), repr(refused.value.tally), repr(backend.settings), str(page)]
-    assert SECRET not in "".join([*shown, caplog.text])
+    error = refused.value
+    assert error.__traceback__ is not None
+    frames = error.__traceback__.tb_next  # without this function's own
+    debug_page = ExceptionReporter(None, type(error), error, frames)
+    shown = [str(error), repr(error.tally), repr(backend.settings), str(page), caplog.text]
+    assert SECRET not in "".join([*shown, debug_page.get_traceback_html()])
 
 
 # Settings and checks.
