@@ -27,6 +27,7 @@ from redlock_django.backends.zookeeper_attempt import (
     ZooKeeperLease,
     set_all,
 )
+from redlock_django.backends.zookeeper_client import is_own_thread
 from redlock_django.backends.zookeeper_drivers import aperform, finish, perform, start
 from redlock_django.backends.zookeeper_fences import Interrupted
 from redlock_django.backends.zookeeper_inspection import ZooKeeperInspection
@@ -134,7 +135,7 @@ class ZooKeeperBackend(BaseBackend):
         return [extension.result() for extension in extensions]
 
     def release(self, lease: Lease) -> bool | None:
-        if self.session.is_own_thread():  # a finalizer that runs there
+        if is_own_thread():  # a finalizer that runs there
             self.post_release(lease)
             return None
         batch = self._release(lease)

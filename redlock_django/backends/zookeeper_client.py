@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -51,6 +52,11 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         return thread
 
 
+def is_own_thread() -> bool:
+    """Return whether the caller is a thread of a session, which cannot wait for answers."""
+    return threading.current_thread().name.startswith(THREADS)
+
+
 def new_client(settings: ZooKeeperSettings) -> KazooClient:
     """Return a new client, which connects to nothing yet."""
     options = dict(settings.options)
@@ -83,6 +89,12 @@ def on_session_timeout(client: KazooClient, note: Callable[[float], object]) -> 
         return read_timeout, connect_timeout
 
     client._connection._connect = connected
+
+
+def drop_connection(client: KazooClient) -> None:
+    """Make a client connect again, to another server if there are several."""
+    with suppress(OSError, AttributeError):  # it has no connection
+        client._connection._socket.shutdown(socket.SHUT_RDWR)
 
 
 def stop(client: KazooClient) -> None:

@@ -22,6 +22,7 @@ from kazoo.protocol.states import KazooState, KeeperState
 from redlock_django.backends.base import Notice
 from redlock_django.backends.zookeeper_client import (
     THREADS,
+    drop_connection,
     new_client,
     on_session_timeout,
     stop,
@@ -34,7 +35,7 @@ from redlock_django.exceptions import StoreUnavailable
 CLOSING = 2.0  # seconds that a process waits, when it ends, for the last releases
 # Parts of the session timeout. A server may have heard of the session a third of it (kazoo's pings)
 # before a request that it answers, and the leader hears of that a tick later.
-_CERTAIN, _BEAT = 1 / 2, 1 / 6
+_CERTAIN, _BEAT, _HUNG = 1 / 2, 1 / 6, 1 / 4
 _AGAIN = 1.0  # seconds until a client that was refused is replaced
 _IDLE = 60.0  # seconds until the empty queue of a resource is removed
 
@@ -67,6 +68,8 @@ class Session:
         self._up: bool | None = None
         self._steps: SimpleQueue[Batch | None] = SimpleQueue()
         self._unsent: list[Batch] = []
+        self._unanswered: dict[Batch, float] = {}  # when they were sent, the oldest first
+        self._connected_at = 0.0
         self._used: dict[str, float] = {}
         self._wakes_at = math.inf
         self._beats_at = 0.0
@@ -127,7 +130,8 @@ class Session:
 
     def post_delete(self, nodes: Sequence[str]) -> None:
         """Delete nodes soon."""
-        self.post(Batch(lambda client: [client.delete_async(node) for node in nodes]))
+        if nodes:
+            self.post(Batch(lambda client: [client.delete_async(node) for node in nodes]))
 
     def hold(self, token: str, until: float, nodes: tuple[str, ...]) -> None:
         """Delete these nodes at the moment `until`, unless the lease is released before."""
@@ -146,11 +150,6 @@ class Session:
     def is_uncertain(self) -> bool:
         """Return whether the servers may have ended the session without our knowledge."""
         return not self.is_connected or self._clock() >= self._certain_until
-
-    @staticmethod
-    def is_own_thread() -> bool:
-        """Return whether the caller is a thread of a session, which cannot wait for answers."""
-        return threading.current_thread().name.startswith(THREADS)
 
     def abandon(self) -> None:
         """Leave the session to the parent process: a forked child must not end it."""
@@ -200,7 +199,7 @@ class Session:
 
     def _next_look(self) -> float:
         """Return the moment at which something is to be done."""
-        moments = [self._replaced_at]
+        moments = [self._replaced_at, self._hung_at() if self.is_connected else math.inf]
         if self.held:
             moments += [self._beats_at, self.held.next_end()]
         if self._used:
@@ -212,6 +211,10 @@ class Session:
         now = self._clock()
         for nodes in self.held.pop_over(now):
             self.post_delete(nodes)
+        if self.is_connected and now >= self._hung_at():
+            # kazoo notices a server that hangs only while it sends it nothing.
+            self._unanswered.clear()
+            drop_connection(client)
         if self.is_connected and self._unsent:
             unsent, self._unsent = self._unsent, []
             for batch in unsent:
@@ -228,30 +231,30 @@ class Session:
                 self.post_delete([queue])  # fails if the queue is not empty
 
     def _send(self, batch: Batch, client: KazooClient) -> None:
-        if batch.is_proof:
-            then = batch.then
+        now = self._clock()
+        self._unanswered[batch] = now
+        self._wakes_at = min(self._wakes_at, now + self._timeout * _HUNG)
+        batch.send(client, self.generation, now, self._answered)
 
-            def proved(sent: Batch) -> None:
-                if sent.generation == self.generation and sent.is_answered:
-                    certain = sent.sent + self._timeout * _CERTAIN
-                    self._certain_until = max(self._certain_until, certain)
-                if then is not None:
-                    then(sent)
-
-            batch.then = proved
-        batch.send(client, self.generation, self._clock())
+    def _hung_at(self) -> float:
+        """Return the moment from which a server that still has not answered is given up."""
+        oldest = next(iter(list(self._unanswered.values())), math.inf)
+        return max(oldest, self._connected_at) + self._timeout * _HUNG
 
     def _new_client(self) -> KazooClient:
         client = self._client = new_client(self._settings)
-        on_session_timeout(client, self._granted)
+        on_session_timeout(client, partial(setattr, self, "_timeout"))
         client.add_listener(partial(self._changed, client))
         client.start_async()
         return client
 
     # In a thread of kazoo.
 
-    def _granted(self, timeout: float) -> None:
-        self._timeout = timeout
+    def _answered(self, batch: Batch) -> None:
+        self._unanswered.pop(batch, None)
+        if batch.is_proof and batch.is_answered and batch.generation == self.generation:
+            certain = batch.sent + self._timeout * _CERTAIN
+            self._certain_until = max(self._certain_until, certain)
 
     def _changed(self, client: KazooClient, state: str) -> None:
         if client != self._client:
@@ -270,7 +273,7 @@ class Session:
                 self._replaced_at = self._clock() + _AGAIN
         elif state == KazooState.SUSPENDED:
             self.reason = "the connection was lost"
-        self._beats_at = 0.0
+        self._beats_at, self._connected_at = 0.0, self._clock()
         self.look()
         if self._up is not self.is_connected and not self._closed:
             self._up = self.is_connected

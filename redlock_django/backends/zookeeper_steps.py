@@ -59,20 +59,27 @@ class Batch(Step):
         self.then = then
         self._send = send
         self._missing = 0
+        self._answered: Callable[[Batch], object]
 
     @property
     def is_answered(self) -> bool:
         """True if the servers have answered all requests."""
         return self.ended and not any(isinstance(one, INTERRUPTED) for one in self.results)
 
-    def send(self, client: KazooClient, generation: int, now: float) -> None:
-        """Send the requests, in the thread of the session."""
-        self.generation, self.sent = generation, now
+    def send(
+        self,
+        client: KazooClient,
+        generation: int,
+        now: float,
+        answered: Callable[[Batch], object],
+    ) -> None:
+        """Send the requests, in the thread of the session; `answered` is called before `then`."""
+        self.generation, self.sent, self._answered = generation, now, answered
         try:
             pending = self._send(client)
         except Exception as error:  # noqa: BLE001 - the thread of the session must go on
             self.results = [error]
-            self.end()
+            self._finish()
             return
         self._missing = len(pending)
         self.results = [None] * len(pending)
@@ -84,10 +91,14 @@ class Batch(Step):
         self.results[index] = result.value if result.exception is None else result.exception
         self._missing -= 1
         if not self._missing:
-            self.ended = True
-            if self.then is not None:
-                self.then(self)
-            self.end()
+            self._finish()
+
+    def _finish(self) -> None:
+        self.ended = True
+        self._answered(self)
+        if self.then is not None:
+            self.then(self)
+        self.end()
 
 
 def _nobody() -> None:

@@ -153,6 +153,22 @@ def test_a_lost_connection_leaves_a_lock_unknown_until_it_is_back(
     assert held.release() is True
 
 
+def test_a_server_that_hangs_is_left_although_requests_go_on(
+    proxy: FaultProxy, settings: Settings, zookeeper: ZooKeeperServer
+) -> None:
+    hosts = [f"127.0.0.1:{proxy.port}"]
+    settings.REDLOCK = {
+        "default": {**settings.REDLOCK["default"], "HOSTS": hosts, "SESSION_TIMEOUT": 4}
+    }
+    held = lock("order:1", ttl=60)
+    held.acquire()
+    session = backend_of().session
+    proxy.hold()  # the process goes on writing, to prove that its session lasts
+    until(lambda: not session.is_connected, what="the hung connection is given up")
+    proxy.let_go()
+    until(held.remaining, what="the lock is held again")
+
+
 CHILD = """
 import sys, django
 from django.conf import settings
