@@ -118,7 +118,7 @@ def lost() -> Iterator[list[str]]:
 def test_an_expired_session_loses_its_locks(
     proxy: FaultProxy, settings: Settings, client: KazooClient, lost: list[str]
 ) -> None:
-    settings.REDLOCK = {"default": {**settings.REDLOCK["default"], "SESSION_TIMEOUT": 0.6}}
+    settings.REDLOCK = {"default": {**settings.REDLOCK["default"], "SESSION_TIMEOUT": 2.5}}
     held = lock("order:1")
     held.acquire()
     first, queue = held.fence, backend_of().tree.queue("order:1")
@@ -194,7 +194,7 @@ for line in sys.stdin:
 def test_a_process_that_was_stopped_longer_than_its_session(
     store: Store, settings: Settings
 ) -> None:
-    section = {**settings.REDLOCK["default"], "SESSION_TIMEOUT": 1}
+    section = {**settings.REDLOCK["default"], "SESSION_TIMEOUT": 2.5}
     source = CHILD.format(section=section)
     child = subprocess.Popen(
         [sys.executable, "-c", source],
