@@ -48,10 +48,11 @@ def test_a_released_lock_is_refused_until_min_hold_is_over() -> None:
     assert not held.locked
     with pytest.raises(ResourceLocked) as refused:
         lock("nightly").acquire()
-    assert refused.value.retry_after == pytest.approx(4.04, abs=0.1)
-    passed(3.9)
+    assert refused.value.retry_after is not None
+    assert 3.0 < refused.value.retry_after <= 4.1
+    passed(3.0)
     assert_locked("nightly")
-    passed(0.2)
+    passed(1.1)
     with lock("nightly") as following:
         assert following.fence > 0
 
@@ -96,9 +97,9 @@ async def test_a_cancelled_task_keeps_min_hold() -> None:
 
 def test_a_process_that_dies_leaves_the_lock_for_as_long() -> None:
     lock("nightly", min_hold=30).acquire()  # and is never released: TTL is 10 s
-    passed(29.9)
+    passed(29.0)
     assert_locked("nightly")
-    passed(1.0)
+    passed(1.9)
     assert_not_locked("nightly")
 
 
@@ -305,9 +306,9 @@ def test_a_min_hold_needs_a_ttl_that_the_alias_allows() -> None:
 
 
 def test_a_ttl_of_the_same_length_is_long_enough() -> None:
-    with lock("nightly", min_hold=5, ttl=5):
+    with lock("nightly", min_hold=59, ttl=59):
         pass
-    passed(4.99)
+    passed(58.5)  # less than the drift is left, and half a second for a busy machine
     assert_locked("nightly")
 
 
