@@ -67,7 +67,7 @@ def robbed(request: HttpRequest, pk: int) -> HttpResponse:
 def slow(request: HttpRequest, pk: int) -> HttpResponse:
     """Run for longer than the TTL of the lock."""
     write(2000)
-    time.sleep(0.5)
+    time.sleep(1.1)
     return JsonResponse({})
 
 

@@ -47,11 +47,11 @@ def sites(
     masters: list[LocalMaster], database: dict[str, Any], *, processes: int = 1, look: bool = False
 ) -> Iterator[list[str]]:
     """Return the addresses of so many processes that serve one counter."""
-    common = {"MASTERS": [m.url for m in masters], "RESTART_DELAY": 0, **generous_timeouts(0.3)}
+    common = {"MASTERS": [m.url for m in masters], "RESTART_DELAY": 0, **generous_timeouts(1)}
     common["MAX_WAITERS"] = MANY
     redlock = {
         "default": {**common, "TTL": 1.5},
-        "unrenewed": {**common, "TTL": 0.3, "RENEW": False},
+        "unrenewed": {**common, "TTL": 1, "RENEW": False},
     }
     with ExitStack() as stack:
         started = []
