@@ -35,13 +35,17 @@ def frail(frail_shop: Shop) -> Iterator[Shop]:
     for master in frail_shop.masters:
         master.resume()
         master.start()
-    client = frail_shop.client()
-    # At the same time, so that all of its processes are asked.
+    all_processes_pay(frail_shop)
+
+
+def all_processes_pay(shop: Shop) -> None:
+    """Send requests at the same time, so that all processes of the shop are asked."""
+    client = shop.client()
     with ThreadPoolExecutor(8) as pool:
         answers = pool.map(
             lambda _: in_the_end(client, "function", new_order(), new_key()), range(8)
         )
-        assert {answer.status for answer in answers} == {201}, frail_shop.site.log
+        assert {answer.status for answer in answers} == {201}, shop.site.log
 
 
 def unavailable(answer: Answer) -> bool:
@@ -65,6 +69,20 @@ def in_the_end(client: Client, kind: str, order: int, key: str) -> Answer:
 
     until(asked, "a quorum", seconds=30)
     return answers[-1]
+
+
+# The first of each shop: after another test, a process may still be without a third master.
+def test_a_minority_of_masters_that_is_down_changes_nothing(frail: Shop) -> None:
+    client, order, key = frail.client(), new_order(), new_key()
+    # The site writes its markers before, for which all masters must answer.
+    all_processes_pay(frail)
+    frail.masters[0].kill()
+    frail.masters[1].pause()
+    with frail.waiting(client, "function", order, key) as first:
+        busy = client.pay("function", order, key)
+        assert (busy.status, busy.code) == (409, "idempotency-key-in-flight"), frail.site.log
+    assert client.pay("function", order, key).body == first.answer.body
+    assert frail.books.payments(order) == 1
 
 
 def test_down_before(frail: Shop) -> None:
@@ -114,17 +132,4 @@ def test_down_meanwhile(frail: Shop, kind: str) -> None:
     for master in frail.masters[:3]:
         master.resume()
     assert in_the_end(client, kind, order, key).body == first.answer.body
-    assert frail.books.payments(order) == 1
-
-
-def test_a_minority_of_masters_that_is_down_changes_nothing(frail: Shop) -> None:
-    client, order, key = frail.client(), new_order(), new_key()
-    # The site writes its markers before, for which all masters must answer.
-    assert client.pay("function", new_order(), new_key()).status == 201, frail.site.log
-    frail.masters[0].kill()
-    frail.masters[1].pause()
-    with frail.waiting(client, "function", order, key) as first:
-        busy = client.pay("function", order, key)
-        assert (busy.status, busy.code) == (409, "idempotency-key-in-flight"), frail.site.log
-    assert client.pay("function", order, key).body == first.answer.body
     assert frail.books.payments(order) == 1
