@@ -27,7 +27,7 @@ STATUSES = (409, 423, 429, 503)
 """The HTTP statuses that STATUS may choose for a held lock."""
 
 ON_DISCONNECT = ("finish", "cancel")
-"""What may happen to an async view whose client disconnects."""
+"""The values of ON_DISCONNECT: an async view whose client has left is finished, or cancelled."""
 
 DEFAULTS: Mapping[str, Any] = {
     "BACKEND": "redlock_django.backends.redis.RedisBackend",

@@ -13,6 +13,7 @@ import pwd
 import shutil
 import socket
 import sys
+import time
 from argparse import ArgumentTypeError
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -72,6 +73,15 @@ class OperatorCommand(BaseCommand):
         columns = shutil.get_terminal_size().columns if self.stdout.isatty() else None
         if text := text_table(heads, rows, width=columns, flexible=flexible):
             self.stdout.write(text)
+
+    def write_purged(self, counts: Mapping[str, int], options: Mapping[str, Any]) -> None:
+        """Write how many records a purge with these options has changed, and in which way."""
+        if self.as_json:
+            about = {n: options[n] for n in ("using", "days", "dry_run") if n in options}
+            self.write_json({**about, "at": iso(time.time()), **counts})
+        else:
+            rows = [(what, str(number)) for what, number in counts.items()]
+            self.write_table(("WHAT", "RECORDS"), rows, flexible=())
 
     def warn(self, text: str) -> None:
         """Write a message about the data to stderr."""

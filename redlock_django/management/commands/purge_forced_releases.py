@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import timedelta
 from typing import Any
 
@@ -11,7 +10,7 @@ from django.db import DatabaseError
 from django.utils import timezone
 
 from redlock_django.locking.names import printable
-from redlock_django.management.operator_command import OperatorCommand, days, iso
+from redlock_django.management.operator_command import OperatorCommand, days
 from redlock_django.models import ForcedRelease
 
 FAILED = 1
@@ -47,10 +46,6 @@ class Command(OperatorCommand):
                     deleted += ForcedRelease.objects.filter(pk__in=batch).delete()[0]
         except DatabaseError as error:
             problem = printable(str(error))
-        if self.as_json:
-            about = {name: options[name] for name in ("using", "days", "dry_run")}
-            self.write_json({**about, "at": iso(time.time()), "deleted": deleted})
-        else:
-            self.write_table(("WHAT", "RECORDS"), [("deleted", str(deleted))], flexible=())
+        self.write_purged({"deleted": deleted}, options)
         if problem:
             raise CommandError(problem, returncode=FAILED)

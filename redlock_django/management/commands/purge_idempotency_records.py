@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from argparse import ArgumentTypeError
 from datetime import timedelta
 from typing import Any
@@ -13,7 +12,7 @@ from django.db import DatabaseError
 from redlock_django.idempotency.settings import settings_of
 from redlock_django.idempotency.stores.database import DatabaseStore
 from redlock_django.locking.names import printable
-from redlock_django.management.operator_command import OperatorCommand, iso
+from redlock_django.management.operator_command import OperatorCommand
 
 FAILED, INTERRUPTED = 1, 130
 
@@ -58,17 +57,9 @@ class Command(OperatorCommand):
             problem, status = "Interrupted. Finished batches have been committed.", INTERRUPTED
         except DatabaseError as error:
             problem, status = printable(str(error)), FAILED
-        self._write(counts, options)
+        self.write_purged(counts, options)
         if status:
             raise CommandError(problem, returncode=status)
-
-    def _write(self, counts: dict[str, int], options: dict[str, Any]) -> None:
-        if self.as_json:
-            about = {name: options[name] for name in ("using", "dry_run")}
-            self.write_json({**about, "at": iso(time.time()), **counts})
-        else:
-            rows = [(what, str(number)) for what, number in counts.items()]
-            self.write_table(("WHAT", "RECORDS"), rows, flexible=())
 
 
 def _batch(text: str) -> int:

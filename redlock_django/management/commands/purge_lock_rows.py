@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
@@ -12,7 +11,7 @@ from redlock_django.backends.database_purge import count_old, purge
 from redlock_django.exceptions import StoreUnavailable
 from redlock_django.locking.handler import locks
 from redlock_django.locking.names import printable
-from redlock_django.management.operator_command import OperatorCommand, days, iso
+from redlock_django.management.operator_command import OperatorCommand, days
 from redlock_django.management.single_run import BAD_ARGUMENTS
 
 FAILED = 1
@@ -51,10 +50,6 @@ class Command(OperatorCommand):
                     deleted += rows
         except StoreUnavailable as error:
             problem = printable(str(error))
-        if self.as_json:
-            about = {name: options[name] for name in ("using", "days", "dry_run")}
-            self.write_json({**about, "at": iso(time.time()), "deleted": deleted})
-        else:
-            self.write_table(("WHAT", "RECORDS"), [("deleted", str(deleted))], flexible=())
+        self.write_purged({"deleted": deleted}, options)
         if problem:
             raise CommandError(problem, returncode=FAILED)
