@@ -102,7 +102,7 @@ def test_the_tests_that_cells_of_tables_link_to_exist() -> None:
 
 
 def test_the_index_lists_every_document() -> None:
-    index = ROOT / "docs/README.md"
+    index = ROOT / "docs/index.md"
     listed = {(index.parent / link.partition("#")[0]).resolve() for link in _links(index)}
     decisions = ROOT / "docs/explanation/decisions/README.md"
     listed |= {(decisions.parent / link).resolve() for link in _links(decisions)}

@@ -1,0 +1,69 @@
+"""Sphinx configuration: `uv run --group docs sphinx-build -W -n docs build/docs`."""  # noqa: INP001
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tomllib
+from pathlib import Path
+
+from sphinx.application import Sphinx
+
+DOCS = Path(__file__).resolve().parent
+sys.path.insert(0, str(DOCS.parent))
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "testproject.settings")
+
+import django  # noqa: E402
+
+django.setup()  # before autodoc imports models
+
+project = "redlock_django"
+release = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["project"]["version"]
+author = "redlock_django contributors"
+project_copyright = f"2026, {author}"
+
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinxcontrib.mermaid"]
+root_doc = "index"
+exclude_patterns = []
+
+html_theme = "furo"
+html_title = f"redlock_django {release}"
+html_copy_source = False
+
+myst_heading_anchors = 4
+myst_fence_as_directive = ["mermaid"]
+
+# Only our own names must resolve: those of other projects would need their sites at every build.
+nitpick_ignore_regex = [(r"py:.*", r"(?!redlock_django\.).*")]
+
+ENTRY = re.compile(r"^(?:-|\d+\.) \[[^\]]+\]\((?!\.\./|https?:)([^)#]+)\.md\)", re.MULTILINE)
+
+
+def add_tables_of_contents(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Make the navigation of the lists of pages, which stay plain Markdown for other readers."""
+    if docname not in {"index", "explanation/decisions/README"}:
+        return
+    for section in re.split(r"^## ", source[0], flags=re.MULTILINE):
+        if pages := ENTRY.findall(section):
+            caption = section.splitlines()[0].lstrip("# ")
+            options = [":hidden:", *([f":caption: {caption}"] if docname == "index" else [])]
+            source[0] += "\n".join(["\n```{toctree}", *options, "", *pages, "```\n"])
+
+
+def name_files_outside(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Replace links to documents and folders that are not pages of this site by their paths."""
+    folder = (DOCS / docname).parent
+
+    def path_of(link: re.Match[str]) -> str:
+        target = (folder / link[2]).resolve()
+        if target.is_relative_to(DOCS) or not (target.suffix == ".md" or target.is_dir()):
+            return link[0]
+        return f"{link[1]} (`{target.relative_to(DOCS.parent)}`)"
+
+    source[0] = re.sub(r"\[([^\]]+)\]\((\.\./[^)#]+)[^)]*\)", path_of, source[0])
+
+
+def setup(app: Sphinx) -> None:
+    app.connect("source-read", name_files_outside)
+    app.connect("source-read", add_tables_of_contents)
