@@ -31,11 +31,14 @@ html_theme = "furo"
 html_title = f"redlock_django {release}"
 html_copy_source = False
 
+default_role = "code"  # docstrings write names in single backticks
+autodoc_member_order = "bysource"
+
 myst_heading_anchors = 4
 myst_fence_as_directive = ["mermaid"]
 
-# Only our own names must resolve: those of other projects would need their sites at every build.
-nitpick_ignore_regex = [(r"py:.*", r"(?!redlock_django\.).*")]
+# Other names in signatures are internal, or would need the sites of other projects at every build.
+nitpick_ignore_regex = [(r"py:.*", r"(?!redlock_django\.\w+$).*")]
 
 ENTRY = re.compile(r"^(?:-|\d+\.) \[[^\]]+\]\((?!\.\./|https?:)([^)#]+)\.md\)", re.MULTILINE)
 
@@ -64,6 +67,14 @@ def name_files_outside(app: Sphinx, docname: str, source: list[str]) -> None:
     source[0] = re.sub(r"\[([^\]]+)\]\((\.\./[^)#]+)[^)]*\)", path_of, source[0])
 
 
+def hide_arguments_of_exceptions(
+    app: Sphinx, what: str, name: str, obj: object, options: object, signature: str, returns: str
+) -> tuple[str, str] | None:
+    """Show no arguments of classes that only this package creates."""
+    return ("", "") if what == "exception" and signature else None
+
+
 def setup(app: Sphinx) -> None:
+    app.connect("autodoc-process-signature", hide_arguments_of_exceptions)
     app.connect("source-read", name_files_outside)
     app.connect("source-read", add_tables_of_contents)

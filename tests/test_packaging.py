@@ -27,7 +27,7 @@ def test_the_index_shows_no_link_that_leads_nowhere() -> None:
     ]:
         text = re.sub(change["pattern"], change["replacement"], text)
     assert LINK.findall(text) == []
-    assert "operate (`docs/how-to/operate.md`)" in text
+    assert "tests (`docs/how-to/testing.md`)" in text
 
 
 def test_optional_packages_have_an_extra() -> None:

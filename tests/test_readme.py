@@ -13,9 +13,12 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+from django.test import RequestFactory
 
+from redlock_django.testing import held_elsewhere, memory_masters
 from redlock_django.testing.masters import LocalMaster
 from tests.ports import free_port
 
@@ -23,11 +26,13 @@ pytestmark = [pytest.mark.live, pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
+IDEMPOTENCY = (ROOT / "docs/how-to/idempotency.md").read_text()
+MASTERS = "range(6379, 6384)"
 
 
-def snippet(after: str) -> str:
-    """Return the first Python block of the README after a sentence."""
-    found = re.search(r"```python\n(.*?)```", README[README.index(after) :], re.DOTALL)
+def snippet(after: str, page: str = README) -> str:
+    """Return the first Python block of a page after a sentence."""
+    found = re.search(r"```python\n(.*?)```", page[page.index(after) :], re.DOTALL)
     assert found
     return found[1]
 
@@ -35,14 +40,17 @@ def snippet(after: str) -> str:
 @pytest.fixture
 def site(masters: list[LocalMaster], tmp_path: Path) -> Path:
     manage(ROOT, "-m", "django", "startproject", "site1", str(tmp_path))
-    settings = snippet("In `site1/settings.py`") + snippet("## With Redis masters")
-    for port, master in zip(("6379", "6380", "6381"), masters, strict=False):
-        assert f"127.0.0.1:{port}" in settings
-        settings = settings.replace(f"redis://127.0.0.1:{port}/0", master.url)
-    with (tmp_path / "site1" / "settings.py").open("a") as file:
-        file.write(settings)
+    configure(tmp_path, [master.port for master in masters])
     (tmp_path / "site1" / "urls.py").write_text(snippet("In `site1/urls.py`"))
     return tmp_path
+
+
+def configure(site: Path, ports: list[int]) -> None:
+    """Append the settings of the README to those of a site, with masters at other ports."""
+    settings = snippet("In `site1/settings.py`") + snippet("For five Redis masters")
+    assert settings.count(MASTERS) == 1
+    with (site / "site1" / "settings.py").open("a") as file:
+        file.write(settings.replace(MASTERS, str(ports)))
 
 
 def manage(where: Path, *arguments: str) -> str:
@@ -59,9 +67,9 @@ def manage(where: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def shell(after: str) -> str:
-    """Return the first shell block of the README after a sentence."""
-    found = re.search(r"\n\n((?:    .*\n)+)", README[README.index(after) :])
+def shell(after: str, page: str = README) -> str:
+    """Return the first shell block of a page after a sentence."""
+    found = re.search(r"\n\n((?:    .*\n)+)", page[page.index(after) :])
     assert found
     return found[1].replace("    ", "")
 
@@ -102,28 +110,26 @@ def test_the_quick_start_needs_no_server(tmp_path: Path) -> None:
 
 def test_the_shell_lines_work_when_they_are_pasted(tmp_path: Path) -> None:
     paste(shell("## Quick start").splitlines()[1], tmp_path)
-    site, ports = tmp_path / "site1", [free_port() for _ in range(4)]
-    settings = snippet("In `site1/settings.py`") + snippet("## With Redis masters")
-    for known, port in zip(("6379", "6380", "6381"), ports, strict=False):
-        settings = settings.replace(f":{known}/", f":{port}/")
-    with (site / "site1" / "settings.py").open("a") as file:
-        file.write(settings)
+    site, ports = tmp_path / "site1", [free_port() for _ in range(6)]
+    configure(site, ports[:5])
     (site / "site1" / "urls.py").write_text(snippet("In `site1/urls.py`"))
-    (site / "retry.py").write_text(snippet("## Retry any POST"))
-    install, masters = shell("Start three masters").split("\n", 1)
+    (site / "retry.py").write_text(snippet("## Try it", IDEMPOTENCY))
+    install, masters = shell("Start such masters").split("\n", 1)
     assert install.startswith("pip install")
-    retry = README[README.index("## Retry any POST") :]
+    retry = IDEMPOTENCY[IDEMPOTENCY.index("paid.append") :]
     lines = "\n".join(
         [
             masters,
+            shell("Send two requests at the same time"),
             "cp retry.py site1/urls.py",
-            shell(retry[retry.index("paid.") :]),
+            shell("paid.append", retry),
+            "kill $masters; wait $masters",
         ]
     )
     for known, other in (
-        ("redlock_masters", f"redlock_masters --ports {','.join(map(str, ports[:3]))}"),
-        ("--noreload", f"--noreload {ports[3]}"),
-        ("localhost:8000", f"127.0.0.1:{ports[3]}"),
+        ("--count 5", f"--count 5 --ports {','.join(map(str, ports[:5]))}"),
+        ("--noreload", f"--noreload {ports[5]}"),
+        ("localhost:8000", f"127.0.0.1:{ports[5]}"),
     ):
         lines = lines.replace(known, other)
     output = paste(lines, site)
@@ -143,7 +149,7 @@ def address(site: Path) -> Iterator[str]:
 
 @contextmanager
 def serving(site: Path) -> Iterator[str]:
-    assert manage(site, "manage.py", "redlock_init").count("trusted now") == 3
+    assert manage(site, "manage.py", "redlock_init").count("trusted now") == 5
     port = free_port()
     server = subprocess.Popen(
         [sys.executable, "manage.py", "runserver", "--noreload", f"127.0.0.1:{port}"],
@@ -192,7 +198,7 @@ def post(url: str, key: str, api_key: str = "me") -> tuple[int, bytes, str | Non
 
 
 def test_a_repeated_post_gets_the_same_answer(site: Path) -> None:
-    (site / "site1" / "urls.py").write_text(snippet("## Retry any POST"))
+    (site / "site1" / "urls.py").write_text(snippet("## Try it", IDEMPOTENCY))
     manage(site, "manage.py", "migrate", "-v0")
     with serving(site) as address:
         answers = [post(f"{address}/orders/7/pay/", "k-1") for _ in range(3)]
@@ -206,14 +212,21 @@ def test_a_repeated_post_gets_the_same_answer(site: Path) -> None:
     assert other_client == (201, b'{"paid": 7, "payments": 3}', "false")
 
 
-def test_every_setting_is_in_the_table() -> None:
-    from redlock_django.backends.redis import RedisBackend
-    from redlock_django.conf.settings import DEFAULTS
-    from redlock_django.idempotency.settings import DEFAULTS as IDEMPOTENCY
+def test_it_is_short() -> None:
+    assert len(README.splitlines()) <= 120
+    prose = re.sub(r"```.*?```|^    .*$|\]\([^)]*\)", "", README, flags=re.DOTALL | re.MULTILINE)
+    assert len(prose.split()) <= 600
 
-    table = README[README.index("## Settings") : README.index("## What is promised")]
-    assert not {
-        key
-        for key in (*DEFAULTS, *RedisBackend.settings_class.DEFAULTS, *IDEMPOTENCY)
-        if f"`{key}`" not in table
-    }
+
+def test_its_picture_is_small() -> None:
+    [picture] = re.findall(r"!\[[^\]]+\]\((\S+)\)", README)
+    assert (ROOT / picture).stat().st_size < 150_000
+
+
+def test_its_examples_run() -> None:
+    with memory_masters():
+        names: dict[str, Any] = {}
+        exec(snippet("## Examples"), names)
+        request = RequestFactory().post("/")
+        with held_elsewhere("order:7"):
+            assert names["pay"](request, pk=7).status_code == 423

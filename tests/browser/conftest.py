@@ -19,7 +19,7 @@ from tests.browser.site import PASSWORD
 from tests.ports import free_port
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page
+    from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Playwright
 
     from redlock_django.testing.masters import LocalMaster
 
@@ -72,23 +72,29 @@ def site(five_masters: list[LocalMaster]) -> Iterator[str]:
         yield address
 
 
+@contextlib.contextmanager
+def launch(playwright: Playwright) -> Iterator[Browser]:
+    """Run a headless browser; skip the test if none is installed."""
+    names = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
+    program = next(filter(None, map(shutil.which, names)), None)
+    if program is None:
+        pytest.skip("Chromium is not installed (apt-get install chromium)")
+    # Chromium's sandbox does not work for root and in many containers.
+    browser = playwright.chromium.launch(
+        executable_path=program,
+        args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"],
+    )
+    yield browser
+    browser.close()
+
+
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[Browser]:
     """A headless browser. Its scope is a module, because its event loop disturbs other tests."""
     from playwright.sync_api import sync_playwright
 
-    names = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
-    program = next(filter(None, map(shutil.which, names)), None)
-    if program is None:
-        pytest.skip("Chromium is not installed (apt-get install chromium)")
-    with sync_playwright() as playwright:
-        # Chromium's sandbox does not work for root and in many containers.
-        browser = playwright.chromium.launch(
-            executable_path=program,
-            args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"],
-        )
+    with sync_playwright() as playwright, launch(playwright) as browser:
         yield browser
-        browser.close()
 
 
 class Visitor:
