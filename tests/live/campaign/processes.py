@@ -45,7 +45,7 @@ class WorkerProcess:
 
     def wait_started(self) -> None:
         """Wait until the worker has reported its first try."""
-        until(lambda: bool(self.events), f"{self.name} has started", seconds=20)
+        until(lambda: bool(self.events), f"{self.name} has started", seconds=60)
 
     def obey(self, command: str) -> None:
         """Send the worker a command."""
@@ -75,10 +75,14 @@ class Workers:
         """Return the argument of a worker that names its servers: the URLs of masters."""
         return ",".join(machine.url for machine in foreign or self._masters)
 
+    def clock_of(self, name: str) -> Clock:
+        """Return the clock that a worker reads."""
+        return Clock(self._processes.directory / f"{name}.clock")
+
     def start(self, *, foreign: Sequence[Machine] = ()) -> WorkerProcess:
         """Start a worker; a `foreign` one uses these masters instead."""
         name = f"w{len(self.started) + 1}"
-        clock = Clock(self._processes.directory / f"{name}.clock")
+        clock = self.clock_of(name)
         shift = {"LD_PRELOAD": str(self._shim), "CLOCK_SHIFT": str(clock.path)}
         log = self._processes.directory / f"{name}.log"
         with log.open("wb") as stderr:

@@ -248,10 +248,19 @@ def _hold(rng: random.Random) -> float:
     return rng.uniform(0, 0.03) if rng.random() > 0.05 else 1.5 * TTL
 
 
+def use_pymysql(given: str) -> None:
+    """Let Django use PyMySQL, if these settings have a database of MySQL."""
+    if "backends.mysql" in given:
+        import pymysql
+
+        pymysql.install_as_MySQLdb()
+
+
 def main(name: str, target: str) -> None:
     """Set Django up and run the worker; `target` has the URLs of masters, or settings as JSON."""
     of_masters = {"REDLOCK": lock_settings(target.split(","))}
     given = json.loads(target) if target.startswith("{") else of_masters
+    use_pymysql(target)
     settings.configure(**given, INSTALLED_APPS=["redlock_django"])
     django.setup()
     Worker(name).run()
