@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from redlock_django.locking.handler import locks
 from redlock_django.testing.masters import LocalMaster, local_masters
 from redlock_django.testing.processes import ProcessGroup
 from tests.looking import looking_at
@@ -171,6 +172,14 @@ def masters(five_masters: list[LocalMaster]) -> list[LocalMaster]:
             pipe.flushall()
             pipe.execute()
     return five_masters
+
+
+@pytest.fixture
+def database_access(django_db_blocker: Any) -> Iterator[None]:
+    """Allow connections to databases; those of locks are closed at the end."""
+    with django_db_blocker.unblock():
+        yield
+        locks.close()
 
 
 @pytest.fixture(scope="session")

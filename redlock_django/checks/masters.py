@@ -75,6 +75,8 @@ def _faults(alias: str, one: ServerHealth) -> Iterator[CheckMessage]:
     shards = redlock_settings(store)
     prefix = shards[0].key_prefix if shards else ""
     hints = {**_HINTS, "acl": f"It must allow {least_acl(prefix)} (docs/reference/acl.md)"}
+    if not shards:  # redlock_init is for masters
+        hints["untrusted"] = "Wait: it may have forgotten locks, which expire until then."
     for code, text in one.faults:
         message = f"REDLOCK[{alias!r}]: {one.name}: {text}"
         hint = hints.get(code)

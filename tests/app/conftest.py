@@ -21,6 +21,7 @@ from redlock_django.locking.handler import locks
 from redlock_django.locking.lock import Lock
 
 MEMORY = "redlock_django.backends.memory.MemoryBackend"
+DATABASE = "redlock_django.backends.database.DatabaseBackend"
 LOCK_MIDDLEWARE = "redlock_django.middleware.LockMiddleware"
 
 

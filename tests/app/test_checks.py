@@ -24,14 +24,15 @@ from redlock_django import LockResourceMixin, idempotent, lock_resource
 from redlock_django.checks import register_checks, views
 from redlock_django.checks.views import sees_commits as really_sees_commits
 from tests.app.checking import found
-from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
+from tests.app.conftest import DATABASE, LOCK_MIDDLEWARE, MEMORY
 
 Urls = Callable[..., None]
 locked = lock_resource("order:<int:pk>")
 
 
-@pytest.fixture(autouse=True)
-def _site(settings: Settings, memory: None) -> None:
+@pytest.fixture(autouse=True, params=[MEMORY, DATABASE], ids=["memory", "database"])
+def _site(request: pytest.FixtureRequest, settings: Settings) -> None:
+    settings.REDLOCK = {"default": {"BACKEND": request.param}}
     settings.MIDDLEWARE = [LOCK_MIDDLEWARE]
 
 
@@ -73,20 +74,20 @@ def test_the_testproject_is_in_order(settings: Settings) -> None:
 
 
 def test_wrong_settings(settings: Settings) -> None:
-    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "TLL": 3}}
+    settings.REDLOCK = {"default": {**settings.REDLOCK["default"], "TLL": 3}}
     assert "unknown key 'TLL'" in found()["E001"]
 
 
 def test_a_wrong_rule(settings: Settings, urls: Urls) -> None:
     rules = [{"view": "pay", "key": "order:<pk>"}]
-    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "RULES": rules}}
+    settings.REDLOCK = {"default": {**settings.REDLOCK["default"], "RULES": rules}}
     assert "rule 1 ('pay'): it matches no URL pattern" in found()["E002"]
 
 
 def test_rules_without_the_middleware(settings: Settings, urls: Urls) -> None:
     settings.MIDDLEWARE = ["not.there.Middleware", "django.middleware.common.CommonMiddleware"]
     rules = [{"view": "pay", "key": "order:<pk>"}]
-    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "RULES": rules}}
+    settings.REDLOCK = {"default": {**settings.REDLOCK["default"], "RULES": rules}}
     urls(path("<int:pk>/", lambda request, pk: HttpResponse(), name="pay"))
     assert set(found()) == {"E003"}
 
@@ -161,7 +162,7 @@ def test_a_placeholder_with_several_spellings_of_one_value(
     urls(route)
     if by_rule:
         rule = {"view": "it", "key": template}
-        settings.REDLOCK = {"default": {"BACKEND": MEMORY, "RULES": [rule]}}
+        settings.REDLOCK = {"default": {**settings.REDLOCK["default"], "RULES": [rule]}}
     assert ("W013" in found()) is warned
 
 
@@ -219,7 +220,7 @@ def test_a_rule_around_a_login_check(
     settings: Settings, urls: Urls, view: Any, inside: str | None
 ) -> None:
     rule = {"view": "it", "key": "order:<int:pk>"}
-    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "RULES": [rule]}}
+    settings.REDLOCK = {"default": {**settings.REDLOCK["default"], "RULES": [rule]}}
     urls(path("<int:pk>/", view, name="it"))
     assert ("W014" in found()) is (inside is not None)
 
@@ -313,7 +314,7 @@ def test_one_wrong_setting_is_one_error(urls: Urls, settings: Settings, redlock:
     assert [message.id for message in messages] == ["redlock_django.E001"]
 
 
-def test_setting_up_the_app_again_registers_no_check_twice(memory: None) -> None:
+def test_setting_up_the_app_again_registers_no_check_twice() -> None:
     before = len(registry.get_checks(include_deployment_checks=True))
     register_checks()
     assert len(registry.get_checks(include_deployment_checks=True)) == before
@@ -337,5 +338,7 @@ def test_a_setting_that_holds_nothing(settings: Settings, redlock: object) -> No
 
 
 def test_a_rule_with_a_key_of_a_wrong_type(settings: Settings) -> None:
-    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "RULES": [{"view": "x", "key": 5}]}}
+    settings.REDLOCK = {
+        "default": {**settings.REDLOCK["default"], "RULES": [{"view": "x", "key": 5}]}
+    }
     assert "'key' must be a template" in found()["E002"]

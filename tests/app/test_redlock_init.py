@@ -171,6 +171,15 @@ def test_one_server_under_two_names_stops_it(masters: list[LocalMaster]) -> None
     assert markers(masters[:2]) == [None, None]
 
 
+def test_a_store_without_masters_needs_no_declaration() -> None:
+    database = {"BACKEND": "redlock_django.backends.database.DatabaseBackend"}
+    with override_settings(REDLOCK={"default": database}):
+        ran = run("redlock_init")
+    assert ran.status == 2
+    assert "REDLOCK['default'] has a store without masters" in ran.said
+    assert "redlock_status" in ran.said
+
+
 def test_unusable_alias() -> None:
     memory = {"default": {"BACKEND": "redlock_django.backends.memory.MemoryBackend"}}
     with override_settings(REDLOCK=memory), pytest.raises(CommandError, match="no masters"):

@@ -17,6 +17,7 @@ from django.core.management import CommandError, call_command
 from django.test import override_settings
 
 from redlock_django import lock, locks
+from redlock_django.backends.database_settings import DatabaseSettings
 from redlock_django.backends.memory import MemoryBackend
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from redlock_django.testing.masters import LocalMaster
 
 MEMORY = "redlock_django.backends.memory.MemoryBackend"
+DATABASE = "redlock_django.backends.database.DatabaseBackend"
 MANAGE = Path(__file__).parents[2] / "manage.py"
 # Exits with 7 on SIGTERM, else with 0 after 20 s. Prints when it is ready.
 PATIENT = (
@@ -44,6 +46,16 @@ def memory(settings: Settings) -> MemoryBackend:
     return backend
 
 
+@pytest.fixture(params=["memory", "database"])
+def store(request: pytest.FixtureRequest, settings: Settings) -> None:
+    """A store in memory, or SQLite."""
+    if request.param == "memory":
+        request.getfixturevalue("memory")
+    else:
+        request.getfixturevalue("database_access")
+        settings.REDLOCK = {"default": {"BACKEND": DATABASE, "DATABASE_TIMEOUT": 10}}
+
+
 def with_lock(*arguments: str) -> tuple[int, str]:
     """Run the command in this process; return its exit status and stderr."""
     err = StringIO()
@@ -59,7 +71,7 @@ def with_lock(*arguments: str) -> tuple[int, str]:
     return 0, err.getvalue()
 
 
-@pytest.mark.usefixtures("memory")
+@pytest.mark.usefixtures("store")
 @pytest.mark.parametrize(
     ("command", "status"),
     [
@@ -85,25 +97,27 @@ def test_a_management_command_needs_python_and_manage_py() -> None:
     assert "manage.py" not in with_lock("nightly", "--", "no-such-command")[1]
 
 
-@pytest.mark.usefixtures("memory")
+@pytest.mark.usefixtures("store")
 def test_arguments_after_two_dashes(capfd: pytest.CaptureFixture[str]) -> None:
     assert with_lock("nightly", "--wait", "1", "--", "echo", "--wait", "--", "-v")[0] == 0
     assert capfd.readouterr().out == "--wait -- -v\n"
 
 
-def test_held_elsewhere(memory: MemoryBackend, capfd: pytest.CaptureFixture[str]) -> None:
-    lease = memory.acquire(("nightly",), 10, 0, "{}")
+@pytest.mark.usefixtures("store")
+def test_held_elsewhere(capfd: pytest.CaptureFixture[str]) -> None:
+    backend = locks["default"].backend
+    lease = backend.acquire(("nightly",), 10, 0, "{}")
     status, said = with_lock("nightly", "--", "echo", "ran")
     assert (status, "nightly" in said) == (75, True)
     assert with_lock("nightly", "--skip", "--", "echo", "ran") == (0, "")
     assert capfd.readouterr().out == ""
 
-    threading.Timer(0.3, memory.release, (lease,)).start()
+    threading.Timer(0.3, backend.release, (lease,)).start()
     assert with_lock("nightly", "--wait", "10", "--", "echo", "ran")[0] == 0
     assert capfd.readouterr().out == "ran\n"
 
 
-@pytest.mark.usefixtures("memory")
+@pytest.mark.usefixtures("store")
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
@@ -122,6 +136,16 @@ def test_no_quorum() -> None:
     unreachable = {"default": {"MASTERS": ["redis://127.0.0.1:9/0"], "CONNECT_TIMEOUT": 0.1}}
     with override_settings(REDLOCK=unreachable):
         assert with_lock("nightly", "--", "true")[0] == 3
+
+
+def test_a_database_that_does_not_answer(
+    database_access: None, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DatabaseSettings, "sqlite_file", "/nowhere/site.sqlite3.locks")
+    settings.REDLOCK = {"default": {"BACKEND": DATABASE}}
+    status, said = with_lock("nightly", "--", "true")
+    assert status == 3
+    assert "unable to open database file" in said
 
 
 def test_it_is_renewed(memory: MemoryBackend) -> None:
@@ -176,32 +200,39 @@ def test_a_command_that_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPatc
     assert time.monotonic() - begun < 5
 
 
-@pytest.fixture
-def disturbed(memory: MemoryBackend, monkeypatch: pytest.MonkeyPatch, request: Any) -> None:
-    """Disturb the lock as soon as it is acquired, long before its first renewal."""
+@pytest.mark.usefixtures("store")
+def test_a_lock_that_an_operator_releases_ends_the_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("redlock_django.management.commands.with_lock._VERIFY_EVERY", 0.1)
-    acquire = memory.acquire
+    backend = locks["default"].backend
+    acquire = backend.acquire
 
-    def acquire_and_disturb(*arguments: Any) -> Any:
+    def acquire_and_release(*arguments: Any) -> Any:
         lease = acquire(*arguments)
-        if request.param == "forced release":
-            memory.free("nightly")  # as `manage.py release_lock` does
-        else:
-            memory.refuse(0)
+        with backend.inspect() as inspection:
+            (held,) = inspection.holdings(["nightly"])
+            inspection.release("nightly", [held.leading[0].value])
         return lease
 
-    monkeypatch.setattr(memory, "acquire", acquire_and_disturb)
-
-
-@pytest.mark.parametrize("disturbed", ["forced release"], indirect=True)
-def test_a_forced_release_ends_the_command_before_the_next_renewal(disturbed: None) -> None:
+    monkeypatch.setattr(backend, "acquire", acquire_and_release)
     status, said = with_lock("nightly", "--ttl", "60", "--", "sleep", "10")
     assert status == 74
     assert "the command was terminated" in said
 
 
-@pytest.mark.parametrize("disturbed", ["no quorum"], indirect=True)
-def test_the_command_goes_on_while_too_few_masters_answer(disturbed: None) -> None:
+def test_the_command_goes_on_while_too_few_masters_answer(
+    memory: MemoryBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redlock_django.management.commands.with_lock._VERIFY_EVERY", 0.1)
+    acquire = memory.acquire
+
+    def acquire_and_refuse(*arguments: Any) -> Any:
+        lease = acquire(*arguments)
+        memory.refuse(0)
+        return lease
+
+    monkeypatch.setattr(memory, "acquire", acquire_and_refuse)
     assert with_lock("nightly", "--ttl", "60", "--", "sh", "-c", "sleep 0.5; exit 4")[0] == 4
 
 

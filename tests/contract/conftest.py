@@ -11,7 +11,6 @@ from django.db import connections
 from django.db.migrations.executor import MigrationExecutor
 
 from redlock_django.backends.database_dialects import LOCKS, SERVERS, WAITERS
-from redlock_django.locking.handler import locks
 from tests.contract.stores import CALLERS, STORES, Store, SyncCaller, calling
 
 if TYPE_CHECKING:
@@ -25,14 +24,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         parameters = getattr(item, "callspec", None)
         if parameters and {"mariadb", "async"} <= set(parameters._idlist):
             item.add_marker(pytest.mark.nightly)
-
-
-@pytest.fixture
-def database_access(django_db_blocker: Any) -> Iterator[None]:
-    """Allow connections to databases; those of locks are closed at the end."""
-    with django_db_blocker.unblock():
-        yield
-        locks.close()
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Fixtures for the tests of the admin: users, and five masters."""
+"""Fixtures for the tests of the admin and the commands: users, and stores."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 from django.contrib.auth.models import Permission, User
 from django.test import Client
+
+from redlock_django.backends.database_settings import DatabaseSettings
+from tests.operate.sites import DATABASE, SITES, Site
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,6 +29,21 @@ def five(masters: list[LocalMaster], settings: Settings) -> list[LocalMaster]:
     shared = {"MASTERS": [master.url for master in masters], "RESTART_DELAY": 0}
     settings.REDLOCK = {"payments": {**shared, "KEY_PREFIX": "payments"}, "default": shared}
     return masters
+
+
+@pytest.fixture(params=["memory", "database"])
+def site(request: pytest.FixtureRequest, settings: Settings) -> Site:
+    """A store with locks; a test that uses it runs once for each store."""
+    return SITES[request.param](request, settings)
+
+
+@pytest.fixture
+def database_down(
+    database_access: None, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keep the locks in a file that cannot be opened."""
+    monkeypatch.setattr(DatabaseSettings, "sqlite_file", "/nowhere/site.sqlite3.locks")
+    settings.REDLOCK = {"default": {"BACKEND": DATABASE}}
 
 
 @pytest.fixture

@@ -23,23 +23,38 @@ def plant(
 
     Its token is the hex digit `token`, repeated.
     """
-    about = {
+    value = json.dumps({**about_holder(), **holder}, separators=(",", ":"))
+    plant_value(masters, resource, f"{token * 32} {value}", ttl=ttl, prefix=prefix)
+    return fingerprint_of((token * 32).encode())
+
+
+def about_holder() -> dict[str, str | float]:
+    """Return a holder that has held its lock for 42 seconds."""
+    about: dict[str, str | float] = {
         "host": "web1",
         "pid": 7,
         "app": "shop",
-        "at": round(time.time() - 42, 1),
         "path": "/orders/1/pay/",
         "user": "7",
-        **holder,
     }
-    value = f"{token * 32} {json.dumps(about, separators=(',', ':'))}"
+    return {**about, "at": round(time.time() - 42, 1)}
+
+
+def plant_value(
+    masters: Sequence[LocalMaster],
+    resource: str,
+    value: str,
+    *,
+    ttl: float,
+    prefix: str = "redlock",
+) -> None:
+    """Store this value as a lock for `ttl` seconds."""
     for master in masters:
         with master.client() as client:
             seconds, micros = client.time()
-            client.set(f"{prefix}:lock:{resource}", value, px=ttl * 1000)
-            expiry = seconds * 1000 + micros // 1000 + ttl * 1000
+            client.set(f"{prefix}:lock:{resource}", value, px=round(ttl * 1000))
+            expiry = seconds * 1000 + micros // 1000 + round(ttl * 1000)
             client.zadd(f"{prefix}:held", {resource: expiry})
-    return fingerprint_of((token * 32).encode())
 
 
 def free(masters: Sequence[LocalMaster], resource: str) -> None:

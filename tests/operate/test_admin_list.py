@@ -23,6 +23,7 @@ from redlock_django.models import HeldLock
 from redlock_django.operate.inspection import held_locks
 from tests.operate.conftest import LIST, RECORDS, RELEASE
 from tests.operate.planted import plant
+from tests.operate.sites import Site
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from redlock_django.testing.masters import LocalMaster
 
 pytestmark = [pytest.mark.live, pytest.mark.django_db]
+on_stores = pytest.mark.parametrize("site", ["masters", "database"], indirect=True)
 
 
 @pytest.fixture
@@ -52,31 +54,41 @@ def names(page: Any) -> list[str]:
     return [lock.resource for lock in page.context["cl"].result_list]
 
 
-def test_a_row_shows_holder_time_and_masters(five: list[LocalMaster], viewer: Client) -> None:
-    plant(five[:3], "order:1", ttl=50)
+@on_stores
+def test_a_row_shows_holder_time_and_masters(site: Site, viewer: Client) -> None:
+    site.put("order:1", ttl=50)
     body = viewer.get(LIST).content.decode()
-    for text in ("order:1", "web1 · pid 7 · shop", "/orders/1/pay/", "user\u00a07", "3/5", "for 4"):
+    many = len(site.servers)
+    on_all = f"{many}/{many}"
+    for text in (
+        "order:1",
+        "web1 · pid 7 · shop",
+        "/orders/1/pay/",
+        "user\u00a07",
+        on_all,
+        "for 4",
+    ):
         assert text in body, text
     assert "1 lock is held." in body
     assert 'action="' not in body.split('id="changelist-form"')[1].split(">")[0]
 
 
+@on_stores
 @pytest.mark.parametrize("zone", ["UTC", "Pacific/Auckland", "America/Los_Angeles"])
 @pytest.mark.parametrize("at", [253402300799.0, 253402257600.0, -62135596800.0])
 def test_a_holder_with_a_time_at_the_end_of_the_calendar(
-    five: list[LocalMaster], viewer: Client, settings: Settings, zone: str, at: float
+    site: Site, viewer: Client, settings: Settings, zone: str, at: float
 ) -> None:
     """Any client of a master can write any number there."""
     settings.TIME_ZONE = zone
-    plant(five, "order:1", at=at)
+    site.put("order:1", at=at)
     assert "order:1" in viewer.get(LIST).content.decode()
 
 
-def test_a_page_is_queried_once(
-    five: list[LocalMaster], viewer: Client, asked: list[dict[str, Any]]
-) -> None:
+@on_stores
+def test_a_page_is_queried_once(site: Site, viewer: Client, asked: list[dict[str, Any]]) -> None:
     for number in range(53):
-        plant(five[:1], f"n:{number:03}", ttl=100 + number)
+        site.put(f"n:{number:03}", ttl=100 + number)
     first = viewer.get(LIST)
     assert len(names(first)) == 50
     assert first.context["cl"].result_count == 53
@@ -87,10 +99,11 @@ def test_a_page_is_queried_once(
     assert len(names(viewer.get(LIST, {"all": ""}))) == 50
 
 
-def test_order_by_ttl_or_name(five: list[LocalMaster], viewer: Client) -> None:
-    plant(five, "b", ttl=90)
-    plant(five, "a", ttl=95)
-    plant(five, "c", ttl=85)
+@on_stores
+def test_order_by_ttl_or_name(site: Site, viewer: Client) -> None:
+    site.put("b", ttl=90)
+    site.put("a", ttl=95)
+    site.put("c", ttl=85)
     assert names(viewer.get(LIST)) == ["c", "b", "a"]
     columns = viewer.get(LIST).context["cl"].list_display
     by_time, by_name = columns.index("time_left"), columns.index("name")
@@ -99,20 +112,22 @@ def test_order_by_ttl_or_name(five: list[LocalMaster], viewer: Client) -> None:
     assert names(viewer.get(LIST, {"o": f"-{by_name}"})) == ["c", "b", "a"]
 
 
-def test_order_by_age_and_holder(five: list[LocalMaster], viewer: Client) -> None:
-    plant(five, "a", host="web2", at=1790000003)
-    plant(five, "b", host="web1", at=1790000002)
-    plant(five, "c", host="web3", at=1790000001)
+@on_stores
+def test_order_by_age_and_holder(site: Site, viewer: Client) -> None:
+    site.put("a", host="web2", at=1790000003)
+    site.put("b", host="web1", at=1790000002)
+    site.put("c", host="web3", at=1790000001)
     columns = viewer.get(LIST).context["cl"].list_display
     since, holder = columns.index("held_since"), columns.index("held_by")
     assert names(viewer.get(LIST, {"o": str(since)})) == ["c", "b", "a"]
     assert names(viewer.get(LIST, {"o": f"-{holder}"})) == ["c", "a", "b"]
 
 
-def test_filters_by_prefix_and_holder(five: list[LocalMaster], viewer: Client) -> None:
-    plant(five, "order:1", host="web1")
-    plant(five, "order:2", host="web2")
-    plant(five, "preorder:1", host="web1")
+@on_stores
+def test_filters_by_prefix_and_holder(site: Site, viewer: Client) -> None:
+    site.put("order:1", host="web1")
+    site.put("order:2", host="web2")
+    site.put("preorder:1", host="web1")
     page = viewer.get(LIST, {"prefix": " order: ", "holder": "web1"})
     assert names(page) == ["order:1"]
     assert "1 lock matches." in page.content.decode()
@@ -150,19 +165,18 @@ def test_an_empty_list_explains_when_locks_appear(five: list[LocalMaster], viewe
     assert "No quorum: locks are refused now." in body
 
 
-def test_waiters_of_a_resource(five: list[LocalMaster], viewer: Client) -> None:
-    plant(five, "order:1")
-    with five[0].client() as client:
-        client.zadd("redlock:queue:order:1", {"process 1": 1.0, "process 2": 2.0})
+@on_stores
+def test_waiters_of_a_resource(site: Site, viewer: Client) -> None:
+    site.put("order:1")
+    site.add_waiters("order:1", 2)
     assert "2 waiters" in viewer.get(LIST).content.decode()
 
 
-def test_the_end_of_a_minimum_hold(
-    five: list[LocalMaster], viewer: Client, settings: Settings
-) -> None:
+@on_stores
+def test_the_end_of_a_minimum_hold(site: Site, viewer: Client, settings: Settings) -> None:
     settings.TIME_ZONE = "Asia/Tokyo"
-    lock_id = f"{plant(five, 'order:1', at=1e9, min_hold=5e9)}:default:order:1"
-    plant(five, "order:2", at=1e9, min_hold=5)  # long over
+    lock_id = f"{site.put('order:1', at=1e9, min_hold=5e9)}:default:order:1"
+    site.put("order:2", at=1e9, min_hold=5)  # long over
     until = "minimum hold until 19:40:00"  # 1e9 + 5e9 seconds after 1970, UTC+9
     assert viewer.get(LIST).content.decode().count("minimum hold") == 1
     for page in (LIST, f"{LIST}{lock_id}/change/"):
@@ -233,6 +247,15 @@ def test_page_with_every_master_down(five: list[LocalMaster], viewer: Client) ->
     assert viewer.get(f"{LIST}0123abcd:default:order_3A1/change/", follow=True).status_code == 200
 
 
+def test_page_with_a_database_that_does_not_answer(database_down: None, viewer: Client) -> None:
+    page = viewer.get(LIST)
+    assert page.status_code == 200
+    body = page.content.decode()
+    assert body.count("unable to open database file") == 2  # in banner and table
+    assert "No quorum: locks are refused now." in body
+    assert viewer.get(f"{LIST}0123abcd:default:order_3A1/change/", follow=True).status_code == 200
+
+
 def test_page_shows_faults_of_masters(five: list[LocalMaster], viewer: Client) -> None:
     with five[0].client() as client:
         client.config_set("maxmemory-policy", "allkeys-lru")
@@ -257,11 +280,12 @@ def test_no_password_is_shown(viewer: Client, operator: Client, settings: Settin
         assert "sesame" not in page.content.decode()
 
 
-def test_holder_fields_are_escaped(five: list[LocalMaster], operator: Client) -> None:
+@on_stores
+def test_holder_fields_are_escaped(site: Site, operator: Client) -> None:
     evil = "<script>alert(1)</script>"
-    print_ = plant(five, "order:1", path=evil, host=evil, user=evil, app="\u202eppa")
-    plant(five, "odd:'&%3C;/é~ü")
-    plant(five, "<b>bad name</b>\n")
+    print_ = site.put("order:1", path=evil, host=evil, user=evil, app="\u202eppa")
+    site.put("odd:'&%3C;/é~ü")
+    site.put("<b>bad name</b>\n")
     shown = f"{LIST}{print_}_3Adefault_3Aorder_3A1/change/"
     asking_ = operator.post(RELEASE, {"_selected_action": f"{print_}:default:order:1"})
     for page in (operator.get(LIST), operator.get(shown), asking_):
@@ -278,10 +302,9 @@ def test_holder_fields_are_escaped(five: list[LocalMaster], operator: Client) ->
         assert operator.get(href, follow=True).status_code == 200
 
 
-def test_view_permission(
-    five: list[LocalMaster], staff: Callable[..., Client], viewer: Client
-) -> None:
-    print_ = plant(five, "order:1")
+@on_stores
+def test_view_permission(site: Site, staff: Callable[..., Client], viewer: Client) -> None:
+    print_ = site.put("order:1")
     one = f"{LIST}{print_}_3Adefault_3Aorder_3A1/"
     clerk = staff()
     assert "Held locks" not in clerk.get("/admin/").content.decode()
@@ -301,11 +324,12 @@ def csp_nonce(request: Any) -> dict[str, Any]:
     return {"csp_nonce": "of-this-page"}
 
 
+@on_stores
 def test_every_element_of_the_pages_has_the_nonce(
-    five: list[LocalMaster], operator: Client, settings: Settings
+    site: Site, operator: Client, settings: Settings
 ) -> None:
     """Under a policy that allows nonces only, the browser blocks every other style and script."""
-    plant(five, "order:1")
+    site.put("order:1")
     settings.TEMPLATES = [
         {
             **settings.TEMPLATES[0],
@@ -328,10 +352,9 @@ def test_every_element_of_the_pages_has_the_nonce(
         assert all('nonce="of-this-page"' in element for element in elements), elements
 
 
-def test_breadcrumbs_are_the_element_that_this_django_styles(
-    five: list[LocalMaster], operator: Client
-) -> None:
-    plant(five, "order:1")
+@on_stores
+def test_breadcrumbs_are_the_element_that_this_django_styles(site: Site, operator: Client) -> None:
+    site.put("order:1")
     lock = operator.get(LIST).context["cl"].result_list[0]
     detail = operator.get(f"{LIST}{quote(lock.pk)}/change/").content.decode()
     django_own = operator.get(LIST).content.decode()
@@ -349,10 +372,11 @@ def test_dumpdata_skips_held_locks() -> None:
 # Methods that Django's QuerySet and ChangeList call.
 
 
+@on_stores
 def test_a_narrowed_queryset_is_a_clone_with_its_own_query(
-    five: list[LocalMaster], asked: list[dict[str, Any]]
+    site: Site, asked: list[dict[str, Any]]
 ) -> None:
-    print_ = plant(five, "order:1")
+    print_ = site.put("order:1")
     every: Any = HeldLockQuerySet(HeldLock)
     some = every.in_state(HoldingState.HELD).searching("order").order_by("-resource", "-pk")
     assert (every.asked.state, every.asked.search, every.asked.order) == (None, "", "ttl")

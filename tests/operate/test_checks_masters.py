@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.core.management import CommandError, call_command
 
+from redlock_django.backends.database_settings import DatabaseSettings
+from redlock_django.locking.handler import locks
 from redlock_django.wire.acl import least_acl
 from redlock_django.wire.survey import Survey
 from tests.app.checking import found
 from tests.operate.commands import run
 from tests.operate.misconfigured import misconfigure
+from tests.operate.sites import DATABASE
 from tests.timeouts import generous_timeouts
 
 if TYPE_CHECKING:
@@ -120,6 +123,34 @@ def test_clock_skew_and_old_servers(
     said = asked()
     assert set(said) == {"E030", "E031", "E035", "W039"}
     assert re.search(r"-(6\.[5-9]|7\.0) s off", said["E035"])  # minus the response times
+
+
+def test_a_database_has_no_messages(settings: Settings, database_access: None) -> None:
+    settings.REDLOCK = {"default": {"BACKEND": DATABASE}}
+    assert asked() == {}
+
+
+def test_a_database_that_does_not_answer(database_down: None) -> None:
+    said = asked()
+    assert set(said) == {"W038", "E043"}
+    assert "default: unable to open database file" in said["W038"]
+
+
+def test_a_database_is_asked_on_request_only(
+    settings: Settings, database_access: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.REDLOCK = {"default": {"BACKEND": DATABASE}}
+
+    def refuse(*_: Any) -> None:
+        raise AssertionError("the database was asked")
+
+    monkeypatch.setattr(DatabaseSettings, "connect", refuse)
+    assert set(found(deploy=True)) == {"E020"}  # it is in memory
+    assert found(databases=["default"]) == {}
+    backend = locks["default"].backend
+    monkeypatch.setattr(type(backend), "inspect", refuse)
+    with pytest.raises(AssertionError, match="was asked"):
+        asked()
 
 
 def test_every_check_is_in_the_documentation() -> None:

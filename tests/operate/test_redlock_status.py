@@ -14,8 +14,10 @@ import pytest
 
 from redlock_django import lock
 from redlock_django.wire.stalls import PAUSE, StallWatch
+from tests.app.checking import found
 from tests.operate.commands import THREE_IN_MEMORY, Terminal, memory, run
 from tests.operate.misconfigured import misconfigure
+from tests.operate.sites import DATABASE
 from tests.timeouts import generous_timeouts
 
 if TYPE_CHECKING:
@@ -176,6 +178,40 @@ def test_the_memory_backend(settings: Settings) -> None:
     memory().down[1] = True
     assert run("redlock_status").status == 3
     assert run("redlock_status", "--using", "nope").status == 2
+
+
+def test_a_database(settings: Settings, database_access: None) -> None:
+    settings.REDLOCK = {"default": {"BACKEND": DATABASE}}
+    with lock("order:1"):
+        ran = run("redlock_status", "--format=json")
+    assert (ran.status, ran.said) == (0, "")
+    assert (ran.json["counted"], ran.json["needed"], ran.json["quorum"]) == (1, 1, True)
+    (server,) = ran.json["masters"]
+    assert (server["name"], server["server"], server["held"]) == ("default", "SQLite", 1)
+    assert server["faults"] == []
+    assert run("redlock_status").out.splitlines()[1].split()[:2] == ["default", "yes"]
+
+
+def test_a_database_that_does_not_answer(database_down: None) -> None:
+    ran = run("redlock_status", "--format=json")
+    assert ran.status == 3
+    assert codes(ran.json) == [["unreachable"]]
+    assert "default unable to open database file" in ran.said
+
+
+def test_a_database_that_may_have_forgotten_locks(
+    settings: Settings, database_access: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.REDLOCK = {"default": {"BACKEND": DATABASE}}
+    monkeypatch.setattr("redlock_django.backends.database_inspection.ready_in", lambda *_: 42.0)
+    ran = run("redlock_status", "--format=json")
+    assert ran.status == 3
+    assert codes(ran.json) == [["untrusted"]]
+    assert "trusted in 42 s" in ran.said
+    said = found(deploy=True, tag="redlock_masters", databases=["default"])
+    assert set(said) == {"W040", "E043"}
+    assert "Wait" in said["W040"]
+    assert "redlock_init" not in said["W040"]
 
 
 def test_as_a_process() -> None:

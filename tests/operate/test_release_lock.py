@@ -19,12 +19,15 @@ from tests.operate.commands import THREE_IN_MEMORY, memory, put, run
 if TYPE_CHECKING:
     from pytest_django import Settings
 
+    from tests.operate.sites import Site
+
 pytestmark = pytest.mark.django_db
 R = "order:1"
 
 
-@pytest.fixture(autouse=True)
-def _in_memory(settings: Settings) -> None:
+@pytest.fixture
+def in_memory(settings: Settings) -> None:
+    """Three masters in memory, for votes that are split."""
     settings.REDLOCK = {"default": THREE_IN_MEMORY}
 
 
@@ -53,40 +56,43 @@ def is_held(resource: str = R) -> bool:
     return memory().masters[0].get(f"redlock:lock:{resource}") is not None
 
 
-def test_lock_is_shown_and_confirmed(person: Callable[..., None]) -> None:
+def test_lock_is_shown_and_confirmed(site: Site, person: Callable[..., None]) -> None:
     held = lock(R, holder={"path": "/pay/"}).acquire()
     person("yes")
     ran = run("release_lock", R)
     assert ran.status == 0
-    assert not is_held()
+    assert not site.holds(R)
     assert f"lock {held.fingerprint} (held), since 20" in ran.said
-    assert "on 3 of 3 masters" in ran.said
+    many = len(site.servers)
+    assert f"on {many} of {many} masters" in ran.said
     assert "/pay/" in ran.said
     assert "not stopped" in ran.said
     rows = [line.split() for line in ran.out.splitlines()]
     assert rows[0] == ["RESOURCE", "LOCK", "OUTCOME", "MASTER", "RESULT"]
     assert rows[1:] == [
-        [R, held.fingerprint, "released", f"m{n}:6379", "released"] for n in (1, 2, 3)
+        [R, held.fingerprint, "released", server, "released"] for server in site.servers
     ]
 
 
 @pytest.mark.parametrize("answer", ["no", "", "y", "^D"])
-def test_only_yes_confirms(person: Callable[..., None], answer: str) -> None:
+def test_only_yes_confirms(site: Site, person: Callable[..., None], answer: str) -> None:
     with lock(R):
         person(answer)
         ran = run("release_lock", R, "--format=json")
         assert ran.status == 1
         assert ran.json["results"][0]["outcome"] == "declined"
-        assert is_held()
+        assert site.holds(R)
     assert not ForcedRelease.objects.exists()
 
 
-def test_a_lock_acquired_during_the_question_is_kept(person: Callable[..., None]) -> None:
+def test_a_lock_acquired_during_the_question_is_kept(
+    site: Site, person: Callable[..., None]
+) -> None:
     first = lock(R).acquire()
 
     def change_hands() -> None:
         first.release()
-        put(R, b"b" * 32 + b" {}")
+        site.put(R, token="b", holder={})
 
     person("yes", meanwhile=change_hands)
     ran = run("release_lock", R, "--format=json")
@@ -94,36 +100,37 @@ def test_a_lock_acquired_during_the_question_is_kept(person: Callable[..., None]
     [result] = ran.json["results"]
     assert (result["outcome"], result["fingerprint"] == result["now"]) == ("changed", False)
     assert f"now held as lock {result['now']}" in ran.said
-    assert is_held()
+    assert site.holds(R)
 
 
 def test_a_lock_acquired_after_the_query_is_kept(
-    person: Callable[..., None], monkeypatch: pytest.MonkeyPatch
+    site: Site, person: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def look_and_miss(*keys: str, using: str) -> object:
         page = who_holds(*keys, using=using)
-        put(R, b"b" * 32 + b" {}")
+        site.put(R, token="b", holder={})
         return page
 
     monkeypatch.setattr("redlock_django.management.commands.release_lock.who_holds", look_and_miss)
     person("yes")
     assert run("release_lock", R).status == 1
-    assert is_held()
+    assert site.holds(R)
 
 
-def test_without_a_terminal_the_lock_must_be_named() -> None:
+def test_without_a_terminal_the_lock_must_be_named(site: Site) -> None:
     with lock(R) as held:
         for arguments in ([], ["--noinput"], ["--holder", held.fingerprint], ["--force"]):
             ran = run("release_lock", R, *arguments)
             assert (ran.status, ran.out) == (2, "")
             assert "--noinput" in ran.said
-        assert is_held()
+        assert site.holds(R)
         assert run("release_lock", R, "--no-input", "--holder", "0" * 8).status == 1
-        assert is_held()
+        assert site.holds(R)
         assert run("release_lock", R, "--noinput", "--holder", held.fingerprint).status == 0
-        assert not is_held()
+        assert not site.holds(R)
 
 
+@pytest.mark.usefixtures("in_memory")
 def test_force_releases_every_holder_of_a_split_vote() -> None:
     for index in range(3):
         put(R, f"{'abc'[index] * 32} {{}}".encode(), (index,))
@@ -131,6 +138,7 @@ def test_force_releases_every_holder_of_a_split_vote() -> None:
     assert all(master.get(f"redlock:lock:{R}") is None for master in memory().masters)
 
 
+@pytest.mark.usefixtures("in_memory")
 def test_one_holder_of_a_split_vote_can_be_named() -> None:
     put(R, b"a" * 32 + b" {}", (0, 1))
     put(R, b"b" * 32 + b" {}", (2,))
@@ -144,14 +152,14 @@ def test_one_holder_of_a_split_vote_can_be_named() -> None:
     assert held == [True, True, False]
 
 
-def test_a_key_that_is_not_held_needs_no_terminal() -> None:
+def test_a_key_that_is_not_held_needs_no_terminal(site: Site) -> None:
     """There is nothing to confirm: the status is that of a key that is not held."""
     ran = run("release_lock", "nope")
     assert (ran.status, "nope is not held" in ran.said) == (1, True)
     assert "--noinput" not in ran.said
 
 
-def test_dry_run_changes_nothing_and_needs_no_terminal() -> None:
+def test_dry_run_changes_nothing_and_needs_no_terminal(site: Site) -> None:
     with lock(R) as held:
         ran = run("release_lock", R, "order:2", "--dry-run", "--format=json")
         assert ran.status == 1
@@ -162,10 +170,10 @@ def test_dry_run_changes_nothing_and_needs_no_terminal() -> None:
         assert ran.json["results"][0]["fingerprint"] == held.fingerprint
         assert ran.json["dry_run"] is True
         assert run("release_lock", R, "--dry-run").status == 0
-        assert is_held()
+        assert site.holds(R)
 
 
-def test_a_key_that_is_not_held_lists_similar_keys() -> None:
+def test_a_key_that_is_not_held_lists_similar_keys(site: Site) -> None:
     with lock("order:17"):
         ran = run("release_lock", "ordr:17", "--noinput", "--force", "--format=json")
     assert ran.status == 1
@@ -173,14 +181,15 @@ def test_a_key_that_is_not_held_lists_similar_keys() -> None:
     assert "ordr:17 is not held. Similar resources that are held: order:17" in ran.said
 
 
-def test_highest_status_of_several_keys() -> None:
+def test_highest_status_of_several_keys(site: Site) -> None:
     with lock(R):
         ran = run("release_lock", R, "order:2", "--noinput", "--force", "--format=json")
         assert ran.status == 1
         assert [r["outcome"] for r in ran.json["results"]] == ["released", "not held"]
-        assert not is_held()
+        assert not site.holds(R)
 
 
+@pytest.mark.usefixtures("in_memory")
 def test_too_few_masters() -> None:
     with lock(R):
         memory().down[:2] = [True, True]
@@ -195,17 +204,24 @@ def test_too_few_masters() -> None:
         assert "may still be held" in ran.said
 
 
+def test_a_database_that_does_not_answer(database_down: None) -> None:
+    ran = run("release_lock", R, "--noinput", "--force", "--format=json")
+    assert ran.status == 3
+    assert ran.json["results"][0]["outcome"] == "no quorum"
+    assert ran.json["results"][0]["masters"] == {"default": "unable to open database file"}
+
+
 @pytest.mark.parametrize("key", ["order 1", "order:*", "a%zz", "<b>", ""])
-def test_invalid_key(key: str) -> None:
+def test_invalid_key(site: Site, key: str) -> None:
     with lock(R):
         ran = run("release_lock", R, key, "--noinput", "--force")
         assert ran.status == 2
         assert "resource(" in ran.said or not key
-        assert is_held()  # One invalid key stops the whole command.
+        assert site.holds(R)  # One invalid key stops the whole command.
 
 
 def test_operator_is_logged_and_recorded(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    site: Site, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("socket.gethostname", lambda: "web1")
     with lock(R) as held, caplog.at_level(logging.WARNING):
@@ -222,9 +238,9 @@ def test_operator_is_logged_and_recorded(
 
 
 def test_control_characters_of_a_holder_are_escaped(
-    person: Callable[..., None], caplog: pytest.LogCaptureFixture
+    site: Site, person: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    put(R, b"a" * 32 + rb' {"path":"/\u001b[31m\nnever","host":"\u009b2J"}')
+    site.put(R, holder={"path": "/\x1b[31m\nnever", "host": "\x9b2J"})
     person("yes")
     ran = run("release_lock", R)
     assert ran.status == 0
@@ -232,10 +248,11 @@ def test_control_characters_of_a_holder_are_escaped(
         assert text.isprintable()
 
 
-def test_wrong_arguments() -> None:
+def test_wrong_arguments(site: Site) -> None:
     assert run("release_lock", R, "--using", "nope", "--dry-run").status == 2
 
 
+@pytest.mark.usefixtures("in_memory")
 def test_one_holder_of_a_split_vote_is_released(person: Callable[..., None]) -> None:
     put(R, b"a" * 32 + b" {}", (0, 1))
     put(R, b"b" * 32 + b" {}", (2,))
@@ -250,7 +267,10 @@ def test_one_holder_of_a_split_vote_is_released(person: Callable[..., None]) -> 
 
 @pytest.mark.parametrize("problem", [DatabaseError, ImproperlyConfigured])
 def test_it_works_without_a_database(
-    problem: type[Exception], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    site: Site,
+    problem: type[Exception],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     def fail(**_: object) -> None:
         raise problem("no such table\nDETAIL: \x1b[2J")
@@ -258,7 +278,7 @@ def test_it_works_without_a_database(
     monkeypatch.setattr(ForcedRelease.objects, "create", fail)
     with lock(R):
         assert run("release_lock", R, "--noinput", "--force").status == 0
-        assert not is_held()
+        assert not site.holds(R)
     assert any("by force" in text for text in caplog.messages)
     assert r"was not recorded: no such table\nDETAIL" in caplog.text
     assert all(text.isprintable() for text in caplog.messages)

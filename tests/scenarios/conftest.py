@@ -10,7 +10,7 @@ import psycopg
 import pytest
 
 from redlock_django.locking.handler import locks
-from tests.contract.conftest import database_access, databases, migrated_postgres, postgres_tables
+from tests.contract.conftest import databases, migrated_postgres, postgres_tables
 from tests.live.linked import linked
 from tests.timeouts import generous_timeouts
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from redlock_django.testing.masters import LocalMaster
 
-__all__ = ["database_access", "databases", "migrated_postgres", "postgres_tables"]
+__all__ = ["databases", "migrated_postgres", "postgres_tables"]
 
 DATABASE = "redlock_django.backends.database.DatabaseBackend"
 

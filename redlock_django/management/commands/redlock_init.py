@@ -78,6 +78,12 @@ class Command(BaseCommand):
             shards = redlock_settings(load(using).store)
         except InvalidRedlock as error:
             raise CommandError(str(error), returncode=2) from None
+        if not shards:
+            raise CommandError(
+                f"REDLOCK[{using!r}] has a store without masters, so nothing must be declared. "
+                "'manage.py redlock_status' shows whether its servers are trusted.",
+                returncode=2,
+            )
         addresses = [address for shard in shards for address in shard.addresses]
         if not addresses:
             raise CommandError(
