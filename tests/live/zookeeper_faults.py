@@ -115,7 +115,9 @@ def work(hosts: list[str], folder: Path) -> None:
             names = random.choice([("a",), ("b",), ("a", "b")])
             try:
                 with lock(*names, wait=random.choice([0, 3])) as held:
+                    # If the process was stopped just before, the lock may be lost already.
                     began = surely = clock()
+                    held.ensure_held()
                     try:
                         for _ in range(random.randrange(1, 20)):
                             asked = clock()
@@ -145,10 +147,14 @@ def report(folder: Path) -> int:
     for name, spans in sorted(holds.items()):
         spans.sort()
         pairs = list(pairwise(spans))
-        overlaps = sum(after[0] < before[1] for before, after in pairs)
-        fences = sum(after[2] <= before[2] for before, after in pairs)
-        sys.stdout.write(f"{name}: {len(spans)} holds, {overlaps} overlaps, {fences} bad fences\n")
-        bad += overlaps + fences
+        overlaps = [pair for pair in pairs if pair[1][0] < pair[0][1]]
+        fences = [pair for pair in pairs if pair[1][2] <= pair[0][2]]
+        sys.stdout.write(
+            f"{name}: {len(spans)} holds, {len(overlaps)} overlaps, {len(fences)} bad fences\n"
+        )
+        for before, after in (*overlaps, *fences):
+            sys.stdout.write(f"  {before} before {after}\n")
+        bad += len(overlaps) + len(fences)
     return 1 if bad or not holds else 0
 
 
