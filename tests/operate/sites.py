@@ -67,11 +67,11 @@ class Site:
         raise NotImplementedError
 
     def add_waiters(self, resource: str, many: int) -> None:
-        """Let so many clients wait for a resource."""
+        """Add so many clients that wait for a resource."""
         raise NotImplementedError
 
     def pass_time(self, seconds: float) -> None:
-        """Let time pass by the clock of the store."""
+        """Advance the clock of the store."""
         raise NotImplementedError
 
     def holds(self, resource: str) -> bool:

@@ -249,7 +249,7 @@ def _hold(rng: random.Random) -> float:
 
 
 def use_pymysql(given: str) -> None:
-    """Let Django use PyMySQL, if these settings have a database of MySQL."""
+    """Make Django use PyMySQL, if these settings have a database of MySQL."""
     if "backends.mysql" in given:
         import pymysql
 
