@@ -15,8 +15,8 @@ DOCUMENTS = sorted(
 )
 # Where a path in code font may start, besides the folder of its document.
 BASES = (".", "redlock_django", "redlock_django/management", "redlock_django/templates")
-# The site that the README's reader creates.
-ELSEWHERE = ("site1/",)
+# The site and the app that readers create.
+ELSEWHERE = ("site1/", "shop/")
 # Names the files of the commit that was measured.
 RECORDS = {ROOT / "docs/benchmarks.md"}
 LINK = re.compile(r"\]\(([^)\s]+)\)")
