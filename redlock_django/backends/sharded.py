@@ -151,6 +151,7 @@ class ShardedBackend(BaseBackend):
                 _release_all(_acquired(asks))
                 if len(asks) == 1 or self.clock() >= asked + wait:
                     error.waited += began - asked if wait else 0.0
+                    error.took += began - asked
                     raise
                 waited = True
             except BaseException:

@@ -37,6 +37,7 @@ def joined(resources: tuple[str, ...], parts: Sequence[Part]) -> Lease:
         resources=resources,
         token=parts[0].lease.token,
         fences=tuple(fences[resource] for resource in resources),
+        attempts=sum(part.lease.attempts for part in parts),
         home=Parts(parts),
     )
 

@@ -59,8 +59,12 @@ class NotAcquired(RedlockError):
 
     `retry_after` is the time in seconds after which another attempt makes sense, or None if that is
     unknown. `waited` is the time in seconds that passed before the last attempt, 0.0 if that was
-    the first.
+    the first. `took` is the time in seconds of all `attempts`; both are 0 if the store does not
+    count them.
     """
+
+    attempts: int = 0
+    took: float = 0.0
 
     def __init__(
         self,

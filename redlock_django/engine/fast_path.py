@@ -84,6 +84,10 @@ class FastTally(Tally):
         return super().outstanding if self._plain is None else self.masters - len(self._plain)
 
     @property
+    def grants(self) -> int:
+        return super().grants if self._plain is None else self.need - self._missing
+
+    @property
     def votes(self) -> list[Vote | None]:
         if self._plain is not None:
             self._build(self._plain)

@@ -105,6 +105,11 @@ class Tally:
         """How many masters have not answered yet."""
         return self.votes.count(None)
 
+    @property
+    def grants(self) -> int:
+        """How many masters have granted so far. Another thread may count votes meanwhile."""
+        return self.count(Ballot.GRANTED)
+
     def grant(self, master: int, time: int, fences: Sequence[int]) -> Verdict:
         """Count a vote that grants, given by the master's clock and its fences."""
         return self.cast(master, granted(time, tuple(fences)))

@@ -11,11 +11,11 @@ from redlock_django.engine.waiting import free_in
 
 
 def refusal(
-    deployment: Deployment, resources: tuple[str, ...], tally: Tally, late: bool, waited: float
+    deployment: Deployment, resources: tuple[str, ...], tally: Tally, late: bool
 ) -> NotAcquired:
-    """Return the error for a round that was not won; `waited` is in seconds."""
+    """Return the error for a round that was not won."""
     if late or tally.unreachable:
-        return _unreachable(deployment, ", ".join(resources), tally, late, waited)
+        return _unreachable(deployment, ", ".join(resources), tally, late)
     names = resources[0]
     if len(resources) > 1:  # name only those at fault; the others may be free
         faults = {vote.resource for vote in tally.votes if vote and vote.ballot is Ballot.REFUSED}
@@ -25,7 +25,6 @@ def refusal(
         resource=names,
         tally=partial(_answers, deployment, tally),
         retry_after=partial(free_in, tally),
-        waited=waited,
     )
 
 
@@ -39,9 +38,7 @@ def _answers(deployment: Deployment, tally: Tally) -> dict[str, str]:
     return dict(zip(deployment.names, tally.reasons(), strict=True))
 
 
-def _unreachable(
-    deployment: Deployment, names: str, tally: Tally, late: bool, waited: float
-) -> QuorumUnreachable:
+def _unreachable(deployment: Deployment, names: str, tally: Tally, late: bool) -> QuorumUnreachable:
     votes = _answers(deployment, tally)
     unasked = sum(vote is NOT_ASKED for vote in tally.votes)
     failures = tally.masters - len(tally.agreeing) - tally.outstanding - unasked
@@ -53,6 +50,4 @@ def _unreachable(
             f"{tally.need} must agree"
         )
     answers = "; ".join(f"{name}: {reason}" for name, reason in votes.items())
-    return QuorumUnreachable(
-        f"{names}: {why} ({answers})", resource=names, tally=votes, waited=waited
-    )
+    return QuorumUnreachable(f"{names}: {why} ({answers})", resource=names, tally=votes)

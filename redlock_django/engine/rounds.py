@@ -73,7 +73,8 @@ def acquire(
                     resources=resources, token=token, holder=holder, ttl=ttl,
                     started=attempt.started, until=attempt.until, fences=attempt.fences,
                     reached=attempt.tally.reached | waiting.queued, tally=attempt.tally,
-                    waiter=waiter, waited=attempt.started - waiting.asked, home=home,
+                    waiter=waiter, waited=attempt.started - waiting.asked,
+                    attempts=waiting.lost + 1, home=home,
                 )  # fmt: skip
             split = attempt.split
             again = waiting.goes_on(now, split=split)
@@ -92,8 +93,10 @@ def acquire(
             if not resting:
                 yield attempt.undo(waiting.queued, leave=True)
             raise
-        waited = attempt.started - waiting.asked
-        raise refusal(deployment, resources, attempt.last, attempt.late, waited)
+        error = refusal(deployment, resources, attempt.last, attempt.late)
+        error.waited, error.took = attempt.started - waiting.asked, now - waiting.asked
+        error.attempts = waiting.lost
+        raise error
 
 
 def extend(

@@ -51,7 +51,8 @@ class Lease:
 
     `ttl` is in seconds; `started` and `until` are moments of the store's clock. `fences` has one
     fencing token for each resource. `holder` describes the holder to people, without the token.
-    `waited` is the time in seconds before the attempt that won, 0.0 if that was the first.
+    `waited` is the time in seconds before the attempt that won, 0.0 if that was the first;
+    `attempts` is the number of that attempt, 0 if the store does not count them.
     `earliest_end` is the end of the minimum hold, 0.0 if there is none: a release before that
     leaves the lock held until then, whatever happens to this process. `home` is the object that
     acquired the lease and must release it; only its store reads it.
@@ -67,6 +68,7 @@ class Lease:
     until: float
     fences: tuple[int, ...]
     waited: float = 0.0
+    attempts: int = 0
     earliest_end: float = 0.0
     home: object = field(default=None, repr=False, compare=False)
 

@@ -27,20 +27,22 @@ class Wait:
     """The wait of one call: until when it asks again, and its place in the masters' queues.
 
     It began at `asked`. The last attempt begins once `wait` seconds are over or, if votes are
-    split, at most `overrun` after that. `ticket` is the waiter's place, 0 before its first attempt,
-    and `lag` by how many µs its clock is known to be behind. `queued` has the masters that may have
-    the waiter in a queue.
+    split, at most `overrun` after that. `lost` counts the attempts that were lost, `splits` those
+    of them with split votes. `ticket` is the waiter's place, 0 before its first attempt, and `lag`
+    by how many µs its clock is known to be behind. `queued` has the masters that may have the
+    waiter in a queue.
     """
 
-    __slots__ = ("asked", "give_up", "lag", "limit", "queued", "splits", "ticket")
+    __slots__ = ("asked", "give_up", "lag", "limit", "lost", "queued", "splits", "ticket")
 
     def __init__(self, asked: float, wait: float, overrun: float) -> None:
         self.asked, self.give_up, self.limit = asked, asked + wait, asked + wait + overrun
-        self.splits = self.ticket = self.lag = 0
+        self.lost = self.splits = self.ticket = self.lag = 0
         self.queued: frozenset[int] = frozenset()
 
     def goes_on(self, now: float, *, split: bool) -> bool:
         """Return whether to ask again after an attempt that was lost; see `Attempt.split`."""
+        self.lost += 1
         self.splits += split
         return now < self.give_up or (split and self.splits < SPLIT_ROUNDS and now < self.limit)
 

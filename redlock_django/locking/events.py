@@ -1,4 +1,4 @@
-"""Events of locks and masters: each is counted, logged and signalled here.
+"""Events of locks and masters: each is counted, logged, observed and signalled here.
 
 Resource names have been checked before, so they cannot forge a log line. Tokens never appear,
 only their fingerprints.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Protocol
 
 from redlock_django.backends.base import BaseBackend
@@ -36,9 +37,43 @@ class ReportedLease(Protocol):
     lease: Lease
     sender: type
     holder: Mapping[str, str]
+    acquired_at: float
+    released_at: float
 
     def held_seconds(self) -> float:
         """Return the seconds since the lease was acquired."""
+
+
+class Observer(Protocol):
+    """An object whose methods are called at once with each event of a lock of this process.
+
+    They run in the thread or loop of the caller, so they must be quick, and must not use locks. A
+    loss that the renewal thread notices is reported from the thread for signals.
+    """
+
+    def acquired(self, held_lease: ReportedLease) -> None:
+        """Note that a lock was acquired."""
+
+    def refused(self, error: NotAcquired, using: str, resources: tuple[str, ...]) -> None:
+        """Note that a lock was not acquired."""
+
+    def released(self, held_lease: ReportedLease, held: float, freed: bool | None) -> None:
+        """Note that a lock was released, which began at `released_at`; the rest as in signals."""
+
+    def lost(self, held_lease: ReportedLease, held: float, reason: str) -> None:
+        """Note that a lock was lost."""
+
+
+observers: list[Observer] = []
+"""Tools that need more than signals: the lease itself, its moments, and the caller's context."""
+
+
+def _observe(event: str, *arguments: Any) -> None:
+    for observer in observers:
+        try:
+            getattr(observer, event)(*arguments)
+        except Exception:
+            logger.exception("redlock: an observer of locks failed: %r", observer)
 
 
 def acquired(held_lease: ReportedLease) -> None:
@@ -56,6 +91,8 @@ def acquired(held_lease: ReportedLease) -> None:
             waited,
             extra={**_log_fields(held_lease), "waited": waited},
         )
+    if observers:
+        _observe("acquired", held_lease)
     if lock_acquired.receivers:
         send(lock_acquired, **_signal_arguments(held_lease), waited=waited)
 
@@ -85,6 +122,8 @@ def refused(
             error,
             extra={"resource": error.resource, "using": using, "waited": error.waited},
         )
+    if observers:
+        _observe("refused", error, using, resources)
     if lock_refused.receivers:
         send(
             lock_refused,
@@ -100,14 +139,14 @@ def refused(
 
 def released(held_lease: ReportedLease, freed: bool | None) -> None:
     """Report the release of a lock that was held; `freed` is None if it is not confirmed yet."""
-    held = _count_release(held_lease, freed)
+    held = _note_release(held_lease, freed)
     if lock_released.receivers:
         send(lock_released, **_signal_arguments(held_lease), held=held, freed=freed)
 
 
 async def areleased(held_lease: ReportedLease, freed: bool | None) -> None:
     """Report as `released` does, and wait for all receivers: the loop may end right after this."""
-    held = _count_release(held_lease, freed)
+    held = _note_release(held_lease, freed)
     if lock_released.receivers:
         await asend(lock_released, **_signal_arguments(held_lease), held=held, freed=freed)
 
@@ -127,6 +166,8 @@ def lost(held_lease: ReportedLease, reason: str) -> None:
         reason,
         extra={**_log_fields(held_lease), "held": held, "reason": reason},
     )
+    if observers:
+        signal_thread.run(partial(_observe, "lost", held_lease, held, reason))
     if lock_lost.receivers:
         signal_thread.send(lock_lost, **_signal_arguments(held_lease), held=held, reason=reason)
 
@@ -146,7 +187,7 @@ def master(using: str, name: str, up: bool, reason: str) -> None:
     send(signal, sender=BaseBackend, using=using, master=name, reason=reason)
 
 
-def _count_release(held_lease: ReportedLease, freed: bool | None) -> float:
+def _note_release(held_lease: ReportedLease, freed: bool | None) -> float:
     held = held_lease.held_seconds()
     counters.count(held_lease.backend.alias, released=1, held_seconds=held)
     if logger.isEnabledFor(logging.DEBUG):
@@ -158,6 +199,8 @@ def _count_release(held_lease: ReportedLease, freed: bool | None) -> float:
             "" if freed else ", not confirmed",
             extra={**_log_fields(held_lease), "held": held},
         )
+    if observers:
+        _observe("released", held_lease, held, freed)
     return held
 
 

@@ -33,12 +33,13 @@ class HeldLease:
     `sync_to_async` in which it did. At `confirmed_at` the servers last refused it to others.
     `schedule` is the one that checks it, in `context` if that is a loop's. `holder` is shown of the
     holder in addition to host, process and time. `loss_reason` is "" until the lease is lost.
+    `released_at` is the moment at which its release began, if there are observers.
     """
 
     __slots__ = (
         "__weakref__", "_locks", "_loss_report", "_merging", "acquired_at", "backend", "call",
         "confirmed_at", "context", "forks", "hold_until", "holder", "lease", "loss_reason", "owner",
-        "registry_keys", "released", "renew", "schedule", "sender", "state", "ttl",
+        "registry_keys", "released", "released_at", "renew", "schedule", "sender", "state", "ttl",
     )  # fmt: skip
 
     def __init__(
@@ -61,6 +62,7 @@ class HeldLease:
         self.holder = holder
         self.state = LeaseState.RENEWED
         self.released = False
+        self.released_at = 0.0
         self.loss_reason = ""
         self._loss_report = threading.Lock()  # never released: the first to get it reports
         self._merging = threading.Lock()
@@ -157,6 +159,8 @@ class HeldLease:
         """Note that the holder has released the lease, and stop its renewal."""
         self.released = True
         self.context = None
+        if events.observers:
+            self.released_at = self.backend.clock()
 
     def earliest_check(self) -> float:
         """Return a moment not after that of the first check, by the backend's clock."""

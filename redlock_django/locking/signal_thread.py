@@ -42,15 +42,19 @@ class SignalThread:
 
     def send(self, signal: Signal, **arguments: Any) -> None:
         """Send a signal as `signals.send` does, or queue it if the calling thread defers it."""
+        self.run(partial(send, signal, **arguments))
+
+    def run(self, report: Callable[[], None]) -> None:
+        """Call a function, or queue it as `send` does a signal."""
         if not getattr(self._deferring, "always", False):
-            send(signal, **arguments)
+            report()
         elif self._pending.qsize() >= MAX_PENDING:
             logger.error(
                 "redlock: a signal was not sent, because %d others wait for slow receivers",
                 MAX_PENDING,
             )
         else:
-            self._pending.put(partial(send, signal, **arguments))
+            self._pending.put(report)
             self.ensure_running()
 
     def ensure_running(self) -> bool:

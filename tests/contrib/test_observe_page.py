@@ -15,6 +15,7 @@ from prometheus_client import REGISTRY
 
 from redlock_django import signals
 from redlock_django.contrib.prometheus import RedlockCollector
+from redlock_django.locking import events
 from redlock_django.locking.counters import counter_types
 from redlock_django.locking.lock import lock
 from redlock_django.testing import lose_lock
@@ -83,6 +84,17 @@ def test_prometheus() -> None:
 
 def test_opentelemetry() -> None:
     assert inspect.isfunction(run("OpenTelemetry")["observe"])
+
+
+def test_spans() -> None:
+    names: dict[str, Any] = {}
+    [block] = [block for block in PAGE.split("```python\n") if "import trace" in block]
+    before = list(events.observers)
+    try:
+        exec(block.partition("```")[0], names)
+        assert len(events.observers) == len(before) + 1
+    finally:
+        events.observers[:] = before
 
 
 async def test_health_checks() -> None:

@@ -71,6 +71,7 @@ def _both(masters: int, cast: Iterable[tuple[int, Vote]], *, rivals: bool, look:
     for number, (master, vote) in enumerate(cast):
         assert _count(fast, master, vote) is _count(slow, master, vote)
         assert (fast.verdict, fast.outstanding) == (slow.verdict, slow.outstanding)
+        assert fast.grants == slow.grants
         if fast.is_plain:
             asked = {m for m, v in enumerate(slow.votes) if v is None or v.sent}
             assert fast.asked == fast.reached == slow.asked == slow.reached == asked

@@ -78,6 +78,7 @@ def test_won() -> None:
     masters = Masters(5)
     lease = masters.taken("r", "s", ttl=10)
     assert masters.tokens("r") == masters.tokens("s") == [lease.token] * 5
+    assert lease.attempts == 1
     assert lease.reached == {0, 1, 2, 3, 4}
     assert len(lease.fences) == 2
     assert lease.home is None
@@ -134,6 +135,7 @@ def test_a_proven_holder_is_a_refusal_at_once_with_retry_after() -> None:
     # Three must be free, and the two silent ones may be: the third lock to expire decides.
     assert caught.value.retry_after == pytest.approx(0.9)
     assert caught.value.resource == "r"
+    assert caught.value.attempts == 1
     assert caught.value.tally == {
         "m0": "held", "m1": "no answer yet", "m2": "held", "m3": "held", "m4": "no answer yet",
     }  # fmt: skip
@@ -281,14 +283,17 @@ def test_a_split_vote_that_is_over_is_won() -> None:
     protocol.send(masters.now)
     lease = masters.carry(protocol, protocol.send(masters.now))
     assert masters.tokens() == [lease.token] * 3
+    assert lease.attempts == 2
 
 
 def test_waiting_ends_when_it_must_and_not_sooner() -> None:
     masters = Masters(3)
     masters.taken(ttl=60)
-    with pytest.raises(ResourceLocked):
+    with pytest.raises(ResourceLocked) as caught:
         masters.run(masters.acquire(wait=2.0))
     assert masters.now == pytest.approx(START + 2.0, abs=1e-6)
+    assert caught.value.took == pytest.approx(2.0, abs=1e-6)
+    assert 0 < caught.value.waited <= caught.value.took
 
 
 def test_waiting_wins_as_soon_as_the_lock_has_expired() -> None:
