@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import logging
 import re
 from collections.abc import Iterator
+from logging.config import dictConfig
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import django
 import pytest
 from django.dispatch import Signal
 from django.test import AsyncRequestFactory
@@ -19,6 +22,10 @@ from redlock_django.locking import events
 from redlock_django.locking.counters import counter_types
 from redlock_django.locking.lock import lock
 from redlock_django.testing import lose_lock
+
+if TYPE_CHECKING:
+    from django.core.mail import EmailMessage
+    from pytest_django import Settings
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/how-to/observe.md").read_text()
 
@@ -63,6 +70,37 @@ def test_the_table_of_signals_is_complete() -> None:
     for name, value in vars(signals).items():
         if isinstance(value, Signal):
             assert f"`{name}`" in PAGE
+
+
+@pytest.fixture
+def _logging() -> Iterator[None]:
+    """Configure the logger of the app again as it was before."""
+    logger = logging.getLogger("redlock_django")
+    before = list(logger.handlers), logger.level, logger.propagate
+    yield
+    logger.handlers[:], level, logger.propagate = before
+    logger.setLevel(level)
+
+
+@pytest.mark.usefixtures("_logging")
+def test_the_log(
+    capsys: pytest.CaptureFixture[str], settings: Settings, mailoutbox: list[EmailMessage]
+) -> None:
+    settings.ADMINS = ["ops@example.org"] if django.VERSION >= (6,) else [("", "ops@example.org")]
+    dictConfig(run("The log")["LOGGING"])
+    with lock("order:1") as held:
+        fingerprint = held.fingerprint
+        lose_lock("order:1")
+    logging.getLogger("redlock_django").error("no facts")
+    lost, other = capsys.readouterr().err.splitlines()
+    assert re.fullmatch(
+        r"[-\d]+ [\d:,]+ WARNING redlock order:1: the lock was lost: lose_lock\(\) was called "
+        rf"\[default order:1 {fingerprint}\]",
+        lost,
+    )
+    assert other.endswith(" ERROR no facts [- - -]")
+    [mail] = mailoutbox
+    assert "no facts" in mail.subject
 
 
 def test_numbers(capsys: pytest.CaptureFixture[str]) -> None:
