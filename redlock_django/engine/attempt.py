@@ -6,7 +6,7 @@ from redlock_django.engine.commands import Acquire, Command, Confirm, Release
 from redlock_django.engine.fast_path import new_tally
 from redlock_django.engine.fencing import highest, stored_by_majority
 from redlock_django.engine.protocol_steps import Protocol, Round
-from redlock_django.engine.quorum import Verdict
+from redlock_django.engine.quorum import Tally, Verdict
 from redlock_django.engine.validity import valid_until
 
 
@@ -63,19 +63,41 @@ class Attempt:
         """
         return self.last.only_stale or not (self.unreachable or self.last.rival_won)
 
-    def undo(self, queued: frozenset[int], *, leave: bool) -> Round:
-        """Return the round that releases the lock wherever it may be.
+    def undo(self, now: float, queued: frozenset[int], *, leave: bool) -> Protocol[float]:
+        """Release the lock wherever it may be; return the clock afterwards.
 
-        It goes to the masters in `queued` too, which may have the waiter in a queue. With `leave`,
-        the waiter leaves the queues, and the next waiter is called.
+        This goes to the masters in `queued` too, which may have the waiter in a queue. With
+        `leave`, the waiter leaves the queues, and the next waiter is called. Nothing is sent if
+        every master has refused, or may be left to the links; see `leaves_late_grants`.
         """
         ask, tally = self.ask, self.tally
-        release = Release(
-            deployment=ask.deployment, resources=ask.resources, value=ask.value,
-            waiter=ask.waiter if leave else "", calls=leave,
-        )  # fmt: skip
-        commands = to_masters(release, tally.reached | queued, tally.masters)
-        return Round(commands, new_tally(tally.masters), awaited=False)
+        # Before `silent` is read: from here on, the links release what a silent master grants.
+        is_left = leaves_late_grants(ask, tally)
+        reached = tally.reached | queued
+        if is_left:
+            reached -= tally.silent
+        if reached:
+            commands = to_masters(undo_of(ask, leave=leave), reached, tally.masters)
+            now = yield Round(commands, new_tally(tally.masters), awaited=False)
+        return now
+
+
+def leaves_late_grants(ask: Command | None, tally: Tally) -> bool:
+    """Return whether the links release what a master grants after this round was lost.
+
+    They do so for a client that does not wait, once another one is proved to hold the lock. The
+    masters that have not answered by then nearly always refuse as well, so no undo is sent to
+    them. A waiter asks again, perhaps before its late grant would be released.
+    """
+    return isinstance(ask, Acquire) and not ask.waiter and tally.rival_won
+
+
+def undo_of(ask: Acquire, *, leave: bool) -> Release:
+    """Return the command that releases what `ask` may have set."""
+    return Release(
+        deployment=ask.deployment, resources=ask.resources, value=ask.value,
+        waiter=ask.waiter if leave else "", calls=leave,
+    )  # fmt: skip
 
 
 def to_masters(

@@ -220,6 +220,11 @@ class Tally:
         )
 
     @property
+    def silent(self) -> frozenset[int]:
+        """The masters that have not answered yet."""
+        return frozenset(master for master, vote in enumerate(self.votes) if vote is None)
+
+    @property
     def forgot(self) -> frozenset[int]:
         """The masters that answered that they do not have the lock."""
         votes = enumerate(self.votes)

@@ -78,7 +78,8 @@ def acquire(
                 )  # fmt: skip
             split = attempt.split
             again = waiting.goes_on(now, split=split)
-            now = yield attempt.undo(frozenset() if again else waiting.queued, leave=not again)
+            queued = frozenset() if again else waiting.queued
+            now = yield from attempt.undo(now, queued, leave=not again)
             if again:
                 resting = not waiter  # then no master has a lock or a ticket of this client
                 now = yield waiting.pause(attempt, now, next(delays), split=split)
@@ -91,7 +92,7 @@ def acquire(
             if waiter:
                 waiting.queued |= attempt.tally.asked
             if not resting:
-                yield attempt.undo(waiting.queued, leave=True)
+                yield from attempt.undo(now, waiting.queued, leave=True)
             raise
         error = refusal(deployment, resources, attempt.last, attempt.late)
         error.waited, error.took = attempt.started - waiting.asked, now - waiting.asked

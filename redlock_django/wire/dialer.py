@@ -180,6 +180,8 @@ class Dialer(Sender):
             command = owed.command
             if isinstance(command, Release):
                 master.keep_release(command)
+            elif (release := owed.late_undo) is not None:
+                master.keep_release(release)
             elif command is not None and command.sets:
                 master.remember_unanswered(command.token)
             if owed.exchange is not None:

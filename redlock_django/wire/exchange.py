@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from redlock_django.engine.commands import Command, Heal
+from redlock_django.engine.attempt import leaves_late_grants, undo_of
+from redlock_django.engine.commands import Acquire, Command, Heal, Release
 from redlock_django.engine.protocol_steps import Round
 from redlock_django.engine.quorum import Verdict, Vote
 
@@ -99,6 +100,14 @@ class Owed:
         self.loads = loads
         self.subscribes = subscribes
         self.inspects = inspects
+
+    @property
+    def late_undo(self) -> Release | None:
+        """The release that a grant must be answered with that comes this late, None if none."""
+        if self.exchange is None or not leaves_late_grants(self.command, self.exchange.tally):
+            return None
+        assert isinstance(self.command, Acquire)
+        return undo_of(self.command, leave=True)
 
 
 def wake_none() -> None:

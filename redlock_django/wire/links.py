@@ -53,6 +53,10 @@ class Links(Receiver):
         refused reads no further, and the last releases may be among the bytes that it has not read.
         """
         self.closed.set()
+        for master in self.owing():
+            assert master.link is not None
+            for owed in tuple(master.link.owed):
+                self._undo_late(master, owed)
         self.flush()
         links = [m.link for m in self.owing() if m.link is not None]
         for link in links:

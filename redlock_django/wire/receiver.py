@@ -8,7 +8,7 @@ from typing import Any
 import hiredis
 
 from redlock_django.engine.commands import Command, Release, script
-from redlock_django.engine.quorum import Verdict, failed
+from redlock_django.engine.quorum import Ballot, Verdict, failed
 from redlock_django.engine.statuses import GRANTED, NOT_READY
 from redlock_django.wire.clock import clock
 from redlock_django.wire.dialer import Dialer
@@ -92,6 +92,8 @@ class Receiver(Dialer):
         verdict = exchange.tally.grant(master.index, time, fences)
         if verdict is not Verdict.PENDING and not exchange.decided:
             exchange.decide()
+        elif verdict is Verdict.LOST:
+            self._undo_late(master, owed)
         return True
 
     def _answer(self, master: Master, link: Link, reply: Any) -> None:
@@ -157,6 +159,8 @@ class Receiver(Dialer):
             # before.
             doubt = master.doubt(read) if command.trusted else ""
             exchange.cast(master.index, failed(doubt) if doubt else vote)
+            if vote.ballot is Ballot.GRANTED:
+                self._undo_late(master, owed)
 
     def _inspected(self, master: Master, info: dict[str, str]) -> None:
         """Lose the link of a master that may not be counted any more, by its INFO."""

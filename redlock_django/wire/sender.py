@@ -142,6 +142,11 @@ class Sender(LinkState):
             return f"not asked, because {other} belongs to another deployment"
         return ""
 
+    def _undo_late(self, master: Master, owed: Owed) -> None:
+        """Release what a master has granted, or may grant, to a client that was refused already."""
+        if (release := owed.late_undo) is not None:
+            self._write(master, Owed(None, release, clock()), self._templates.pack(release, 0))
+
     def _write(self, master: Master, owed: Owed, data: bytes) -> None:
         link = master.link
         assert link is not None

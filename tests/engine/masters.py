@@ -91,6 +91,14 @@ class Masters:
             result: Result = done.value
             return result
 
+    def after_undo(self, protocol: Protocol[Any]) -> Step:
+        """Resume a protocol after a round that was lost; return its step after the undo, if any."""
+        step = protocol.send(self.now)
+        if isinstance(step, Round) and not step.awaited:
+            self.hear(step)
+            step = protocol.send(self.now)
+        return step
+
     def run(self, protocol: Protocol[Result], **how: Collection[int]) -> Result:
         """Drive a whole protocol; return its result."""
         return self.carry(protocol, next(protocol), **how)

@@ -23,6 +23,7 @@ import pytest
 from redlock_django.backends.memory_master import MemoryMaster
 from redlock_django.backends.redis import RedisBackend
 from redlock_django.engine import (
+    attempt,
     fencing,
     membership,
     quorum,
@@ -612,7 +613,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a client that gives up stays queued", "queue: a client that gives up leaves it",
-        Attempt.undo,
+        attempt.undo_of,
         instead("ask.waiter if leave else ...", "''"),
         test_queue.test_giving_up_leaves_every_queue_and_the_next_waiter_goes,
     ),
@@ -839,8 +840,39 @@ MUTANTS: tuple[Mutant, ...] = (
         link_schedules.a_release_for_a_lost_link_is_sent_first_and_buries,
     ),
     Mutant(
+        "a late grant stays", "fast path: a grant after the refusal is released",
+        Links._grants, without("self._undo_late(...)"),
+        link_schedules.a_grant_after_the_refusal_is_released,
+    ),
+    Mutant(
+        "a grant whose vote failed stays", "link: a grant after the refusal is released",
+        Links._answer, without("self._undo_late(...)"),
+        link_schedules.a_grant_after_its_vote_had_failed_is_released,
+    ),
+    Mutant(
+        "a grant on a lost link stays", "link: what may be granted is released on the next link",
+        Links.lose, without(Master.keep_release, nth=2),
+        link_schedules.a_link_that_is_lost_after_the_refusal_brings_the_release_later,
+    ),
+    Mutant(
+        "closed links leave a grant", "link: what may be granted is released before the end",
+        Links.shut, without("self._undo_late(...)"),
+        link_schedules.links_that_close_after_the_refusal_send_the_release,
+    ),
+    Mutant(
+        "late grants are left to the links", "rounds: only once another holder is proved",
+        attempt.leaves_late_grants, always("tally.rival_won"),
+        partial(test_rounds.test_interrupted_undoes_where_it_may_be_granted, SystemExit),
+    ),
+    Mutant(
+        "a waiter leaves late grants", "queue: a waiter releases what may be granted at once",
+        attempt.leaves_late_grants, always("not ask.waiter"),
+        test_queue.test_a_waiter_releases_what_silent_masters_may_have_granted,
+    ),
+    Mutant(
         "an unanswered release is lost", "link: an unanswered release is kept", Links.lose,
-        without(Master.keep_release), link_schedules.a_release_that_was_not_answered_is_sent_again,
+        without(Master.keep_release, nth=1),
+        link_schedules.a_release_that_was_not_answered_is_sent_again,
     ),
     Mutant(
         "a refused release is forgotten", "link: a release that a master refused is repeated",

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 from redis.connection import Connection
 
 from redlock_django.backends.memory_keyspace import Reply
+from redlock_django.engine.attempt import leaves_late_grants, undo_of
 from redlock_django.engine.commands import Acquire, Command, Heal, Release
 from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.marker import read_marker
@@ -561,6 +562,14 @@ class Wire:
             elif line.truth is not None and command.trusted and vote.ballot is Ballot.GRANTED:
                 line.truth.counted()
             exchange.cast(line.index, vote)
+            if reply[1] == GRANTED:
+                self._undo_late(line, message)
+
+    def _undo_late(self, line: Line, message: Message) -> None:
+        """Release what a master has granted to a client that was refused already."""
+        if (release := _late_undo(message)) is not None:
+            self.world.seen["granted after the refusal"] += 1
+            self._write(line, self._message(Packed(release)))
 
     def _reported(self, line: Line, message: Message, reply: Report) -> None:
         """Close the link to a master that answers with an error, or whose INFO shows a fault."""
@@ -667,6 +676,9 @@ class Wire:
             command = None if message.packed is None else message.packed.command
             if isinstance(command, Release):
                 line.keep_release(command)
+            elif (release := _late_undo(message)) is not None:
+                self.world.seen["link lost after the refusal"] += 1
+                line.keep_release(release)
             elif command is not None and command.sets:
                 line.remember_unanswered(command.token)
             if message.exchange is not None:
@@ -702,6 +714,17 @@ class Wire:
         for line in self.lines:
             if line.link is not None:
                 self.lose(line, "gone")
+
+
+def _late_undo(message: Message) -> Release | None:
+    """Return the release that a grant must be answered with, as `wire.exchange.Owed` does."""
+    command = None if message.packed is None else message.packed.command
+    if message.exchange is None or not message.exchange.awaited:
+        return None
+    if not leaves_late_grants(command, message.exchange.tally):
+        return None
+    assert isinstance(command, Acquire)
+    return undo_of(command, leave=True)
 
 
 def _unfit(info: dict[str, str]) -> str:

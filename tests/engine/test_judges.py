@@ -16,7 +16,7 @@ from redlock_django.backends import sharded_lease
 from redlock_django.backends.memory_master import MemoryMaster
 from redlock_django.backends.sharded import ShardedBackend
 from redlock_django.engine import quorum, rounds, waiting
-from redlock_django.engine.attempt import Attempt
+from redlock_django.engine.attempt import Attempt, undo_of
 from redlock_django.engine.commands import Release
 from redlock_django.wire import server_info
 from redlock_django.wire.master import Master
@@ -179,7 +179,7 @@ JUDGES: dict[str, Judge] = {
     ),
     "no client that gave up is queued": Judge(
         unraised(Checker._queues, 2),
-        ((Attempt.undo, instead("ask.waiter if leave else ...", "''")),), "'s queue on", CALM,
+        ((undo_of, instead("ask.waiter if leave else ...", "''")),), "'s queue on", CALM,
     ),
     "a tombstone keeps its token away": Judge(
         unraised(SimulatedMaster._dug_up),

@@ -38,10 +38,7 @@ class Waiting:
         """Carry out one refused round, after which it pauses."""
         assert isinstance(self.step, Round)
         self.masters.hear(self.step, **how)
-        undo = self.protocol.send(self.masters.now)
-        assert isinstance(undo, Round)
-        self.masters.hear(undo)
-        self.step = self.protocol.send(self.masters.now)
+        self.step = self.masters.after_undo(self.protocol)
         assert isinstance(self.step, Pause)
         self.masters.now += 0.001  # so that no two tickets are the same
 
@@ -390,10 +387,7 @@ def test_a_waiter_that_was_stopped_in_a_round_does_not_have_a_wrong_clock() -> N
     for _ in range(2):
         assert isinstance(step, Round)
         masters.hear(step)
-        undo = protocol.send(masters.now)
-        assert isinstance(undo, Round)
-        masters.hear(undo)
-        assert isinstance(protocol.send(masters.now), Pause)
+        assert isinstance(masters.after_undo(protocol), Pause)
         step = protocol.send(masters.now)
     assert masters.queues() == [[A, B]] * 3
 
@@ -437,6 +431,19 @@ def test_a_master_that_forgot_its_queue_gets_the_same_order_again() -> None:
         waiting.ask()
         waiting.refused()
     assert masters.queues() == [[A, B]] * 3
+
+
+def test_a_waiter_releases_what_silent_masters_may_have_granted() -> None:
+    """At once: it asks again, and its own late grant must not be in its way."""
+    masters = Masters(5)
+    masters.taken()
+    protocol = masters.acquire(waiter=A, wait=60.0)
+    step = next(protocol)
+    assert isinstance(step, Round)
+    masters.hear(step, silent=(3, 4))
+    undo = protocol.send(masters.now)
+    assert isinstance(undo, Round)
+    assert [command is not None for command in undo.commands] == [False] * 3 + [True] * 2
 
 
 def test_an_undo_on_the_way_to_the_next_round_calls_nobody() -> None:

@@ -201,7 +201,7 @@ def _release_in_the_minimum_hold(patch: Patch) -> None:
 
 MUTANTS: dict[Callable[[Patch], None], tuple[int, str]] = {
     _quorum_of_half: (2, "hold it"),
-    _no_drift: (126, "hold it"),
+    _no_drift: (35, "hold it"),
     _validity_from_the_reply: (22, "hold it"),
     _plain_del: (0, "hold it"),
     _no_quarantine: (2, "fence"),

@@ -15,7 +15,7 @@ from tests.engine.shrink import shrunk
 from tests.engine.simulator import Setup, Simulation, main, replay, sweep
 from tests.engine.world import Violation
 
-SEEDS = {2: range(10, 24), 3: range(112, 122)}  # for so many groups
+SEEDS = {2: range(10, 24), 3: range(101, 111)}  # for so many groups
 
 
 @pytest.mark.slow
@@ -154,7 +154,7 @@ SEEDED: dict[str, tuple[Any, Mutation, int, str]] = {
         0, "left on",
     ),
     "an interrupted release leaves the rest": (
-        ShardedBackend._release, without("_release_all(...)"), 27, "was left",
+        ShardedBackend._release, without("_release_all(...)"), 132, "was left",
     ),
     "a resource has its group by its length": (
         ShardedBackend.shard_of, returns("len(resource) % len(self.shards)"), 0, "hold it",

@@ -110,6 +110,51 @@ def a_release_that_was_not_answered_is_sent_again() -> None:
         assert ends.names() == ["release"]
 
 
+def _refused(links: ManualLinks) -> Exchange:
+    """Ask for a lock that masters 0 and 1 refuse, so that the round is lost before 2 answers."""
+    exchange = links.ask(links.acquire())
+    for index in (0, 1):
+        reply = [exchange.number, 0, int(time.time() * 1e6), 1, 900, 5, b"b" * 32, -1]
+        links.ends[index].say(resp(reply))
+        links.read(links.masters[index])
+    assert exchange.tally.verdict is Verdict.LOST
+    return exchange
+
+
+def a_grant_after_the_refusal_is_released() -> None:
+    with manual_links(3) as links:
+        links.reply(2, _refused(links).number)
+        assert [ends.names() for ends in links.ends] == [["acquire"]] * 2 + [["acquire", "release"]]
+
+
+def a_grant_after_its_vote_had_failed_is_released() -> None:
+    with manual_links(3) as links:
+        exchange = _refused(links)
+        _age(links, 10.0)
+        _poll(links, LONGEST * TIMEOUT)
+        links.reply(2, exchange.number)
+        assert links.ends[2].names() == ["acquire", "release"]
+
+
+def a_link_that_is_lost_after_the_refusal_brings_the_release_later() -> None:
+    with manual_links(3) as links:
+        _refused(links)
+        links.lose(links.masters[2], "lost")
+        said = links.join(2)
+        links.flush()
+        assert [_tomb(command) != b"0" for command in said.heard()] == [True]
+
+
+def links_that_close_after_the_refusal_send_the_release() -> None:
+    with manual_links(3) as links:
+        _refused(links)
+        links.ends[2].heard()
+        links.ends[2]._ours.settimeout(1)
+        with patch("redlock_django.wire.links.clock", side_effect=[0.0, 100.0]):
+            links.shut()
+        assert links.ends[2].names() == ["release"]
+
+
 def a_release_that_a_master_refused_is_sent_again() -> None:
     with manual_links(1) as links:
         links.ask(links.release())
