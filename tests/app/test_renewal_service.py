@@ -67,6 +67,7 @@ class World:
 
     def idle(self) -> None:
         """Wait until the renewal service has done everything that is due now."""
+        renewal_service._wakeup.wake()  # a lease that is due later does not wake it
 
         def nothing_due() -> bool:
             schedule = renewal_service._schedule
