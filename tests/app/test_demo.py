@@ -167,7 +167,12 @@ def test_all_checks_of_the_demo_pass(place: Place) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["SIGINT", "SIGKILL", pytest.param("SIGTERM", marks=pytest.mark.nightly)]
+    "name",
+    [
+        "SIGINT",
+        pytest.param("SIGKILL", marks=pytest.mark.nightly),
+        pytest.param("SIGTERM", marks=pytest.mark.nightly),
+    ],
 )
 def test_demo_serves_until_a_signal_and_cleans_up(place: Place, name: str) -> None:
     with place.start() as demo:
@@ -192,6 +197,7 @@ def test_demo_serves_until_a_signal_and_cleans_up(place: Place, name: str) -> No
     place.assert_nothing_left(within=5.0)
 
 
+@pytest.mark.nightly
 def test_interrupted_demo_cleans_up(place: Place) -> None:
     with place.start("--exit") as demo:
         try:

@@ -121,7 +121,7 @@ JUDGES: dict[str, Judge] = {
             never("now >= lease.until", nth=1), never("now >= lease.until", nth=1),
             always("tally.verdict is Verdict.WON and ..."),
         )),),
-        "hold it", STALLING, 6,
+        "hold it", STALLING, 9,
     ),
     "no two clients hold a resource": Judge(
         unraised(Checker._alone), (HALF_IS_A_QUORUM,), "hold it", HALVED,
@@ -134,7 +134,7 @@ JUDGES: dict[str, Judge] = {
     "only what no client can know of a server excuses two holders": Judge(
         (Holding.robbed, always("before <= max(unknown, ...)")),
         ((server_info.run_of, never("evicted.isdecimal()")),), "hold it",
-        EVICTING, 1,
+        EVICTING, 19,
     ),
     "only what no client can know of a server excuses a fence": Judge(
         (Checker._grows, always("new.began <= until")),
@@ -146,7 +146,7 @@ JUDGES: dict[str, Judge] = {
     ),
     "a fence grows": Judge(
         (Checker._grows, always("fence > last")),
-        ((Attempt.run, instead("stored_by_majority(...)", "True")),), "fence", None, 22,
+        ((Attempt.run, instead("stored_by_majority(...)", "True")),), "fence", None, 25,
     ),
     "a fence grows although clocks step": Judge(
         unraised(Checker._grows, 2), (FENCES_BY_THE_CLOCK,), "fence", GOING_BACK,
@@ -170,7 +170,7 @@ JUDGES: dict[str, Judge] = {
     "a round that was lost leaves no lock": Judge(
         unraised(Checker.left, 2),
         ((Attempt.undo, instead("tally.reached | queued", "queued")),),
-        "was left on", BREAKING, 8,
+        "was left on", BREAKING, 11,
     ),
     "no queue outlives its lock by much": Judge(
         unraised(Checker._queues, 1),
@@ -211,7 +211,7 @@ JUDGES: dict[str, Judge] = {
     "a client whose own clock stepped gives up its lease": Judge(
         unraised(Client.blamed),
         ((StepWatch._blame_ourselves, instead("max(now, self._latest)", "now")),),
-        "still believes", LEAPING,
+        "still believes", LEAPING, 22,
     ),
     "a step is noticed": Judge(
         unraised(Truth.noted, 1),
@@ -232,7 +232,7 @@ JUDGES: dict[str, Judge] = {
     "no wait is longer than asked": Judge(
         unraised(_Deadline.check),
         ((ShardedBackend._acquire, never("self.clock() >= asked + wait")),),
-        "longer than it asked for", None, 95, 2,
+        "longer than it asked for", None, 106, 2,
     ),
     "no lease is over when it is acquired": Judge(
         unraised(SimulatedGroups.acquire),

@@ -205,14 +205,14 @@ MUTANTS: dict[Callable[[Patch], None], tuple[int, str]] = {
     _validity_from_the_reply: (22, "hold it"),
     _plain_del: (0, "hold it"),
     _no_quarantine: (2, "fence"),
-    _no_confirm: (22, "fence"),
+    _no_confirm: (25, "fence"),
     _no_bound_on_proposals: (0, "fence"),
     _fences_from_the_clock_alone: (0, "fence"),
     _acquire_overwrites: (0, "hold it"),
-    _no_tombstone: (99, "buried"),
+    _no_tombstone: (115, "buried"),
     _no_undo: (24, "left on"),
-    _undo_only_what_was_granted: (38, "left on"),
-    _release_in_the_minimum_hold: (8, "hold it"),
+    _undo_only_what_was_granted: (56, "left on"),
+    _release_in_the_minimum_hold: (20, "hold it"),
 }
 
 

@@ -133,18 +133,18 @@ SEEDED: dict[str, tuple[Any, Mutation, int, str]] = {
     ),
     "it asks after its wait is over": (
         ShardedBackend._acquire, never("self.clock() >= asked + wait"),
-        95, "longer than it asked for",
+        106, "longer than it asked for",
     ),
     "a late lease is held": (
-        ShardedBackend._acquire, never("self.clock() >= whole.until"), 362, "a lease that is over",
+        ShardedBackend._acquire, never("self.clock() >= whole.until"), 384, "a lease that is over",
     ),
-    "valid as long as its last part": (sharded_lease.joined, instead("min", "max"), 0, "hold it"),
+    "valid as long as its last part": (sharded_lease.joined, instead("min", "max"), 2, "hold it"),
     "fences in the order of the groups": (
         sharded_lease.joined, instead("tuple(...)", "tuple(fences.values())"), 0, "fence",
     ),
     "renewed if one part is": (
         sharded_lease.extended, instead("_WORST_FIRST", "reversed(_WORST_FIRST)"),
-        31, "has lost a part",
+        47, "has lost a part",
     ),
     "lost to our own clock if all parts are": (
         ShardedBackend.voided, instead("any", "all"), 181, "still believes",

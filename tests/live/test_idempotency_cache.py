@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.live.payments.paying import Client, Shop, new_key, new_order
-from tests.live.test_idempotency_once import everywhere, plain, retry
+from tests.live.test_idempotency_once import opposites, plain, retry
 from tests.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.postgres, pytest.mark.slow]
@@ -81,7 +81,7 @@ def test_processes_that_are_killed_in_an_async_view(shop: Shop, subtests: pytest
     processes_die(shop, "cached-async-short", moments, subtests)
 
 
-@everywhere
+@opposites
 def test_a_retry_is_given_the_same_answer(shop: Shop) -> None:
     client, order, key = shop.client(), new_order(), new_key()
     first, second = client.pay("cached", order, key), client.pay("cached", order, key)
@@ -93,7 +93,7 @@ def test_a_retry_is_given_the_same_answer(shop: Shop) -> None:
     assert shop.books.payments(order) == 1
 
 
-@everywhere
+@opposites
 def test_a_request_whose_response_was_not_stored_does_not_run_again(shop: Shop) -> None:
     client, order, key = shop.client(), new_order(), new_key()
     assert client.pay("cached-stream", order, key).status == 201
@@ -101,7 +101,7 @@ def test_a_request_whose_response_was_not_stored_does_not_run_again(shop: Shop) 
     assert shop.books.payments(order) == 1
 
 
-@everywhere
+@opposites
 def test_a_commit_that_fails_is_uncertain(shop: Shop) -> None:
     client, order, key = shop.client(), new_order(), new_key()
     failed = client.pay("cached", order, key, do="fail at commit")
@@ -110,7 +110,7 @@ def test_a_commit_that_fails_is_uncertain(shop: Shop) -> None:
     assert shop.books.payments(order) == 0
 
 
-@everywhere
+@opposites
 @pytest.mark.parametrize("do", ["raise", "500"])
 def test_a_view_that_fails_is_uncertain_unless_it_is_taken_back(shop: Shop, do: str) -> None:
     client, order, key = shop.client(), new_order(), new_key()
@@ -123,7 +123,7 @@ def test_a_view_that_fails_is_uncertain_unless_it_is_taken_back(shop: Shop, do: 
     assert shop.books.payments(order) == 1
 
 
-@everywhere
+@opposites
 def test_a_view_that_outlives_its_lease_is_doubted_until_it_is_done(shop: Shop) -> None:
     client, order, key = shop.client(), new_order(), new_key()
     with shop.waiting(client, "cached-forgotten", order, key) as first:
@@ -136,7 +136,7 @@ def test_a_view_that_outlives_its_lease_is_doubted_until_it_is_done(shop: Shop) 
     assert shop.books.payments(order) == 1
 
 
-@everywhere
+@opposites
 def test_a_cache_that_is_down_runs_nothing(shop: Shop) -> None:
     client, order, key = shop.client(), new_order(), new_key()
     shop.cache.kill()
@@ -151,7 +151,7 @@ def test_a_cache_that_is_down_runs_nothing(shop: Shop) -> None:
     assert shop.books.payments(order) == 1
 
 
-@everywhere
+@opposites
 def test_a_cache_that_goes_down_meanwhile_leaves_a_doubt(shop: Shop) -> None:
     client, order, key = shop.client(), new_order(), new_key()
     with shop.waiting(client, "cached", order, key) as first:

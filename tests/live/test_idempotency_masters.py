@@ -16,9 +16,10 @@ pytestmark = [pytest.mark.live, pytest.mark.postgres, pytest.mark.slow]
 
 
 SHOPS = ["wsgi-atomic-postgres", "wsgi-plain-sqlite", "asgi-atomic-sqlite", "asgi-plain-postgres"]
+NIGHTLY = {name: [pytest.mark.nightly] if name.endswith("sqlite") else [] for name in SHOPS}
 
 
-@pytest.fixture(scope="module", params=SHOPS)
+@pytest.fixture(scope="module", params=[pytest.param(name, marks=NIGHTLY[name]) for name in SHOPS])
 def frail_shop(
     request: pytest.FixtureRequest,
     open_shop: Callable[[str, list[LocalMaster]], AbstractContextManager[Shop]],
@@ -110,8 +111,9 @@ def test_down_before(frail: Shop) -> None:
 @pytest.mark.parametrize(
     ("frail_shop", "kind"),
     [
-        *((name, "short") for name in SHOPS),
-        *((name, "cached-short") for name in (SHOPS[0], SHOPS[2])),
+        pytest.param(name, kind, marks=NIGHTLY[name])
+        for name in SHOPS
+        for kind in (["short", "cached-short"] if "-atomic-" in name else ["short"])
     ],
     indirect=["frail_shop"],
 )

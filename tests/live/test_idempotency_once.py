@@ -18,17 +18,18 @@ SHOPS = [
     "asgi-atomic-sqlite",
     "asgi-plain-postgres",
 ]
-everywhere = pytest.mark.parametrize("shop", SHOPS, indirect=True)
-plain = pytest.mark.parametrize("shop", SHOPS[1::2], indirect=True)
-# Both servers, with and without transactions; the other two sites run every night.
-opposites = pytest.mark.parametrize(
-    "shop",
-    [
-        pytest.param(name, marks=[pytest.mark.nightly] if name.endswith("sqlite") else [])
-        for name in SHOPS
-    ],
-    indirect=True,
-)
+
+
+def over(*by_day: str, shops: list[str] = SHOPS) -> pytest.MarkDecorator:
+    """Return the shops for a test: these by day, and the others every night."""
+    nightly = pytest.mark.nightly
+    params = [pytest.param(name, marks=[] if name in by_day else [nightly]) for name in shops]
+    return pytest.mark.parametrize("shop", params, indirect=True)
+
+
+everywhere = over(SHOPS[0], SHOPS[2], SHOPS[3])
+opposites = over(SHOPS[0], SHOPS[3])  # both servers, with and without transactions
+plain = over(SHOPS[3], shops=SHOPS[1::2])
 
 
 @everywhere
@@ -60,7 +61,7 @@ def test_a_retry_of_an_async_view(shop: Shop, kind: str) -> None:
     assert shop.books.payments(order) == 1
 
 
-@pytest.fixture(params=["postgres", "sqlite"])
+@pytest.fixture(params=["postgres", pytest.param("sqlite", marks=pytest.mark.nightly)])
 def two_shops(request: pytest.FixtureRequest, shops: Callable[[str], Shop]) -> list[Shop]:
     """Two servers with two processes each, and one database."""
     return [shops(name) for name in SHOPS if name.endswith(request.param)]

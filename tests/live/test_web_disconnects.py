@@ -16,6 +16,9 @@ from tests.waiting import until
 pytestmark = [pytest.mark.live, pytest.mark.postgres, pytest.mark.slow]
 
 
+nightly = pytest.mark.nightly
+
+
 def on(*servers: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("site", servers, indirect=True)
 
@@ -52,8 +55,8 @@ def test_async_work_that_may_be_cancelled_stops_and_the_lock_is_free_at_once(
 @pytest.mark.parametrize(
     ("site", "kind"),
     [
-        ("asgi-atomic", "slow"),
-        ("asgi-atomic", "slow-handler"),
+        pytest.param("asgi-atomic", "slow", marks=nightly),
+        pytest.param("asgi-atomic", "slow-handler", marks=nightly),
         ("asgi-plain", "slow"),
         ("asgi-plain", "slow-handler"),
         ("asgi-plain", "slow-thread"),
@@ -129,7 +132,7 @@ def test_a_stream_that_is_read_to_its_end_frees_its_lock(
     until(lambda: not holders(site_masters, pk), "not freed at the end", seconds=5)
 
 
-@pytest.mark.parametrize("server", ["wsgi", "asgi", "runserver"])
+@pytest.mark.parametrize("server", ["wsgi", "asgi", pytest.param("runserver", marks=nightly)])
 def test_eighty_requests_leave_nothing_open(
     server: str, postgres: dict[str, Any], site_masters: list[LocalMaster], counters: Counters
 ) -> None:

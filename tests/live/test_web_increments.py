@@ -19,16 +19,19 @@ TIMES = 60
 
 
 def on(*servers: str, nightly: tuple[str, ...] = ()) -> pytest.MarkDecorator:
+    """Return the servers by day, and those of the nights.
+
+    By day, tests/live/test_web_matrix.py has the other pairs of server and transactions, and the
+    transactions of a middleware.
+    """
     every_night = [pytest.param(server, marks=pytest.mark.nightly) for server in nightly]
     return pytest.mark.parametrize("site", [*servers, *every_night], indirect=True)
 
 
-everywhere = on("wsgi-atomic", "wsgi-plain", "asgi-atomic", "asgi-plain")
-# By day, tests/live/test_web_matrix.py has the other pairs of server and transactions.
 opposites = on("wsgi-atomic", "asgi-plain", nightly=("wsgi-plain", "asgi-atomic"))
 
 
-@everywhere
+@opposites
 def test_no_increment_is_lost(site: Site, counters: Counters) -> None:
     pk = counters.new()
     statuses = site.press(f"/function/{pk}/", TIMES)
@@ -45,7 +48,7 @@ def test_no_increment_of_other_views_is_lost(site: Site, counters: Counters, kin
     assert counters.value(pk) == TIMES // 3
 
 
-@on("wsgi-plain", "asgi-plain")
+@on("asgi-plain", nightly=("wsgi-plain",))
 @pytest.mark.parametrize("kind", ASYNC)
 def test_no_increment_of_an_async_view_is_lost(site: Site, counters: Counters, kind: str) -> None:
     pk = counters.new()
@@ -55,7 +58,7 @@ def test_no_increment_of_an_async_view_is_lost(site: Site, counters: Counters, k
     assert counters.value(pk) == times
 
 
-@on("wsgi-atomic-outer", nightly=("wsgi-plain-outer",))
+@on(nightly=("wsgi-atomic-outer", "wsgi-plain-outer"))
 @pytest.mark.parametrize("kind", [*SYNC, *APIS])
 def test_no_increment_is_lost_inside_a_transaction_of_a_middleware(
     site: Site, counters: Counters, kind: str
@@ -65,7 +68,7 @@ def test_no_increment_is_lost_inside_a_transaction_of_a_middleware(
     assert counters.value(pk) == TIMES // 3
 
 
-@on("asgi-plain-outer", nightly=("wsgi-plain-outer",))
+@on(nightly=("asgi-plain-outer", "wsgi-plain-outer"))
 @pytest.mark.parametrize("kind", ASYNC)
 def test_no_increment_of_an_async_view_is_lost_inside_a_transaction_of_a_middleware(
     site: Site, counters: Counters, kind: str
@@ -97,7 +100,7 @@ def test_two_databases_have_their_transactions_under_one_lock(
             assert (counters.value(pk), counters.value(-pk)) == (times, times)
 
 
-@everywhere
+@opposites
 def test_without_a_lock_increments_are_lost(site: Site, counters: Counters) -> None:
     pk = counters.new()
     site.press(f"/unlocked/{pk}/", TIMES)

@@ -17,7 +17,7 @@ from django.db import connections
 
 from redlock_django.models import IdempotencyRecord
 from redlock_django.testing.masters import LocalMaster
-from tests.live.matrix.cells import DATABASES, DECORATORS, VIEWS, Kind, is_refused
+from tests.live.matrix.cells import DATABASES, DECORATORS, VIEWS, Kind, is_refused, kinds
 from tests.live.matrix.serving import Site, serving
 
 CLIENTS, KEYS = 3, 2  # of each client
@@ -25,6 +25,18 @@ INCREMENTS = CLIENTS * KEYS
 numbers = itertools.count(1)  # of the counters
 SAYS = ("Put @", "ATOMIC_REQUESTS", "needs redlock_django.contrib.drf.LockAPIMixin")
 """The part of each refusal that names what to write instead."""
+
+
+def _sites() -> Iterator[Any]:
+    """Yield all kinds of sites; by day, every pair of two of their properties is covered."""
+    for kind in kinds(DATABASES):
+        by_day = kind.atomic ^ kind.outer ^ (kind.database == "sqlite")
+        names = [kind.database, "atomic" if kind.atomic else "plain", *["outer"] * kind.outer]
+        marks = [] if by_day else [pytest.mark.nightly]
+        yield pytest.param(kind, id="-".join(names), marks=marks)
+
+
+KINDS = list(_sites())
 
 
 @pytest.fixture(scope="module")
@@ -87,21 +99,17 @@ def sites(
 
 @pytest.mark.live
 @pytest.mark.postgres
-@pytest.mark.parametrize("outer", [False, True], ids=["", "outer"])
-@pytest.mark.parametrize("atomic", [False, True], ids=["plain", "atomic"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("decorators", DECORATORS)
 @pytest.mark.parametrize("view", VIEWS)
-@pytest.mark.parametrize("database", DATABASES)
 def test_every_combination_keeps_its_promise_or_is_refused(
     ask: Ask,
     sites: dict[tuple[str, Kind], Site],
-    database: str,
     view: str,
     decorators: str,
-    atomic: bool,
-    outer: bool,
+    kind: Kind,
 ) -> None:
-    kind = Kind(database, atomic, outer)
+    database = kind.database
     site = sites.get(("asgi" if view == "asynchronous" else "wsgi", kind))
     if site is None:
         pytest.skip("PostgreSQL is not installed")

@@ -188,6 +188,8 @@ def test_an_extension_that_begins_too_late_is_a_loss(name: str, masters: list[Lo
 
 
 MINORITIES = [(1, 3), (2, 5)]
+# Each takes seconds, so by day only one of them runs.
+LONG_MINORITIES = [pytest.param(1, 3, marks=pytest.mark.nightly), (2, 5)]
 
 
 @pytest.mark.parametrize(("down", "n"), MINORITIES)
@@ -203,7 +205,7 @@ def test_a_minority_refuses(name: str, masters: list[LocalMaster], down: int, n:
     assert scenario.lines == life_lines(up)
 
 
-@pytest.mark.parametrize(("down", "n"), MINORITIES)
+@pytest.mark.parametrize(("down", "n"), LONG_MINORITIES)
 def test_a_minority_hangs(name: str, masters: list[LocalMaster], down: int, n: int) -> None:
     up = " ".join(str(index) for index in range(down + 1, n + 1))
     with scenario_over(name, masters[:n], master_timeout=0.3) as scenario:
@@ -216,7 +218,7 @@ def test_a_minority_hangs(name: str, masters: list[LocalMaster], down: int, n: i
     assert scenario.lines == life_lines(up)
 
 
-@pytest.mark.parametrize(("down", "n"), MINORITIES)
+@pytest.mark.parametrize(("down", "n"), LONG_MINORITIES)
 def test_a_minority_is_slow(name: str, masters: list[LocalMaster], down: int, n: int) -> None:
     with ExitStack() as stack:
         proxies = [stack.enter_context(FaultProxy(m.port)) for m in masters[:down]]
@@ -319,7 +321,7 @@ def test_a_majority_is_down(name: str, masters: list[LocalMaster], down: int, n:
     ]
 
 
-@pytest.mark.parametrize(("down", "n"), [(2, 3), (3, 5)])
+@pytest.mark.parametrize(("down", "n"), [pytest.param(2, 3, marks=pytest.mark.nightly), (3, 5)])
 def test_a_majority_hangs_unnoticed(
     name: str, masters: list[LocalMaster], down: int, n: int
 ) -> None:
