@@ -7,7 +7,8 @@ import re
 import pytest
 from django.core.management import get_commands, load_command_class
 
-from redlock_django.management.commands import with_lock
+from redlock_django.management.commands.with_lock import NOT_EXECUTABLE, NOT_FOUND
+from redlock_django.management.single_run import LOCK_HELD, LOCK_LOST, NO_QUORUM
 from tests.test_documents import ROOT
 
 PAGE = (ROOT / "docs/reference/commands.md").read_text()
@@ -32,6 +33,6 @@ def test_its_statuses_are_those_of_its_docstring(name: str) -> None:
 
 
 def test_the_statuses_of_with_lock_are_named() -> None:
-    for status in (with_lock.LOCK_HELD, with_lock.LOCK_LOST, with_lock.NOT_FOUND):
+    for status in (LOCK_HELD, LOCK_LOST, NOT_EXECUTABLE, NOT_FOUND):
         assert f" {status} " in PAGE
-    assert ROWS["with_lock"] == {"0", "1", str(with_lock.NO_QUORUM)}
+    assert ROWS["with_lock"] == {"0", "1", str(NO_QUORUM)}

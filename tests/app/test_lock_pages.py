@@ -14,6 +14,7 @@ from django.contrib.admin import site
 from django.test import RequestFactory
 from pytest_django import Settings
 
+import redlock_django
 from redlock_django import exceptions, lock
 from redlock_django.conf.settings import load
 from redlock_django.exceptions import RedlockError, ResourceLocked
@@ -111,3 +112,10 @@ def test_every_error_of_a_lock_is_listed_with_its_answer() -> None:
 def test_the_example_of_an_answer_is_one() -> None:
     [example] = re.findall(r"```json\n(.*?)```", ERRORS, re.DOTALL)
     assert json.loads(example) == problem_of(ResourceLocked("held"))
+
+
+def test_the_api_has_every_public_name() -> None:
+    page = (ROOT / "docs/reference/api.md").read_text()
+    assert ".. automodule:: redlock_django.exceptions\n   :members:\n" in page
+    shown = {*exceptions.__all__, *re.findall(r"^\.\. auto\w+:: (\w+)", page, re.MULTILINE)}
+    assert not set(redlock_django.__all__) - shown
