@@ -24,11 +24,11 @@ _COUNTERS: dict[type[IdempotencyRefused], str] = {
 
 def replayed(using: str, *, sender: type, **details: Any) -> None:
     """Count and signal a request that was answered from a record."""
-    counters.count(using, replayed=1)
+    counters.count(using, "replayed")
     send(request_replayed, sender=sender, using=using, **details)
 
 
 def refused(using: str, error_class: type[IdempotencyRefused]) -> None:
     """Count a request that was refused because of an earlier request with its key."""
     if name := _COUNTERS.get(error_class):
-        counters.count(using, **{name: 1})
+        counters.count(using, name)

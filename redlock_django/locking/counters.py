@@ -129,12 +129,24 @@ class Counters:
     def __iter__(self) -> Iterator[str]:
         return iter(list(self._numbers))
 
-    def count(self, alias: str, **amounts: float) -> None:
-        """Add amounts to the counters of an alias, by their names in `Counts`."""
+    def count(self, alias: str, name: str, amount: float = 1) -> None:
+        """Add an amount to a counter of an alias, by its name in `Counts`."""
+        with self._mutex:
+            self._numbers[alias][name] += amount
+
+    def count_end(self, alias: str, name: str, held: float) -> None:
+        """Count a lease that ended in this way, and the seconds for which it was held."""
         with self._mutex:
             numbers = self._numbers[alias]
-            for name, amount in amounts.items():
-                numbers[name] += amount
+            numbers[name] += 1
+            numbers["held_seconds"] += held
+
+    def count_wait(self, alias: str, waited: float) -> None:
+        """Count a lock that needed more than one attempt, and the seconds until the last one."""
+        with self._mutex:
+            numbers = self._numbers[alias]
+            numbers["waited"] += 1
+            numbers["waited_seconds"] += waited
 
     def set_masters(self, alias: str, masters: Iterable[str]) -> None:
         """Set the names of the masters of an alias; known masters keep their counts."""

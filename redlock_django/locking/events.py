@@ -78,11 +78,10 @@ def _observe(event: str, *arguments: Any) -> None:
 
 def acquired(held_lease: ReportedLease) -> None:
     """Report that a lock was acquired."""
-    waited = held_lease.lease.waited
+    alias, waited = held_lease.backend.alias, held_lease.lease.waited
+    counters.count(alias, "acquired")
     if waited:
-        counters.count(held_lease.backend.alias, acquired=1, waited=1, waited_seconds=waited)
-    else:
-        counters.count(held_lease.backend.alias, acquired=1)
+        counters.count_wait(alias, waited)
     if logger.isEnabledFor(logging.DEBUG):
         logger.debug(
             "redlock %s: acquired by %s after %.3f s",
@@ -108,9 +107,9 @@ def refused(
 ) -> None:
     """Report that a lock was not acquired; `proceed` is True if the caller continues without it."""
     unavailable = isinstance(error, StoreUnavailable)
-    outcome = {"unavailable" if unavailable else "refused": 1}
-    waited = {"waited": 1, "waited_seconds": error.waited} if error.waited else {}
-    counters.count(using, **outcome, **waited)
+    counters.count(using, "unavailable" if unavailable else "refused")
+    if error.waited:
+        counters.count_wait(using, error.waited)
     level = logging.ERROR if unavailable else logging.DEBUG
     if logger.isEnabledFor(level):
         logger.log(
@@ -153,13 +152,13 @@ async def areleased(held_lease: ReportedLease, freed: bool | None) -> None:
 
 def released_late(held_lease: ReportedLease) -> None:
     """Report that a holder released a lock that it had already lost."""
-    counters.count(held_lease.backend.alias, released_late=1)
+    counters.count(held_lease.backend.alias, "released_late")
 
 
 def lost(held_lease: ReportedLease, reason: str) -> None:
     """Report that a lock was lost before it was released."""
     held = held_lease.held_seconds()
-    counters.count(held_lease.backend.alias, lost=1, held_seconds=held)
+    counters.count_end(held_lease.backend.alias, "lost", held)
     logger.warning(
         "redlock %s: the lock was lost: %s",
         ", ".join(held_lease.lease.resources),
@@ -189,7 +188,7 @@ def master(using: str, name: str, up: bool, reason: str) -> None:
 
 def _note_release(held_lease: ReportedLease, freed: bool | None) -> float:
     held = held_lease.held_seconds()
-    counters.count(held_lease.backend.alias, released=1, held_seconds=held)
+    counters.count_end(held_lease.backend.alias, "released", held)
     if logger.isEnabledFor(logging.DEBUG):
         logger.debug(
             "redlock %s: released by %s after %.3f s%s",

@@ -28,28 +28,34 @@ class HeldLease:
     """A lease that this process holds: its current validity, its next extension, its loss.
 
     `ttl` is the TTL that the caller asked for, and `hold_until` the latest moment, by the
-    backend's clock, to which the lease may be extended. `registry_keys` are its keys in the
-    registry, `owner` is the task or thread that acquired it, and `call` identifies the call of
+    backend's clock, to which the lease may be extended. `reference` is its entry in the registry,
+    `owner` is the task or thread that acquired it, and `call` identifies the call of
     `sync_to_async` in which it did. At `confirmed_at` the servers last refused it to others.
     `schedule` is the one that checks it, in `context` if that is a loop's. `holder` is shown of the
     holder in addition to host, process and time. `loss_reason` is "" until the lease is lost.
     `released_at` is the moment at which its release began, if there are observers.
+
+    What most leases never need is an attribute of the class, or made when it is needed.
     """
 
-    __slots__ = (
-        "__weakref__", "_locks", "_loss_report", "_merging", "acquired_at", "backend", "call",
-        "confirmed_at", "context", "forks", "hold_until", "holder", "lease", "loss_reason", "owner",
-        "registry_keys", "released", "released_at", "renew", "schedule", "sender", "state", "ttl",
-    )  # fmt: skip
+    state = LeaseState.RENEWED
+    released = False
+    released_at = 0.0
+    loss_reason = ""
+    reference: Any = None
+    owner: object = None
+    call: object = None
+    schedule: object = None
+    context: contextvars.Context | None = None
 
     def __init__(
         self,
         backend: BaseBackend,
         lease: Lease,
+        lock: object,
         *,
         hold_until: float,
         renew: bool,
-        sender: type,
         holder: Mapping[str, str],
     ) -> None:
         self.backend = backend
@@ -58,22 +64,11 @@ class HeldLease:
         self.ttl = lease.ttl
         self.hold_until = hold_until
         self.renew = renew
-        self.sender = sender
+        self.sender = type(lock)
         self.holder = holder
-        self.state = LeaseState.RENEWED
-        self.released = False
-        self.released_at = 0.0
-        self.loss_reason = ""
-        self._loss_report = threading.Lock()  # never released: the first to get it reports
-        self._merging = threading.Lock()
-        self._locks: list[weakref.ref[Any]] = []
-        self.registry_keys: list[RegistryKey] = []
-        self.owner: object = None
+        self._locks: list[weakref.ref[Any]] = [weakref.ref(lock)]
         self.confirmed_at = lease.started
-        self.call: object = None
         self.forks = locks.forks
-        self.schedule: object = None
-        self.context: contextvars.Context | None = None
 
     def add_lock(self, lock: object) -> None:
         """Note that a lock shares the lease: several do if it was acquired again (`reentrant`)."""
@@ -81,7 +76,10 @@ class HeldLease:
 
     def remove_lock(self, lock: object) -> bool:
         """Note that a lock does not share the lease any more; return whether others do."""
-        self._locks = [r for r in self._locks if (other := r()) is not None and other is not lock]
+        if len(self._locks) == 1 and self._locks[0]() is lock:
+            self._locks = []  # as nearly always
+        else:
+            self._locks = [r for r in self._locks if (one := r()) is not None and one is not lock]
         return bool(self._locks)
 
     def lock_objects(self) -> list[Any]:
@@ -147,7 +145,8 @@ class HeldLease:
         if self.loss_reason or self.inherited:
             return
         self.loss_reason = reason
-        if not self._loss_report.acquire(blocking=False):
+        report = object()
+        if vars(self).setdefault("_loss_report", report) is not report:
             return  # the holder and the renewal service noticed the loss at the same moment
         try:
             # First, so that the loss is reported before the release lets the next holder in.
@@ -178,7 +177,8 @@ class HeldLease:
 
     def apply_extension(self, state: LeaseState, lease: Lease) -> None:
         """Take over the result of an extension, which may have overlapped with others."""
-        with self._merging:
+        merging: threading.Lock = vars(self).setdefault("_merging", threading.Lock())
+        with merging:
             self.lease = merged = self.backend.merged(self.lease, lease)
         if self.ended:
             # The extension may have left after the release, and healed a master with it.

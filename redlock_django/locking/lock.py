@@ -40,20 +40,20 @@ class Lock(LockState):
         Raises ResourceLocked, QuorumUnreachable, AlreadyHeld, or Django's SynchronousOnlyOperation
         inside a running event loop.
         """
-        return self._acquire(renew=bool(self._renew))
+        return self._acquire()
 
     async def aacquire(self) -> Self:
         """Acquire as `acquire` does; the lock then belongs to the running task and its loop."""
-        return await self._aacquire(renew=bool(self._renew))
+        return await self._aacquire()
 
-    def _acquire(self, *, renew: bool) -> Self:
+    def _acquire(self, *, in_block: bool = False) -> Self:
         if running_loop() is not None:
             self._refuse_in_loop()
-        if self._share_outer_lease():
+        service, ttl, wait = self._resolve()
+        if self._share_outer_lease(service):
             return self
         if self._until_commit:
             open_transactions.check(self.resources)
-        service, ttl, wait = self._resolve()
         try:
             if not wait:
                 registry.refuse_held(service.backend, self.resources)
@@ -63,7 +63,7 @@ class Lock(LockState):
             self._proceed_or_raise(service, error)
             return self
         try:
-            held_lease = self._register(service, lease, renew)
+            held_lease = self._register(service, lease, in_block)
             renewal_service.watch_in_thread(held_lease)
             events.acquired(held_lease)  # last: its receivers may take long
         except BaseException:  # an interrupt: the caller does not get the lock
@@ -71,12 +71,12 @@ class Lock(LockState):
             raise
         return self
 
-    async def _aacquire(self, *, renew: bool) -> Self:
-        if self._share_outer_lease():
+    async def _aacquire(self, *, in_block: bool = False) -> Self:
+        service, ttl, wait = self._resolve()
+        if self._share_outer_lease(service):
             return self
         if self._until_commit:
             await open_transactions.acheck(self.resources)
-        service, ttl, wait = self._resolve()
         try:
             if not wait:
                 registry.refuse_held(service.backend, self.resources)
@@ -86,7 +86,7 @@ class Lock(LockState):
             self._proceed_or_raise(service, error)
             return self
         try:
-            held_lease = self._register(service, lease, renew)
+            held_lease = self._register(service, lease, in_block)
             renewal_service.watch_in_loop(held_lease)
             events.acquired(held_lease)  # last: its receivers may take long
         except BaseException:
@@ -167,7 +167,10 @@ class Lock(LockState):
                 freed = held_lease.backend.release(held_lease.lease)
         except BaseException as error:  # noqa: BLE001 - raised again there
             self._repeat_release(held_lease, error)
-        return self._report_release(held_lease, freed)
+        if freed is False:
+            return self._report_late(held_lease)
+        events.released(held_lease, freed)
+        return bool(freed)
 
     async def arelease(self) -> bool:
         """Release as `release` does, on the running loop; wait for all receivers of the signal."""
@@ -185,7 +188,7 @@ class Lock(LockState):
         except BaseException as error:  # noqa: BLE001 - raised again there
             self._repeat_release(held_lease, error)
         if freed is False:
-            return self._report_release(held_lease, freed)
+            return self._report_late(held_lease)
         await events.areleased(held_lease, freed)
         return bool(freed)
 
@@ -200,18 +203,15 @@ class Lock(LockState):
             logger.error("redlock %s: the release failed", self._names, exc_info=error)
             return
         if held_lease.released and not held_lease.loss_reason:
-            self._report_release(held_lease, None)
+            events.released(held_lease, None)
         raise error
 
-    def _report_release(self, held_lease: HeldLease, freed: bool | None) -> bool:
-        if freed is False:
-            held_lease.mark_lost(
-                "a majority of the masters had granted it to another client or forgotten it"
-            )
-            events.released_late(held_lease)
-            return False
-        events.released(held_lease, freed)
-        return bool(freed)
+    def _report_late(self, held_lease: HeldLease) -> bool:
+        held_lease.mark_lost(
+            "a majority of the masters had granted it to another client or forgotten it"
+        )
+        events.released_late(held_lease)
+        return False
 
     def detach(self) -> None:
         """Renew the lock from a thread from now on, so that it can outlive its task and loop."""
@@ -221,13 +221,13 @@ class Lock(LockState):
     # Context managers.
 
     def __enter__(self) -> Self:
-        return self._acquire(renew=self._renews_in_block())
+        return self._acquire(in_block=True)
 
     def __exit__(self, *exception: object) -> None:
         self.release()
 
     async def __aenter__(self) -> Self:
-        return await self._aacquire(renew=self._renews_in_block())
+        return await self._aacquire(in_block=True)
 
     async def __aexit__(self, kind: type[BaseException] | None, *exception: object) -> None:
         is_cancelled = kind is not None and issubclass(kind, asyncio.CancelledError)
@@ -251,5 +251,8 @@ def lock(*args: Any, **kwargs: Any) -> Lock:
 
     Raises BadResource, ValueError for a bad value, InvalidRedlock for wrong settings.
     """
-    refuse_timeout(kwargs)
-    return Lock(*args, **kwargs)
+    try:
+        return Lock(*args, **kwargs)
+    except TypeError:
+        refuse_timeout(kwargs)
+        raise

@@ -146,7 +146,7 @@ class LockState(LockParameters):
             raise NotHeld(f"{self._names}: this lock is not held", resource=self._names)
         return self._held_lease
 
-    def _share_outer_lease(self) -> bool:
+    def _share_outer_lease(self, service: LockService) -> bool:
         """Share the lease that this task or thread holds; return False if it holds none.
 
         Raises AlreadyHeld if sharing is not allowed or one lease does not have all resources.
@@ -164,7 +164,7 @@ class LockState(LockParameters):
                 resource=self._names,
             )
         self._held_lease, self._unlocked = None, False
-        outer = registry.leases_of_caller(locks[self.using].backend, self.resources)
+        outer = registry.leases_of_caller(service.backend, self.resources)
         if not outer:
             return False
         held_lease, *others = set(outer.values())
@@ -225,18 +225,18 @@ class LockState(LockParameters):
         if self._held_lease is not None:
             registry.disown(self._held_lease)
 
-    def _register(self, service: LockService, lease: Lease, renew: bool) -> HeldLease:
+    def _register(self, service: LockService, lease: Lease, in_block: bool) -> HeldLease:
         if self._min_hold:
             lease = replace(lease, earliest_end=lease.started + self._min_hold)
+        settings = service.settings
         held_lease = HeldLease(
             service.backend,
             lease,
-            hold_until=lease.started + service.settings.max_hold,
-            renew=renew,
-            sender=type(self),
+            self,
+            hold_until=lease.started + settings.max_hold,
+            renew=settings.renew if in_block and self._renew is None else bool(self._renew),
             holder=self._holder,
         )
-        held_lease.add_lock(self)
         self._held_lease = held_lease
         registry.register(held_lease, self.resources)
         return held_lease

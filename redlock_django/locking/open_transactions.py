@@ -56,7 +56,8 @@ def open_transactions() -> list[BaseDatabaseWrapper]:
     """
     found = []
     for connection in _initialized():
-        if _is_open(connection):
+        # As a rule there is neither a block nor a connection without autocommit.
+        if (connection.in_atomic_block or not connection.autocommit) and _is_open(connection):
             found.append(connection)  # noqa: PERF401 - for one, a comprehension is slower
     return found
 

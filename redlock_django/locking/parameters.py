@@ -39,7 +39,7 @@ class LockParameters:
         holder: Mapping[str, str] | None = None,
     ) -> None:
         try:
-            self.resources = tuple([check_resource(resource) for resource in resources])
+            self.resources = tuple(map(check_resource, resources))
         except BadResource as error:
             raise BadName(str(error), resource=error.resource) from None
         if len(resources) != 1:
@@ -52,7 +52,7 @@ class LockParameters:
         self._until_commit = until_commit
         if until_commit is not True:
             flag({"until_commit": until_commit}, "until_commit")
-        self._min_hold = minimum_hold(min_hold, ttl)
+        self._min_hold = 0.0 if min_hold is None else minimum_hold(min_hold, ttl)
         if self._min_hold and not locks[using].backend.keeps_min_hold:
             raise InvalidRedlock(
                 f"REDLOCK[{using!r}]: its BACKEND cannot hold a lock after its release, which "
@@ -88,9 +88,6 @@ class LockParameters:
     @property
     def _names(self) -> str:
         return ", ".join(self.resources)
-
-    def _renews_in_block(self) -> bool:
-        return locks[self.using].settings.renew if self._renew is None else self._renew
 
 
 def refuse_timeout(arguments: Mapping[str, object]) -> None:

@@ -18,6 +18,7 @@ import threading
 import weakref
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
+from itertools import repeat
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -33,14 +34,14 @@ if TYPE_CHECKING:
     from redlock_django.locking.held_lease import HeldLease, RegistryKey
 
 
-class _Reference(weakref.ref["HeldLease"]):
+class RegistryEntry(weakref.ref["HeldLease"]):
     """A weak reference to a held lease, with its keys in the registry."""
 
     __slots__ = ("keys",)
     keys: list[RegistryKey]
 
 
-_held_leases: dict[RegistryKey, _Reference] = {}
+_held_leases: dict[RegistryKey, RegistryEntry] = {}
 
 _acquired_here: ContextVar[tuple[weakref.ref[HeldLease], ...]] = ContextVar(
     "redlock_acquired_here", default=()
@@ -53,27 +54,27 @@ def register(held_lease: HeldLease, resources: Iterable[str]) -> None:
     if _serves_async_code():
         held_lease.call = next(_running_calls(), None)
     held_lease.owner = _current_owner()
-    reference = _Reference(held_lease, _forget)
-    reference.keys = [(held_lease.backend, resource) for resource in resources]
-    held_lease.registry_keys = reference.keys
+    held_lease.reference = reference = RegistryEntry(held_lease, _forget)
+    reference.keys = list(zip(repeat(held_lease.backend), resources))
     for key in reference.keys:
         _held_leases[key] = reference
-    _acquired_here.set((*_unended(), reference))
+    here = _acquired_here.get()
+    _acquired_here.set((*_unended(), reference) if here else (reference,))
 
 
 def unregister(held_lease: HeldLease) -> None:
     """Remove a lease; does nothing if it has been removed before."""
-    for key in held_lease.registry_keys:
-        reference = _held_leases.get(key)
-        # Not another one that the owner acquired since.
-        if reference is not None and reference() is held_lease:
-            _held_leases.pop(key, None)
-    _acquired_here.set(_unended(besides=held_lease))
+    if (reference := held_lease.reference) is not None:
+        _forget(reference)
+        held_lease.reference = None  # which would be called when the lease is garbage-collected
+    if here := _acquired_here.get():
+        _acquired_here.set(() if here == (reference,) else _unended(besides=held_lease))
 
 
-def _forget(reference: _Reference) -> None:
-    """Remove a lease that has been garbage-collected."""
+def _forget(reference: RegistryEntry) -> None:
+    """Remove a lease that was released or garbage-collected."""
     for key in reference.keys:
+        # Not another one that the owner acquired since.
         if _held_leases.get(key) is reference:
             _held_leases.pop(key, None)
 
@@ -90,7 +91,7 @@ def leases_of_caller(backend: BaseBackend, resources: Iterable[str]) -> dict[str
     The key has the backend and not the alias: locks under other settings do not count.
     """
     found: dict[str, HeldLease] = {}
-    if running_loop() is None and not _acquired_here.get():
+    if not _held_leases or (running_loop() is None and not _acquired_here.get()):
         return found  # the lease of a thread belongs to a caller in the same context only
     owner = _current_owner()
     for resource in resources:
@@ -111,7 +112,7 @@ def refuse_held(backend: BaseBackend, resources: Iterable[str]) -> None:
     This asks no server. Only for callers that do not wait: a waiter joins the queue. A store inside
     this process is as quick itself.
     """
-    if not backend.is_shared:
+    if not (_held_leases and backend.is_shared):
         return
     for resource in resources:
         held_lease = _find(backend, resource)
@@ -155,8 +156,7 @@ def _current_owner() -> object:
 
 def _unended(besides: HeldLease | None = None) -> tuple[weakref.ref[HeldLease], ...]:
     """Return the leases that were acquired in this context and have not ended."""
-    if not (here := _acquired_here.get()):
-        return ()
+    here = _acquired_here.get()
     return tuple([ref for ref in here if (held := ref()) not in (None, besides) and not held.ended])
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from redlock_django.locking.held_lease import HeldLease
 
 MOST_NEW = 1000  # leases added until they are sorted in, so that those that ended are dropped
+LONG_OVERDUE = 1.0  # seconds after which a thread that should have looked may have died
 MIN_SCHEDULED = 128  # checks sorted in until those of ended leases are removed, at least
 
 
@@ -53,6 +54,10 @@ class Schedule:
         when = clock() + delay if delay > 0 else 0.0
         self._new.append((when, weakref.ref(held_lease)))
         return when < self.wakes_at or len(self._new) > MOST_NEW
+
+    def is_served(self) -> bool:
+        """Return whether a thread or loop is about to look by itself, and not long overdue."""
+        return clock() < self.wakes_at + LONG_OVERDUE < math.inf
 
     def sort(self, held_lease: HeldLease) -> None:
         """Sort a lease in by its next check."""

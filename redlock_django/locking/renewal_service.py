@@ -55,7 +55,7 @@ class RenewalService:
 
         Raises RuntimeError if no thread is running and none can be started.
         """
-        if self._thread is None or not self._thread.is_alive():
+        if not self._schedule.is_served():  # to ask the thread whether it is alive takes longer
             with self._mutex:
                 self._start()
         if self._schedule.add(held_lease):

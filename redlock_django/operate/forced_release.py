@@ -56,7 +56,7 @@ def force_release(
 def _record(freed: Freed, by: str) -> None:
     """Log, signal and store that a lock was released by force, and by whom."""
     by = printable(by)
-    counters.count(freed.using, forced=freed.outcome is ReleaseOutcome.RELEASED)
+    counters.count(freed.using, "forced", freed.outcome is ReleaseOutcome.RELEASED)
     logger.warning(
         "redlock %s: lock %s of %r was released by force by %s: %s (%s)",
         freed.resource,

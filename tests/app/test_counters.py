@@ -174,7 +174,8 @@ def test_locks_released_by_force() -> None:
 def test_threads_count_every_one() -> None:
     def work() -> None:
         for _ in range(200):
-            counters.count("default", acquired=1, waited_seconds=0.5)
+            counters.count("default", "acquired")
+            counters.count("default", "waited_seconds", 0.5)
 
     threads = [threading.Thread(target=work) for _ in range(8)]
     for thread in threads:

@@ -1045,8 +1045,6 @@ def test_a_loss_noticed_twice_at_once_is_reported_once(sent_signals: SentSignals
     class Watched(HeldLease):
         """Both threads read that the lease is not lost before either continues."""
 
-        __slots__ = ("reason",)
-
         @property
         def loss_reason(self) -> str:
             reason = getattr(self, "reason", "")
@@ -1061,9 +1059,7 @@ def test_a_loss_noticed_twice_at_once_is_reported_once(sent_signals: SentSignals
     held = lock(R).acquire()
     assert held._held_lease is not None
     of = held._held_lease
-    hold = Watched(
-        of.backend, of.lease, hold_until=of.hold_until, renew=False, sender=Lock, holder={}
-    )
+    hold = Watched(of.backend, of.lease, held, hold_until=of.hold_until, renew=False, holder={})
     sent_signals.clear()
     threads = [threading.Thread(target=hold.mark_lost, args=("for a test",)) for _ in range(2)]
     for thread in threads:

@@ -638,7 +638,7 @@ def test_a_thread_that_cannot_start_is_tried_again(
         assert other._thread.is_alive()
 
 
-@pytest.mark.parametrize("how", ["acquire", "extend"])
+@pytest.mark.parametrize("how", ["acquire", "acquire when it is overdue", "extend"])
 def test_a_dead_thread_is_started_again(
     world: World, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
@@ -650,7 +650,9 @@ def test_a_dead_thread_is_started_again(
     other._thread.join(5)
     monkeypatch.undo()
     monkeypatch.setattr("redlock_django.locking.lock.renewal_service", other)
-    if how == "acquire":
+    if how != "extend":
+        if "overdue" in how:
+            other._schedule.wakes_at = clock() - 1.1
         lock("order:2").acquire().release()
     else:
         held.extend()

@@ -338,9 +338,9 @@ def noting(tries: list[Lock]) -> Callable[..., Lock]:
     """Return a method in place of `Lock._acquire` that notes its calls."""
     acquire = Lock._acquire
 
-    def noted(lock: Lock, *, renew: bool) -> Lock:
+    def noted(lock: Lock, *, in_block: bool = False) -> Lock:
         tries.append(lock)
-        return acquire(lock, renew=renew)
+        return acquire(lock, in_block=in_block)
 
     return noted
 
