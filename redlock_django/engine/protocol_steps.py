@@ -20,12 +20,14 @@ from redlock_django.engine.quorum import Tally
 class Round(NamedTuple):
     """Send `commands[i]` to master i (None: nothing), and count the answers in `tally`.
 
-    A round that is not `awaited` is sent without waiting for its answers.
+    A round that is not `awaited` is sent without waiting for its answers. Once it is sent, the
+    locks of `frees` are free, unless they were lost before.
     """
 
     commands: tuple[Command | None, ...]
     tally: Tally
     awaited: bool = True
+    frees: tuple[str, ...] = ()
 
 
 class Pause(NamedTuple):
@@ -33,11 +35,14 @@ class Pause(NamedTuple):
 
     A waiter is called once a majority of masters has called it since its last round began. While
     it may miss a call, because a link was lost, is new, or cannot bring calls, it sleeps `unheard`
-    seconds at most.
+    seconds at most. A majority has it in the queue of `resource` ("" for none), with `ahead`
+    waiters in front.
     """
 
     seconds: float
     unheard: float = math.inf
+    resource: str = ""
+    ahead: int = 0
 
 
 Step = Round | Pause

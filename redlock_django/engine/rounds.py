@@ -160,14 +160,15 @@ def release(
         deployment=deployment, resources=lease.resources, value=lease.value,
         bury=bury, waiter=lease.waiter,
     )  # fmt: skip
+    frees = lease.resources
     if held_for > 0:
-        ask = ask.shortened(with_drift(held_for))
+        ask, frees = ask.shortened(with_drift(held_for)), ()
     # An extension under way may be healing the masters that had forgotten the lock.
     reached = lease.reached | lease.tally.forgot
     tally = new_tally(deployment.masters)
     commands = to_masters(ask, reached, deployment.masters)
     try:
-        yield Round(commands, tally, awaited)
+        yield Round(commands, tally, awaited, frees)
     except GeneratorExit:
         raise
     except BaseException:

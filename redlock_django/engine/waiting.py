@@ -61,7 +61,15 @@ class Wait:
             queueing = bool(ask.waiter) and not attempt.unreachable
             delay, unheard = retry_delays(attempt.last, delay, queueing=queueing)
         end = self.give_up if now < self.give_up else self.limit
-        return Pause(max(0.0, min(delay, end - now)), unheard)
+        return Pause(max(0.0, min(delay, end - now)), unheard, *_place(attempt))
+
+
+def _place(attempt: Attempt) -> tuple[str, int]:
+    """Return the resource in whose queue a majority has the waiter, and how many are in front."""
+    queued = [vote for vote in attempt.last.votes if vote and vote.ahead >= 0]
+    if not attempt.last.majority(len(queued)):
+        return "", 0
+    return attempt.ask.resources[queued[0].resource], min(vote.ahead for vote in queued)
 
 
 def clock_lag(tally: Tally, shown: int, took: float) -> int:

@@ -1,7 +1,6 @@
 """The links of an event loop: one set for each running loop, closed with it.
 
-The writes of one iteration of the loop are sent together, one send for each master; a round is one
-future.
+All writes to a master in one iteration of the loop are one send; a round is one future.
 """
 
 from __future__ import annotations
@@ -133,22 +132,23 @@ class LoopLinks(Links):
     async def _sleep(self, waiter: Waiter, pause: Pause) -> None:
         """Sleep until the waiter is called."""
         loop = asyncio.get_running_loop()
-        waiter.rest(pause)
-        while not waiter.decided and (left := waiter.until - clock()) > 0:
-            called: asyncio.Future[None] = loop.create_future()
-            over = loop.call_later(left, _complete, called)
-            waiter.wake = partial(_complete, called)
-            try:
-                await called
-            finally:
-                over.cancel()
-                waiter.wake = wake_none
+        self.waiters.begin_pause(waiter, pause)
+        try:
+            while not waiter.decided and (left := waiter.until - clock()) > 0:
+                called: asyncio.Future[None] = loop.create_future()
+                over = loop.call_later(left, _complete, called)
+                waiter.wake = partial(_complete, called)
+                try:
+                    await called
+                finally:
+                    over.cancel()
+        finally:
+            self.waiters.end_pause(waiter, pause)
 
     async def _wait_for_links(self) -> None:
-        loop = asyncio.get_running_loop()
         deadline = clock() + self.connect_timeout
         while self.may_reach_quorum() and (left := deadline - clock()) > 0:
-            change: asyncio.Future[None] = loop.create_future()
+            change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._link_waits.add(change)
             try:
                 await asyncio.wait((change,), timeout=left)

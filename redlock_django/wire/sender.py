@@ -46,8 +46,13 @@ class Sender(LinkState):
     def begin(self, exchange: Exchange) -> None:
         """Queue a round's commands on the links; `flush` sends them."""
         now = clock()
-        if self._begin_plainly(exchange, now):
-            return
+        if not self._begin_plainly(exchange, now):
+            self._begin_each(exchange, now)
+        if exchange.frees:  # now that the release is queued: the next round may leave with it
+            self.waiters.queues.wake_next(exchange.frees)
+
+    def _begin_each(self, exchange: Exchange, now: float) -> None:
+        """Begin a round with a look at each master; see `begin`."""
         self.redial()
         asked: list[tuple[Master, Command]] = []
         for master, command in zip(self.masters, exchange.commands, strict=True):

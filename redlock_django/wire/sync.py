@@ -191,7 +191,7 @@ class SyncLinks(ThreadLinks):
         waiter.wake = partial(self._wake, waiter, wakeups, threading.get_ident())
         try:
             self._sleeping[waiter] = None
-            waiter.rest(pause)
+            self.waiters.begin_pause(waiter, pause)
             while True:
                 left = waiter.until - clock()
                 if waiter.decided or left <= 0:
@@ -199,7 +199,7 @@ class SyncLinks(ThreadLinks):
                 self._wait(waiter, wakeups, left)
         finally:
             self._sleeping.pop(waiter, None)
-            waiter.wake = wake_none
+            self.waiters.end_pause(waiter, pause)
 
     # The tender.
 

@@ -51,7 +51,7 @@ from redlock_django.wire.link import Link
 from redlock_django.wire.links import Links
 from redlock_django.wire.master import Master, Pace
 from redlock_django.wire.steps import StepWatch
-from redlock_django.wire.waiters import Waiter, Waiters
+from redlock_django.wire.waiters import LocalQueue, LocalQueues, Waiter, Waiters
 from tests.engine import (
     schedules,
     test_commands,
@@ -705,6 +705,27 @@ MUTANTS: tuple[Mutant, ...] = (
         instead("self._need", "1"), schedules.a_minority_that_calls_is_not_enough,
     ),
     Mutant(
+        "a release wakes the last waiter of its process", "queue: a release wakes the next waiter",
+        LocalQueue.next, instead("min", "max"),
+        schedules.a_release_wakes_the_next_waiter_of_its_process,
+    ),
+    Mutant(
+        "a release wakes a waiter behind others",
+        "queue: a release leaves a waiter of another process its turn",
+        LocalQueue.next, never("places[first] > self.served"),
+        schedules.a_release_wakes_no_waiter_behind_one_of_another_process,
+    ),
+    Mutant(
+        "a waiter that was called keeps its place", "queue: a waiter that was served has left",
+        LocalQueues.leave, instead("waiter.decided or waiter.is_next", "waiter.is_next"),
+        schedules.a_called_waiter_lets_the_next_one_be_woken,
+    ),
+    Mutant(
+        "a waiter that asks again loses its place", "queue: a waiter that asks again is in front",
+        LocalQueues.leave, always("waiter.decided or waiter.is_next"),
+        schedules.a_waiter_that_asks_again_keeps_its_place_in_the_process,
+    ),
+    Mutant(
         "a stopped process has a turn for each of its waiters",
         "queue: a turn that passes unused removes the waiters of its process",
         MemoryMaster._call_first,
@@ -830,12 +851,13 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a master without a thread stays lost",
-        "link: every round dials masters that no thread could be started for", Links.begin,
+        "link: every round dials masters that no thread could be started for", Links._begin_each,
         without(Links.redial),
         link_schedules.a_master_that_no_thread_connects_to_is_dialled_by_the_next_round,
     ),
     Mutant(
-        "a release with no link is lost", "link: a release without a link is kept", Links.begin,
+        "a release with no link is lost", "link: a release without a link is kept",
+        Links._begin_each,
         without(Master.keep_release),
         link_schedules.a_release_for_a_lost_link_is_sent_first_and_buries,
     ),
@@ -905,7 +927,8 @@ MUTANTS: tuple[Mutant, ...] = (
         link_schedules.a_release_after_an_acquire_that_may_still_arrive_buries,
     ),
     Mutant(
-        "every release buries", "link: a tombstone only where an acquire may be late", Links.begin,
+        "every release buries", "link: a tombstone only where an acquire may be late",
+        Links._begin_each,
         together(
             always("command.token in master.unanswered"),
             without("del master.unanswered[command.token]"),
@@ -987,7 +1010,7 @@ MUTANTS: tuple[Mutant, ...] = (
         link_schedules.a_master_that_always_answers_late_is_late,
     ),
     Mutant(
-        "a late master is waited for", "link: no round waits for a late master", Links.begin,
+        "a late master is waited for", "link: no round waits for a late master", Links._begin_each,
         never("master.late", nth=2), link_schedules.no_release_waits_for_a_late_master,
     ),
     Mutant(
@@ -1004,7 +1027,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a late master is not read first", "link: a late master is read before a round",
-        Links.begin,
+        Links._begin_each,
         without(Links.read), link_schedules.a_late_master_is_read_before_it_is_left_out,
     ),
     Mutant(
@@ -1058,7 +1081,8 @@ MUTANTS: tuple[Mutant, ...] = (
         without("self._next = ..."), link_schedules.attempts_to_connect_are_paced,
     ),
     Mutant(
-        "asked without a majority", "link: refused at once if no majority is open", Links.begin,
+        "asked without a majority", "link: refused at once if no majority is open",
+        Links._begin_each,
         never("exchange.decided and ..."), link_schedules.with_a_majority_down_no_master_is_asked,
     ),
     Mutant(
@@ -1233,7 +1257,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a master that is not counted stays so", "trust: redlock_init takes effect soon",
-        Links.begin,
+        Links._begin_each,
         never("now - master.looked > LOOK_AGAIN"),
         link_schedules.a_master_that_was_declared_trusted_is_counted_soon,
     ),
@@ -1250,7 +1274,7 @@ MUTANTS: tuple[Mutant, ...] = (
         link_schedules.the_reason_of_a_wait_is_kept_while_the_marker_is_the_same,
     ),
     Mutant(
-        "a live link is never inspected", "safe servers: INFO is read again", Links.begin,
+        "a live link is never inspected", "safe servers: INFO is read again", Links._begin_each,
         never("now - master.link.inspected > INSPECTED"),
         link_schedules.a_policy_that_changes_on_a_live_link_is_noticed,
     ),

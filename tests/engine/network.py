@@ -83,7 +83,7 @@ class Exchange:
     __slots__ = ("awaited", "commands", "decided", "number", "tally", "wake")
 
     def __init__(self, asked: Round, number: int, wake: Callable[[], None]) -> None:
-        self.commands, self.tally, self.awaited = asked
+        self.commands, self.tally, self.awaited, _ = asked
         self.number = number
         self.wake = wake
         self.decided = False

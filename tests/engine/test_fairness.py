@@ -11,7 +11,7 @@ import pytest
 from redlock_django.backends.memory_master import MemoryMaster
 from redlock_django.engine import waiting
 from redlock_django.engine.commands import Release
-from redlock_django.engine.protocol_steps import Pause
+from redlock_django.engine.protocol_steps import Pause, Round
 from redlock_django.wire.waiters import WATCH
 from tests.engine.clients import Client, Program
 from tests.engine.simulator import Setup, Simulation
@@ -72,6 +72,29 @@ def test_nobody_is_overtaken_and_nobody_waits_for_the_fallback(masters: int, see
         assert len(checker.gaps) > 100
         assert checker.overtaken == 0, f"seed {seed}"
         assert max(checker.gaps) < 0.03, f"seed {seed}"
+
+
+@by_day
+def test_waiters_that_a_release_wakes_before_their_turn_overtake_nobody(seeds: range) -> None:
+    """As if each release were in the process of half of all waiters, whatever their places are."""
+    for seed in seeds:
+        simulation = crowd(seed)
+        for client in simulation.clients:
+            send = partial(_send_and_wake, client, client._send_round, simulation.clients)
+            client._send_round = send  # type: ignore[method-assign]
+        run_disturbed(simulation)
+        assert simulation.checker.overtaken == 0, f"seed {seed}"
+        assert len(simulation.checker.holders) == 6
+        assert max(simulation.checker.gaps) < 0.03, f"seed {seed}"
+
+
+def _send_and_wake(
+    client: Client, send: Callable[[Round], None], clients: list[Client], asked: Round
+) -> None:
+    send(asked)
+    for other in clients if asked.frees else ():
+        if other is not client and other.waiter is not None and client.rng.random() < 0.5:
+            other.waiter.go_next()
 
 
 @by_day
