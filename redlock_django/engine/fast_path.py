@@ -73,11 +73,12 @@ class FastTally(Tally):
 
     def _build(self, plain: dict[int, Answer]) -> None:
         """Build the votes, and count them as a `Tally` does."""
-        self._plain = None
-        self.verdict = Verdict.PENDING
         for master, answer in plain.items():
             vote = answer if isinstance(answer, Vote) else granted(answer[0], tuple(answer[1]))
-            super().cast(master, vote)
+            self._votes[master] = vote
+        self._plain = None  # now: after an interrupt above, the votes are built again
+        if self.verdict is Verdict.PENDING:
+            self.verdict = self._judge()
 
     @property
     def outstanding(self) -> int:

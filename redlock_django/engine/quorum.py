@@ -121,9 +121,9 @@ class Tally:
         are still stored, because a renewal needs to know which masters had forgotten the lock.
         """
         votes = self.votes
-        if votes[master] is not None:
-            return self.verdict
-        votes[master] = vote
+        if votes[master] is None:
+            votes[master] = vote
+        # Also for a vote that is there already: an interrupt may have struck before it was judged.
         if self.verdict is Verdict.PENDING:
             self.verdict = self._judge()
         return self.verdict

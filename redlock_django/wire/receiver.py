@@ -86,14 +86,14 @@ class Receiver(Dialer):
             self.steps.note(master, low, high)
             if heard >= master.sound_until:
                 return False  # a clock has stepped
-        link.owed.popleft()
-        link.ran, link.heard = self.lateness.running.passed, heard
-        link.took = heard - owed.sent
         verdict = exchange.tally.grant(master.index, time, fences)
         if verdict is not Verdict.PENDING and not exchange.decided:
             exchange.decide()
         elif verdict is Verdict.LOST:
             self._undo_late(master, owed)
+        link.owed.popleft()  # last, as in `_answer`
+        link.ran, link.heard = self.lateness.running.passed, heard
+        link.took = heard - owed.sent
         return True
 
     def _answer(self, master: Master, link: Link, reply: Any) -> None:
@@ -103,13 +103,13 @@ class Receiver(Dialer):
             return
         if not link.owed:
             raise ProtocolDesync("a reply without a command")
-        # Removed only once its reply has proved to be valid: otherwise the waiting caller would not
-        # be notified that the link is lost.
+        # Removed only once its reply has proved to be valid and is handled: otherwise the waiting
+        # caller would get no verdict if the link is lost, or an interrupt strikes meanwhile.
         owed = link.owed[0]
         exchange, command = owed.exchange, owed.command
         if not plain and isinstance(reply, hiredis.ReplyError):
-            self._pop_owed(link)
             self._handle_error(master, owed, first_word(reply))
+            self._pop_owed(link)
             return
         if owed.loads or owed.subscribes:
             if owed.subscribes or not isinstance(reply, bytes):
@@ -119,8 +119,8 @@ class Receiver(Dialer):
         if owed.inspects:
             if not isinstance(reply, bytes) or b"run_id:" not in reply:
                 raise ProtocolDesync("a reply of another round")
-            self._pop_owed(link)
             self._inspected(master, read_info(reply))
+            self._pop_owed(link)
             return
         number = exchange.number if exchange is not None else 0
         if not plain or len(reply) < 3 or reply[0] != number:
@@ -142,13 +142,14 @@ class Receiver(Dialer):
             return
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise ProtocolDesync("a reply of another shape") from error
-        read = self._pop_owed(link)
+        read = clock()
         if master.failures:
             master.failures = 0
         if master.refused_releases and isinstance(command, Release):
             master.refused_releases.pop(command.token, None)
         if command is None:
             self._checked(master, trust)
+            self._pop_owed(link)
             return
         time = reply[2] / 1_000_000
         self.steps.note(master, time - read, time - owed.sent)
@@ -161,6 +162,7 @@ class Receiver(Dialer):
             exchange.cast(master.index, failed(doubt) if doubt else vote)
             if vote.ballot is Ballot.GRANTED:
                 self._undo_late(master, owed)
+        self._pop_owed(link)
 
     def _inspected(self, master: Master, info: dict[str, str]) -> None:
         """Lose the link of a master that may not be counted any more, by its INFO."""
@@ -178,20 +180,19 @@ class Receiver(Dialer):
         if kind == b"subscribe":
             if not link.owed or not link.owed[0].subscribes:
                 raise ProtocolDesync("a subscription without a SUBSCRIBE")
-            self._pop_owed(link)
             self.waiters.listen(master.index)
+            self._pop_owed(link)
         elif kind == b"message" and len(push) == 3:
             self.waiters.call(push[2], master.index)
 
-    def _pop_owed(self, link: Link) -> float:
-        """Remove the oldest owed reply, which has come; return the current time."""
+    def _pop_owed(self, link: Link) -> None:
+        """Remove the oldest owed reply, which has come and is handled."""
         owed = link.owed.popleft()
         if link.expired:
             link.expired -= 1
         link.ran = self.lateness.running.passed
         link.heard = clock()
         link.took = link.heard - owed.sent
-        return link.heard
 
     def _handle_error(self, master: Master, owed: Owed, word: str) -> None:
         """Handle an error reply."""

@@ -128,7 +128,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a master votes twice", "quorum: the first vote of a master counts", Tally.cast,
-        instead("... is not None", "vote.ballot is Ballot.FAILED and self.votes[master]"),
+        instead("votes[master] is None", "vote.ballot is not Ballot.FAILED or not votes[master]"),
         test_quorum.test_the_first_vote_of_a_master_counts,
     ),
     Mutant(

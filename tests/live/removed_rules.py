@@ -54,7 +54,7 @@ _FUNCTIONS: dict[str, tuple[Callable[..., object], Mutation]] = {
     ),
     "votes after the verdict are dropped": (
         Tally.cast,
-        instead("... is not None", "self.votes[master] or self.verdict is not Verdict.PENDING"),
+        instead("votes[master] is None", "not votes[master] and self.verdict is Verdict.PENDING"),
     ),
     "a release that a busy master refused is forgotten": (
         Links._handle_error, without(Master.keep_release),

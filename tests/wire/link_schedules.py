@@ -130,8 +130,8 @@ def a_grant_after_the_refusal_is_released() -> None:
 def a_grant_after_its_vote_had_failed_is_released() -> None:
     with manual_links(3) as links:
         exchange = _refused(links)
-        _age(links, 10.0)
-        _poll(links, LONGEST * TIMEOUT)
+        age(links, 10.0)
+        poll(links, LONGEST * TIMEOUT)
         links.reply(2, exchange.number)
         assert links.ends[2].names() == ["acquire", "release"]
 
@@ -228,25 +228,25 @@ def a_decided_round_is_not_sent_again() -> None:
 def _owes(links: ManualLinks, seconds: float = 10.0) -> Exchange:
     """Send an acquire to every master, `seconds` ago."""
     exchange = links.ask(links.acquire())
-    _age(links, seconds)
+    age(links, seconds)
     return exchange
 
 
-def _age(links: ManualLinks, seconds: float) -> None:
+def age(links: ManualLinks, seconds: float) -> None:
     for master in links.masters:
         assert master.link is not None
         for owed in master.link.owed:
             owed.sent -= seconds
 
 
-def _poll(links: ManualLinks, seconds: float) -> None:
+def poll(links: ManualLinks, seconds: float) -> None:
     links.lateness.running._counted -= seconds
     links.lateness.waited(seconds, seconds)
 
 
 def _late(links: ManualLinks) -> Exchange:
     exchange = _owes(links)
-    _poll(links, 2 * TIMEOUT)
+    poll(links, 2 * TIMEOUT)
     assert all(master.late for master in links.masters)
     return exchange
 
@@ -254,7 +254,7 @@ def _late(links: ManualLinks) -> Exchange:
 def a_late_reply_costs_its_vote() -> None:
     with manual_links(1) as links:
         exchange = _owes(links)
-        _poll(links, TIMEOUT)
+        poll(links, TIMEOUT)
         assert exchange.tally.verdict is Verdict.LOST
         assert not links.masters[0].late
 
@@ -272,9 +272,9 @@ def _take(links: ManualLinks, seconds: float, *slow: int) -> None:
 def _expires_after(links: ManualLinks) -> float:
     """Return after how many times MASTER_TIMEOUT a round without any reply is lost."""
     exchange, polls = links.ask(links.acquire()), 0
-    _age(links, 100.0)
+    age(links, 100.0)
     while exchange.tally.verdict is Verdict.PENDING:
-        _poll(links, TIMEOUT / 2)
+        poll(links, TIMEOUT / 2)
         polls += 1
     return polls / 2
 
@@ -314,7 +314,7 @@ def a_late_reply_costs_no_vote_after_it() -> None:
     with manual_links(1) as links:
         first = _owes(links)
         second = links.ask(links.acquire("b" * 32))
-        _poll(links, TIMEOUT)
+        poll(links, TIMEOUT)
         assert first.tally.verdict is Verdict.LOST
         links.reply(0, first.number)
         links.reply(0, second.number)
@@ -324,10 +324,10 @@ def a_late_reply_costs_no_vote_after_it() -> None:
 def an_expired_reply_that_has_come_is_not_counted_for_the_next() -> None:
     with manual_links(1) as links:
         first, second = _owes(links), links.ask(links.acquire("b" * 32))
-        _poll(links, TIMEOUT)
+        poll(links, TIMEOUT)
         links.reply(0, first.number)
-        _age(links, 10.0)
-        _poll(links, LONGEST * TIMEOUT)
+        age(links, 10.0)
+        poll(links, LONGEST * TIMEOUT)
         assert second.tally.verdict is Verdict.LOST
 
 
@@ -399,7 +399,7 @@ def a_master_that_never_answers_loses_its_link() -> None:
     with manual_links(1) as links:
         _late(links)
         links.ask(links.release())
-        _poll(links, GIVE_UP)
+        poll(links, GIVE_UP)
         assert links.masters[0].link is None
         assert [*links.masters[0].pending_releases] == ["a" * 32]
 
@@ -443,11 +443,11 @@ def a_master_that_works_off_a_queue_keeps_its_link() -> None:
     with manual_links(1) as links:
         first = links.ask(links.acquire())
         links.ask(links.release())
-        _age(links, 10.0)
-        _poll(links, 2 * TIMEOUT)
-        _poll(links, GIVE_UP - 2 * TIMEOUT - 0.1)
+        age(links, 10.0)
+        poll(links, 2 * TIMEOUT)
+        poll(links, GIVE_UP - 2 * TIMEOUT - 0.1)
         links.reply(0, first.number)
-        _poll(links, 0.2)
+        poll(links, 0.2)
         assert links.masters[0].link is not None
         assert links.masters[0].late
 
@@ -458,7 +458,7 @@ def a_master_that_owes_too_much_loses_its_link() -> None:
         link = links.masters[0].link
         assert link is not None
         link.owed.extend([link.owed[0]] * MOST_OWED)
-        _poll(links, 0.0)
+        poll(links, 0.0)
         assert links.masters[0].link is None
 
 
@@ -466,9 +466,9 @@ def a_master_that_always_answers_late_is_late() -> None:
     with manual_links(1) as links:
         first = _owes(links)
         for _ in range(7):
-            _poll(links, TIMEOUT / 3)
+            poll(links, TIMEOUT / 3)
             links.ask(links.release())
-            _age(links, 10.0)
+            age(links, 10.0)
         assert first.tally.verdict is Verdict.LOST
         assert links.masters[0].late
 
@@ -523,7 +523,7 @@ def received_replies_are_read_before_they_are_judged() -> None:
     with manual_links(1) as links:
         exchange = _owes(links)
         links.ends[0].say(resp([exchange.number, 1, int(time.time() * 1e6), 7]))
-        _poll(links, TIMEOUT)
+        poll(links, TIMEOUT)
         assert exchange.tally.verdict is Verdict.WON
 
 
@@ -544,8 +544,8 @@ def a_late_master_does_not_hold_up_a_decision() -> None:
         links.reply(1, exchange.number)
         links.trusted(1)
         links.ends[0].heard()
-        _age(links, 10.0)
-        _poll(links, 2 * TIMEOUT)
+        age(links, 10.0)
+        poll(links, 2 * TIMEOUT)
         links.flush()
         assert links.masters[2].late
         assert [said[-1] for said in links.ends[0].heard()] == [b"distrust"]
