@@ -6,7 +6,13 @@ What the core needs of it before its first use is registered here, as functions 
 
 from __future__ import annotations
 
+import sys
+from typing import TYPE_CHECKING
+
 from django.apps import AppConfig
+
+if TYPE_CHECKING:
+    from redlock_django.conf.settings import AliasSettings
 
 
 class RedlockConfig(AppConfig):
@@ -18,14 +24,24 @@ class RedlockConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register the system checks, and what the core needs of idempotency."""
+        """Register the system checks, and what the core needs of idempotency and contention."""
         from redlock_django.checks import register_checks
         from redlock_django.locking.counters import register_extension
+        from redlock_django.locking.first_use import call_at_first_use
         from redlock_django.web.request_state import register_attribute
 
         register_checks()
         register_extension(_load_idempotency)
         register_attribute("idempotency_field", _idempotency_field)
+        call_at_first_use(_record_contention)
+
+
+def _record_contention(settings: AliasSettings) -> None:
+    # It is imported only if an alias needs it; then it must also learn which ones no longer do.
+    if settings.record_contention or "redlock_django.operate.contention" in sys.modules:
+        from redlock_django.operate.contention import recorder
+
+        recorder.follow(settings)
 
 
 def _load_idempotency() -> None:

@@ -68,7 +68,8 @@ LAYERS = [
     backends.redlock
     backends.memory backends.redis
     conf.settings
-    signals locking locking.names locking.cancellation locking.counters locking.holder
+    signals locking locking.names locking.cancellation locking.counters locking.first_use
+    locking.holder
     locking.signal_thread locking.running_loop locking.sync_threads locking.row_wait
     locking.events
     locking.handler locking.open_transactions

@@ -22,6 +22,7 @@ from django.utils.translation import gettext_lazy
 
 from redlock_django.admin import labels
 from redlock_django.admin.changelist import HeldLockChangeList
+from redlock_django.admin.contention import contention_context
 from redlock_django.admin.held_lock_filters import (
     AliasFilter,
     HolderFilter,
@@ -142,9 +143,29 @@ class HeldLockAdmin(_ModelAdmin):
         return (queryset.searching(search_term.strip()) if search_term else queryset), False
 
     def get_urls(self) -> list[URLPattern]:
-        """Return Django's URL patterns and the one of `release_view`."""
-        view = self.admin_site.admin_view(self.release_view)
-        return [path("release/", view, name="redlock_django_heldlock_release"), *super().get_urls()]
+        """Return Django's URL patterns and those of `release_view` and `contention_view`."""
+        name, site = "redlock_django_heldlock", self.admin_site
+        return [
+            path("release/", site.admin_view(self.release_view), name=f"{name}_release"),
+            path("contention/", site.admin_view(self.contention_view), name=f"{name}_contention"),
+            *super().get_urls(),
+        ]
+
+    def contention_view(self, request: HttpRequest) -> HttpResponse:
+        """Show the contention of an alias; the names of resources need the view permission."""
+        if not self.has_view_permission(request):
+            raise PermissionDenied
+        known = aliases()
+        alias = request.GET.get("using", next(iter(known), "default"))
+        if alias not in known:
+            return self._back(request, messages.WARNING, _("There is no such alias."))
+        context = {
+            **self._context(request, _("Contention")),
+            **contention_context(locks[alias].settings, self._url(request, "changelist")),
+            "alias": alias,
+            "aliases": known,
+        }
+        return TemplateResponse(request, "admin/redlock_django/heldlock/contention.html", context)
 
     def change_view(
         self,

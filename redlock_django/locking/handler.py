@@ -17,6 +17,7 @@ from redlock_django.backends.base import BaseBackend
 from redlock_django.conf.settings import AliasSettings, load
 from redlock_django.locking import events
 from redlock_django.locking.counters import counters
+from redlock_django.locking.first_use import first_used
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,7 @@ def _make(options: AliasSettings) -> LockService:
     alias = options.alias
     backend = options.backend_class.open(alias, options.store, partial(events.master, alias))
     counters.set_masters(alias, backend.names)
+    first_used(options)
     return LockService(options, backend)
 
 

@@ -1,14 +1,15 @@
-"""Make the picture of the README: `uv run python -m tests.browser.picture`."""
+"""Make the pictures of documents: `uv run python -m tests.browser.picture`."""
 
 from __future__ import annotations
 
 from playwright.sync_api import sync_playwright
 
 from redlock_django.testing.masters import LocalMaster, local_masters
-from tests.browser.conftest import ROOT, Visitor, launch, serving
+from tests.browser.conftest import CONTENTION, ROOT, Visitor, launch, serving
 from tests.operate.planted import plant
 
 PICTURE = ROOT / "docs/images/held-locks.png"
+CONTENTION_PICTURE = ROOT / "docs/images/contention.png"
 SIZE = {"width": 1000, "height": 1000}
 
 
@@ -29,7 +30,7 @@ def scene(masters: list[LocalMaster]) -> None:
 
 
 def main() -> None:
-    """Save the admin's list of held locks as it is shown in a real browser."""
+    """Save the admin's list of held locks and its contention page as a real browser shows them."""
     PICTURE.parent.mkdir(exist_ok=True)
     with local_masters(5) as masters, serving(masters) as site, sync_playwright() as playwright:
         scene(masters)
@@ -39,6 +40,9 @@ def main() -> None:
             page.wait_for_timeout(200)  # new masters are trusted soon after the first look at them
             page.reload()
             page.screenshot(path=PICTURE, animations="disabled")
+            page.goto(CONTENTION)
+            page.set_viewport_size({"width": 1000, "height": 530})
+            page.screenshot(path=CONTENTION_PICTURE, animations="disabled")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ DEBUG = True  # so that runserver serves static files
 ROOT_URLCONF = "tests.browser.site"
 MASTERS = os.environ.get("REDLOCK_MASTERS", "")
 REDLOCK = {
-    "default": {"MASTERS": MASTERS, "RESTART_DELAY": 0},
+    "default": {"MASTERS": MASTERS, "RESTART_DELAY": 0, "RECORD_CONTENTION": True},
     "payments": {"MASTERS": MASTERS, "RESTART_DELAY": 0, "KEY_PREFIX": "payments"},
 }
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # the fastest
@@ -71,6 +71,44 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(name)
 
 
+def plant_contention() -> None:
+    """Write the counts of a day that ends with a few busy minutes."""
+    from redlock_django.models import ContentionCount
+    from redlock_django.operate.contention_report import this_minute
+
+    now = this_minute()
+    names = ("stock:42", "order:1003", "tenant:" + "7f3a9c:" * 30 + "end")
+    rows = []
+    for age in range(24 * 60):
+        busy = 1 + (age * 7919) % 17 + age // 90 + (80 if 20 < age < 26 else 0)
+        waited = {"waited": busy // 3, "waited_seconds": busy * busy / 400}
+        rows.append(
+            ContentionCount(
+                minute=now - age,
+                using="default",
+                resource="",
+                acquired=1000 + busy,
+                refused=busy,
+                released=1000,
+                held_seconds=90 + 2 * busy,
+                **waited,
+            )
+        )
+        rows += [
+            ContentionCount(
+                minute=now - age,
+                using="default",
+                resource=name,
+                refused=busy // part,
+                released=busy,
+                held_seconds=busy / 4,
+                **waited,
+            )
+            for part, name in enumerate(names, 2)
+        ]
+    ContentionCount.objects.bulk_create(rows)
+
+
 def main(port: str) -> None:
     """Create the database and the users, then serve."""
     import django
@@ -95,6 +133,7 @@ def main(port: str) -> None:
             attempt="a" * 32,
             status=201 if state == "completed" else None,
         )
+    plant_contention()
     call_command("runserver", f"127.0.0.1:{port}", "--noreload", "--skip-checks", verbosity=0)
 
 

@@ -9,7 +9,7 @@ import django
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.conftest import HELD, Visitor, overflowing, serving, shoot
+from tests.browser.conftest import CONTENTION, HELD, Visitor, overflowing, serving, shoot
 from tests.operate.planted import free, on, plant
 from tests.waiting import until
 
@@ -292,6 +292,11 @@ def test_right_to_left(visitor: Visitor, masters: list[LocalMaster]) -> None:
         expect(page.locator("html")).to_have_attribute("dir", "rtl")
         tour(page, "rtl-phone", width=375)
         tour(visitor.open(on=site), "rtl")
+        page.goto(CONTENTION)
+        flipped = "bars => getComputedStyle(bars).transform"
+        assert page.eval_on_selector(".redlock-bars", flipped).startswith("matrix(-1,")
+        assert overflowing(page) == []
+        shoot(page, "rtl-phone-contention")
         visitor.leave()
 
 
@@ -329,6 +334,31 @@ def test_only_elements_with_a_nonce_are_needed(
         expect(page.locator("#redlock-live")).to_be_visible()  # live.js shows it
         visitor.leave()
     assert visitor.complaints == []
+
+
+def test_contention(visitor: Visitor) -> None:
+    page = visitor.open()
+    page.get_by_role("link", name="Contention", exact=True).click()
+    page.wait_for_url(re.compile(CONTENTION))
+    figures = page.get_by_role("figure")
+    expect(figures).to_have_count(6)
+    expect(figures.first).to_contain_text("locks were refused")
+    bars = figures.first.locator("rect")
+    assert bars.count() > 10  # fewer than 60 if the site is older than a minute
+    boxes = [bars.nth(number).bounding_box() for number in range(10)]
+    assert all(box is not None and box["height"] >= 1 for box in boxes)
+    rows = page.locator(".redlock-hottest").first.locator("tbody tr")
+    expect(rows.locator("th").first).to_have_text("stock:42")
+    assert violations(page) == []
+    shoot(page, "contention")
+    page.get_by_role("link", name="order:1003").first.click()
+    expect(page.locator("#searchbar")).to_have_value("order:1003")
+    page = visitor.open(CONTENTION, color_scheme="dark", **PHONE)
+    assert violations(page) == []
+    assert overflowing(page) == []
+    shoot(page, "contention-dark-phone")
+    page.goto(CONTENTION + "?using=payments")
+    expect(page.locator(".redlock-note")).to_contain_text("RECORD_CONTENTION")
 
 
 def violations(page: Page) -> list[str]:

@@ -1,0 +1,190 @@
+"""The contention page: refusals, waits and holds of an alias, over the last hour and day.
+
+Charts are drawn as SVG on the server, with nothing that a Content-Security-Policy forbids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from django.contrib.admin.views.main import SEARCH_VAR
+from django.db import DatabaseError
+from django.utils.formats import number_format
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from redlock_django.admin.labels import duration
+from redlock_django.conf.settings import AliasSettings
+from redlock_django.locking.names import printable
+from redlock_django.operate.contention_report import (
+    DAY,
+    HOUR,
+    Contention,
+    Period,
+    hottest,
+    steps,
+    this_minute,
+)
+
+MOST = 10
+"""The resources that are listed for a period."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChartBar:
+    """One bar, in hundredths of the chart's height; `x` is the number of its step."""
+
+    x: int
+    y: str
+    height: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    """A chart with a title, a sentence that says the same in words, and its highest value."""
+
+    kind: str
+    title: str
+    summary: str
+    peak: str
+    bars: list[ChartBar]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResourceRow:
+    """The numbers of one resource as strings to display."""
+
+    resource: str
+    link: str
+    refused: str
+    waited: str
+    average_wait: str
+    released: str
+    average_hold: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeriodView:
+    """The charts and rows of one period; `steps` is the width of its charts."""
+
+    name: str
+    begin: str
+    step: str
+    steps: int
+    charts: list[Chart]
+    rows: list[ResourceRow]
+
+
+def contention_context(settings: AliasSettings, list_url: str) -> dict[str, Any]:
+    """Return what the template shows of an alias; `problem` says why there is nothing, or is ""."""
+    problem, periods = "", []
+    if not settings.record_contention:
+        problem = _(
+            'The contention of this alias is not recorded. To record it, set "RECORD_CONTENTION": '
+            "True in REDLOCK[%s]."
+        ) % repr(settings.alias)
+    else:
+        now = this_minute()
+        try:
+            periods = [_period_view(settings.alias, one, now, list_url) for one in (HOUR, DAY)]
+        except DatabaseError:
+            problem = _("The counts cannot be read from the database. Has it been migrated?")
+    return {"problem": problem, "periods": periods}
+
+
+def _period_view(alias: str, period: Period, now: int, list_url: str) -> PeriodView:
+    every = steps(alias, period, now)
+    hour = period is HOUR
+    return PeriodView(
+        name=_("Last hour") if hour else _("Last day"),
+        begin=_("1 hour ago") if hour else _("1 day ago"),
+        step=_("each bar is 1 minute") if hour else _("each bar is %s minutes") % period.step,
+        steps=period.steps,
+        charts=[_refusals(every), _waits(every), _holds(every, period)],
+        rows=[
+            _row(name, numbers, list_url)
+            for name, numbers in hottest(alias, period, now, MOST)
+            if numbers.refused or numbers.waited
+        ],
+    )
+
+
+def _refusals(every: Sequence[Contention]) -> Chart:
+    refused = sum(one.refused for one in every)
+    unavailable = sum(one.unavailable for one in every)
+    acquired = sum(one.acquired for one in every)
+    text = ngettext(
+        "%(n)s lock was refused, %(all)s acquired",
+        "%(n)s locks were refused, %(all)s acquired",
+        refused,
+    )
+    summary = text % {"n": _count(refused), "all": _count(acquired)}
+    if unavailable:
+        summary += " · " + _("%s without a quorum") % _count(unavailable)
+    return _chart("refused", _("Refusals"), summary, [one.refused for one in every], _count)
+
+
+def _waits(every: Sequence[Contention]) -> Chart:
+    waited = sum(one.waited for one in every)
+    summary = ngettext("%s caller waited", "%s callers waited", waited) % _count(waited)
+    if waited:
+        mean = sum(one.waited_seconds for one in every) / waited
+        summary += ", " + _("for %s on average") % _seconds(mean)
+    return _chart(
+        "waited", _("Average wait"), summary, [one.average_wait or 0 for one in every], _seconds
+    )
+
+
+def _holds(every: Sequence[Contention], period: Period) -> Chart:
+    seconds = sum(one.held_seconds for one in every)
+    holds = sum(one.released + one.lost for one in every)
+    summary = ngettext("%s lock was held", "%s locks were held", holds) % _count(holds)
+    if holds:
+        summary += ", " + _("for %s on average") % _seconds(seconds / holds)
+    at_once = [one.held_seconds / (60 * period.step) for one in every]
+    return _chart("held", _("Locks held at a time"), summary, at_once, _decimal)
+
+
+def _chart(
+    kind: str, title: str, summary: str, values: Sequence[float], shown: Callable[[Any], str]
+) -> Chart:
+    peak = max(values)
+    bars = []
+    for x, value in enumerate(values):
+        # A value that is not 0 is always visible.
+        height = max(3.0, 100 * value / peak) if value else 0.0
+        if height:
+            bars.append(ChartBar(x=x, y=f"{100 - height:.1f}", height=f"{height:.1f}"))
+    return Chart(
+        kind=kind, title=title, summary=summary, peak=shown(peak) if peak else "", bars=bars
+    )
+
+
+def _row(name: str, numbers: Contention, list_url: str) -> ResourceRow:
+    return ResourceRow(
+        resource=printable(name),
+        link=f"{list_url}?{urlencode({SEARCH_VAR: name})}",
+        refused=_count(numbers.refused),
+        waited=_count(numbers.waited),
+        average_wait=_seconds(numbers.average_wait),
+        released=_count(numbers.released),
+        average_hold=_seconds(numbers.average_hold),
+    )
+
+
+def _count(number: int) -> str:
+    return number_format(number, force_grouping=True)
+
+
+def _decimal(number: float) -> str:
+    return number_format(number, 1 if number >= 1 else 3)
+
+
+def _seconds(seconds: float | None) -> str:
+    """Return a duration, in ms below a tenth of a second, "–" for none."""
+    if seconds is None:
+        return "–"
+    return duration(seconds, 1) if seconds >= 0.1 else _("%s ms") % number_format(seconds * 1000, 1)
