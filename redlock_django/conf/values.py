@@ -19,6 +19,8 @@ SHORTEST_TTL = 0.1
 
 def duration(value: object, name: str, *, least: float) -> float:
     """Return a number or timedelta in seconds; raise ValueError if it is less than `least`."""
+    if type(value) is float and least <= value < math.inf:
+        return value  # as nearly always: every lock checks its durations
     kind = f"{name} must be a number of seconds or a timedelta"
     if isinstance(value, timedelta):
         value = value.total_seconds()

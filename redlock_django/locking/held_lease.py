@@ -127,11 +127,12 @@ class HeldLease:
             return 0.0
         return left
 
-    def is_confirmed(self) -> bool:
-        """Return whether the lease is valid, and the servers had it a moment ago."""
+    def is_confirmed(self, now: float) -> bool:
+        """Return whether the lease is valid `now`, and the servers had it a moment ago."""
         return (
-            self.backend.clock() < min(self.lease.until, self.confirmed_at + CONFIRMED)
-            and not (self.ended or self.inherited)
+            now < self.lease.until
+            and now < self.confirmed_at + CONFIRMED
+            and not (self.released or self.loss_reason or self.forks != locks.forks)
             and not self.backend.voided(self.lease)
         )
 

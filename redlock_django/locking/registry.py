@@ -116,11 +116,11 @@ def refuse_held(backend: BaseBackend, resources: Iterable[str]) -> None:
         return
     for resource in resources:
         held_lease = _find(backend, resource)
-        if held_lease is not None and held_lease.is_confirmed():
+        if held_lease is not None and held_lease.is_confirmed(now := backend.clock()):
             raise ResourceLocked(
                 f"{resource}: held by another client",
                 resource=resource,
-                retry_after=held_lease.lease.started + held_lease.lease.ttl - backend.clock(),
+                retry_after=held_lease.lease.started + held_lease.lease.ttl - now,
             )
 
 
