@@ -21,6 +21,12 @@ from redlock_django.wire.clock import clock
 from redlock_django.wire.exchange import Owed
 
 CHUNK = 65536
+BACKLOG = 512
+"""The bytes that are received at once of replies that come too late, about nine replies.
+
+A master that was hung sends hundreds of them together. The thread that reads them for all would not
+get to its own round for tens of milliseconds.
+"""
 WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
@@ -106,10 +112,15 @@ class Link:
             self.sending = False
 
     def receive(self) -> OSError | EOFError | None:
-        """Feed the parser all bytes that have arrived; return why the link has ended, if it has."""
+        """Feed the parser the bytes that have arrived; return why the link has ended, if it has.
+
+        While the oldest owed reply has expired, this receives only a part of them, unless the rest
+        might be in a buffer that no poll looks into.
+        """
+        most = BACKLOG if self.expired and not self.buffers else CHUNK
         while True:
             try:
-                data = self.recv(CHUNK)
+                data = self.recv(most)
             except WOULD_BLOCK:
                 return None
             except OSError as error:

@@ -239,6 +239,7 @@ class SyncLinks(ThreadLinks):
                 dialed = self.redial()
             began = clock()
             while not self.closed.wait(pause):
+                self._read_backlogs()
                 with self._mutex:
                     if self._reader is None:  # otherwise the reader reads and judges
                         for master in self.owing():

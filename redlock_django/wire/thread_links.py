@@ -105,6 +105,18 @@ class ThreadLinks(Links):
             self._last_poll = clock()
             self._send_all(*self.masters)
 
+    def _read_backlogs(self) -> None:
+        """Read all replies that come too late, in parts, so that callers need not wait for all."""
+        left = -1
+        while not self.closed.is_set():
+            with self._mutex:
+                links = [m.link for m in self.owing() if m.link is not None and m.link.expired]
+                owed = sum(len(link.owed) for link in links)
+                if self._reader is not None or owed in (0, left):
+                    return
+                left = owed
+                self.read(*(m for m in self.masters if m.link in links))
+
     # Waiting and reading.
 
     def _wait_for_links(self) -> None:

@@ -892,6 +892,11 @@ MUTANTS: tuple[Mutant, ...] = (
         test_queue.test_a_waiter_releases_what_silent_masters_may_have_granted,
     ),
     Mutant(
+        "late replies are read at once", "link: replies that come too late are read in parts",
+        Link.receive, never("self.expired and not self.buffers"),
+        link_schedules.replies_that_come_too_late_are_read_in_parts,
+    ),
+    Mutant(
         "an unanswered release is lost", "link: an unanswered release is kept", Links.lose,
         without(Master.keep_release, nth=1),
         link_schedules.a_release_that_was_not_answered_is_sent_again,

@@ -155,6 +155,23 @@ def links_that_close_after_the_refusal_send_the_release() -> None:
         assert links.ends[2].names() == ["release"]
 
 
+def replies_that_come_too_late_are_read_in_parts() -> None:
+    with manual_links(1) as links:
+        numbers = [links.ask(links.acquire()).number for _ in range(100)]
+        link = links.masters[0].link
+        assert link is not None
+        age(links, 10.0)
+        poll(links, LONGEST * TIMEOUT)
+        now = int(time.time() * 1e6)
+        links.ends[0].say(b"".join(resp([number, 1, now, 7]) for number in numbers))
+        links.read(links.masters[0])
+        assert 80 < len(link.owed) < 100, "a caller reads for itself as well"
+        for _ in range(20):
+            links.read(links.masters[0])
+        assert not link.owed
+        assert not links.masters[0].late
+
+
 def a_release_that_a_master_refused_is_sent_again() -> None:
     with manual_links(1) as links:
         links.ask(links.release())
