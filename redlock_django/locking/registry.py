@@ -18,7 +18,6 @@ import threading
 import weakref
 from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
-from itertools import repeat
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -54,8 +53,10 @@ def register(held_lease: HeldLease, resources: Iterable[str]) -> None:
     if _serves_async_code():
         held_lease.call = next(_running_calls(), None)
     held_lease.owner = _current_owner()
-    held_lease.reference = reference = RegistryEntry(held_lease, _forget)
-    reference.keys = list(zip(repeat(held_lease.backend), resources))
+    reference = RegistryEntry(held_lease, _forget)
+    reference.keys = [(held_lease.backend, resource) for resource in resources]
+    # Only now: an interrupt may strike between any two lines, and is followed by `unregister`.
+    held_lease.reference = reference
     for key in reference.keys:
         _held_leases[key] = reference
     here = _acquired_here.get()
