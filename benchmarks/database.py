@@ -11,6 +11,7 @@ the median over the rounds counts. Never compare absolute figures of two runs.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import importlib.util
 import os
 import statistics
@@ -30,7 +31,7 @@ BARE_RELEASE = "UPDATE bare SET ends = clock_timestamp() WHERE resource = %s AND
 
 
 def main() -> None:
-    """Start PostgreSQL, measure, and print two tables."""
+    """Start PostgreSQL, measure, and print three tables."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.database")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--pairs", type=int, default=200)
@@ -45,6 +46,7 @@ def main() -> None:
         _setup(entry, peers)
         try:
             report_pairs(_contenders(peers), given.rounds, given.pairs)
+            report_pairs(_transactions(peers), given.rounds, given.pairs)
             report_wakes(given.wakes)
         finally:
             from django.db import connections
@@ -97,6 +99,13 @@ def _contenders(peers: list[str]) -> dict[str, Callable[[], object]]:
         "DatabaseBackend": store,
         "with lock()": whole,
     }
+    loop = asyncio.new_event_loop()
+
+    async def arun() -> None:
+        await backend.arelease(await backend.aacquire((NAME,), 30, 0, HOLDER))
+
+    # About 20 µs of it are the start and the end of the loop's run.
+    found["DatabaseBackend, async"] = lambda: loop.run_until_complete(arun())
     if "pglock" in peers:
         from pglock import advisory
 
@@ -113,6 +122,36 @@ def _contenders(peers: list[str]) -> dict[str, Callable[[], object]]:
                 pass
 
         found["django-db-mutex"] = mutex
+    return found
+
+
+def _transactions(peers: list[str]) -> dict[str, Callable[[], object]]:
+    """Return a function for each lock that is a transaction, which begins and commits it."""
+    from django.db import connection, transaction
+
+    from redlock_django import transaction_lock
+
+    def bare() -> None:
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute("SELECT pg_try_advisory_xact_lock(42)")
+            assert cursor.fetchone() == (True,)
+
+    def ours() -> None:
+        with transaction_lock(NAME):
+            pass
+
+    found: dict[str, Callable[[], object]] = {
+        "atomic() + pg_advisory": bare,
+        "transaction_lock()": ours,
+    }
+    if "pglock" in peers:
+        from pglock import advisory
+
+        def pglock() -> None:
+            with transaction.atomic():
+                assert advisory(NAME, timeout=0, xact=True).acquire()
+
+        found["django-pglock, xact"] = pglock
     return found
 
 
