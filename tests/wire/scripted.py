@@ -22,6 +22,7 @@ NAMES = {script(c.name)[1].encode(): c.name for c in COMMANDS} | {
     script("join")[1].encode(): "join"
 }
 MARKER = b"0123 456 scripted"
+INFO = b"redis_version:7.2.0\r\nrun_id:%s\r\nrole:master\r\n"
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,7 @@ class ScriptedMaster:
         self.heard: list[Received] = []
         self.ended = threading.Event()
         self.slices = False
+        self.run_id = ""
         self.ours, self._theirs = socket.socketpair()
         self._thread = threading.Thread(target=self._serve, name="scripted-master", daemon=True)
         self._thread.start()
@@ -91,6 +93,7 @@ class ScriptedMaster:
     def joined(self, run_id: str = "0123") -> Joined:
         """Return what a dial thread would deliver for this master."""
         offset = time.time() - clock()
+        self.run_id = run_id
         trust = Trust(MARKER, 0, clock(), "waits to be trusted", (offset - 0.1, offset + 0.1))
         return Joined(self._theirs, run_id, trust, (), clock(), self.pushes)
 
@@ -118,6 +121,9 @@ class ScriptedMaster:
             while data := self.ours.recv(65536):
                 reader.feed(data)
                 while (command := reader.gets()) is not False:
+                    if command == [b"INFO"]:  # before a command, on a link not used for long
+                        self.send(resp(INFO % self.run_id.encode()))
+                        continue
                     said = _read(command)
                     self.heard.append(said)
                     if (answer := self.answer(said)) is not None:

@@ -23,9 +23,10 @@ from redlock_django.engine.commands import Release, script
 from redlock_django.engine.errors import NotAcquired, QuorumUnreachable
 from redlock_django.engine.quorum import Ballot
 from redlock_django.engine.validity import LeaseState
-from redlock_django.wire import dialer, sync
+from redlock_django.wire import aio, dialer, late_watch, receiver, sender, sync, thread_links
 from redlock_django.wire import links as links_module
 from redlock_django.wire import master as master_module
+from redlock_django.wire.clock import clock
 from redlock_django.wire.join import KEEPALIVE
 from redlock_django.wire.link import Link, ProtocolDesync
 from redlock_django.wire.master import Master
@@ -642,25 +643,37 @@ def test_a_held_gil_loses_no_link_and_marks_no_master(
 
 
 @both
-def test_a_stall_that_the_masters_shared_loses_no_link(name: str) -> None:
+def test_a_stall_that_the_masters_shared_loses_no_link(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked, go = threading.Event(), threading.Event()
+    stalled = 0.0
 
     def after_the_stall(said: Received) -> bytes:
         asked.set()
-        go.wait(5)
+        go.wait(30)
         return honest(said)
 
+    def stall() -> bool:
+        nonlocal stalled
+        stalled += 60.0  # longer than any patience
+        variant.end_poll()
+        return variant.links.lateness.running.stalled_since(0.0) > 50.0
+
+    for module in (aio, late_watch, receiver, sender, thread_links):
+        monkeypatch.setattr(module, "clock", lambda: clock() + stalled)
+    wall_ns = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: wall_ns() + int(stalled * 1e9))
     player = ScriptedMaster(after_the_stall)
     with (
-        scripted(name, player, master_timeout=0.6) as variant,
+        scripted(name, player, master_timeout=4.0) as variant,
         ThreadPoolExecutor(1) as pool,
     ):
-        taker = pool.submit(variant.acquire, "order:1")
-        assert asked.wait(5)
-        hold_the_gil(1.3)
-        time.sleep(0.05)  # the driver checks for late masters meanwhile
+        taker = pool.submit(variant.acquire, "order:1", ttl=1000.0)
+        assert asked.wait(30)
+        until(stall, "a poll stalls, and the driver checks for late masters")
         go.set()
-        assert variant.release(taker.result(10)) is True
+        assert variant.release(taker.result(30)) is True
 
 
 @pytest.mark.parametrize("busy", [True, False])

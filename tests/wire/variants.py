@@ -12,6 +12,7 @@ from redlock_django.backends.redis import RedisBackend
 from redlock_django.backends.redlock import TOLERABLE, RedlockSettings
 from redlock_django.engine.deployment import Deployment
 from redlock_django.wire.address import Address
+from redlock_django.wire.aio import LoopLinks
 from redlock_django.wire.declaration import declare, read_state
 from tests.waiting import until
 
@@ -92,6 +93,10 @@ class Variant(ABC):
     @abstractmethod
     def inside(self, function: Callable[[], Result]) -> Result:
         """Call a function where it may use the links: under their mutex, or on their loop."""
+
+    @abstractmethod
+    def end_poll(self) -> None:
+        """End the poll under way as its time-out would: the driver looks for late masters."""
 
     @abstractmethod
     def close(self) -> None:
@@ -179,6 +184,9 @@ class Threads(Variant):
     def links(self) -> Links:
         return self.backend.sync_links()
 
+    def end_poll(self) -> None:
+        self.backend.sync_links()._wake_poll()
+
     def close(self) -> None:
         self.backend.close()
 
@@ -220,6 +228,10 @@ class Loop(Variant):
     @property
     def links(self) -> Links:
         return self._links
+
+    def end_poll(self) -> None:
+        assert isinstance(self._links, LoopLinks)
+        self.inside(self._links._tick)
 
     def close(self) -> None:
         self.run(self.backend.aclose())
