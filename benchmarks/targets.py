@@ -198,6 +198,8 @@ def _targets() -> list[Target]:
                own("crowd", "free", "20 × 8", "ours", "failed_share"), unit=""),
         Target(crowd, "pairs/s by redis-py", 0.8,
                compared("crowd", "free", "20 × 8", "ours", "redis-py", "per_s"), False),
+        Target("20 processes with 30 tasks each, distinct keys", "failed, of all", 0.001,
+               own("crowd", "free", "20 × 30", "ours async", "failed_share"), unit=""),
         Target(f"{tasks}, stub masters", "client CPU by floor async", 6,
                compared("tasks", "stub", "100", "ours async", "floor async", "cpu_us"),
                profile="tasks"),

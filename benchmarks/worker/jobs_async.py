@@ -127,9 +127,10 @@ async def tasks(
     seconds: float,
     warm_up: float = 0.2,
     profile: bool = False,
+    process: int = 0,
 ) -> dict[str, Any]:
-    """Run pairs in many tasks, each with its own key."""
-    names = [name(f"k{place // 1000}", place % 1000) for place in range(count)]
+    """Run pairs in many tasks, each with its own key, also among several processes."""
+    names = [name(f"{process:02}k{place // 1000}", place % 1000) for place in range(count)]
 
     def all_of_them(until: float, done: Done) -> Awaitable[Any]:
         return asyncio.gather(

@@ -1,7 +1,7 @@
-"""Pairs of 20 processes with 8 threads each, on more processes than the machine has processors.
+"""Pairs of 20 processes with 8 threads or 30 tasks each: more than the machine has processors.
 
-Each thread has its own keys, so no attempt should fail: a failure is a client that takes its own
-busy machine for failed masters.
+Each thread or task has its own keys, so no attempt should fail: a failure is a client that takes
+its own busy machine for failed masters.
 """
 
 from __future__ import annotations
@@ -11,26 +11,33 @@ from typing import Any
 
 from benchmarks.conductor import Plan
 
-ASKED = ("ours", "redis-py")
 PROCESSES = 20
-THREADS = 8
+CROWDS: dict[str, tuple[str, int, tuple[str, ...]]] = {
+    "20 × 8": ("threads", 8, ("ours", "redis-py")),
+    "20 × 30": ("tasks", 30, ("ours async", "redis-py async")),
+}
+"""The job, how many threads or tasks a process has, and who is asked."""
 
 
 def run(plan: Plan) -> None:
     """Use five masters and the setting free."""
 
     def measure(setting: str, case: str, name: str) -> dict[str, Any]:
-        seconds = plan.seconds * 4
+        (job, count, _), seconds = CROWDS[case], plan.seconds * 4
         with contextlib.ExitStack() as stack:
             workers = [
                 stack.enter_context(plan.worker(name, setting, first=place == 0))
                 for place in range(PROCESSES)
             ]
             for place, worker in enumerate(workers):
-                worker.ask(job="threads", count=THREADS, seconds=seconds, process=place)
+                worker.ask(job=job, count=count, seconds=seconds, process=place)
             return together([worker.answer(seconds * 2) for worker in workers])
 
-    groups = [(setting, "20 × 8", ASKED) for setting in plan.in_settings("free")]
+    groups = [
+        (setting, case, asked)
+        for setting in plan.in_settings("free")
+        for case, (_, _, asked) in CROWDS.items()
+    ]
     plan.interleaved("crowd", groups, measure)
 
 
