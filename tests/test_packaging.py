@@ -12,6 +12,7 @@ import pytest
 from pytest_django import Settings
 
 from redlock_django.conf.masters import read_masters
+from tests.matrix import SESSIONS
 from tests.test_architecture import imports, modules
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -31,9 +32,58 @@ def test_the_index_shows_no_link_that_leads_nowhere() -> None:
 
 
 def test_optional_packages_have_an_extra() -> None:
-    assert {"drf", "health-check", "opentelemetry", "prometheus", "test"} <= set(
-        PROJECT["project"]["optional-dependencies"]
+    assert set(PROJECT["project"]["optional-dependencies"]) == {
+        *("database", "drf", "encryption", "health-check", "opentelemetry", "prometheus"),
+        *("test", "zookeeper"),
+    }
+
+
+def test_every_file_of_the_package_but_caches_is_in_the_wheel() -> None:
+    """Git lists what the build includes; a template or script that it ignores would be missing."""
+    ignored = subprocess.run(
+        ["git", "ls-files", "--others", "--ignored", "--exclude-standard", "redlock_django"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if ignored.returncode:
+        pytest.skip("not a checkout")
+    assert [line for line in ignored.stdout.splitlines() if "__pycache__" not in line] == []
+    assert (ROOT / "redlock_django/py.typed").exists()
+    assert not list((ROOT / "redlock_django").rglob("test_*"))
+    assert PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"] == {"packages": ["redlock_django"]}
+
+
+def test_the_workflows_run_every_session_of_the_matrix() -> None:
+    workflows = "".join(path.read_text() for path in (ROOT / ".github/workflows").glob("*.yml"))
+    assert set(SESSIONS) <= set(re.findall(r"[\w.-]+", workflows))
+    versions = {
+        *(f"Programming Language :: Python :: {each.python}" for each in SESSIONS.values()),
+        *(
+            f"Framework :: Django :: {version}"
+            for name in SESSIONS
+            for version in re.findall(r"django(\d\.\d)$", name)
+        ),
+    }
+    assert versions <= set(PROJECT["project"]["classifiers"])
+
+
+def test_a_release_uploads_without_a_password() -> None:
+    release = (ROOT / ".github/workflows/release.yml").read_text()
+    assert "environment: release" in release
+    assert "id-token: write" in release
+    assert "secrets." not in release
+    for path in (ROOT / ".github/workflows").glob("*.yml"):
+        actions = re.findall(r"uses: (\S+)", path.read_text())
+        assert all(re.fullmatch(r"[\w/-]+@(release/)?v\d+", action) for action in actions), actions
+
+
+def test_importing_the_package_imports_nothing_else_of_it() -> None:
+    code = (
+        "import sys, redlock_django;"
+        "print([name for name in sys.modules if name.split('.')[0] in ('django', 'redis')"
+        " or name.startswith('redlock_django.')])"
     )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"
 
 
 def test_setup_imports_neither_redis_nor_what_only_some_requests_need() -> None:
