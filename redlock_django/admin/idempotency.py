@@ -1,4 +1,7 @@
-"""The admin of idempotency records: how each request ended, and resolving uncertain ones."""
+"""The admin of idempotency records: how each request ended, and resolving uncertain ones.
+
+What only its pages need of idempotency is imported by them: every process imports this module.
+"""
 
 from __future__ import annotations
 
@@ -29,14 +32,7 @@ from redlock_django.admin.idempotency_labels import (
 )
 from redlock_django.exceptions import IdempotencyUnavailable, InvalidRedlock
 from redlock_django.idempotency.protocol import RecordState
-from redlock_django.idempotency.resolve import (
-    ResolveOutcome,
-    is_running,
-    resolve,
-    store_and_aliases,
-)
 from redlock_django.idempotency.settings import settings_of
-from redlock_django.idempotency.stores.base import UnresolvedRequest
 from redlock_django.locking.names import printable
 from redlock_django.models import IdempotencyRecord
 
@@ -207,6 +203,9 @@ class IdempotencyRecordAdmin(_ModelAdmin):
     def _resolve(
         self, request: HttpRequest, record: IdempotencyRecord, *, applied: bool
     ) -> HttpResponse:
+        from redlock_django.idempotency.resolve import ResolveOutcome, resolve, store_and_aliases
+        from redlock_django.idempotency.stores.base import UnresolvedRequest
+
         user = request.user
         assert user.pk is not None  # The admin requires a login.
         try:
@@ -231,11 +230,13 @@ class IdempotencyRecordAdmin(_ModelAdmin):
                     else _("Resolved: it did not take effect.")
                 ),
             )
-        level, text = RESOLVE_MESSAGES[outcome]
+        level, text = RESOLVE_MESSAGES[outcome.value]
         return self._back(request, level, text % printable(str(record)))
 
     def _state(self, record: IdempotencyRecord) -> str:
         """Return the state of a request. The masters are asked whether its lock is still held."""
+        from redlock_django.idempotency.resolve import is_running, store_and_aliases
+
         if record.state != RecordState.RUNNING:
             return record.state
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from django.contrib import messages
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -10,11 +12,11 @@ from django.utils.translation import gettext_lazy
 
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.protocol import RecordState
-from redlock_django.idempotency.replay import StoredResponse
-from redlock_django.idempotency.resolve import ResolveOutcome
 from redlock_django.idempotency.settings import settings_of
-from redlock_django.idempotency.stores.database import response_of
 from redlock_django.models import IdempotencyRecord
+
+if TYPE_CHECKING:
+    from redlock_django.idempotency.replay import StoredResponse
 
 MAX_BODY_LENGTH = 20_000
 """The number of characters of a response body that are shown."""
@@ -54,20 +56,20 @@ EXPLANATIONS = {
 }
 
 RESOLVE_MESSAGES = {
-    ResolveOutcome.RESOLVED: (messages.SUCCESS, gettext_lazy("Resolved: %s.")),
-    ResolveOutcome.RUNNING: (messages.WARNING, gettext_lazy("Not resolved: %s is still running.")),
-    ResolveOutcome.SETTLED: (
+    "resolved": (messages.SUCCESS, gettext_lazy("Resolved: %s.")),
+    "running": (messages.WARNING, gettext_lazy("Not resolved: %s is still running.")),
+    "settled": (
         messages.WARNING,
         gettext_lazy("Nothing to resolve: %s is no longer uncertain."),
     ),
-    ResolveOutcome.NO_QUORUM: (
+    "no quorum": (
         messages.ERROR,
         gettext_lazy(
             "Not resolved: too few masters answered to find out whether %s is still running."
         ),
     ),
 }
-"""The level and text of the message for each outcome of a resolution."""
+"""The level and text of the message for the value of each `ResolveOutcome`."""
 
 
 def badge(state: str) -> SafeString:
@@ -85,6 +87,8 @@ def badge(state: str) -> SafeString:
 
 def displayed_response(record: IdempotencyRecord, using: str) -> dict[str, object]:
     """Return the headers and the body to show of a record; `using` is the alias of its settings."""
+    from redlock_django.idempotency.stores.database import response_of
+
     if record.state != RecordState.COMPLETED:
         return {}
     try:
