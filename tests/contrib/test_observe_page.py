@@ -82,6 +82,8 @@ def _logging() -> Iterator[None]:
     logger.setLevel(level)
 
 
+# Django 6.1 does so for every mail of a site without MAILERS.
+@pytest.mark.filterwarnings("ignore:.*will not have a default mailer")
 @pytest.mark.usefixtures("_logging")
 def test_the_log(
     capsys: pytest.CaptureFixture[str], settings: Settings, mailoutbox: list[EmailMessage]
