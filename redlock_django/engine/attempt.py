@@ -13,17 +13,21 @@ from redlock_django.engine.validity import valid_until
 class Attempt:
     """One attempt to acquire the lock of `ask`, which began at `started`.
 
+    Its rounds are patient up to the moment `patient`; see `Round`. To ask again instead would not
+    help: a master answers in order. Many waiters that did so have kept a busy host from answering
+    any of them in time.
     `tally` has the votes on the lock, `last` those of the attempt's last round. `late` is whether
     the masters answered too slowly for the lock's TTL. An attempt that has `won` holds the lock
     until the moment `until`, with these `fences`.
     """
 
-    __slots__ = ("ask", "fences", "last", "late", "started", "tally", "until", "won")
+    __slots__ = ("ask", "fences", "last", "late", "patient", "started", "tally", "until", "won")
 
-    def __init__(self, ask: Acquire, started: float) -> None:
+    def __init__(self, ask: Acquire, started: float, patient: float = 0.0) -> None:
         deployment = ask.deployment
         self.ask = ask
         self.started = started
+        self.patient = patient
         self.tally = self.last = new_tally(deployment.masters, skew=deployment.skew, rivals=True)
         self.late = self.won = False
         self.until = 0.0
@@ -32,7 +36,7 @@ class Attempt:
     def run(self) -> Protocol[float]:
         """Ask every master for the lock; return the clock after the last round."""
         ask, tally = self.ask, self.tally
-        now = yield Round((ask,) * tally.masters, tally)
+        now = yield Round((ask,) * tally.masters, tally, patient=self.patient)
         if tally.verdict is not Verdict.WON:
             return now
         self.fences = tally.unanimous or highest(tally, len(ask.resources))
@@ -42,7 +46,7 @@ class Attempt:
                 fences=self.fences,
             )  # fmt: skip
             self.last = new_tally(tally.masters, skew=tally.skew)
-            now = yield Round((confirm,) * tally.masters, self.last)
+            now = yield Round((confirm,) * tally.masters, self.last, patient=self.patient)
         self.until = valid_until(ask.ttl, self.started)
         self.late = now >= self.until
         self.won = self.last.verdict is Verdict.WON and not self.late
@@ -63,12 +67,19 @@ class Attempt:
         """
         return self.last.only_stale or not (self.unreachable or self.last.rival_won)
 
+    @property
+    def queued(self) -> bool:
+        """True if a majority of masters has the waiter in its queue."""
+        tally = self.last
+        return tally.majority(sum(vote.ahead >= 0 for vote in tally.votes if vote))
+
     def undo(self, now: float, queued: frozenset[int], *, leave: bool) -> Protocol[float]:
         """Release the lock wherever it may be; return the clock afterwards.
 
         This goes to the masters in `queued` too, which may have the waiter in a queue. With
-        `leave`, the waiter leaves the queues, and the next waiter is called. Nothing is sent if
-        every master has refused, or may be left to the links; see `leaves_late_grants`.
+        `leave`, the waiter leaves the queues. The next waiter is called, unless another client is
+        proved to hold the lock: then its release calls. Nothing is sent if every master has
+        refused, or may be left to the links; see `leaves_late_grants`.
         """
         ask, tally = self.ask, self.tally
         # Before `silent` is read: from here on, the links release what a silent master grants.
@@ -77,7 +88,8 @@ class Attempt:
         if is_left:
             reached -= tally.silent
         if reached:
-            commands = to_masters(undo_of(ask, leave=leave), reached, tally.masters)
+            release = undo_of(ask, leave=leave, calls=leave or not self.last.rival_won)
+            commands = to_masters(release, reached, tally.masters)
             now = yield Round(commands, new_tally(tally.masters), awaited=False)
         return now
 
@@ -92,11 +104,11 @@ def leaves_late_grants(ask: Command | None, tally: Tally) -> bool:
     return isinstance(ask, Acquire) and not ask.waiter and tally.rival_won
 
 
-def undo_of(ask: Acquire, *, leave: bool) -> Release:
+def undo_of(ask: Acquire, *, leave: bool, calls: bool = True) -> Release:
     """Return the command that releases what `ask` may have set."""
     return Release(
         deployment=ask.deployment, resources=ask.resources, value=ask.value,
-        waiter=ask.waiter if leave else "", calls=leave,
+        waiter=ask.waiter if leave else "", calls=calls,
     )  # fmt: skip
 
 

@@ -21,13 +21,19 @@ class Round(NamedTuple):
     """Send `commands[i]` to master i (None: nothing), and count the answers in `tally`.
 
     A round that is not `awaited` is sent without waiting for its answers. Once it is sent, the
-    locks of `frees` are free, unless they were lost before.
+    locks of `frees` are free, unless they were lost before. A round that is `patient` waits for
+    late answers up to that moment, as long as no quorum has answered.
     """
 
     commands: tuple[Command | None, ...]
     tally: Tally
     awaited: bool = True
     frees: tuple[str, ...] = ()
+    patient: float = 0.0
+
+    def waits_on(self, now: float) -> bool:
+        """Return whether an answer that is late is still waited for."""
+        return now < self.patient and not self.tally.answered
 
 
 class Pause(NamedTuple):

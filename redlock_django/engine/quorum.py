@@ -186,6 +186,11 @@ class Tally:
         return len(self.agreeing) < self.need
 
     @property
+    def answered(self) -> bool:
+        """True if a quorum has answered already, whether it grants or refuses."""
+        return self.majority(len(self.agreeing))
+
+    @property
     def only_stale(self) -> bool:
         """True if the round failed, and might have been won but for stale connections."""
         lasting = sum(

@@ -62,7 +62,7 @@ def acquire(
             deployment=deployment, resources=resources, value=f"{token} {holder}", ttl=ttl,
             proposal=proposal, waiter=waiter, ticket=waiting.ticket,
         )  # fmt: skip
-        attempt = Attempt(ask, now)
+        attempt = Attempt(ask, now, waiting.give_up)
         resting = False
         try:
             now = yield from attempt.run()

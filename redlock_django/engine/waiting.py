@@ -57,8 +57,10 @@ class Wait:
             self.lag += lag
             self.ticket = ask.proposal + lag - round((started - self.asked) * 1_000_000)
         unheard = delay
-        if not split:
-            queueing = bool(ask.waiter) and not attempt.unreachable
+        queueing = bool(ask.waiter) and not attempt.unreachable
+        # A waiter that shares the votes with others, all of them in most queues, need not ask again
+        # at once: the undo calls the first of them. If all asked, a crowd would share them again.
+        if not split or (queueing and attempt.queued):
             delay, unheard = retry_delays(attempt.last, delay, queueing=queueing)
         end = self.give_up if now < self.give_up else self.limit
         return Pause(max(0.0, min(delay, end - now)), unheard, *_place(attempt))

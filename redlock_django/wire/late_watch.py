@@ -8,7 +8,7 @@ from statistics import median
 
 from redlock_django.engine.quorum import failed
 from redlock_django.wire.clock import clock
-from redlock_django.wire.exchange import Owed
+from redlock_django.wire.exchange import Exchange, Owed
 from redlock_django.wire.lateness import Lateness, RunningTime, late_reason
 from redlock_django.wire.link import Link
 from redlock_django.wire.master import Master
@@ -38,6 +38,8 @@ class LateWatch:
         self.lose = lose
         self.changed = changed
         self.running = RunningTime(clock())
+        # Votes that are late, and still waited for: the round, the master, why the vote is late.
+        self._patient: list[tuple[Exchange, int, str]] = []
         self.due = 0.0  # until then no reply need be judged; 0.0 if not known
 
     def poll_timeout(self, now: float) -> float:
@@ -48,6 +50,9 @@ class LateWatch:
             link = master.link
             if link is not None and link.owed:
                 left = min(left, self._left(master, link, now))
+        for exchange, _, _ in self._patient:
+            asked = exchange.asked
+            left = min(left, asked.patient - now if asked.waits_on(now) else 0.0)
         left = max(left, 0.0)
         self.due = now + left
         return left
@@ -65,6 +70,16 @@ class LateWatch:
             self.read(master)
             if master.link is link and link.owed:
                 self._judge(master, link, now)
+        waiting, self._patient = self._patient, []
+        for vote in waiting:
+            self.fail_late(*vote, now)
+
+    def fail_late(self, exchange: Exchange, index: int, reason: str, now: float) -> None:
+        """Fail the vote of a master that is late, as soon as the round does not wait for it."""
+        if exchange.asked.waits_on(now) and not exchange.decided:
+            self._patient.append((exchange, index, reason))
+        else:
+            exchange.cast(index, failed(reason))
 
     def in_time(self, master: Master) -> None:
         """Count a master again: it was late, and has answered all that it owed."""
@@ -89,9 +104,10 @@ class LateWatch:
         """Return the seconds until the replies owed on a link must be judged; 0 or less for now."""
         rule = self.rule
         if master.late:
-            if rule.is_over(silent := self._silent(link, now), len(link.owed)):
+            longest = self._longest_silence()
+            if rule.is_over(silent := self._silent(link, now), len(link.owed), longest):
                 return 0.0
-            return min(rule.give_up - silent, rule.master_timeout)
+            return min(longest - silent, rule.master_timeout)
         if not link.expired:  # as nearly always; then the oldest reply is the next to expire
             age = self._age(link.owed[0], now)
             return (rule.master_timeout if age < rule.master_timeout else self.patience()) - age
@@ -106,12 +122,18 @@ class LateWatch:
         took = [master.link.took for master in self.masters if master.link is not None]
         return self.rule.patience(median(took))
 
+    def _longest_silence(self) -> float:
+        """Return for how long a link may be silent now."""
+        late = sum(bool(master.late) for master in self.masters)
+        return self.rule.longest_silence(late, len(self.masters))
+
     def _judge(self, master: Master, link: Link, now: float) -> None:
         """Apply the rule to the replies that are owed on a link."""
         rule = self.rule
         if master.late:
-            if rule.is_over(self._silent(link, now), len(link.owed)):
-                self.lose(master, self._reason(rule.give_up, link))
+            longest = self._longest_silence()
+            if rule.is_over(self._silent(link, now), len(link.owed), longest):
+                self.lose(master, self._reason(longest, link))
             return
         patience = self.patience()
         reason = self._reason(patience, link)
@@ -121,7 +143,7 @@ class LateWatch:
             if not (late or rule.has_expired(self._age(owed, now), patience)):
                 break
             if owed.exchange is not None:
-                owed.exchange.cast(master.index, failed(reason))
+                self.fail_late(owed.exchange, master.index, reason, now)
             link.expired += 1
         if late:
             self._mark_late(master, reason)

@@ -17,6 +17,10 @@
    answers by then, and to refuse at once would fail many rounds for one late reply.
 5. The link of a late master is given up once nothing has come for `give_up` seconds of running
    time, or if it owes more than MOST_OWED replies. A master that works off a long queue keeps it.
+   While most masters are late, a link is given up after MOST_LATE times that: then mostly the host
+   is starved, and to connect again costs it more than to wait.
+6. A *patient* round, whose caller waits for the lock anyway, does not lose the votes of 2 and 4 as
+   long as no quorum has answered; and if no quorum can be asked otherwise, it asks late masters.
 
 The links and the simulator both judge by this module.
 """
@@ -30,6 +34,7 @@ GIVE_UP = 3.0
 
 That is more than the age at which a master is late."""
 
+MOST_LATE = 2  # how many times longer a link is kept while most masters are late
 USUAL = 8  # how many times longer than usual a reply may take
 LONGEST = 4  # the longest patience, in times of MASTER_TIMEOUT
 
@@ -58,12 +63,16 @@ class Lateness:
         """Return whether a master is late; `age` is that of the oldest reply that it owes."""
         return age >= self.master_timeout + patience
 
-    def is_over(self, silent: float, owed: int) -> bool:
+    def longest_silence(self, late: int, masters: int) -> float:
+        """Return for how long a link may be silent while `late` of the masters are late."""
+        return self.give_up * (MOST_LATE if late > masters // 2 else 1)
+
+    def is_over(self, silent: float, owed: int, longest: float) -> bool:
         """Return whether the link of a late master must be given up.
 
-        It owes `owed` replies, and nothing has come for `silent` seconds.
+        It owes `owed` replies, and nothing has come for `silent` seconds, of `longest` seconds.
         """
-        return silent >= self.give_up or owed > MOST_OWED
+        return silent >= longest or owed > MOST_OWED
 
 
 def late_reason(seconds: float, stalled: float, load: tuple[float, int]) -> str:

@@ -124,11 +124,14 @@ class Master:
         object.__setattr__(self, "sound_until", 0.0)
         self.plan.until = 0.0
 
-    def fault(self, now: float) -> str:
-        """Return why this master's vote must not be counted now; "" if it may."""
+    def fault(self, now: float, *, late: bool = True) -> str:
+        """Return why this master's vote must not be counted now; "" if it may.
+
+        Without `late`, that it is late does not matter.
+        """
         if self.link is None:
             return self.reason
-        if self.late:
+        if self.late and late:
             return self.late
         if self.twin:
             return f"is the same server as {self.twin}"

@@ -14,7 +14,7 @@ from dataclasses import replace
 from redlock_django.engine.commands import Acquire, Command, Release
 from redlock_django.engine.fast_path import Switch
 from redlock_django.engine.protocol_steps import Round
-from redlock_django.engine.quorum import NOT_ASKED, failed
+from redlock_django.engine.quorum import NOT_ASKED, failed, quorum
 from redlock_django.wire.clock import clock
 from redlock_django.wire.exchange import Exchange, Owed
 from redlock_django.wire.join import join_arguments
@@ -54,6 +54,8 @@ class Sender(LinkState):
     def _begin_each(self, exchange: Exchange, now: float) -> None:
         """Begin a round with a look at each master; see `begin`."""
         self.redial()
+        # Without the late masters there is no quorum, and a waiter has nothing better to do.
+        patient = exchange.asked.waits_on(now) and self.usable() < quorum(len(self.masters))
         asked: list[tuple[Master, Command]] = []
         for master, command in zip(self.masters, exchange.commands, strict=True):
             if command is None:
@@ -61,7 +63,9 @@ class Sender(LinkState):
                 continue
             if master.late:
                 self.read(master)  # it may have answered by now
-            fault = master.fault(now) if command.trusted or master.link is None else ""
+            fault = ""
+            if command.trusted or master.link is None:
+                fault = master.fault(now, late=not patient)
             if isinstance(command, Acquire):
                 fault = fault or self._conflict()
             if fault:
@@ -92,7 +96,7 @@ class Sender(LinkState):
                 self._write(master, Owed(None, None, now, inspects=True), pack("INFO"))
             self._write(master, Owed(exchange, command, now), data)
             if master.late:
-                exchange.cast(master.index, failed(master.late))
+                self.lateness.fail_late(exchange, master.index, master.late, now)
 
     def _begin_plainly(self, exchange: Exchange, now: float) -> bool:
         """Begin a round that asks all masters the same, and nothing speaks against any of them.

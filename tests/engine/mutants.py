@@ -38,6 +38,7 @@ from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.errors import RedlockError
 from redlock_django.engine.fast_path import FastTally, new_tally
 from redlock_django.engine.membership import Membership
+from redlock_django.engine.protocol_steps import Round
 from redlock_django.engine.quorum import Tally
 from redlock_django.engine.validity import valid_until
 from redlock_django.engine.waiting import Wait
@@ -622,6 +623,51 @@ MUTANTS: tuple[Mutant, ...] = (
         always("self.calls"), test_queue.test_an_undo_on_the_way_to_the_next_round_calls_nobody,
     ),
     Mutant(
+        "an undo calls nobody", "queue: an undo of a lock that no client holds calls a waiter",
+        Attempt.undo,
+        instead("leave or not self.last.rival_won", "leave"),
+        test_queue.test_an_undo_calls_the_next_waiter_where_no_other_client_holds_the_lock,
+    ),
+    Mutant(
+        "all that share the votes ask at once", "queue: a waiter in most queues asks seldom",
+        waiting.Wait.pause,
+        never("queueing and attempt.queued"),
+        test_queue.test_waiters_that_share_the_votes_do_not_ask_again_at_once,
+    ),
+    Mutant(
+        "a waiter in no queue asks seldom", "queue: a waiter in few queues asks at once if split",
+        waiting.Wait.pause,
+        always("attempt.queued"),
+        test_queue.test_waiters_that_share_the_votes_do_not_ask_again_at_once,
+    ),
+    Mutant(
+        "a waiter asks again without an answer", "link: a waiter's round waits for late answers",
+        Round.waits_on,
+        never("now < self.patient"), link_schedules.a_patient_round_counts_late_replies,
+    ),
+    Mutant(
+        "a waiter waits for a minority", "link: a round with a quorum of answers is not patient",
+        Round.waits_on,
+        always("not self.tally.answered"),
+        link_schedules.a_patient_round_does_not_wait_for_a_minority,
+    ),
+    Mutant(
+        "a patient round never ends", "link: a patient round ends", LateWatch.waited,
+        without("self.fail_late(...)"), link_schedules.a_patient_round_ends,
+    ),
+    Mutant(
+        "a patient round asks no late master", "link: without a quorum late masters are asked",
+        Links._begin_each,
+        never("exchange.asked.waits_on(now) and ..."),
+        link_schedules.only_a_patient_round_without_a_quorum_asks_late_masters,
+    ),
+    Mutant(
+        "a patient round asks all late masters", "link: a late minority is not asked",
+        Links._begin_each,
+        always("self.usable() < quorum(...)"),
+        link_schedules.only_a_patient_round_without_a_quorum_asks_late_masters,
+    ),
+    Mutant(
         "no waiter is called", "queue: a release wakes the next waiter", MemoryMaster._release,
         without(MemoryMaster._call_first), test_queue.test_first_come_first_served,
     ),
@@ -998,7 +1044,16 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a link is never given up", "link: given up after a long silence", Lateness.is_over,
-        never("silent >= self.give_up"), link_schedules.a_master_that_never_answers_loses_its_link,
+        never("silent >= longest"), link_schedules.a_master_that_never_answers_loses_its_link,
+    ),
+    Mutant(
+        "a starved host connects again", "link: kept longer while most masters are late",
+        Lateness.longest_silence,
+        never("late > masters // 2"), link_schedules.links_are_kept_longer_while_most_are_late,
+    ),
+    Mutant(
+        "a silent minority is kept", "link: a minority is given up soon", Lateness.longest_silence,
+        always("late > masters // 2"), link_schedules.links_are_kept_longer_while_most_are_late,
     ),
     Mutant(
         "replies without limit", "link: given up for many replies", Lateness.is_over,

@@ -80,10 +80,11 @@ class Owner(Protocol):
 class Exchange:
     """One round on its way. If it is not awaited, its replies are ignored."""
 
-    __slots__ = ("awaited", "commands", "decided", "number", "tally", "wake")
+    __slots__ = ("asked", "awaited", "commands", "decided", "number", "tally", "wake")
 
     def __init__(self, asked: Round, number: int, wake: Callable[[], None]) -> None:
-        self.commands, self.tally, self.awaited, _ = asked
+        self.asked = asked
+        self.commands, self.tally, self.awaited, *_ = asked
         self.number = number
         self.wake = wake
         self.decided = False
@@ -230,6 +231,9 @@ class Wire:
     def begin(self, exchange: Exchange) -> None:
         """Send a round's commands to all masters that may be asked."""
         now = self.owner.clock.read()
+        missing = sum(line.link is None or bool(line.late) for line in self.lines)
+        few = len(self.lines) - missing <= len(self.lines) // 2
+        patient = few and exchange.asked.waits_on(now)
         asked: list[tuple[Line, Command]] = []
         for line, command in zip(self.lines, exchange.commands, strict=True):
             if command is None:
@@ -244,7 +248,7 @@ class Wire:
             elif isinstance(command, Acquire) and self.membership.conflict:
                 self.world.seen["refused for another deployment"] += 1
                 exchange.cast(line.index, _not_sent("another deployment uses the masters"))
-            elif command.trusted and line.late:
+            elif command.trusted and line.late and not patient:
                 self.world.seen["late"] += 1
                 exchange.cast(line.index, _not_sent(line.late))
             else:
@@ -267,7 +271,7 @@ class Wire:
             message = Message(packed, now, off, self._running(), exchange.number, exchange)
             self._write(line, message)
             if line.late:
-                exchange.cast(line.index, failed(line.late))
+                self._fail_late(line, exchange, line.late)
 
     def _message(self, packed: Packed | None, *, mode: str = "", run_id: str = "") -> Message:
         clock = self.owner.clock
@@ -599,10 +603,13 @@ class Wire:
         rule, now = self.lateness, self._running() + 1e-9
         if line.late:
             silent = now - max(link.owed[0].written, link.heard)
-            if rule.is_over(silent, len(link.owed)):
+            longest = rule.longest_silence(
+                sum(bool(one.late) for one in self.lines), len(self.lines)
+            )
+            if rule.is_over(silent, len(link.owed), longest):
                 self.lose(line, "did not answer for long")
                 return
-            left = min(rule.give_up - silent, rule.master_timeout)
+            left = min(longest - silent, rule.master_timeout)
         else:
             left = self._expire(line, link, now)
         # A shorter delay might not move the simulated time at all.
@@ -622,7 +629,7 @@ class Wire:
             link.expired += 1
             if message.exchange is not None:
                 self.world.seen["reply expired"] += 1
-                message.exchange.cast(line.index, failed("did not answer in time"))
+                self._fail_late(line, message.exchange, "did not answer in time")
         if late:
             self.world.note(self.owner.name, "..", line.master.name, "is late")
             self.world.seen["taken for late"] += 1
@@ -633,6 +640,17 @@ class Wire:
         if link.expired < len(link.owed):
             left = min(left, patience - (now - link.owed[link.expired].written))
         return min(left, rule.master_timeout)
+
+    def _fail_late(self, line: Line, exchange: Exchange, reason: str) -> None:
+        """Fail the vote of a late master once the round does not wait for it any more."""
+        now = self.owner.clock.read()
+        if not self.closed and exchange.asked.waits_on(now):
+            self.world.seen["waited for a late quorum"] += 1
+            left = min(exchange.asked.patient - now, self.master_timeout)
+            again = (self._fail_late, line, exchange, reason)
+            self.world.after(max(left, 1e-6) / self.owner.clock.rate, self.owner.hear, *again)
+        else:
+            exchange.cast(line.index, failed(reason))
 
     def _patience(self) -> float:
         """Return the age at which a reply costs its vote now, as `LateWatch.patience` does."""

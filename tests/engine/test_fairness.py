@@ -193,6 +193,35 @@ def _go_on_late(client: Client, go_on: Callable[[int], None], ticket: int) -> No
 
 
 @by_day
+def test_masters_that_a_crowd_overloads_serve_it_all_the_same(seeds: range) -> None:
+    """Each command takes 12 ms, so the first round of all clients exceeds any patience."""
+    setup = replace(TURNS, masters=3, clients=80, max_ttl=8.0, busy=1e9)
+    for seed in seeds:
+        simulation = Simulation(seed, replace(setup, master_timeout=0.1, give_up=3.0))
+        simulation.world.run(2.0)
+        for master in simulation.masters:
+            master.receive = partial(_work_off, master, master.receive, [0.0])  # type: ignore[method-assign]
+        for client in simulation.clients:
+            client._program.close()
+            client.start(client.once(("r0",), 6.0, 25.0, 0.001))
+        simulation.world.run(25.0)
+        assert len(simulation.checker.holders) == 80, f"seed {seed}"
+        assert max(simulation.checker.gaps) < 3.0, f"seed {seed}"
+
+
+def _work_off(
+    master: SimulatedMaster,
+    receive: Callable[..., None],
+    free: list[float],
+    what: Callable[..., None],
+    *args: Any,
+) -> None:
+    """Process what has arrived after what came before it."""
+    free[0] = max(free[0], master.world.now) + 0.012
+    master.world.at(free[0], receive, what, *args)
+
+
+@by_day
 def test_masters_that_forget_their_queues_cost_one_fallback(seeds: range) -> None:
     for seed in seeds:
         simulation = crowd(seed, replace(TURNS, masters=3))

@@ -459,6 +459,47 @@ def test_an_undo_on_the_way_to_the_next_round_calls_nobody() -> None:
     assert masters.queues() == [[A, B], [A, B], [B]]
 
 
+def test_an_undo_calls_the_next_waiter_where_no_other_client_holds_the_lock() -> None:
+    masters = Masters(3)
+    lease = masters.taken()
+    first = Waiting(masters, A)
+    Waiting(masters, B)
+    free(masters, lease)
+    masters.called.clear()
+    first.ask()
+    first.refused(mute=(0, 1))
+    assert masters.called == on_all(masters, B), "the grants came too late"
+
+
+def test_waiters_that_share_the_votes_do_not_ask_again_at_once() -> None:
+    masters = Masters(3)
+    for index, memory in enumerate(masters.memories):
+        memory.set(masters.deployment.lock("r"), b"%032d {}" % index, 10_000)
+    queued = Waiting(masters, A)
+    assert isinstance(queued.step, Pause)
+    assert queued.step.seconds > CALM
+    assert queued.step.unheard < 2 * FALLBACK
+    for memory in masters.memories[:2]:
+        memory.sets.clear()
+        memory.set(masters.deployment.queue("r"), b"of another type")
+    in_few_queues = Waiting(masters, B)
+    assert isinstance(in_few_queues.step, Pause)
+    assert in_few_queues.step.seconds == 0.01
+
+
+def test_the_rounds_of_a_waiter_are_patient_until_its_wait_is_over() -> None:
+    for wait in (0.0, 2.0):
+        step = next(Masters(3).acquire(wait=wait, waiter=A))
+        assert isinstance(step, Round)
+        assert step.waits_on(START + wait - 0.001)
+        assert not step.waits_on(START + wait)
+    answered = Round((), Tally(3), patient=1.0)
+    answered.tally.cast(0, granted())
+    assert answered.waits_on(0.0)
+    answered.tally.cast(1, Vote(Ballot.REFUSED))
+    assert not answered.waits_on(0.0)
+
+
 def test_a_queue_lives_a_little_longer_than_the_lock() -> None:
     masters = Masters(1)
     masters.taken(ttl=2.0)

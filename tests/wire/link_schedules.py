@@ -14,14 +14,14 @@ from unittest.mock import patch
 
 from redlock_django.engine.commands import script
 from redlock_django.engine.protocol_steps import Round
-from redlock_django.engine.quorum import Ballot, Tally, Verdict
+from redlock_django.engine.quorum import Ballot, Tally, Verdict, Vote
 from redlock_django.engine.statuses import MISMATCH, UNMARKED
 from redlock_django.wire.address import Address
 from redlock_django.wire.aio import LoopLinks
 from redlock_django.wire.clock import clock
 from redlock_django.wire.exchange import Exchange
 from redlock_django.wire.join import Unfit, check
-from redlock_django.wire.lateness import GIVE_UP, LONGEST, MOST_OWED
+from redlock_django.wire.lateness import GIVE_UP, LONGEST, MOST_LATE, MOST_OWED
 from redlock_django.wire.link_state import IDLE
 from redlock_django.wire.links import Links
 from redlock_django.wire.master import Master, Pace
@@ -304,6 +304,54 @@ def no_vote_is_lost_where_all_replies_take_long() -> None:
         assert _expires_after(links) == 3.0
 
 
+def a_patient_round_counts_late_replies() -> None:
+    with manual_links(3) as links:
+        exchange = links.ask(links.acquire(), patient=60.0)
+        age(links, 10.0)
+        poll(links, 2 * TIMEOUT)
+        assert all(master.late for master in links.masters)
+        for index in range(3):
+            links.reply(index, exchange.number)
+        assert exchange.tally.verdict is Verdict.WON
+
+
+def a_patient_round_ends() -> None:
+    with manual_links(3) as links:
+        exchange = links.ask(links.acquire(), patient=60.0)
+        age(links, 10.0)
+        poll(links, TIMEOUT)
+        assert not exchange.decided
+        exchange.asked = exchange.asked._replace(patient=clock() + 0.1)
+        assert links.lateness.poll_timeout(clock()) <= 0.1
+        exchange.asked = exchange.asked._replace(patient=clock())
+        assert links.lateness.poll_timeout(clock()) == 0.0
+        poll(links, TIMEOUT / 10)
+        assert exchange.tally.verdict is Verdict.LOST
+
+
+def a_patient_round_does_not_wait_for_a_minority() -> None:
+    with manual_links(3) as links:
+        exchange = links.ask(links.acquire(), patient=60.0)
+        age(links, 10.0)
+        exchange.cast(0, Vote(Ballot.REFUSED))
+        links.reply(1, exchange.number)
+        poll(links, TIMEOUT)
+        assert exchange.tally.verdict is Verdict.LOST
+
+
+def only_a_patient_round_without_a_quorum_asks_late_masters() -> None:
+    with manual_links(3) as links:
+        first = _late(links)
+        second = links.ask(links.acquire("b" * 32), patient=60.0)
+        assert not second.decided
+        for index in range(2):
+            links.reply(index, first.number)
+            links.reply(index, second.number)
+        assert second.tally.verdict is Verdict.WON
+        third = links.ask(links.acquire("c" * 32), patient=60.0)
+        assert [vote is None for vote in third.tally.votes] == [True, True, False]
+
+
 def a_few_slow_masters_are_not_waited_for() -> None:
     with manual_links(3) as links:
         _take(links, 0.36 * TIMEOUT, 1)
@@ -416,9 +464,21 @@ def a_master_that_never_answers_loses_its_link() -> None:
     with manual_links(1) as links:
         _late(links)
         links.ask(links.release())
-        poll(links, GIVE_UP)
+        poll(links, MOST_LATE * GIVE_UP)
         assert links.masters[0].link is None
         assert [*links.masters[0].pending_releases] == ["a" * 32]
+
+
+def links_are_kept_longer_while_most_are_late() -> None:
+    with manual_links(3) as links:
+        exchange = _late(links)
+        age(links, 100.0)
+        poll(links, GIVE_UP)
+        assert all(master.link is not None for master in links.masters)
+        for index in range(2):
+            links.reply(index, exchange.number)
+        poll(links, 0.0)
+        assert [master.link is None for master in links.masters] == [False, False, True]
 
 
 def _ended(links: ManualLinks, idle: float) -> bool:
@@ -462,7 +522,7 @@ def a_master_that_works_off_a_queue_keeps_its_link() -> None:
         links.ask(links.release())
         age(links, 10.0)
         poll(links, 2 * TIMEOUT)
-        poll(links, GIVE_UP - 2 * TIMEOUT - 0.1)
+        poll(links, MOST_LATE * GIVE_UP - 2 * TIMEOUT - 0.1)
         links.reply(0, first.number)
         poll(links, 0.2)
         assert links.masters[0].link is not None

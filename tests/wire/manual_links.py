@@ -100,14 +100,15 @@ class ManualLinks(Links):
         self.arrived(index, ends.joined(run_id or f"{index}", ready=ready, ahead=ahead))
         return ends
 
-    def ask(self, command: Command, *indexes: int) -> Exchange:
-        """Send a round's command to some masters, or to all."""
+    def ask(self, command: Command, *indexes: int, patient: float = 0.0) -> Exchange:
+        """Send a round's command to some masters, or to all; it is patient for these seconds."""
         where = indexes or range(len(self.masters))
         commands = tuple(command if m.index in where else None for m in self.masters)
         rivals = isinstance(command, Acquire)
         skew = self.deployment.skew if command.trusted else None
         tally = new_tally(len(self.masters), skew=skew, rivals=rivals)
-        exchange = self.exchange(Round(commands, tally), lambda: None)
+        asked = Round(commands, tally, patient=clock() + patient if patient else 0.0)
+        exchange = self.exchange(asked, lambda: None)
         self.begin(exchange)
         self.flush()
         return exchange

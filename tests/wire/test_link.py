@@ -486,7 +486,7 @@ def test_a_majority_known_to_be_down_refuses_at_once_and_asks_no_master(
             master.pause()
         with pytest.raises(QuorumUnreachable):
             variant.acquire("order:1")
-        variant.settle()
+        variant.wait_late(0, 1)
         before = asked()
         began = time.monotonic()
         for _ in range(10):
