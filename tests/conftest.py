@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from redlock_django.backends.database_settings import _new_temporary_file
 from redlock_django.locking.handler import locks
 from redlock_django.testing.masters import LocalMaster, local_masters
 from redlock_django.testing.processes import ProcessGroup
@@ -176,10 +177,15 @@ def masters(five_masters: list[LocalMaster]) -> list[LocalMaster]:
 
 @pytest.fixture
 def database_access(django_db_blocker: Any) -> Iterator[None]:
-    """Allow connections to databases; those of locks are closed at the end."""
+    """Allow connections to databases; those of locks are closed at the end.
+
+    Locks beside a database in memory are in a file of this process: each test gets a new one.
+    """
     with django_db_blocker.unblock():
+        _new_temporary_file.cache_clear()
         yield
         locks.close()
+        _new_temporary_file.cache_clear()
 
 
 @pytest.fixture(scope="session")

@@ -132,8 +132,6 @@ class DatabaseSite(Site):
         section = {"BACKEND": DATABASE, "DATABASE": self.servers[0], "DATABASE_TIMEOUT": 10}
         settings.REDLOCK = {"default": section}
         self._leases: dict[str, Lease] = {}
-        for table in (LOCKS, WAITERS):
-            self._execute(f"DELETE FROM {table}")
 
     @property
     def backend(self) -> DatabaseBackend:
