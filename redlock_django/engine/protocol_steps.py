@@ -41,14 +41,15 @@ class Pause(NamedTuple):
 
     A waiter is called once a majority of masters has called it since its last round began. While
     it may miss a call, because a link was lost, is new, or cannot bring calls, it sleeps `unheard`
-    seconds at most. A majority has it in the queue of `resource` ("" for none), with `ahead`
-    waiters in front.
+    seconds at most. A majority has it in the queue of `resource` ("" for none) with this `ticket`,
+    and with `ahead` waiters in front.
     """
 
     seconds: float
     unheard: float = math.inf
     resource: str = ""
     ahead: int = 0
+    ticket: int = 0
 
 
 Step = Round | Pause

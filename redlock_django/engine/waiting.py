@@ -63,7 +63,7 @@ class Wait:
         if not split or (queueing and attempt.queued):
             delay, unheard = retry_delays(attempt.last, delay, queueing=queueing)
         end = self.give_up if now < self.give_up else self.limit
-        return Pause(max(0.0, min(delay, end - now)), unheard, *_place(attempt))
+        return Pause(max(0.0, min(delay, end - now)), unheard, *_place(attempt), self.ticket)
 
 
 def _place(attempt: Attempt) -> tuple[str, int]:

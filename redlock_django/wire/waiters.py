@@ -23,13 +23,12 @@ class Waiter:
 
     It is `decided`, and need not wait any longer, once a majority of masters has called it: fewer
     may hold only what is left of a vote that another client has lost. Otherwise it asks again at
-    the time `until`, which may become earlier while it waits. `is_next` is True if the lock is
-    being freed, and it is this waiter's turn as far as is known here.
+    the time `until`, which may become earlier while it waits.
     """
 
     __slots__ = (
-        "__weakref__", "_callers", "_clock", "_doubted", "_listening", "_need", "_unheard",
-        "is_next", "name", "until", "wake",
+        "__weakref__", "_callers", "_clock", "_doubted", "_listening", "_need", "_unheard", "name",
+        "until", "wake",
     )  # fmt: skip
 
     def __init__(
@@ -42,7 +41,6 @@ class Waiter:
         self.name = name
         self.wake: Callable[[], object] = wake_none
         self.until = math.inf
-        self.is_next = False
         self._unheard: float | None = None  # for the pause; None during a round
         self._doubted = False
         self._callers: set[int] = set()
@@ -64,8 +62,7 @@ class Waiter:
     def ask(self) -> None:
         """Forget earlier calls: a new round begins, which answers them."""
         self._callers.clear()
-        self._doubted = self.is_next = False
-        self._unheard, self.until = None, math.inf
+        self._doubted, self._unheard, self.until = False, None, math.inf
 
     def rest(self, pause: Pause) -> float:
         """Begin a pause; return its seconds if nothing happens meanwhile."""
@@ -77,11 +74,6 @@ class Waiter:
             return max(0.0, self.until - now)  # the round may have lasted longer
         self.until = now + seconds
         return seconds
-
-    def go_next(self) -> None:
-        """Ask now, without waiting for the masters' call."""
-        self.is_next = True
-        self.hurry(0.0)
 
     def watch(self) -> None:
         """Note that the turn of another waiter has begun: if it passes unused, this one asks."""
@@ -106,29 +98,8 @@ class Waiter:
             self.wake()
 
 
-class LocalQueue:
-    """The waiters that sleep in the masters' queue of one resource.
-
-    The place of a waiter is how many others were in front of it when it was refused, after the
-    `served` that had left the queue before. With a place above `served`, a waiter of another
-    process, or one that has given up, may be in front of it.
-    """
-
-    __slots__ = ("places", "served")
-
-    def __init__(self) -> None:
-        self.places: dict[Waiter, int] = {}
-        self.served = 0
-
-    def next(self) -> Waiter | None:
-        """Return the next waiter, None if it may be one of another process."""
-        places = self.places.copy()  # in one step, because other threads come and go meanwhile
-        first = min(places, key=places.__getitem__, default=None)
-        return None if first is None or places[first] > self.served else first
-
-
 class LocalQueues:
-    """The local queues of all resources.
+    """The waiters of a process or loop that sleep in the masters' queues, by resource.
 
     A release in this process wakes the next waiter: its attempt leaves directly after the release,
     on the same links, one round trip before the masters' call would have brought it there. Masters
@@ -136,30 +107,42 @@ class LocalQueues:
     """
 
     def __init__(self) -> None:
-        self._queues: dict[str, LocalQueue] = {}
+        # The ticket of each waiter, and how many waiters of other processes were in front of it.
+        self._queues: dict[str, dict[Waiter, tuple[int, int]]] = {}
 
     def join(self, waiter: Waiter, pause: Pause) -> None:
         """Note that a waiter begins a pause; call `leave` when it is over."""
         if pause.resource:
-            queue = self._queues.setdefault(pause.resource, LocalQueue())
-            queue.places[waiter] = queue.served + pause.ahead
+            queue = self._queues.setdefault(pause.resource, {})
+            ours = sum(ticket < pause.ticket for ticket, _ in list(queue.values()))
+            queue[waiter] = pause.ticket, pause.ahead - ours
 
     def leave(self, waiter: Waiter, pause: Pause) -> None:
-        """Note that the pause is over: because of the waiter's turn, or for any other reason."""
+        """Note that the pause is over."""
         queue = self._queues.get(pause.resource)
-        if queue is None or (place := queue.places.pop(waiter, None)) is None:
-            return
-        if waiter.decided or waiter.is_next:
-            queue.served = max(queue.served, place + 1)
-        if not queue.places:
+        if queue is not None and queue.pop(waiter, None) is not None and not queue:
             self._queues.pop(pause.resource, None)
 
     def wake_next(self, resources: Sequence[str]) -> None:
-        """Wake the next waiter for each of these resources, which a release is freeing."""
+        """Wake the next waiter for each of these resources, which a release is freeing.
+
+        Wakes none if the next one may be a waiter of another process.
+        """
         for resource in resources:
             queue = self._queues.get(resource)
-            if queue is not None and (waiter := queue.next()) is not None:
-                waiter.go_next()
+            if not queue:
+                continue
+            # A copy, made in one step: other threads come and go meanwhile.
+            waiter, (_, others) = min(queue.copy().items(), key=_ticket, default=_NOBODY)
+            if waiter is not None and others <= 0:
+                waiter.hurry(0.0)
+
+
+_NOBODY: tuple[None, tuple[int, int]] = (None, (0, 0))
+
+
+def _ticket(place: tuple[object, tuple[int, int]]) -> int:
+    return place[1][0]
 
 
 class Waiters:

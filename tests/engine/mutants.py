@@ -52,7 +52,7 @@ from redlock_django.wire.link import Link
 from redlock_django.wire.links import Links
 from redlock_django.wire.master import Master, Pace
 from redlock_django.wire.steps import StepWatch
-from redlock_django.wire.waiters import LocalQueue, LocalQueues, Waiter, Waiters
+from redlock_django.wire.waiters import LocalQueues, Waiter, Waiters
 from tests.engine import (
     schedules,
     test_commands,
@@ -752,24 +752,20 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a release wakes the last waiter of its process", "queue: a release wakes the next waiter",
-        LocalQueue.next, instead("min", "max"),
+        LocalQueues.wake_next, instead("min", "max"),
         schedules.a_release_wakes_the_next_waiter_of_its_process,
     ),
     Mutant(
         "a release wakes a waiter behind others",
         "queue: a release leaves a waiter of another process its turn",
-        LocalQueue.next, never("places[first] > self.served"),
+        LocalQueues.wake_next, always("others <= 0"),
         schedules.a_release_wakes_no_waiter_behind_one_of_another_process,
     ),
     Mutant(
-        "a waiter that was called keeps its place", "queue: a waiter that was served has left",
-        LocalQueues.leave, instead("waiter.decided or waiter.is_next", "waiter.is_next"),
-        schedules.a_called_waiter_lets_the_next_one_be_woken,
-    ),
-    Mutant(
-        "a waiter that asks again loses its place", "queue: a waiter that asks again is in front",
-        LocalQueues.leave, always("waiter.decided or waiter.is_next"),
-        schedules.a_waiter_that_asks_again_keeps_its_place_in_the_process,
+        "a waiter of the same process is one of others",
+        "queue: a release wakes a waiter behind those of its own process",
+        LocalQueues.join, instead("pause.ahead - ours", "pause.ahead"),
+        schedules.a_waiter_behind_those_of_its_process_is_the_next_one_after_them,
     ),
     Mutant(
         "a stopped process has a turn for each of its waiters",

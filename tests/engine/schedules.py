@@ -5,7 +5,7 @@ A schedule raises AssertionError, or an error that it does not expect, if a prom
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Any
 
@@ -510,57 +510,50 @@ def a_waiter_that_watches_a_turn_asks_after_it() -> None:
 
 
 class _Process:
-    """Waiters that sleep in the queue of "r"; `woken` has the numbers of those that were woken."""
+    """Waiters that sleep in the queue of "r"; `woken` has the tickets of those that were woken."""
 
-    def __init__(self, *ahead: int) -> None:
+    def __init__(self) -> None:
         self.waiters = Waiters(Deployment(names=("a", "b", "c")), "here", lambda: 0.0)
         self.woken: list[int] = []
-        self.asleep: dict[int, tuple[Waiter, Pause]] = {}
-        for number, in_front in enumerate(ahead):
-            self.sleep(number, in_front)
 
-    def sleep(self, number: int, ahead: int) -> None:
-        waiter, pause = self.waiters.new(), Pause(2.0, 2.0, "r", ahead)
+    def sleep(self, ticket: int, ahead: int) -> Callable[[], None]:
+        """Make a waiter sleep; return what ends its pause."""
+        waiter, pause = self.waiters.new(), Pause(2.0, 2.0, "r", ahead, ticket)
         self.waiters.begin_pause(waiter, pause)
-        waiter.wake = partial(self.woken.append, number)
-        self.asleep[number] = waiter, pause
-
-    def rise(self, number: int) -> None:
-        self.waiters.end_pause(*self.asleep.pop(number))
+        waiter.wake = partial(self.woken.append, ticket)
+        return partial(self.waiters.end_pause, waiter, pause)
 
     def release(self) -> list[int]:
-        """Release "r"; return the waiters that this wakes, for which it ends their pauses."""
+        """Release "r"; return the tickets of the waiters that this wakes."""
         self.woken.clear()
         self.waiters.queues.wake_next(("other", "r"))
-        for number in self.woken:
-            self.rise(number)
         return self.woken
 
 
 def a_release_wakes_the_next_waiter_of_its_process() -> None:
-    process = _Process(1, 0, 2)
-    assert [process.release()[:] for _ in range(4)] == [[1], [0], [2], []]
+    process = _Process()
+    process.sleep(7, 0)
+    end = process.sleep(5, 0)
+    process.sleep(9, 2)
+    assert process.release() == [5]
+    end()
+    assert process.release() == [7]
 
 
 def a_release_wakes_no_waiter_behind_one_of_another_process() -> None:
-    process = _Process(0, 2)
-    assert [process.release()[:] for _ in range(2)] == [[0], []]
+    process = _Process()
+    end = process.sleep(5, 0)
+    process.sleep(9, 2)
+    end()
+    assert process.release() == [], "one of another process is in front"
 
 
-def a_called_waiter_lets_the_next_one_be_woken() -> None:
-    process = _Process(0, 1)
-    for master in range(3):
-        process.asleep[0][0].call(master)
-    process.rise(0)
-    assert process.release() == [1]
-
-
-def a_waiter_that_asks_again_keeps_its_place_in_the_process() -> None:
-    process = _Process(0, 1)
-    process.rise(0)
-    assert process.release() == [], "it is still in front"
-    process.sleep(0, 0)
-    assert process.release() == [0]
+def a_waiter_behind_those_of_its_process_is_the_next_one_after_them() -> None:
+    process = _Process()
+    end = process.sleep(5, 0)
+    process.sleep(9, 1)
+    end()
+    assert process.release() == [9]
 
 
 def interrupted_after_the_grants_nothing_is_left() -> None:

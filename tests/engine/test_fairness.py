@@ -94,7 +94,7 @@ def _send_and_wake(
     send(asked)
     for other in clients if asked.frees else ():
         if other is not client and other.waiter is not None and client.rng.random() < 0.5:
-            other.waiter.go_next()
+            other.waiter.hurry(0.0)
 
 
 @by_day
