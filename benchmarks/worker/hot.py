@@ -34,6 +34,8 @@ class Memory:
         readable = [(each.link.socket.fileno(), select.POLLIN) for each in self.links.masters]
         poller = self.replaced.enter_context(patch.object(self.links, "_poller"))
         poller.poll = lambda timeout: readable
+        # The tender thread must take no reply between a round and its poll, which has one for each.
+        self.replaced.enter_context(patch.object(self.links, "owing", list))
         # The replies are made before they are asked for: their clock stands still meanwhile.
         self.replaced.enter_context(patch.object(steps, "KNOWN_FOR", 1e9))
         return self
@@ -56,6 +58,7 @@ class Memory:
             link.recv, link.send_some = partial(next, iter(replies)), len
             link.inspected = link_clock() + 1e6
             master.offset = (1e12, -1e12, link_clock())
+            master.look_closer()  # or the links are looked at amid the pairs, and find a step
 
 
 def hot(contender: Any, *, seconds: float) -> dict[str, Any]:
