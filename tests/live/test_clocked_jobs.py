@@ -35,7 +35,7 @@ from redlock_django import hold
 def job(number):
     print("once", number)
 
-@hold("control:<int:number>", on_conflict="skip")
+@hold("control:<int:number>", wait=30)
 def control(number):
     print("control", number)
 
