@@ -136,7 +136,7 @@ SEEDED: dict[str, tuple[Any, Mutation, int, str]] = {
         106, "longer than it asked for",
     ),
     "a late lease is held": (
-        ShardedBackend._acquire, never("self.clock() >= whole.until"), 384, "a lease that is over",
+        ShardedBackend._acquire, never("self.clock() >= whole.until"), 598, "a lease that is over",
     ),
     "valid as long as its last part": (sharded_lease.joined, instead("min", "max"), 2, "hold it"),
     "fences in the order of the groups": (
