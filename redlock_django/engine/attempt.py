@@ -6,7 +6,7 @@ from redlock_django.engine.commands import Acquire, Command, Confirm, Release
 from redlock_django.engine.fast_path import new_tally
 from redlock_django.engine.fencing import highest, stored_by_majority
 from redlock_django.engine.protocol_steps import Protocol, Round
-from redlock_django.engine.quorum import Tally, Verdict
+from redlock_django.engine.quorum import Ballot, Tally, Verdict
 from redlock_django.engine.validity import valid_until
 
 
@@ -69,16 +69,20 @@ class Attempt:
 
     @property
     def queued(self) -> bool:
-        """True if a majority of masters has the waiter in its queue."""
+        """True if a majority of masters has the waiter in its queue, and none granted the lock.
+
+        Those that share the votes of the others ask again at once, or release the lock.
+        """
         tally = self.last
-        return tally.majority(sum(vote.ahead >= 0 for vote in tally.votes if vote))
+        queues = sum(vote.ahead >= 0 for vote in tally.votes if vote)
+        return tally.majority(queues) and not tally.count(Ballot.GRANTED)
 
     def undo(self, now: float, queued: frozenset[int], *, leave: bool) -> Protocol[float]:
         """Release the lock wherever it may be; return the clock afterwards.
 
         This goes to the masters in `queued` too, which may have the waiter in a queue. With
-        `leave`, the waiter leaves the queues. The next waiter is called, unless another client is
-        proved to hold the lock: then its release calls. Nothing is sent if every master has
+        `leave`, the waiter leaves the queues. Then the next waiter is called, and also if no quorum
+        has answered in time: all may have granted the lock. Nothing is sent if every master has
         refused, or may be left to the links; see `leaves_late_grants`.
         """
         ask, tally = self.ask, self.tally
@@ -88,7 +92,7 @@ class Attempt:
         if is_left:
             reached -= tally.silent
         if reached:
-            release = undo_of(ask, leave=leave, calls=leave or not self.last.rival_won)
+            release = undo_of(ask, leave=leave, calls=leave or self.unreachable)
             commands = to_masters(release, reached, tally.masters)
             now = yield Round(commands, new_tally(tally.masters), awaited=False)
         return now

@@ -58,8 +58,8 @@ class Wait:
             self.ticket = ask.proposal + lag - round((started - self.asked) * 1_000_000)
         unheard = delay
         queueing = bool(ask.waiter) and not attempt.unreachable
-        # A waiter that shares the votes with others, all of them in most queues, need not ask again
-        # at once: the undo calls the first of them. If all asked, a crowd would share them again.
+        # Where others share the votes, a waiter that has none and is in most queues need not ask
+        # again at once. If all asked, a crowd would share the votes again.
         if not split or (queueing and attempt.queued):
             delay, unheard = retry_delays(attempt.last, delay, queueing=queueing)
         end = self.give_up if now < self.give_up else self.limit

@@ -623,15 +623,21 @@ MUTANTS: tuple[Mutant, ...] = (
         always("self.calls"), test_queue.test_an_undo_on_the_way_to_the_next_round_calls_nobody,
     ),
     Mutant(
-        "an undo calls nobody", "queue: an undo of a lock that no client holds calls a waiter",
+        "an undo calls nobody", "queue: an undo without a quorum calls a waiter",
         Attempt.undo,
-        instead("leave or not self.last.rival_won", "leave"),
-        test_queue.test_an_undo_calls_the_next_waiter_where_no_other_client_holds_the_lock,
+        instead("leave or self.unreachable", "leave"),
+        test_queue.test_an_undo_without_a_quorum_calls_the_next_waiter,
     ),
     Mutant(
         "all that share the votes ask at once", "queue: a waiter in most queues asks seldom",
         waiting.Wait.pause,
         never("queueing and attempt.queued"),
+        test_queue.test_waiters_that_share_the_votes_do_not_ask_again_at_once,
+    ),
+    Mutant(
+        "a waiter that has a vote asks seldom", "queue: a waiter that has a vote asks at once",
+        vars(Attempt)["queued"].fget,
+        always("not tally.count(Ballot.GRANTED)"),
         test_queue.test_waiters_that_share_the_votes_do_not_ask_again_at_once,
     ),
     Mutant(

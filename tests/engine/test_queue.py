@@ -459,7 +459,7 @@ def test_an_undo_on_the_way_to_the_next_round_calls_nobody() -> None:
     assert masters.queues() == [[A, B], [A, B], [B]]
 
 
-def test_an_undo_calls_the_next_waiter_where_no_other_client_holds_the_lock() -> None:
+def test_an_undo_without_a_quorum_calls_the_next_waiter() -> None:
     masters = Masters(3)
     lease = masters.taken()
     first = Waiting(masters, A)
@@ -479,6 +479,12 @@ def test_waiters_that_share_the_votes_do_not_ask_again_at_once() -> None:
     assert isinstance(queued.step, Pause)
     assert queued.step.seconds > CALM
     assert queued.step.unheard < 2 * FALLBACK
+    masters.memories[0].strings.pop(masters.deployment.lock("r"))
+    masters.memories[0].sets.clear()
+    has_a_vote = Waiting(masters, C)
+    assert isinstance(has_a_vote.step, Pause)
+    assert has_a_vote.step.seconds == 0.01
+    masters.memories[0].set(masters.deployment.lock("r"), b"%032d {}" % 7, 10_000)
     for memory in masters.memories[:2]:
         memory.sets.clear()
         memory.set(masters.deployment.queue("r"), b"of another type")
