@@ -74,8 +74,7 @@ class Attempt:
         Those that share the votes of the others ask again at once, or release the lock.
         """
         tally = self.last
-        queues = sum(vote.ahead >= 0 for vote in tally.votes if vote)
-        return tally.majority(queues) and not tally.count(Ballot.GRANTED)
+        return tally.majority(len(tally.queueing)) and not tally.count(Ballot.GRANTED)
 
     def undo(self, now: float, queued: frozenset[int], *, leave: bool) -> Protocol[float]:
         """Release the lock wherever it may be; return the clock afterwards.

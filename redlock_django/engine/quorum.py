@@ -191,6 +191,11 @@ class Tally:
         return self.majority(len(self.agreeing))
 
     @property
+    def queueing(self) -> list[Vote]:
+        """The answers of the masters that have the waiter in a queue."""
+        return [vote for vote in self.votes if vote is not None and vote.ahead >= 0]
+
+    @property
     def only_stale(self) -> bool:
         """True if the round failed, and might have been won but for stale connections."""
         lasting = sum(

@@ -68,7 +68,7 @@ class Wait:
 
 def _place(attempt: Attempt) -> tuple[str, int]:
     """Return the resource in whose queue a majority has the waiter, and how many are in front."""
-    queued = [vote for vote in attempt.last.votes if vote and vote.ahead >= 0]
+    queued = attempt.last.queueing
     if not attempt.last.majority(len(queued)):
         return "", 0
     return attempt.ask.resources[queued[0].resource], min(vote.ahead for vote in queued)
@@ -99,8 +99,8 @@ def retry_delays(tally: Tally, delay: float, *, queueing: bool) -> tuple[float, 
         # Or many waiters on a busy host would use the processor that the replies need.
         delay *= UNREACHABLE
     left = free_in(tally)
-    queued = [vote.ahead for vote in tally.votes if vote and vote.ahead >= 0]
-    ahead = min(queued, default=0)
+    queued = tally.queueing
+    ahead = min((vote.ahead for vote in queued), default=0)
     unheard = delay
     if queueing:
         unheard = _prolonged(FALLBACK + delay / 2, LONGEST, ahead)
