@@ -14,14 +14,13 @@ from redlock_django.engine.quorum import Verdict, Vote
 class Exchange:
     """One round that was sent, or is being sent."""
 
-    __slots__ = ("asked", "commands", "decided", "frees", "number", "tally", "wake")
+    __slots__ = ("asked", "commands", "decided", "number", "tally", "wake")
     until = math.inf  # it waits for its verdict, however long that takes
 
     def __init__(self, asked: Round, number: int, wake: Callable[[], object]) -> None:
         self.asked = asked
         self.commands = asked.commands
         self.tally = asked.tally
-        self.frees = asked.frees
         self.number = number
         self.wake = wake
         self.decided = False

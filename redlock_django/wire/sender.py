@@ -48,8 +48,9 @@ class Sender(LinkState):
         now = clock()
         if not self._begin_plainly(exchange, now):
             self._begin_each(exchange, now)
-        if exchange.frees:  # now that the release is queued: the next round may leave with it
-            self.waiters.queues.wake_next(exchange.frees)
+        if frees := exchange.asked.frees:
+            # Now that the release is queued: the next round may leave with it.
+            self.waiters.queues.wake_next(frees)
 
     def _begin_each(self, exchange: Exchange, now: float) -> None:
         """Begin a round with a look at each master; see `begin`."""
