@@ -130,19 +130,12 @@ class LocalQueues:
         """
         for resource in resources:
             queue = self._queues.get(resource)
-            if not queue:
-                continue
             # A copy, made in one step: other threads come and go meanwhile.
-            waiter, (_, others) = min(queue.copy().items(), key=_ticket, default=_NOBODY)
-            if waiter is not None and others <= 0:
-                waiter.hurry(0.0)
-
-
-_NOBODY: tuple[None, tuple[int, int]] = (None, (0, 0))
-
-
-def _ticket(place: tuple[object, tuple[int, int]]) -> int:
-    return place[1][0]
+            if queue and (places := queue.copy()):
+                waiter = min(places, key=places.__getitem__)
+                _, others = places[waiter]
+                if others <= 0:
+                    waiter.hurry(0.0)
 
 
 class Waiters:
