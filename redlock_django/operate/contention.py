@@ -22,7 +22,7 @@ from redlock_django.engine.errors import NotAcquired, StoreUnavailable
 from redlock_django.locking import events
 from redlock_django.locking.counters import Counts, counters
 from redlock_django.models import ContentionCount
-from redlock_django.wire.clock import wall_ns
+from redlock_django.operate.contention_report import NUMBERS, this_minute
 
 logger = logging.getLogger("redlock_django")
 
@@ -32,11 +32,6 @@ PURGE_EVERY = 60  # minutes between two deletions by one process
 TRACKED = 1000  # resources of an alias that are counted in memory at the same time
 MOST = 10  # the most contended, and the longest held, resources that are written
 LONG = 1.0  # seconds; a resource that was held for less and not waited for is not written
-NUMBERS = (
-    "acquired", "refused", "unavailable", "waited", "waited_seconds", "released", "lost",
-    "held_seconds",
-)  # fmt: skip
-"""The numbers of a row; all of them are counters of `locking.counters` too."""
 
 
 @dataclass(slots=True)
@@ -164,7 +159,7 @@ class ContentionRecorder:
         if not self._writing.acquire(blocking=False):
             return
         try:
-            minute = wall_ns() // 60_000_000_000
+            minute = this_minute()
             if not (rows := self._rows(minute)):
                 return
             ContentionCount.objects.bulk_create(rows)

@@ -52,6 +52,8 @@ class Contention:
 
 
 NUMBERS = tuple(field.name for field in fields(Contention))
+"""The numbers of a row; all of them are counters of `locking.counters` too."""
+
 SUMS = {f"sum_{name}": Sum(name) for name in NUMBERS}
 
 

@@ -21,6 +21,7 @@ from redlock_django.operate.contention import recorder
 from redlock_django.operate.contention_report import (
     DAY,
     HOUR,
+    NUMBERS,
     hottest,
     steps,
     this_minute,
@@ -71,7 +72,7 @@ def written() -> dict[str, dict[str, Any]]:
     return {
         row.resource: {
             name: value
-            for name in contention.NUMBERS
+            for name in NUMBERS
             if (value := getattr(row, name)) and not name.endswith("_seconds")
         }
         for row in ContentionCount.objects.all()
