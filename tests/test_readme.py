@@ -19,34 +19,27 @@ from django.test import RequestFactory
 
 from redlock_django.testing import held_elsewhere, memory_masters
 from redlock_django.testing.masters import LocalMaster
+from tests.newcomer import README, code, commands
 from tests.ports import free_port
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parent.parent
-README = (ROOT / "README.md").read_text()
 IDEMPOTENCY = (ROOT / "docs/how-to/idempotency.md").read_text()
 MASTERS = "range(6379, 6384)"
-
-
-def snippet(after: str, page: str = README) -> str:
-    """Return the first Python block of a page after a sentence."""
-    found = re.search(r"```python\n(.*?)```", page[page.index(after) :], re.DOTALL)
-    assert found
-    return found[1]
 
 
 @pytest.fixture
 def site(masters: list[LocalMaster], tmp_path: Path) -> Path:
     manage(ROOT, "-m", "django", "startproject", "site1", str(tmp_path))
     configure(tmp_path, [master.port for master in masters])
-    (tmp_path / "site1" / "urls.py").write_text(snippet("In `site1/urls.py`"))
+    (tmp_path / "site1" / "urls.py").write_text(code(README, "In `site1/urls.py`"))
     return tmp_path
 
 
 def configure(site: Path, ports: list[int]) -> None:
     """Append the settings of the README to those of a site, with masters at other ports."""
-    settings = snippet("In `site1/settings.py`") + snippet("For five Redis masters")
+    settings = code(README, "In `site1/settings.py`") + code(README, "For five Redis masters")
     assert settings.count(MASTERS) == 1
     with (site / "site1" / "settings.py").open("a") as file:
         file.write(settings.replace(MASTERS, str(ports)))
@@ -66,13 +59,6 @@ def manage(where: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def shell(after: str, page: str = README) -> str:
-    """Return the first shell block of a page after a sentence."""
-    found = re.search(r"\n\n((?:    .*\n)+)", page[page.index(after) :])
-    assert found
-    return found[1].replace("    ", "")
-
-
 def paste(lines: str, where: Path) -> str:
     """Paste lines into a shell, and return what it shows."""
     environment = {
@@ -90,14 +76,16 @@ def paste(lines: str, where: Path) -> str:
 
 
 def test_the_quick_start_needs_no_server(tmp_path: Path) -> None:
-    install, start = shell("## Quick start").splitlines()
+    install, start = commands(README, "## Quick start").splitlines()
     assert install == "pip install redlock-django"
     paste(start, tmp_path)
     site, port = tmp_path / "site1", free_port()
     with (site / "site1" / "settings.py").open("a") as file:
-        file.write(snippet("In `site1/settings.py`"))
-    (site / "site1" / "urls.py").write_text(snippet("In `site1/urls.py`"))
-    lines = shell("Send two requests at the same time").replace("noreload", f"noreload {port}")
+        file.write(code(README, "In `site1/settings.py`"))
+    (site / "site1" / "urls.py").write_text(code(README, "In `site1/urls.py`"))
+    lines = commands(README, "Send two requests at the same time").replace(
+        "noreload", f"noreload {port}"
+    )
     began = time.monotonic()
     output = paste(lines.replace("localhost:8000", f"127.0.0.1:{port}"), site)
     assert time.monotonic() - began < 60
@@ -109,20 +97,20 @@ def test_the_quick_start_needs_no_server(tmp_path: Path) -> None:
 
 
 def test_the_shell_lines_work_when_they_are_pasted(tmp_path: Path) -> None:
-    paste(shell("## Quick start").splitlines()[1], tmp_path)
+    paste(commands(README, "## Quick start").splitlines()[1], tmp_path)
     site, ports = tmp_path / "site1", [free_port() for _ in range(6)]
     configure(site, ports[:5])
-    (site / "site1" / "urls.py").write_text(snippet("In `site1/urls.py`"))
-    (site / "retry.py").write_text(snippet("## Try it", IDEMPOTENCY))
-    install, masters = shell("Start such masters").split("\n", 1)
+    (site / "site1" / "urls.py").write_text(code(README, "In `site1/urls.py`"))
+    (site / "retry.py").write_text(code(IDEMPOTENCY, "## Try it"))
+    install, masters = commands(README, "Start such masters").split("\n", 1)
     assert install.startswith("pip install")
     retry = IDEMPOTENCY[IDEMPOTENCY.index("paid.append") :]
     lines = "\n".join(
         [
             masters,
-            shell("Send two requests at the same time"),
+            commands(README, "Send two requests at the same time"),
             "cp retry.py site1/urls.py",
-            shell("paid.append", retry),
+            commands(retry, "paid.append"),
             "kill $masters; wait $masters",
         ]
     )
@@ -175,7 +163,7 @@ def post(url: str, key: str, api_key: str = "me") -> tuple[int, bytes, str | Non
 
 
 def test_a_repeated_post_gets_the_same_answer(site: Path) -> None:
-    (site / "site1" / "urls.py").write_text(snippet("## Try it", IDEMPOTENCY))
+    (site / "site1" / "urls.py").write_text(code(IDEMPOTENCY, "## Try it"))
     manage(site, "manage.py", "migrate", "-v0")
     with serving(site) as address:
         answers = [post(f"{address}/orders/7/pay/", "k-1") for _ in range(3)]
@@ -203,7 +191,7 @@ def test_its_picture_is_small() -> None:
 def test_its_examples_run() -> None:
     with memory_masters():
         names: dict[str, Any] = {}
-        exec(snippet("## Examples"), names)
+        exec(code(README, "## Examples"), names)
         request = RequestFactory().post("/")
         with held_elsewhere("order:7"):
             assert names["pay"](request, pk=7).status_code == 423
