@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 
@@ -25,3 +26,19 @@ def until(
         time.sleep(pause)
         pause = min(pause * 1.4, longest)
     return time.monotonic() - began
+
+
+def hold_until_wanted(resource: str) -> None:
+    """Hold a lock until a thread waits for it, release it, and let the thread have it."""
+    from redlock_django import lock
+    from redlock_django.locking.handler import locks
+
+    def wait_for_it() -> None:
+        with lock(resource, wait=60):
+            pass
+
+    waiter = threading.Thread(target=wait_for_it)
+    with lock(resource):
+        waiter.start()
+        until(lambda: locks["default"].backend.look([resource]).locks[0].waiters, "a waiter")
+    waiter.join()

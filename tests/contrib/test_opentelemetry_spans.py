@@ -16,10 +16,9 @@ from opentelemetry.trace import SpanKind, StatusCode
 from redlock_django.contrib.opentelemetry import trace, untrace
 from redlock_django.exceptions import QuorumUnreachable, ResourceLocked
 from redlock_django.locking import events
-from redlock_django.locking.handler import locks
 from redlock_django.locking.lock import lock
 from redlock_django.testing import held_elsewhere, lose_lock, memory_masters
-from tests.waiting import until
+from tests.waiting import hold_until_wanted
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
@@ -118,15 +117,7 @@ def test_a_lock_that_another_thread_releases(traced: Traced) -> None:
 
 
 def test_a_wait(traced: Traced) -> None:
-    def wait_for_it() -> None:
-        with lock("order:1", wait=60):
-            pass
-
-    waiter = threading.Thread(target=wait_for_it)
-    with lock("order:1"):
-        waiter.start()
-        until(lambda: locks["default"].backend.look(["order:1"]).locks[0].waiters, "a waiter")
-    waiter.join()
+    hold_until_wanted("order:1")
     wait = traced.named("redlock wait")
     acquired = [span for span in traced.spans() if span.name == "redlock acquire"][1]
     assert about(wait)["outcome"] == "acquired"

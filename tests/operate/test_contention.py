@@ -28,7 +28,7 @@ from redlock_django.operate.contention_report import (
 )
 from redlock_django.testing import held_elsewhere, memory_masters
 from tests.operate.conftest import LIST
-from tests.waiting import until
+from tests.waiting import hold_until_wanted
 
 if TYPE_CHECKING:
     from django.test import Client
@@ -114,15 +114,7 @@ def test_only_resources_at_fault_are_counted(masters: MemoryBackend) -> None:
 
 
 def test_waits_and_holds(masters: MemoryBackend) -> None:
-    def wait_for_it() -> None:
-        with lock("order:1", wait=60):
-            pass
-
-    waiter = threading.Thread(target=wait_for_it)
-    with lock("order:1"):
-        waiter.start()
-        until(lambda: locks["default"].backend.look(["order:1"]).locks[0].waiters, "a waiter")
-    waiter.join()
+    hold_until_wanted("order:1")
     both = {"waited": 1, "released": 2}
     assert written() == {"": {**both, "acquired": 2}, "order:1": both}
     row = ContentionCount.objects.get(resource="order:1")
