@@ -603,16 +603,28 @@ def traffic(variant: Variant, threads: int = 3) -> Iterator[list[int]]:
 
     def work(number: int) -> None:
         while not stop.is_set():
-            assert variant.release(variant.acquire(f"order:{number}")) is True
+            lease = variant.acquire(f"order:{number}", wait=30.0)
+            assert variant.release(lease) is not False
             done[number] += 1
 
     with ThreadPoolExecutor(threads) as pool:
         workers = [pool.submit(work, number) for number in range(threads)]
-        try:
-            until(lambda: all(done), "traffic")
-            yield done
+
+        def goes_on(times: int) -> None:
             seen = list(done)
-            until(lambda: all(b > a + 5 for a, b in zip(seen, done, strict=True)), "it goes on")
+
+            def all_went_on() -> bool:
+                for worker in workers:
+                    if worker.done():
+                        worker.result()
+                return all(b >= a + times for a, b in zip(seen, done, strict=True))
+
+            until(all_went_on, f"{times} more turns of every thread", seconds=60)
+
+        try:
+            goes_on(1)
+            yield done
+            goes_on(6)
         finally:
             stop.set()
         for worker in workers:
