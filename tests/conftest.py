@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import gc
 import os
 import shutil
 import signal
@@ -27,12 +29,16 @@ from tests.restricted import restrict
 from tests.zookeeper import ZooKeeperServer, local_zookeeper
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
 # The tests start about a hundred processes for sites and commands. Without a bytecode cache, each
 # of them compiles all of Django, and takes four times as long to start.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+# Collecting the tests makes a million objects that stay until the end. Each search for reference
+# cycles among them takes as long as dozens of tests.
+gc.disable()
 
 # A background job of a shell ignores SIGINT, and so do the processes that it starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -107,6 +113,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         "tests/engine/test_s",
     )
     items.sort(key=lambda item: not item.nodeid.startswith(long))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(
+    collector: pytest.Collector,
+) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Import a test file in one worker at a time, which compiles it for the others."""
+    if not isinstance(collector, pytest.Module):
+        return (yield)
+    with collector.path.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        return (yield)
+
+
+def pytest_collection_finish() -> None:
+    """Search for reference cycles again, but not among the objects of the collection."""
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
