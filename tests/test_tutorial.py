@@ -103,7 +103,7 @@ def serving(site: Path, environment: dict[str, str]) -> Iterator[str]:
         deadline = time.monotonic() + 60
         while True:
             try:
-                urllib.request.urlopen(f"http://{address}/", timeout=10).close()
+                urllib.request.urlopen(f"http://{address}/", timeout=60).close()
             except urllib.error.HTTPError as error:
                 error.close()
                 break

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 
 def until(
     condition: Callable[[], object],
     what: str = "it",
     *,
-    seconds: float = 10.0,
+    seconds: float = 60.0,
     longest: float = 0.02,
 ) -> float:
     """Wait until the condition holds, and return how many seconds that took.
@@ -42,3 +43,27 @@ def hold_until_wanted(resource: str) -> None:
         waiter.start()
         until(lambda: locks["default"].backend.look([resource]).locks[0].waiters, "a waiter")
     waiter.join()
+
+
+@contextmanager
+def stalls() -> Iterator[Callable[[], float]]:
+    """Measure in seconds how late a thread of this process was woken, in all.
+
+    Add it to a bound on how long something takes: on a busy machine other processes have run.
+    """
+    over, late = threading.Event(), 0.0
+
+    def sleep_on() -> None:
+        nonlocal late
+        woken = time.monotonic()
+        while not over.wait(0.005):
+            late += max(0.0, time.monotonic() - woken - 0.006)
+            woken = time.monotonic()
+
+    thread = threading.Thread(target=sleep_on)
+    thread.start()
+    try:
+        yield lambda: late
+    finally:
+        over.set()
+        thread.join()

@@ -181,7 +181,7 @@ def test_threads_count_every_one() -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert counted() == {"acquired": 1600, "waited_seconds": 800}
 
 

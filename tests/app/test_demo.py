@@ -95,7 +95,7 @@ def admin_page(url: str, user: str, password: str) -> str:
     """Log in to the admin, and return the list of held locks."""
     cookies = urllib.request.HTTPCookieProcessor(CookieJar())
     browser = urllib.request.build_opener(cookies)
-    with browser.open(f"{url}login/", timeout=10) as answer:
+    with browser.open(f"{url}login/", timeout=60) as answer:
         form = answer.read().decode()
     (token,) = re.findall('name="csrfmiddlewaretoken" value="([^"]+)"', form)
     target = f"{urlsplit(url).path}redlock_django/heldlock/"
@@ -122,7 +122,7 @@ def test_runserver_of_the_repository_works(place: Place) -> None:
         deadline = time.monotonic() + 60
         while True:
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=10) as page:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=60) as page:
                     assert page.status == 200
                 break
             except urllib.error.HTTPError:
@@ -178,16 +178,16 @@ def test_demo_serves_until_a_signal_and_cleans_up(place: Place, name: str) -> No
     with place.start() as demo:
         try:
             url = read_until(demo, r"The shop is at (\S+)")[1]
-            with urllib.request.urlopen(url, timeout=10) as page:
+            with urllib.request.urlopen(url, timeout=60) as page:
                 text = page.read().decode()
             assert "Pay twice at once" in text
             for asset in re.findall(r'(?:href|src)="/(static/[^"]+)"', text):
-                with urllib.request.urlopen(url + asset, timeout=10) as answer:
+                with urllib.request.urlopen(url + asset, timeout=60) as answer:
                     assert answer.status == 200
             found = read_until(demo, r"are at (\S+): user (\w+), password (\w+)")
             assert "Held locks" in admin_page(*found.groups())
             demo.send_signal(getattr(signal, name))
-            out, _ = demo.communicate(timeout=15)
+            out, _ = demo.communicate(timeout=90)
         finally:
             demo.kill()
     assert "Traceback" not in out
@@ -203,7 +203,7 @@ def test_interrupted_demo_cleans_up(place: Place) -> None:
         try:
             read_until(demo, "a payment is refused")
             demo.send_signal(signal.SIGINT)
-            out, _ = demo.communicate(timeout=15)
+            out, _ = demo.communicate(timeout=90)
         finally:
             demo.kill()
     assert demo.returncode == 130, out

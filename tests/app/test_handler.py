@@ -57,14 +57,14 @@ def test_many_threads_create_a_service_once(monkeypatch: pytest.MonkeyPatch) -> 
     got: list[LockService] = []
 
     def ask() -> None:
-        go.wait(5)
+        go.wait(60)
         got.append(services["default"])
 
     threads = [threading.Thread(target=ask) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(5)
+        thread.join(60)
     assert len(got) == 8
     assert len({id(service) for service in got}) == len(made) == 1
 

@@ -53,11 +53,11 @@ def nightly_held_elsewhere() -> Iterator[None]:
     def holder() -> None:
         with lock("nightly"):
             taken.set()
-            enough.wait(20)
+            enough.wait(60)
 
     thread = threading.Thread(target=holder)
     thread.start()
-    assert taken.wait(20)
+    assert taken.wait(60)
     yield
     enough.set()
     thread.join()

@@ -133,7 +133,7 @@ def test_the_next_holder_sees_what_this_one_committed() -> None:
     @lock_resource("order:<pk>")
     def view(request: HttpRequest, pk: int) -> HttpResponse:
         thread.start()
-        assert refused.wait(20)
+        assert refused.wait(60)
         order()
         return HttpResponse()
 
@@ -148,7 +148,7 @@ def test_the_next_holder_sees_what_this_one_committed() -> None:
     backend.sleep = wait_for_the_lock
     thread = threading.Thread(target=ask)
     view(factory.get("/"), pk=7)
-    thread.join(20)
+    thread.join(60)
     assert seen_by_the_next == [1]
 
 
@@ -674,7 +674,7 @@ def held_elsewhere(name: str) -> Any:
         def __enter__(self) -> None:
             thread = threading.Thread(target=self.take)
             thread.start()
-            thread.join(20)
+            thread.join(60)
 
         def take(self) -> None:
             self.held = lock(name).acquire()

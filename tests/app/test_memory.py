@@ -68,7 +68,7 @@ def test_threads_exclude_each_other() -> None:
 
     def work() -> None:
         nonlocal inside, most
-        gate.wait(5)
+        gate.wait(60)
         for _ in range(25):
             with lock(R, wait=20):
                 inside += 1
@@ -100,7 +100,7 @@ def test_one_of_many_threads_wins_a_free_resource(backend: MemoryBackend) -> Non
             wins: list[object] = wins,
             refusals: list[object] = refusals,
         ) -> None:
-            gate.wait(5)
+            gate.wait(60)
             try:
                 wins.append(lock(R).acquire())
             except ResourceLocked as error:
@@ -110,7 +110,7 @@ def test_one_of_many_threads_wins_a_free_resource(backend: MemoryBackend) -> Non
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(10)
+            thread.join(60)
         assert (len(wins), len(refusals)) == (1, 7)
         assert len(set(holders(backend)) - {None}) == 1
         backend.clear()
@@ -162,7 +162,7 @@ def test_threads_are_called_in_the_order_of_arrival(backend: MemoryBackend) -> N
         until(partial(_waiting, backend, number), "the waiter is queued")
     held.release()
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     assert order == [0, 1, 2, 3]
     assert waiters(backend) == 0
 
@@ -183,10 +183,10 @@ async def test_tasks_are_called_and_one_that_was_cancelled_is_not(backend: Memor
         assert waiters(backend) == number + 1
     tasks[0].cancel()
     tasks[2].cancel()
-    await asyncio.wait(tasks[:1], timeout=10)
+    await asyncio.wait(tasks[:1], timeout=60)
     assert waiters(backend) == 2
     await held.arelease()
-    await asyncio.wait(tasks, timeout=10)
+    await asyncio.wait(tasks, timeout=60)
     assert order == [1, 3]
 
 
@@ -202,7 +202,7 @@ def test_a_thread_calls_a_task(backend: MemoryBackend) -> None:
     loop.start()
     until(lambda: waiters(backend) == 1, "the waiter is queued")
     held.release()
-    loop.join(10)
+    loop.join(60)
     assert not loop.is_alive()
 
 

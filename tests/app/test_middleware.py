@@ -464,7 +464,7 @@ async def test_a_cancelled_task_waits_for_its_thread_before_it_frees(
 
     def work() -> None:
         begun.set()
-        assert go_on.wait(20)
+        assert go_on.wait(60)
         free_meanwhile.append(is_free("nightly"))
 
     async def locked() -> None:

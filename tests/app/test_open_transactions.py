@@ -310,7 +310,7 @@ async def test_an_async_lock_does_not_wait_for_the_transaction_of_another_task(
     @transaction.atomic
     def work() -> None:
         began.set()
-        go_on.wait(20)
+        go_on.wait(60)
 
     other = asyncio.create_task(sync_to_async(work)())
     await asyncio.to_thread(began.wait, 20)

@@ -242,9 +242,9 @@ def test_a_waiter_acquires_both_groups_when_they_are_free() -> None:
     other = threading.Thread(target=wait)
     with lock(there):
         other.start()
-        assert waiting.wait(10)
+        assert waiting.wait(60)
         assert not got.is_set()
-    other.join(20)
+    other.join(60)
     assert got.is_set()
     assert held() == []
 

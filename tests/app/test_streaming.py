@@ -112,7 +112,7 @@ async def test_the_lock_of_an_async_stream_is_renewed_and_released(
     assert not is_free("nightly")
     assert [chunk async for chunk in response.streaming_content] == [b"a", b"b", b"c"]
     assert is_free("nightly")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(60):
         while not released:  # noqa: ASYNC110 - signals are sent by tasks and threads
             await asyncio.sleep(0.005)
     assert released == [("nightly",)]

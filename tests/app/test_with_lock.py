@@ -281,11 +281,11 @@ def test_single_run_and_forwarded_signal(site: dict[str, str]) -> None:
     assert first.stdout
     assert first.stdout.readline() == "ready\n"
     second = start(site, "nightly", "--", "echo", "ran")
-    out, err = second.communicate(timeout=20)
+    out, err = second.communicate(timeout=90)
     assert (second.returncode, out) == (75, "")
     assert err.startswith("CommandError: nightly")
     first.send_signal(signal.SIGTERM)
-    out, err = first.communicate(timeout=20)
+    out, err = first.communicate(timeout=90)
     assert (first.returncode, out, err) == (7, "", "")
     with lock("nightly"):
         pass  # The lock has been released at once.
@@ -299,7 +299,7 @@ def test_a_signal_while_waiting_leaves_no_lock(site: dict[str, str]) -> None:
             time.sleep(0.02)
         time.sleep(0.3)
         waiting.send_signal(signal.SIGTERM)
-        out, err = waiting.communicate(timeout=20)
+        out, err = waiting.communicate(timeout=90)
     assert (waiting.returncode, out, err) == (128 + 15, "", "")
     with lock("nightly"):
         pass

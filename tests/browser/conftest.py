@@ -55,7 +55,7 @@ def serving(masters: list[LocalMaster], **env: str) -> Iterator[str]:
         deadline = time.monotonic() + 60
         while True:
             try:
-                urllib.request.urlopen(f"{address}/favicon.ico", timeout=10).close()
+                urllib.request.urlopen(f"{address}/favicon.ico", timeout=60).close()
                 break
             except OSError:
                 if process.poll() is not None or time.monotonic() > deadline:
@@ -63,7 +63,7 @@ def serving(masters: list[LocalMaster], **env: str) -> Iterator[str]:
                 time.sleep(0.05)
         yield address
         process.terminate()
-        process.wait(20)
+        process.wait(60)
 
 
 @pytest.fixture(scope="module")

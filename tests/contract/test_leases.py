@@ -345,7 +345,7 @@ def test_a_cancelled_waiter_leaves_nothing(store: Store, caller: SyncCaller) -> 
     time.sleep(0.1)  # so that it waits
     waiting.cancel()
     with pytest.raises(CancelledError):
-        waiting.result(timeout=10)
+        waiting.result(timeout=60)
     caller.release(lease)
     until(lambda: acquired(caller, "order:1"), what="the lock is free")
 

@@ -119,7 +119,7 @@ def test_no_more_than_max_waiters_threads_wait(site: Site) -> None:
     def view(request: HttpRequest, **_: Any) -> HttpResponse:
         on_waiting(waiting.set)
         asked.append(InThread(site.post))
-        assert waiting.wait(20)
+        assert waiting.wait(60)
         asked.append(InThread(site.post).result)  # while the other one waits
         return HttpResponse("only once")
 
@@ -153,7 +153,7 @@ def test_a_waiter_keeps_no_pooled_connection(site: Site, monkeypatch: pytest.Mon
     def view(request: HttpRequest, **_: Any) -> HttpResponse:
         on_waiting(note)
         asked.append(InThread(site.post))
-        assert waiting.wait(20)
+        assert waiting.wait(60)
         return HttpResponse("only once")
 
     parameters = DatabaseWrapper.get_connection_params
@@ -175,7 +175,7 @@ def test_a_request_that_waits_is_given_the_same_answer(site: Site) -> None:
     def view(request: HttpRequest, **_: Any) -> HttpResponse:
         on_waiting(waiting.set)
         asked.append(InThread(site.post))
-        assert waiting.wait(20)
+        assert waiting.wait(60)
         return HttpResponse(f"only once: {len(asked)}")
 
     site.serve(idempotent(in_flight="wait", wait=20)(view))

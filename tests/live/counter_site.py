@@ -59,7 +59,7 @@ def robbed(request: HttpRequest, pk: int) -> HttpResponse:
         host, _, port = address.name.rpartition(":")
         with redis.Redis(host=host, port=int(port)) as client:
             client.delete(backend.deployment.lock(f"counter:{pk}"))
-    reported = lost.wait(10)
+    reported = lost.wait(60)
     return JsonResponse({"reported": reported})
 
 

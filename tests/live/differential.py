@@ -67,7 +67,7 @@ class Pair:
         self.ear = client.pubsub()
         for channel in HEARD:
             self.ear.subscribe(channel)
-            assert self.ear.get_message(timeout=5)["type"] == "subscribe"
+            assert self.ear.get_message(timeout=60)["type"] == "subscribe"
         self.trace: list[str] = []
         for name in (*(command.name for command in COMMANDS), "join", *ASKED):
             client.script_load(script(name)[0])
@@ -83,7 +83,7 @@ class Pair:
         self.client.publish(HEARD[0], "the last")
         heard = [b""]
         while heard[-1] != b"the last":
-            heard.append(self.ear.get_message(timeout=5)["data"])
+            heard.append(self.ear.get_message(timeout=60)["data"])
         return heard[1:-1]
 
     def clear(self) -> None:

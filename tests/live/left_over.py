@@ -30,7 +30,7 @@ def _keys(master: LocalMaster, patterns: Sequence[str]) -> list[list[bytes]]:
         return list(pipe.execute())
 
 
-def nothing_left(masters: Sequence[LocalMaster], seconds: float = 3.0) -> None:
+def nothing_left(masters: Sequence[LocalMaster], seconds: float = 6.0) -> None:
     """Wait until no master has a lock or a queue: before any TTL ends, so by a release alone."""
     left: dict[str, int] = {}
 

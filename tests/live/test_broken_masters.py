@@ -121,7 +121,7 @@ def test_the_deciding_master_is_killed_in_the_middle_of_a_round(
         for master in masters[:2]:
             master.kill()
         with pytest.raises(QuorumUnreachable):
-            taker.result(20)
+            taker.result(60)
         assert time.monotonic() - began < 5.0, (
             "the client waited for the timeout although the links had ended"
         )
@@ -217,6 +217,6 @@ def test_a_process_ends_promptly_with_a_hung_master(masters: list[LocalMaster]) 
         assert process.stderr is not None
         assert process.stdout.readline() == "done\n"
         began = time.monotonic()
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
         assert time.monotonic() - began < 5.0
         assert process.stderr.read() == ""

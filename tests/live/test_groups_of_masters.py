@@ -203,9 +203,9 @@ def test_locks_of_a_killed_holder_expire_in_both_groups(site: list[LocalMaster])
     taken = context.Event()
     process = context.Process(target=_hold_for_ever, args=(names, taken))
     process.start()
-    assert taken.wait(20)
+    assert taken.wait(60)
     process.kill()
-    process.join(20)
+    process.join(60)
     with lock(*names, wait=20) as ours:
         assert ours.locked
     nothing_left(site)
@@ -230,7 +230,7 @@ def test_a_forked_child_holds_nothing_of_both_groups(site: list[LocalMaster]) ->
         process = context.Process(target=child)
         process.start()
         assert seen.get(timeout=30) == (False, "refused")
-        process.join(20)
+        process.join(60)
         assert ours.locked
         assert len(locked(site)) == 2
     nothing_left(site)

@@ -414,7 +414,7 @@ def test_forks_while_threads_hammer(masters: list[LocalMaster]) -> None:
     finally:
         end.set()
         for thread in threads:
-            thread.join(10)
+            thread.join(60)
     assert failures == []
     nothing_left(masters)
 

@@ -94,7 +94,7 @@ def crowd(addresses: list[str], url: str) -> list[int]:
     gate = threading.Barrier(MANY)
 
     def one(number: int) -> int:
-        gate.wait(20)
+        gate.wait(60)
         return get(addresses[number % len(addresses)], url)[0]
 
     with ThreadPoolExecutor(MANY) as pool:

@@ -434,7 +434,7 @@ def test_a_policy_that_changes_while_locks_go_on_is_noticed(
             variant.release(variant.acquire("order:1"))
             return "may evict locks" in variant.fault(master)
 
-        until(noticed, "the policy is noticed", seconds=5)
+        until(noticed, "the policy is noticed")
 
 
 @both

@@ -78,7 +78,7 @@ class Traffic:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         for thread in self._threads:
-            thread.join(10)
+            thread.join(60)
 
     def wait_for_wins(self, more: int, when: str, *, seconds: float = 30.0) -> None:
         """Wait until `more` locks were acquired; raise AssertionError after `seconds`."""

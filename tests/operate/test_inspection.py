@@ -16,7 +16,7 @@ from redlock_django.operate.inspection import held_locks, nearest_held, who_hold
 from tests.live.left_over import nothing_left
 from tests.live.linked import linked
 from tests.timeouts import generous_timeouts
-from tests.waiting import until
+from tests.waiting import stalls, until
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -170,9 +170,10 @@ def test_a_search_is_literal(masters: list[LocalMaster]) -> None:
 def test_a_hung_master_is_reported_and_costs_one_timeout(masters: list[LocalMaster]) -> None:
     put(masters, "order:1")
     masters[4].pause()
-    began = time.monotonic()
-    page = held_locks()
-    assert time.monotonic() - began < 1.5
+    with stalls() as late:
+        began = time.monotonic()
+        page = held_locks()
+        assert time.monotonic() - began < 1.5 + late()
     assert list(page.silent) == [masters[4].url.removeprefix("redis://").removesuffix("/0")]
     assert "did not answer" in next(iter(page.silent.values()))
     assert page.locks[0].state is HoldingState.HELD
@@ -235,7 +236,7 @@ def test_master_status_reports_faults_and_health(masters: list[LocalMaster]) -> 
     health = status[0].health
     assert health is not None
     assert health.held == 1
-    assert 0 < health.latency < 0.5
+    assert 0 < health.latency < 5
     assert abs(health.offset) < 0.5
 
 

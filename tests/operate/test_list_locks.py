@@ -385,5 +385,5 @@ def test_closed_pipe_is_no_error() -> None:
     child.stdout.close()
     said = child.stderr.read()
     child.stderr.close()
-    assert child.wait(20) == 0
+    assert child.wait(60) == 0
     assert "Traceback" not in said

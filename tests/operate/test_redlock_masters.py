@@ -44,7 +44,7 @@ def test_masters_run_until_ctrl_c() -> None:
             with Redis.from_url(url) as client:
                 assert client.config_get("maxmemory-policy")["maxmemory-policy"] == "noeviction"
         running.send_signal(signal.SIGINT)
-        assert running.wait(20) == 0
+        assert running.wait(60) == 0
     for port in ports:
         with socket.socket() as probe:
             assert probe.connect_ex(("127.0.0.1", port))

@@ -50,7 +50,7 @@ def test_all_is_well(site: list[LocalMaster]) -> None:
     first = document["masters"][0]
     assert first["name"] == f"127.0.0.1:{site[0].port}"
     assert first["up"] is first["counted"] is True
-    assert 0 < first["latency_ms"] < 500
+    assert 0 < first["latency_ms"] < 5000
     assert abs(first["clock_offset_ms"]) < 500
     assert re.fullmatch(r"[\d.]+", first["version"])
     assert first["maxmemory_policy"] == "noeviction"

@@ -102,7 +102,7 @@ class FaultProxy:
         self._do(self._accept())
 
     def _do(self, work: Coroutine[object, object, None]) -> None:
-        asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
 
     def _serve(self) -> None:
         asyncio.set_event_loop(self._loop)

@@ -30,7 +30,7 @@ from redlock_django.wire.clock import clock
 from redlock_django.wire.join import KEEPALIVE
 from redlock_django.wire.link import Link, ProtocolDesync
 from redlock_django.wire.master import Master
-from tests.waiting import until
+from tests.waiting import stalls, until
 from tests.wire.proxy import FaultProxy, behind
 from tests.wire.scripted import Received, ScriptedMaster, honest, resp
 from tests.wire.variants import HOLDER, VARIANTS, Variant, joined, make_backend, open_variant
@@ -123,7 +123,7 @@ def test_a_reply_that_cannot_be_right_drops_the_link(
     with scripted(name, player) as variant:
         with pytest.raises(QuorumUnreachable, match="out of step"):
             variant.acquire("order:1")
-        assert player.ended.wait(5)
+        assert player.ended.wait(60)
         with pytest.raises(QuorumUnreachable):
             variant.acquire("order:1")
         assert [said.name for said in player.heard] == ["acquire"]
@@ -138,7 +138,7 @@ def test_an_extra_reply_is_never_read_for_the_next_command(name: str) -> None:
     player = ScriptedMaster(twice)
     with scripted(name, player) as variant:
         assert variant.acquire("order:1").fences == (player.heard[0].number,)
-        assert player.ended.wait(5)
+        assert player.ended.wait(60)
         with pytest.raises(QuorumUnreachable):
             variant.acquire("order:2")
 
@@ -164,7 +164,7 @@ def test_every_round_in_flight_fails_with_its_link(name: str) -> None:
     ):
         takers = [pool.submit(take, number) for number in range(4)]
         asked.wait()
-        assert all("out of step" in taker.result(4) for taker in takers)
+        assert all("out of step" in taker.result(60) for taker in takers)
 
 
 @both
@@ -352,7 +352,7 @@ def test_a_master_that_still_answers_receives_the_last_release(name: str) -> Non
     players = [ScriptedMaster(), ScriptedMaster(), last]
     with scripted(name, *players, master_timeout=5.0) as variant:
         lease = variant.acquire("order:1")
-        assert left_alone.wait(5)
+        assert left_alone.wait(60)
         assert variant.release(lease) is True
     assert [said.name for said in last.heard] == ["acquire", "release"]
 
@@ -450,10 +450,11 @@ def test_a_late_majority_keeps_its_links_and_votes_again(
         links = [master.link for master in variant.links.masters]
         for master in masters[:3]:
             master.pause()
-        began = time.monotonic()
-        with pytest.raises(QuorumUnreachable, match=r"did not answer within 0\.4 s"):
-            variant.acquire("order:1")
-        assert time.monotonic() - began < 2.0
+        with stalls() as late:
+            began = time.monotonic()
+            with pytest.raises(QuorumUnreachable, match=r"did not answer within 0\.4 s"):
+                variant.acquire("order:1")
+            assert time.monotonic() - began < 2.0 + late()
         variant.wait_late(0, 1, 2)
         took = []
         for _ in range(20):
@@ -918,7 +919,7 @@ def test_an_error_in_the_tender_does_not_end_it(
         with monkeypatch.context() as patch:
             patch.setattr(links, "redial", fail)
             links._tender_wakeup.wake()
-            assert failed.wait(5)
+            assert failed.wait(60)
             until(lambda: "the tender thread failed" in caplog.text, "the tender's error")
         assert links._tender is not None
         assert links._tender.is_alive()

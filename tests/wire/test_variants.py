@@ -258,7 +258,7 @@ def test_a_minority_is_cut_off_after_it_executed(
                 proxy.lose_replies = True
             scenario.acquire("A", "order:1")
             for proxy in proxies:
-                assert proxy.lost.wait(5)
+                assert proxy.lost.wait(60)
             scenario.variant.wait_gone(*range(down))
             scenario.look()
             scenario.release("A")

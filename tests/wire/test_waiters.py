@@ -108,7 +108,7 @@ class Queue:
 
     def ended(self) -> list[str]:
         for taker in self.takers.values():
-            taker.result(10)
+            taker.result(60)
         return self.order
 
 
@@ -227,7 +227,7 @@ def stopped_process(masters: Sequence[LocalMaster], waiters: int) -> Iterator[No
             client = stack.enter_context(master.client())
             ear = stack.enter_context(client.pubsub())
             ear.subscribe("redlock:wake:mute")
-            ear.get_message(timeout=5)
+            ear.get_message(timeout=60)
             names = {f"redlock:wake:mute {number}": number for number in range(1, waiters + 1)}
             client.zadd("redlock:queue:order:1", names)
         yield
@@ -253,7 +253,7 @@ def test_waiters_do_not_poll(name: str, monkeypatch: pytest.MonkeyPatch) -> None
     with scripted(name, player) as variant, ThreadPoolExecutor(1) as pool:
         taker = pool.submit(variant.acquire, "order:1", wait=0.5)
         with pytest.raises(ResourceLocked):
-            taker.result(10)
+            taker.result(60)
         assert asks(player) == ["order:1"] * 2, "at first, and when it gives up"
 
 
@@ -361,7 +361,7 @@ def test_a_process_that_died_waiting_is_skipped(
             wait_queued(masters[:3], "order:1", 1)
             with waiters_behind(variant, masters[:3], 1) as queue:
                 child.send_signal(end)
-                assert child.wait(10) != 0
+                assert child.wait(60) != 0
                 variant.release(lease)
                 assert queue.ended() == ["behind"]
         finally:
@@ -489,10 +489,10 @@ def test_a_called_waiter_asks_and_no_other(name: str) -> None:
         channel = next(said.keys[0] for said in player.heard if said.name == "subscribe")
         player.answer = honest
         player.send(push(b"message", channel, channel + b" 2"))
-        lease = second.result(10)
+        lease = second.result(60)
         assert not first.done()
         player.send(push(b"message", channel, channel + b" 1"))
-        first.result(10)
+        first.result(60)
         assert asks(player) == ["order:1", "order:2", "order:2", "order:1"]
         assert variant.release(lease) is True
 
@@ -524,7 +524,7 @@ def test_calls_of_a_minority_wake_no_waiter(name: str) -> None:
         until(lambda: not variant.inside(variant.links.owing), "it has answered")
         assert asks(players[0]) == ["order:1", "order:2"]
         players[1].send(called)
-        taker.result(10)
+        taker.result(60)
 
 
 @both
@@ -533,7 +533,7 @@ def test_an_unexpected_subscription_drops_the_link(name: str) -> None:
     with scripted(name, player) as variant:
         with pytest.raises(QuorumUnreachable, match="out of step"):
             variant.acquire("order:1")
-        assert player.ended.wait(5)
+        assert player.ended.wait(60)
 
 
 @both
@@ -547,7 +547,7 @@ def test_a_reply_to_subscribe_that_is_not_a_push_drops_the_link(name: str) -> No
     with scripted(name, player) as variant:
         with pytest.raises(QuorumUnreachable):
             variant.acquire("order:1", wait=0.01)
-        assert player.ended.wait(5)
+        assert player.ended.wait(60)
         assert asks(player) in ([], ["order:1"])
 
 
@@ -583,5 +583,5 @@ def test_one_lock_passes_through_many_hands(name: str, masters: list[LocalMaster
 
     with joined(name, masters) as variant, ThreadPoolExecutor(6) as pool:
         for taker in [pool.submit(take_turns, number) for number in range(6)]:
-            taker.result(25)
+            taker.result(60)
     assert sorted(turns) == sorted(list(range(6)) * 10)

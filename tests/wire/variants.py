@@ -115,7 +115,7 @@ class Variant(ABC):
         """Return how many masters may vote now."""
         return self.inside(self.links.usable)
 
-    def wait_usable(self, masters: int, seconds: float = 8.0) -> None:
+    def wait_usable(self, masters: int, seconds: float = 60.0) -> None:
         """Wait until that many masters may vote."""
         until(
             lambda: self.usable() == masters,

@@ -88,6 +88,6 @@ def test_a_holder_that_is_paused_beyond_its_ttl(
         else:
             rows.update(balance=rows.get().balance - 50)
     first.send_signal(signal.SIGCONT)
-    out, _ = first.communicate("write\n", timeout=20)
+    out, _ = first.communicate("write\n", timeout=90)
     assert out.startswith(ending)
     assert rows.get().balance == left

@@ -75,10 +75,10 @@ def test_the_database_compares_the_fence_again(
         with transaction.atomic(using=ALIAS):
             rows.fenced(held).update(balance=50)
             thread.start()
-            assert reading.wait(20)
+            assert reading.wait(60)
             time.sleep(0.6)  # by now the late write waits for the row
             assert thread.is_alive()
-        thread.join(20)
+        thread.join(60)
     # A database may refuse to overwrite a row that is newer than the snapshot, with an error that
     # asks for the transaction to be repeated; the second attempt sees the newer fence.
     assert end == ["OperationalError" if refuses else "LockLost", "LockLost"]

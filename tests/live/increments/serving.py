@@ -84,7 +84,7 @@ class Site:
     def stop(self) -> None:
         """Stop the server as an operator does; at the end of the block it is killed."""
         self.process.terminate()
-        self.process.wait(20)
+        self.process.wait(60)
 
     def post(self, path: str, **options: Any) -> int:
         """Send one request; return its status."""
