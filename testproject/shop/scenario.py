@@ -13,6 +13,7 @@ from django.test.utils import override_settings
 from redlock_django import lock
 from redlock_django.exceptions import QuorumUnreachable, RedlockError
 from testproject.shop.models import Order, Payment
+from testproject.shop.serving import PROVIDER
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
     from testproject.shop.serving import Answer, Shopper
 
 T = TypeVar("T")
-
-PROVIDER = 0.15  # seconds that the simulated payment provider takes
 
 _CROWD = 20
 _CROWD_PROVIDER = 0.5  # long enough for all requests to arrive while the first is charged
@@ -191,11 +190,6 @@ class Scenario:
         self.line(f"locks left on the five masters: {left}", left == 0)
         rows, orders = Payment.objects.count(), Order.objects.filter(state=Order.State.PAID).count()
         self.line(f"payments in the ledger: {rows}, orders paid: {orders}", rows == orders > 0)
-
-    def open_orders(self, count: int) -> None:
-        """Create orders for the user to pay."""
-        for _ in range(count):
-            self._order()
 
     def heading(self, text: str) -> None:
         """Print the heading of a group of checks."""

@@ -1,4 +1,4 @@
-"""A real HTTP server for the shop in this process, and an HTTP client that pays orders."""
+"""The shop in this process, with a real HTTP server, and an HTTP client that pays orders."""
 
 from __future__ import annotations
 
@@ -9,15 +9,25 @@ import threading
 import time
 from dataclasses import dataclass
 from http.cookies import SimpleCookie
+from io import StringIO
 from typing import TYPE_CHECKING
 from urllib.parse import urlencode, urlsplit
 
 from django.contrib.staticfiles.handlers import StaticFilesHandler
+from django.core.management import call_command
 from django.core.servers.basehttp import ThreadedWSGIServer, WSGIRequestHandler
 from django.core.wsgi import get_wsgi_application
+from django.db import connections
+from django.test.utils import override_settings
+
+from redlock_django.testing.processes import ProcessGroup
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from redlock_django.testing import LocalMaster
+
+PROVIDER = 0.15  # seconds that the simulated payment provider takes
 
 
 class _QuietHandler(WSGIRequestHandler):
@@ -29,6 +39,30 @@ class _Server(ThreadedWSGIServer):
     # With the default of 10, connections of many clients at once are dropped, and the kernel
     # retries them only after a second.
     request_queue_size = 128
+
+
+@contextlib.contextmanager
+def shop_on(masters: list[LocalMaster]) -> Iterator[None]:
+    """Keep the shop's locks on these masters, and its orders in a new database, during the block.
+
+    The masters must be new: they are declared trusted.
+    """
+    # A restarted master is counted again after about 13 s, by default after a minute.
+    redlock = {"default": {"MASTERS": [master.url for master in masters], "MAX_TTL": 10}}
+    # A process group removes its directory even if this process is killed.
+    with ProcessGroup("redlock-demo-") as processes, contextlib.ExitStack() as stack:
+        # Each thread creates its connection from these settings at first use. That of this thread
+        # may be open, and in a test it may be the only one to a database in memory: it is kept.
+        kept = connections["default"]
+        del connections["default"]
+        stack.callback(connections.__setitem__, "default", kept)
+        stack.callback(kept.settings_dict.update, NAME=kept.settings_dict["NAME"])
+        stack.callback(lambda: connections["default"].close())
+        kept.settings_dict["NAME"] = str(processes.directory / "shop.sqlite3")
+        stack.enter_context(override_settings(REDLOCK=redlock, SHOP_PAYMENT_SECONDS=PROVIDER))
+        call_command("migrate", verbosity=0, interactive=False)
+        call_command("redlock_init", stdout=StringIO())
+        yield
 
 
 @contextlib.contextmanager
@@ -96,14 +130,14 @@ class Shopper:
             "Connection": "close",
         }
 
-    def pay(self, order: int, key: str = "") -> Answer:
+    def pay(self, order: int, key: str = "", view: str = "pay") -> Answer:
         """Pay one order. Raises `OSError` if the server cannot be reached."""
-        return self.pay_together([order], key)[0]
+        return self.pay_together([order], key, view)[0]
 
-    def pay_together(self, orders: Sequence[int], key: str = "") -> list[Answer]:
+    def pay_together(self, orders: Sequence[int], key: str = "", view: str = "pay") -> list[Answer]:
         """Pay all orders at the same moment, each over its own open connection.
 
-        `key` is the idempotency key in the form, if any.
+        `key` is the idempotency key in the form, if any; `view` is "pay" or "pay-slowly".
         """
         form = urlencode({"idempotency_key": key}) if key else ""
         start = threading.Barrier(len(orders))
@@ -115,7 +149,7 @@ class Shopper:
                     connection.connect()
                     start.wait(self._timeout)
                     began = time.perf_counter()
-                    path = f"/orders/{order}/pay/"
+                    path = f"/orders/{order}/{view}/"
                     connection.request("POST", path, form, self._headers)
                     got = connection.getresponse()
                     body = got.read().decode()

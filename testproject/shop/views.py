@@ -1,22 +1,19 @@
-"""The views of the shop. `pay` must not run twice for one order."""
+"""The views of the shop. No order must be charged twice."""
 
 from __future__ import annotations
 
-import secrets
 import time
 from uuid import uuid4
 
 from django.conf import settings
-from django.db.models import Count
 from django.http import HttpRequest, HttpResponse, JsonResponse
-from django.shortcuts import get_object_or_404, redirect, render
-from django.views.decorators.csrf import ensure_csrf_cookie
-from django.views.decorators.http import require_GET, require_POST
+from django.shortcuts import get_object_or_404
+from django.views.decorators.http import require_POST
 
-from redlock_django import idempotent, lock_resource
+from redlock_django import idempotent, lock, lock_resource, resource
 from testproject.shop.models import Order, Payment
 
-_SHOWN = 5
+_SLOW = 2.0  # seconds
 
 
 def visitor(request: HttpRequest, **_: object) -> str:
@@ -25,49 +22,33 @@ def visitor(request: HttpRequest, **_: object) -> str:
     return known
 
 
-@require_GET
-@ensure_csrf_cookie
-def index(request: HttpRequest) -> HttpResponse:
-    """Show the newest orders, each with buttons that pay it twice at once."""
-    visitor(request)
-    orders = Order.objects.annotate(paid_times=Count("payments")).order_by("-pk")[:_SHOWN]
-    return render(request, "shop/index.html", {"orders": orders})
-
-
-@require_POST
-def new_order(request: HttpRequest) -> HttpResponse:
-    """Create an order."""
-    order = Order.objects.create(
-        number=f"A-{secrets.token_hex(3).upper()}", total=500 + secrets.randbelow(9500)
-    )
-    if request.accepts("text/html"):
-        return redirect("shop:index")
-    return JsonResponse({"order": order.number, "pk": order.pk, "total": order.total}, status=201)
-
-
-@require_GET
-def order_facts(request: HttpRequest, pk: int) -> HttpResponse:
-    """Return the state of an order and the number of its payments."""
-    order = get_object_or_404(Order, pk=pk)
-    return JsonResponse(
-        {"order": order.number, "state": order.state, "payments": order.payments.count()}
-    )
-
-
 @require_POST
 @idempotent(anonymous_scope=visitor)
 @lock_resource("order:<int:pk>")
 def pay(request: HttpRequest, pk: int) -> HttpResponse:
-    """Charge the order once: read, ask the slow payment provider, write.
+    """Charge the order once. A request that is repeated with its key gets the same response."""
+    return _charge(pk, settings.SHOP_PAYMENT_SECONDS)
 
-    Without the lock, two requests at the same time would both read "open" and both charge. A
-    request that is repeated with its key gets the same response instead of an error.
+
+@require_POST
+@lock_resource("order:<int:pk>", ttl=1)
+def pay_slowly(request: HttpRequest, pk: int) -> HttpResponse:
+    """Charge the order at a provider that takes longer than a lock lives without renewal."""
+    return _charge(pk, _SLOW)
+
+
+def _charge(pk: int, seconds: float) -> HttpResponse:
+    """Read, ask the slow payment provider, write.
+
+    Without the lock, two requests at the same time would both read "open" and both charge.
     """
+    with lock(resource("order:<int:pk>", pk=pk), reentrant=True) as held:  # the lock of the view
+        fence = held.fence
     order = get_object_or_404(Order, pk=pk)
     if order.state == Order.State.PAID:
         return JsonResponse({"order": order.number, "detail": "already paid"}, status=409)
-    time.sleep(settings.SHOP_PAYMENT_SECONDS)  # the payment provider
+    time.sleep(seconds)  # the payment provider
     Payment.objects.create(order=order, amount=order.total)
     order.state = Order.State.PAID
     order.save(update_fields=["state"])
-    return JsonResponse({"order": order.number, "paid": order.total})
+    return JsonResponse({"order": order.number, "paid": order.total, "fence": fence})

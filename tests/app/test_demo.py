@@ -177,14 +177,14 @@ def test_all_checks_of_the_demo_pass(place: Place) -> None:
 def test_demo_serves_until_a_signal_and_cleans_up(place: Place, name: str) -> None:
     with place.start() as demo:
         try:
-            url = read_until(demo, r"The shop is at (\S+)")[1]
+            url = read_until(demo, r"The tour is at (\S+)")[1]
             with urllib.request.urlopen(url, timeout=60) as page:
                 text = page.read().decode()
-            assert "Pay twice at once" in text
+            assert "/tour/pay-twice/" in text
             for asset in re.findall(r'(?:href|src)="/(static/[^"]+)"', text):
                 with urllib.request.urlopen(url + asset, timeout=60) as answer:
                     assert answer.status == 200
-            found = read_until(demo, r"are at (\S+): user (\w+), password (\w+)")
+            found = read_until(demo, r"admin is at (\S+): user (\w+), password (\w+)")
             assert "Held locks" in admin_page(*found.groups())
             demo.send_signal(getattr(signal, name))
             out, _ = demo.communicate(timeout=90)

@@ -1,56 +1,138 @@
-"""The pages of the shop that need no masters."""
+"""The pages of the shop and of its tour that need no masters."""
 
 from __future__ import annotations
 
 import re
+import threading
+from uuid import uuid4
 
 import pytest
 from django.test import Client
 from django.urls import reverse
 
-from testproject.shop.models import Order, Payment
+from testproject.shop.models import Order
+from testproject.shop.tour.demo_masters import DemoMasters, demo_masters
+from testproject.shop.tour.steps import STEPS
 
 pytestmark = pytest.mark.django_db
 
-
-def test_shop_without_orders(client: Client) -> None:
-    assert "There are no orders yet" in client.get("/").content.decode()
+PAGES = ["/", *(f"/tour/{step.slug}/" for step in STEPS)]
 
 
-def test_the_page_has_no_inline_script_or_style(client: Client) -> None:
-    Order.objects.create(number="A-1", total=1234)
+class FakeMaster:
+    """A master that only counts its starts."""
+
+    def __init__(self) -> None:
+        self.alive, self.paused = True, False
+        self.started = threading.Event()
+
+    def kill(self) -> None:
+        self.alive = False
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        self.paused = False
+
+    def start(self) -> None:
+        if not self.alive:
+            self.alive = True
+            self.started.set()
+
+
+def fakes() -> list[FakeMaster]:
+    return [FakeMaster() for _ in range(5)]
+
+
+def test_the_start_page_links_to_each_step(client: Client) -> None:
     page = client.get("/").content.decode()
-    assert "€ 12.34" in page
-    assert "Pay twice at once" in page
-    assert re.search(r'name="idempotency_key" value="[0-9a-f-]{36}"', page)
+    links = re.findall(r'<li><a href="(/tour/[^"]+)">([^<]+)</a>', page)
+    assert links == [(reverse("shop:step", args=[step.slug]), step.title) for step in STEPS]
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_a_page_without_masters_says_what_to_start(client: Client, path: str) -> None:
+    page = client.get(path).content.decode()
+    assert "<code>python manage.py demo --tour</code>" in page
+    assert "<button" not in page
     assert not re.search(r"<style|\sstyle=|\son[a-z]+=|javascript:", page)
     assert not re.search(r"<script(?![^>]*\ssrc=)", page)
 
 
-def test_a_new_order_by_form_and_by_json(client: Client) -> None:
-    by_form = client.post(reverse("shop:new-order"), headers={"accept": "text/html"})
-    assert by_form.headers["Location"] == "/"
-    by_json = client.post(reverse("shop:new-order"), headers={"accept": "application/json"})
-    assert by_json.status_code == 201
-    assert Order.objects.filter(state=Order.State.OPEN).count() == 2
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: step.slug)
+def test_a_step_says_three_sentences(client: Client, step: object) -> None:
+    page = client.get(reverse("shop:step", args=[step.slug])).content.decode()  # type: ignore[attr-defined]
+    sentences = page.split('<div class="sentences">')[1].split("</div>")[0]
+    found = re.findall(r"<p>(.*?)</p>", sentences, re.DOTALL)
+    assert len(found) == 3
+    assert all(len(re.findall(r"\.(?=\s|$)", text)) == 1 for text in found)
 
 
-def test_the_facts_of_an_order(client: Client) -> None:
-    order = Order.objects.create(number="A-1", total=1234, state=Order.State.PAID)
-    Payment.objects.create(order=order, amount=1234)
-    facts = client.get(reverse("shop:order", args=[order.pk])).json()
-    assert facts == {"order": "A-1", "state": "paid", "payments": 1}
+@pytest.mark.parametrize("name", ["masters", "repair", "login"])
+def test_nothing_can_be_done_without_masters(client: Client, name: str) -> None:
+    path = reverse(f"shop:{name}")
+    answer = client.get(path) if name == "masters" else client.post(path)
+    assert answer.status_code == 404
+    assert client.post(reverse("shop:step", args=["pay-twice"])).status_code == 404
+    assert client.get("/tour/none/").status_code == 404
+
+
+def test_nobody_is_logged_in_without_debug(client: Client) -> None:
+    with demo_masters([]):
+        assert client.post(reverse("shop:login")).status_code == 404
+
+
+def test_masters_are_repaired_after_the_visitor_has_left(redlock_memory: object) -> None:
+    masters = fakes()
+    demo = DemoMasters(masters, outage=0)  # type: ignore[arg-type]
+    with demo.step(lasts=True):
+        demo.kill_one()
+        demo.hang_three()
+    assert masters[0].started.wait(60)
+    with demo.step():  # waits until the repair is over
+        pass
+    assert not any(master.paused for master in masters)
+
+
+def test_masters_are_repaired_by_the_next_step(redlock_memory: object) -> None:
+    masters = fakes()
+    demo = DemoMasters(masters, outage=3600)  # type: ignore[arg-type]
+    with demo.step(lasts=True):
+        demo.kill_one()
+        demo.hang_three()
+    assert [master.alive and not master.paused for master in masters] == [False] * 4 + [True]
+    with demo.step():
+        assert all(master.alive and not master.paused for master in masters)
+
+
+def test_masters_are_repaired_after_an_error(redlock_memory: object) -> None:
+    masters = fakes()
+    demo = DemoMasters(masters, outage=3600)  # type: ignore[arg-type]
+    masters[0].kill()
+
+    def fail() -> None:
+        with demo.step(lasts=True):
+            demo.hang_three()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert not any(master.paused for master in masters)
 
 
 def test_a_form_that_is_sent_twice_pays_once(client: Client, redlock_memory: object) -> None:
     order = Order.objects.create(number="A-1", total=1234)
-    page = client.get("/").content.decode()
-    [key] = re.findall(r'name="idempotency_key" value="([^"]+)"', page)
+    client.get("/")  # the visitor gets an ID, to which the key belongs
+    key = str(uuid4())
     answers = [
         client.post(reverse("shop:pay", args=[order.pk]), {"idempotency_key": key})
         for _ in range(2)
     ]
-    assert [answer.json() for answer in answers] == [{"order": "A-1", "paid": 1234}] * 2
+    first, again = (answer.json() for answer in answers)
+    assert first == again
+    assert (first["order"], first["paid"]) == ("A-1", 1234)
+    assert first["fence"] > 0
     assert [answer["Idempotent-Replayed"] for answer in answers] == ["false", "true"]
     assert order.payments.count() == 1
     unknown = Client().post(reverse("shop:pay", args=[order.pk]), {"idempotency_key": key})

@@ -1,4 +1,4 @@
-"""`manage.py demo`: five masters, a shop, concurrent payments, and masters that fail."""
+"""`manage.py demo`: five masters, checks of what the locks promise, and a tour of the shop."""
 
 from __future__ import annotations
 
@@ -6,19 +6,17 @@ import contextlib
 import logging
 import signal
 import time
-from io import StringIO
 from typing import TYPE_CHECKING, Any
 
+from django.conf import settings
 from django.contrib.auth.models import User
-from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
-from django.db import connections
-from django.test.utils import override_settings
 
 from redlock_django.testing import local_masters
-from redlock_django.testing.processes import ProcessGroup
-from testproject.shop.scenario import PROVIDER, Scenario
-from testproject.shop.serving import Shopper, serving
+from testproject.shop.scenario import Scenario
+from testproject.shop.serving import Shopper, serving, shop_on
+from testproject.shop.tour.demo_masters import demo_masters
+from testproject.shop.tour.views import DEMO_USER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,15 +27,20 @@ if TYPE_CHECKING:
 class Command(BaseCommand):
     """Demonstrate the guarantees of the locks, and check each of them."""
 
-    help = "Start five masters and the shop, show races, failures and recovery, then keep serving."
+    help = (
+        "Start five masters and the shop, show races, failures and recovery, then serve a tour in "
+        "which a visitor causes them."
+    )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Add `--exit` for automatic runs and `--port`."""
-        parser.add_argument(
+        """Add `--exit` for automatic runs, `--tour` and `--port`."""
+        one = parser.add_mutually_exclusive_group()
+        one.add_argument(
             "--exit",
             action="store_true",
             help="exit after the checks, with status 0 only if all of them passed",
         )
+        one.add_argument("--tour", action="store_true", help="serve the tour without the checks")
         parser.add_argument("--port", type=int, default=0, help="HTTP port (default: a free port)")
 
     def handle(self, *args: Any, **options: Any) -> None:
@@ -45,32 +48,25 @@ class Command(BaseCommand):
         # Every fault that would be logged is caused by the demo itself.
         logging.getLogger("redlock_django").addHandler(logging.NullHandler())
         try:
-            failed = self._run(options["port"], options["exit"])
+            failed = self._run(
+                options["port"], checks=not options["tour"], serve=not options["exit"]
+            )
         except KeyboardInterrupt:
             raise CommandError("interrupted before the end of the demo", returncode=130) from None
         if failed:
             raise CommandError(f"{failed} checks failed")
 
-    def _run(self, port: int, leave: bool) -> int:
+    def _run(self, port: int, *, checks: bool, serve: bool) -> int:
         began = time.perf_counter()
         with contextlib.ExitStack() as stack:
             masters = stack.enter_context(local_masters(5))
             took = (time.perf_counter() - began) * 1000
-            processes = stack.enter_context(ProcessGroup("redlock-demo-"))
-            # Each thread creates its connection from these settings at first use.
-            connections.close_all()
-            connections["default"].settings_dict["NAME"] = str(processes.directory / "shop.sqlite3")
-            stack.callback(connections.close_all)
-            redlock = {"default": {"MASTERS": [master.url for master in masters]}}
-            stack.enter_context(override_settings(REDLOCK=redlock, SHOP_PAYMENT_SECONDS=PROVIDER))
-
             check_interrupt = stack.enter_context(deferred_interrupt())
             scenario = Scenario(self.stdout, self.style, masters, check_interrupt)
             scenario.heading("Five masters, one shop")
             ports = ", ".join(str(master.port) for master in masters)
             scenario.line(f"five masters started in {took:.0f} ms, on 127.0.0.1: {ports}", True)
-            call_command("migrate", verbosity=0, interactive=False)
-            call_command("redlock_init", stdout=StringIO())
+            stack.enter_context(shop_on(masters))
             scenario.line(
                 "database migrated; `redlock_init` has declared the masters trusted", True
             )
@@ -78,21 +74,20 @@ class Command(BaseCommand):
                 url = stack.enter_context(serving(port))
             except OSError as error:
                 raise CommandError(f"cannot serve on port {port}: {error}") from error
-            scenario.run(Shopper(url))
-            if not leave:
-                self._serve(scenario, url, masters[1].process.pid)
+            if checks:
+                scenario.run(Shopper(url))
+            if serve:
+                stack.enter_context(demo_masters(masters))
+                self._serve(scenario, url)
             return scenario.failed
 
-    def _serve(self, scenario: Scenario, url: str, pid: int) -> None:
-        scenario.open_orders(3)
+    def _serve(self, scenario: Scenario, url: str) -> None:
         scenario.heading("Your turn")
-        self.stdout.write(f"  The shop is at {self.style.SUCCESS(url)}")
-        User.objects.create_superuser("demo", password="demo")
-        admin = self.style.SUCCESS(f"{url}admin/")
-        self.stdout.write(f"  Locks and records are at {admin}: user demo, password demo")
-        self.stdout.write('  Press "Pay twice at once" there, or "Double click".')
-        self.stdout.write("  Try it with a paused master, too:")
-        self.stdout.write(f"    kill -STOP {pid}     and     kill -CONT {pid}")
+        self.stdout.write(f"  The tour is at {self.style.SUCCESS(url)}")
+        if settings.DEBUG:  # A user with a known password, in a database that ends with the demo.
+            User.objects.create_superuser(DEMO_USER, password=DEMO_USER)
+            admin = self.style.SUCCESS(f"{url}admin/")
+            self.stdout.write(f"  The admin is at {admin}: user {DEMO_USER}, password {DEMO_USER}")
         self.stdout.write("  Press Ctrl-C to stop everything.")
         self.stdout.flush()
         with contextlib.suppress(KeyboardInterrupt):

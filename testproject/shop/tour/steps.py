@@ -1,0 +1,159 @@
+"""The seven steps of the tour: what the button of each page does.
+
+The sentences of each page are in `templates/shop/steps/`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+from redlock_django import LockLost, lock
+from redlock_django.operate.forced_release import force_release
+from testproject.shop.tour.run import new_order
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from testproject.shop.tour.run import Run
+
+
+def pay_twice(run: Run) -> None:
+    """Send two payments of one order at the same moment."""
+    run.pay_twice_at_once()
+
+
+def double_click(run: Run) -> None:
+    """Send one form twice at the same moment, with the key that is hidden in it."""
+    run.pay_twice_at_once(key=str(uuid4()))
+
+
+def retry_with_a_key(run: Run) -> None:
+    """Send a payment with a key, and send it again."""
+    key = str(uuid4())
+    run.pay("The first request", key=key)
+    run.pay("The same request again", key=key)
+
+
+def lost_lock(run: Run) -> None:
+    """Make three masters hang while a payment runs, until its lock is lost; then pay again."""
+    run.caption = "The slow payment holds the lock"
+    run.after_acquired.append(run.demo.hang_three)
+    with run.slow_payment("The slow payment"):
+        run.wait_for(run.lost)
+        run.take("Its lock cannot be renewed, and is lost")
+        run.demo.repair()
+        run.caption = "The second payment holds the lock"
+        run.pay_when_possible("The second payment")
+
+
+def master_down(run: Run) -> None:
+    """Kill a master, and send two payments of one order at the same moment."""
+    run.demo.kill_one()
+    run.pay_twice_at_once()
+
+
+def quorum_lost(run: Run) -> None:
+    """Make three masters hang; send a payment, and the retry of an earlier one."""
+    paid, key = new_order(), str(uuid4())
+    run.shopper.pay(paid.pk, key)
+    run.demo.hang_three()
+    run.pay("A payment")
+    run.pay("The retry of an earlier payment", key=key, order=paid)
+    run.take("Two of five masters answer")
+
+
+def forced_release(run: Run) -> None:
+    """Hold the lock as a job that does not end, and release it by force between two payments."""
+    run.caption = "The job holds the lock"
+    with lock(run.resource, holder={"job": "report"}) as held:
+        run.pay("A payment while the job holds the lock")
+        force_release(run.resource, by="demo")
+        run.take("The lock has been released by force")
+        run.caption = "The payment holds the lock"
+        run.pay("The payment after the forced release")
+        try:
+            held.verify()
+        except LockLost as error:
+            run.note = f"The job gets LockLost: {error}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One page. `about` is its line on the start page.
+
+    `lasts` is whether the masters stay as they are for a while, to look at them. `admin` is the
+    page of the admin to look at, and `admin_title` its name.
+    """
+
+    slug: str
+    title: str
+    about: str
+    button: str
+    run: Callable[[Run], None]
+    lasts: bool = False
+    admin: str = "heldlock"
+    admin_title: str = "Held locks"
+
+    @property
+    def sentences(self) -> str:
+        """The template with the three sentences of the page."""
+        return f"shop/steps/{self.slug}.html"
+
+
+STEPS = (
+    Step(
+        slug="pay-twice",
+        title="Pay twice",
+        about="two requests for one order at the same moment",
+        button="Pay twice at once",
+        run=pay_twice,
+    ),
+    Step(
+        slug="double-click",
+        title="Double click",
+        about="one form, sent twice",
+        button="Double click",
+        run=double_click,
+    ),
+    Step(
+        slug="retry",
+        title="Retry with a key",
+        about="the answer got lost, and the client asks again",
+        button="Pay, and send the request again",
+        run=retry_with_a_key,
+    ),
+    Step(
+        slug="lost-lock",
+        title="Lost lock",
+        about="a payment that takes longer than its lock lives",
+        button="Pay slowly, and lose the lock",
+        run=lost_lock,
+    ),
+    Step(
+        slug="master-down",
+        title="Master down",
+        about="one of five masters is killed",
+        button="Kill a master, and pay twice",
+        run=master_down,
+        lasts=True,
+    ),
+    Step(
+        slug="quorum-lost",
+        title="Quorum lost",
+        about="three of five masters hang",
+        button="Stop three masters, and pay",
+        run=quorum_lost,
+        lasts=True,
+    ),
+    Step(
+        slug="forced-release",
+        title="Forced release",
+        about="a job holds a lock and does not end",
+        button="Release a lock by force",
+        run=forced_release,
+        admin="forcedrelease",
+        admin_title="Forced releases",
+    ),
+)
