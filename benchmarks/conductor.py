@@ -112,28 +112,41 @@ class Plan:
         return figures
 
     @contextlib.contextmanager
-    def worker(
-        self, name: str, setting: str, *, n: int = 5, first: bool = True, **options: Any
-    ) -> Iterator[Worker]:
-        """Yield a worker of a contender on the first n masters, which `first` empties."""
+    def worker(self, name: str, setting: str, *, n: int = 5, **options: Any) -> Iterator[Worker]:
+        """Yield a worker of a contender on the first n masters, which are emptied before."""
+        with self.workers(name, setting, 1, n=n, **options) as (worker,):
+            yield worker
+
+    @contextlib.contextmanager
+    def workers(
+        self, name: str, setting: str, count: int, *, n: int = 5, **options: Any
+    ) -> Iterator[list[Worker]]:
+        """Yield several workers of a contender on the same masters."""
         contender = CONTENDERS[name]
+        places = self.masters.places(setting, n)
+        self.masters.empty(setting)
+        with contextlib.ExitStack() as stack:
+            with client_cpu(setting):
+                workers = [stack.enter_context(self._spawned(name)) for _ in range(count)]
+            for worker in workers:
+                worker.ask(home=contender.home, api=contender.api, masters=places, options=options)
+            for worker in workers:
+                worker.answer(PATIENCE)
+            yield workers
+
+    @contextlib.contextmanager
+    def _spawned(self, name: str) -> Iterator[Worker]:
         log = self.processes.directory / f"worker-{next(self._numbers)}.log"
-        if first:
-            self.masters.empty(setting)
-        with client_cpu(setting), log.open("wb") as errors:
+        with log.open("wb") as errors:
             process = self.processes.spawn(
-                program(contender.environment),
+                program(CONTENDERS[name].environment),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 cwd=ROOT,
             )
-        worker = Worker(process, name, log)
         try:
-            places = self.masters.places(setting, n)
-            worker.ask(home=contender.home, api=contender.api, masters=places, options=options)
-            worker.answer(PATIENCE)
-            yield worker
+            yield Worker(process, name, log)
         finally:
             process.kill()
             process.wait()

@@ -8,6 +8,7 @@ from statistics import median
 
 from benchmarks.results import Results, Where, written
 from benchmarks.targets import FAULTS
+from benchmarks.workloads.handoff import COUNTED
 
 
 @dataclass(frozen=True)
@@ -34,11 +35,12 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of one workload: a row for each contender."""
+    """A table of one workload: a row for each contender; `note` says what its words mean."""
 
     title: str
     workload: str
     columns: Sequence[Column]
+    note: str = ""
 
     def page(self, results: Results) -> Iterator[str]:
         """The table as Markdown, without columns of which nothing is known."""
@@ -51,6 +53,8 @@ class Table:
         if not known:
             return
         yield f"## {self.title}\n"
+        if self.note:
+            yield f"{self.note}\n"
         lines = ["| | " + " | ".join(column.heading for column in known) + " |"]
         lines.append("|---" * (len(known) + 1) + "|")
         for row, name in enumerate(names):
@@ -147,11 +151,17 @@ TABLES = (
                 for column in (
                     Column(f"{case}: p50 ms", "free", case, "p50_us", scale=1e-3),
                     Column("turns/s", "free", case, "per_s"),
-                    Column("most by fewest", "free", case, "share"),
+                    Column("turns, most by fewest", "free", case, "share"),
                     Column("longest wait ms", "free", case, "longest_wait_ms"),
                 )
             ),
         ],
+        "*drain*: eight threads or tasks of one process queue up behind a holder, and each takes "
+        "one turn. *think* and *greedy*: eight processes take turns, with a pause of 5 ms after "
+        "each, and without. They are connected, and take turns for half a second, before the count "
+        f"begins; it lasts {COUNTED:g} s at least and ends while all of them still ask. *most by "
+        "fewest*: the turns of the process that got most in that time, by those of the one that "
+        "got fewest (none: half a turn). *longest wait*: of all waits that lasted into that time.",
     ),
     Table(
         "Faults: p50 of a pair in ms, 50 ms for each master",

@@ -217,7 +217,9 @@ def _targets() -> list[Target]:
         ("greedy", "eight processes, no pause", 2, 300),
     ):
         figures = own("handoff", "free", case, "ours", "share")
-        lines.append(Target(work, "turns, most by fewest", share, figures, profile="handoff"))
+        lines.append(
+            Target(work, "turns of a process, most by fewest", share, figures, profile="handoff")
+        )
         longest = own("handoff", "free", case, "ours", "longest_wait_ms")
         lines.append(Target(work, "longest wait", wait, longest, unit=" ms", profile="handoff"))
     lines += [*_faults("ours"), *_faults("ours async")]

@@ -12,6 +12,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from benchmarks.conductor import WorkerFailed
 from benchmarks.native import compiler
 from benchmarks.peers.ours import Threads, redlock
 from benchmarks.results import Results, Row, Where
@@ -166,16 +167,30 @@ def test_results_come_back_from_their_file(tmp_path: Path) -> None:
     assert results.median(Where("pairs", "pin", "one", "ours"), "p50_us") == 3.0
 
 
-def test_turns_of_several_processes_are_put_together() -> None:
-    mine = [[0.0, 0.0, 1.0], [1.0, 2.5, 3.0]]
-    yours = [[0.5, 1.5, 2.0], [8.0, 9.0, 9.5]]
-    figures = together([mine, yours], end=5.0)
-    # Handed over at 1.0 and at 2.0; nobody waited at 3.0, and what was taken after the end of
-    # the time does not count as a share of it.
+def test_turns_between_two_common_moments_are_counted() -> None:
+    before, after = [-1.0, -0.9, -0.1], [4.0, 6.0, 6.5]
+    mine = [before, [0.0, 0.0, 1.0], [1.0, 2.5, 3.0]]
+    yours = [[-3.0, 1.5, 2.0], after]
+    figures = together([mine, yours], begin=0.0, end=5.0)
+    # Handed over at 1.0 and at 2.0; no process waited at 3.0.
     assert figures["max_us"] == pytest.approx(0.5e6)
     assert figures["share"] == 2.0
-    assert figures["longest_wait_ms"] == pytest.approx(1500.0)
-    assert figures["turns"] == 4
+    assert figures["longest_wait_ms"] == pytest.approx(2000.0)  # from 4.0 to 6.0
+    assert figures["turns"] == 3
+    assert figures["per_s"] == pytest.approx(0.6)
+
+
+def test_a_process_without_a_turn_counts_as_half_a_turn() -> None:
+    figures = together([[[0.0, 0.0, 1.0]], [[0.0, 9.0, 9.5]]], begin=0.0, end=5.0)
+    assert (figures["share"], figures["fewest"]) == (2.0, 0)
+
+
+@pytest.mark.parametrize("turns", [[[], []], [[[0.0, 9.0, 9.5]], []]])
+def test_a_round_in_which_no_process_takes_a_turn_has_failed(
+    turns: list[list[list[float]]],
+) -> None:
+    with pytest.raises(WorkerFailed, match="no process took a turn in 5 s"):
+        together(turns, begin=0.0, end=5.0)
 
 
 def test_the_intruder_asks_the_group_that_decides(masters: list[LocalMaster]) -> None:

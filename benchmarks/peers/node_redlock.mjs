@@ -255,23 +255,6 @@ const jobs = {
     return { ...latencies(gaps), turns: gaps.length, looks: gaps.length, overlaps: gate.overlaps };
   },
 
-  async turns(contender, intruder, { folder, start, seconds, pause }) {
-    const gate = new Turnstile(`${folder}/turn`);
-    const resource = name("turns", 0);
-    const turns = [];
-    await sleep(Math.max(0, start - clock()));
-    for (let asked = clock(); asked < start + seconds; asked = clock()) {
-      const held = await contender.wait(resource);
-      const taken = clock();
-      await gate.inside(() => sleep(0.001));
-      const leaving = clock();
-      await contender.release(held);
-      turns.push([asked, taken, leaving]);
-      if (pause) await sleep(pause);
-    }
-    return { turns, looks: turns.length, overlaps: gate.overlaps };
-  },
-
   async under_faults(contender, intruder, { seconds, down = 0 }) {
     const events = [];
     const until = clock() + seconds;

@@ -207,25 +207,29 @@ def drain(
     }
 
 
+def connect(contender: Contender, intruder: Intruder) -> dict[str, Any]:
+    """Connect to the masters, by a lock that no other process asks for."""
+    contender.release(contender.wait(name("turns", os.getpid())))
+    return {}
+
+
 def turns(
     contender: Contender,
     intruder: Intruder,
     *,
     folder: str,
     start: float,
-    seconds: float,
+    end: float,
     pause: float,
 ) -> dict[str, Any]:
-    """Take turns of 1 ms with other processes; `start` is a time of the machine's clock.
+    """Take turns of 1 ms with other processes; `start` and `end` are times of `clock`.
 
     Returns each turn as [asked, taken, leaving].
     """
     gate, resource = Turnstile(f"{folder}/turn"), name("turns", 0)
     ours: list[list[float]] = []
-    # Connect before measuring, by acquiring another lock.
-    contender.release(contender.wait(name("turns", os.getpid())))
     time.sleep(max(0.0, start - clock()))
-    while (asked := clock()) < start + seconds:
+    while (asked := clock()) < end:
         held = contender.wait(resource)
         taken = clock()
         with gate:

@@ -189,22 +189,26 @@ async def drain(
     }
 
 
+async def connect(contender: AsyncContender, intruder: Intruder) -> dict[str, Any]:
+    """Connect to the masters, by a lock that no other process asks for."""
+    await contender.release(await contender.wait(name("turns", os.getpid())))
+    return {}
+
+
 async def turns(
     contender: AsyncContender,
     intruder: Intruder,
     *,
     folder: str,
     start: float,
-    seconds: float,
+    end: float,
     pause: float,
 ) -> dict[str, Any]:
-    """Take turns of 1 ms with other processes; `start` is a time of the machine's clock."""
+    """Take turns of 1 ms with other processes; `start` and `end` are times of `clock`."""
     gate, resource = Turnstile(f"{folder}/turn"), name("turns", 0)
     ours: list[list[float]] = []
-    # Connect before measuring, by acquiring another lock.
-    await contender.release(await contender.wait(name("turns", os.getpid())))
     await asyncio.sleep(max(0.0, start - clock()))
-    while (asked := clock()) < start + seconds:
+    while (asked := clock()) < end:
         held = await contender.wait(resource)
         taken = clock()
         with gate:

@@ -6,7 +6,6 @@ its own busy machine for failed masters.
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 from benchmarks.conductor import Plan
@@ -24,11 +23,7 @@ def run(plan: Plan) -> None:
 
     def measure(setting: str, case: str, name: str) -> dict[str, Any]:
         (job, count, _), seconds = CROWDS[case], plan.seconds * 4
-        with contextlib.ExitStack() as stack:
-            workers = [
-                stack.enter_context(plan.worker(name, setting, first=place == 0))
-                for place in range(PROCESSES)
-            ]
+        with plan.workers(name, setting, PROCESSES) as workers:
             for place, worker in enumerate(workers):
                 worker.ask(job=job, count=count, seconds=seconds, process=place)
             return together([worker.answer(seconds * 2) for worker in workers])

@@ -4,18 +4,18 @@
 - think: eight processes take turns, with a pause of 5 ms after each;
 - greedy: the same without a pause.
 
-A turn is held for 1 ms.
+A turn is held for 1 ms. The eight processes are connected before the first of them asks, and take
+turns for a while before the count begins; the count ends while all of them still ask.
 """
 
 from __future__ import annotations
 
-import contextlib
 import time
 from itertools import pairwise
 from tempfile import mkdtemp
 from typing import Any
 
-from benchmarks.conductor import Plan
+from benchmarks.conductor import Plan, WorkerFailed
 from benchmarks.worker.figures import latencies
 
 DRAIN = (
@@ -31,6 +31,11 @@ DRAIN = (
 TURNS = ("ours", "python-redis-lock", "pottery", "redlock-py", "redis-py", "ours async")
 PROCESSES = 8
 PAUSES = {"think": 0.005, "greedy": 0.0}
+LEAD = 0.5
+"""Seconds of turns before the count begins."""
+
+COUNTED = 2.0
+"""Seconds of turns that are counted, at least: of a few turns, no process gets an equal share."""
 
 
 def run(plan: Plan) -> None:
@@ -42,19 +47,19 @@ def run(plan: Plan) -> None:
         if case == "drain":
             with plan.worker(name, setting) as worker:
                 return worker.do(job="drain", folder=folder, seconds=seconds)
-        with contextlib.ExitStack() as stack:
-            workers = [
-                stack.enter_context(plan.worker(name, setting, first=place == 0))
-                for place in range(PROCESSES)
-            ]
-            start = time.monotonic() + 1.0  # until all workers are connected
+        counted = max(seconds, COUNTED)
+        with plan.workers(name, setting, PROCESSES) as workers:
             for worker in workers:
-                worker.ask(
-                    job="turns", folder=folder, start=start, seconds=seconds, pause=PAUSES[case]
-                )
-            said = [worker.answer(seconds) for worker in workers]
+                worker.ask(job="connect")
+            for worker in workers:
+                worker.answer(0.0)
+            start = time.monotonic() + 0.1  # until all workers have read their job
+            begin, end = start + LEAD, start + LEAD + counted
+            for worker in workers:
+                worker.ask(job="turns", folder=folder, start=start, end=end, pause=PAUSES[case])
+            said = [worker.answer(LEAD + counted) for worker in workers]
         return {
-            **together([one["turns"] for one in said], start + seconds),
+            **together([one["turns"] for one in said], begin, end),
             "looks": sum(one["looks"] for one in said),
             "overlaps": sum(one["overlaps"] for one in said),
         }
@@ -67,21 +72,35 @@ def run(plan: Plan) -> None:
     plan.interleaved("handoff", groups, measure)
 
 
-def together(turns: list[list[list[float]]], end: float) -> dict[str, float]:
-    """Return the figures of the turns of all processes, each [asked, taken, leaving].
+def together(turns: list[list[list[float]]], begin: float, end: float) -> dict[str, float]:
+    """Return the figures of the turns of all processes, each turn as [asked, taken, leaving].
 
-    A hand-off counts if the next holder was already waiting at the release.
+    Turns that were taken from `begin` to `end` count, and waits that lasted into that time. A
+    hand-off counts if the next holder was already waiting at the release. Raises WorkerFailed if
+    no turn was taken in that time.
     """
-    counts = [sum(taken < end for _, taken, _ in ours) for ours in turns]
-    waits = [taken - asked for ours in turns for asked, taken, _ in ours]
-    in_order = sorted((taken, asked, leaving) for ours in turns for asked, taken, leaving in ours)
+    counts = [sum(begin <= taken < end for _, taken, _ in ours) for ours in turns]
+    waits = [
+        taken - max(asked, begin)
+        for ours in turns
+        for asked, taken, _ in ours
+        if asked < end and taken >= begin
+    ]
+    in_order = sorted(
+        (taken, asked, leaving)
+        for ours in turns
+        for asked, taken, leaving in ours
+        if begin <= taken < end
+    )
+    if not in_order:
+        raise WorkerFailed(f"no process took a turn in {end - begin:g} s")
     gaps = [taken - left for (_, _, left), (taken, asked, _) in pairwise(in_order) if asked < left]
-    first, last = in_order[0], in_order[-1]
     return {
         **latencies(gaps),
-        "per_s": len(in_order) / (last[2] - first[0]),
+        "per_s": len(in_order) / (end - begin),
         # A process without a turn counts as half a turn.
         "share": max(counts) / (min(counts) or 0.5),
+        "fewest": min(counts),
         "longest_wait_ms": max(waits) * 1e3,
         "turns": len(in_order),
     }
