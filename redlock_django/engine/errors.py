@@ -80,6 +80,11 @@ class NotAcquired(RedlockError):
         self.waited = waited
 
     @property
+    def resources(self) -> tuple[str, ...]:
+        """The resources at fault, one by one. No valid name contains a space."""
+        return tuple(filter(None, self.resource.split(", ")))
+
+    @property
     def asked(self) -> bool:
         """True if the answer of a server is the reason."""
         return bool(self._tally)

@@ -150,7 +150,7 @@ class Attempt:
         except AlreadyHeld:
             return KeyLock.BUSY
         except ResourceLocked as error:
-            same = set(exact).intersection(error.resource.split(", "))
+            same = set(exact).intersection(error.resources)
             return KeyLock.BUSY if same else KeyLock.BUSY_OTHERWISE
         except StoreUnavailable as error:
             logger.warning("idempotency: request refused, there is no quorum: %s", error)

@@ -97,7 +97,7 @@ class ContentionRecorder:
         if using not in self._aliases:
             return
         if not isinstance(error, StoreUnavailable):
-            faults = error.resource.split(", ")
+            faults = error.resources
             with self._mutex:
                 for name in resources:
                     if name not in faults:
