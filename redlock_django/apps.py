@@ -26,8 +26,7 @@ class RedlockConfig(AppConfig):
     def ready(self) -> None:
         """Register the system checks, and what the core needs of idempotency and contention."""
         from redlock_django.checks import register_checks
-        from redlock_django.locking.counters import register_extension
-        from redlock_django.locking.first_use import call_at_first_use
+        from redlock_django.locking.first_use import call_at_first_use, register_extension
         from redlock_django.web.request_state import register_attribute
 
         register_checks()

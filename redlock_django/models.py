@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import quote, unquote
 
 from django.conf import settings
@@ -13,8 +13,10 @@ from django.utils.translation import gettext_lazy as _
 
 from redlock_django.backends.database_dialects import LOCKS, SERVERS, WAITERS
 from redlock_django.backends.database_fields import ResourceField
-from redlock_django.engine.holders import Holding
-from redlock_django.locking.names import printable
+from redlock_django.engine.printable import printable
+
+if TYPE_CHECKING:
+    from redlock_django.engine.holders import Holding
 
 # A day within what datetime can represent, because a local time may be before or after UTC.
 _EARLIEST = datetime.min.replace(tzinfo=UTC) + timedelta(days=1)

@@ -11,9 +11,10 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from redlock_django.admin.held_lock_filters import PAGE
 from redlock_django.admin.labels import badge
 from redlock_django.admin.masters import MasterRow, master_rows
-from redlock_django.admin.queryset import PAGE, HeldLockQuerySet
+from redlock_django.admin.queryset import HeldLockQuerySet
 from redlock_django.admin.quorum_banner import QuorumBanner, quorum_banner
 from redlock_django.backends.inspection_results import HARMLESS
 from redlock_django.engine.holders import HoldingState

@@ -1,4 +1,7 @@
-"""The filters of the list of held locks: alias, state, and the texts for prefix and holder."""
+"""The filters of the list of held locks: alias, state, and the texts for prefix and holder.
+
+What only its pages need is imported by them: every process with the admin imports this module.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,16 @@ from django.http import HttpRequest
 from django.utils.translation import gettext_lazy
 
 from redlock_django.admin.labels import LABELS
-from redlock_django.engine.holders import HoldingState
-from redlock_django.locking.handler import locks
-from redlock_django.locking.names import printable
+from redlock_django.engine.printable import printable
+
+PAGE = 50
+"""The number of locks on one page, and the most that one query requests."""
 
 
 def aliases() -> list[str]:
     """Return the aliases of REDLOCK, "default" first."""
+    from redlock_django.locking.handler import locks
+
     return sorted(locks, key=lambda alias: alias != "default")
 
 
@@ -66,10 +72,12 @@ class StateFilter(SimpleListFilter):
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:
         """Return every state with its label."""
-        return [(state.value, LABELS[state]) for state in HoldingState]
+        return list(LABELS.items())
 
     def queryset(self, request: HttpRequest, queryset: Any) -> Any:
         """Return the locks in the chosen state."""
+        from redlock_django.engine.holders import HoldingState
+
         if (state := self.value()) is None:
             return queryset
         try:

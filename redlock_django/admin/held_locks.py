@@ -1,51 +1,43 @@
-"""The admin of held locks: the list, the page of one lock, and forced releases."""
+"""The admin of held locks: the list, the page of one lock, and forced releases.
+
+What only its pages need is imported by them: every process with the admin imports this module.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlencode
 
 from django.contrib import admin, messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.options import ShowFacets
 from django.contrib.admin.templatetags.admin_urls import add_preserved_filters
 from django.contrib.admin.utils import unquote
-from django.contrib.admin.views.main import SEARCH_VAR
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.urls import NoReverseMatch, URLPattern, path, reverse
+from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from redlock_django.admin import labels
-from redlock_django.admin.changelist import HeldLockChangeList
-from redlock_django.admin.contention import contention_context
+from redlock_django.admin.forced_releases import releases_url
 from redlock_django.admin.held_lock_filters import (
+    PAGE,
     AliasFilter,
     HolderFilter,
     PrefixFilter,
     StateFilter,
     aliases,
 )
-from redlock_django.admin.masters import bars
-from redlock_django.admin.queryset import PAGE, HeldLockQuerySet, led_by
-from redlock_django.admin.release_action import (
-    add_messages,
-    release_locks,
-    replacement_text,
-    rival_locks,
-    selected_locks,
-)
+from redlock_django.engine.printable import printable
 from redlock_django.exceptions import BadResource
-from redlock_django.locking.handler import locks
-from redlock_django.locking.names import printable
 from redlock_django.models import HeldLock, moment
-from redlock_django.operate.inspection import who_holds
 
 if TYPE_CHECKING:
+    from redlock_django.admin.changelist import HeldLockChangeList
+
     _ModelAdmin = admin.ModelAdmin[HeldLock]
 else:
     _ModelAdmin = admin.ModelAdmin
@@ -130,10 +122,14 @@ class HeldLockAdmin(_ModelAdmin):
 
     def get_queryset(self, request: HttpRequest) -> Any:
         """Return a lazy queryset of the held locks of the first alias."""
+        from redlock_django.admin.queryset import HeldLockQuerySet
+
         return HeldLockQuerySet(HeldLock).of_alias(next(iter(aliases()), "default"))
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[HeldLockChangeList]:
         """Return the change list class that queries the masters."""
+        from redlock_django.admin.changelist import HeldLockChangeList
+
         return HeldLockChangeList
 
     def get_search_results(
@@ -153,6 +149,9 @@ class HeldLockAdmin(_ModelAdmin):
 
     def contention_view(self, request: HttpRequest) -> HttpResponse:
         """Show the contention of an alias; the names of resources need the view permission."""
+        from redlock_django.admin.contention import contention_context
+        from redlock_django.locking.handler import locks
+
         if not self.has_view_permission(request):
             raise PermissionDenied
         known = aliases()
@@ -175,6 +174,12 @@ class HeldLockAdmin(_ModelAdmin):
         extra_context: dict[str, Any] | None = None,
     ) -> HttpResponse:
         """Show one lock and its state on each master."""
+        from redlock_django.admin.masters import bars
+        from redlock_django.admin.queryset import led_by
+        from redlock_django.admin.release_action import replacement_text, rival_locks
+        from redlock_django.locking.handler import locks
+        from redlock_django.operate.inspection import who_holds
+
         if not self.has_view_permission(request):
             raise PermissionDenied
         try:
@@ -203,10 +208,10 @@ class HeldLockAdmin(_ModelAdmin):
             "waiters": seen.waiters,
             "missing": labels.missing_text(seen),
             "badge": labels.badge(seen.state),
-            "explained": labels.EXPLANATIONS[seen.state],
+            "explained": labels.EXPLANATIONS[seen.state.value],
             "bars": bars(seen, looked.silent, service.settings.ttl),
             "rivals": rival_locks(alias, seen),
-            "audit": self._audit(request, resource),
+            "audit": releases_url(request, resource, self.admin_site.name),
             **(extra_context or {}),
         }
         return TemplateResponse(request, "admin/redlock_django/heldlock/detail.html", context)
@@ -220,6 +225,8 @@ class HeldLockAdmin(_ModelAdmin):
 
     def release_view(self, request: HttpRequest) -> HttpResponse:
         """Ask for confirmation, then release the locks that were shown."""
+        from redlock_django.admin.release_action import add_messages, release_locks
+
         if not self.has_release_permission(request):
             raise PermissionDenied
         if request.method != "POST":
@@ -231,6 +238,8 @@ class HeldLockAdmin(_ModelAdmin):
         return self._back(request)
 
     def _confirm(self, request: HttpRequest, ids: list[str]) -> HttpResponse:
+        from redlock_django.admin.release_action import selected_locks
+
         every = selected_locks(ids)
         if not every:
             return self._back(request, messages.WARNING, _("There is no such lock."))
@@ -265,14 +274,3 @@ class HeldLockAdmin(_ModelAdmin):
         if text:
             messages.add_message(request, level, text)
         return HttpResponseRedirect(self._url(request, "changelist"))
-
-    def _audit(self, request: HttpRequest, resource: str) -> str:
-        """Return the URL of the forced releases of a resource, "" without the permission."""
-        if not request.user.has_perm("redlock_django.view_forcedrelease"):
-            return ""
-        name = "admin:redlock_django_forcedrelease_changelist"
-        try:
-            url = reverse(name, current_app=self.admin_site.name)
-        except NoReverseMatch:
-            return ""  # ForcedRelease is not registered with this AdminSite.
-        return f"{url}?{urlencode({SEARCH_VAR: resource})}"

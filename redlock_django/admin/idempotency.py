@@ -23,17 +23,15 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from redlock_django.admin import labels
-from redlock_django.admin.idempotency_filters import FILTERABLE, MethodFilter, key_hashes
+from redlock_django.admin.idempotency_filters import FILTERABLE, MethodFilter
 from redlock_django.admin.idempotency_labels import (
     EXPLANATIONS,
     RESOLVE_MESSAGES,
     badge,
     displayed_response,
 )
-from redlock_django.exceptions import IdempotencyUnavailable, InvalidRedlock
-from redlock_django.idempotency.protocol import RecordState
-from redlock_django.idempotency.settings import settings_of
-from redlock_django.locking.names import printable
+from redlock_django.engine.printable import printable
+from redlock_django.exceptions import InvalidRedlock
 from redlock_django.models import IdempotencyRecord
 
 if TYPE_CHECKING:
@@ -78,7 +76,7 @@ class IdempotencyRecordAdmin(_ModelAdmin):
     @admin.display(description=gettext_lazy("state"), ordering="state")
     def condition(self, record: IdempotencyRecord) -> SafeString:
         """Return the stored state, without asking the masters about the lock."""
-        return badge("in flight" if record.state == RecordState.RUNNING else record.state)
+        return badge("in flight" if record.state == record.State.RUNNING else record.state)
 
     @admin.display(description=gettext_lazy("started"), ordering="pk")
     def began(self, record: IdempotencyRecord) -> SafeString:
@@ -130,6 +128,8 @@ class IdempotencyRecordAdmin(_ModelAdmin):
 
     def get_queryset(self, request: HttpRequest) -> Any:
         """Return the records of the alias's database, without loading the responses."""
+        from redlock_django.idempotency.settings import settings_of
+
         rows = super().get_queryset(request).defer("headers", "body")
         try:
             return rows.using(settings_of(self.using).database)
@@ -140,6 +140,8 @@ class IdempotencyRecordAdmin(_ModelAdmin):
         self, request: HttpRequest, queryset: Any, search_term: str
     ) -> tuple[Any, bool]:
         """Return the records with the text in their path or user, or of the client's key."""
+        from redlock_django.admin.idempotency_search import key_hashes
+
         found, has_duplicates = super().get_search_results(request, queryset, search_term)
         if hashes := key_hashes(request, self.using, search_term):
             found = found | queryset.filter(key_hash__in=hashes)
@@ -203,6 +205,7 @@ class IdempotencyRecordAdmin(_ModelAdmin):
     def _resolve(
         self, request: HttpRequest, record: IdempotencyRecord, *, applied: bool
     ) -> HttpResponse:
+        from redlock_django.exceptions import IdempotencyUnavailable
         from redlock_django.idempotency.resolve import ResolveOutcome, resolve, store_and_aliases
         from redlock_django.idempotency.stores.base import UnresolvedRequest
 
@@ -237,7 +240,7 @@ class IdempotencyRecordAdmin(_ModelAdmin):
         """Return the state of a request. The masters are asked whether its lock is still held."""
         from redlock_django.idempotency.resolve import is_running, store_and_aliases
 
-        if record.state != RecordState.RUNNING:
+        if record.state != record.State.RUNNING:
             return record.state
         try:
             running = is_running(record.key_hash, store_and_aliases(self.using, "database")[1])

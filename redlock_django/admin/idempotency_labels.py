@@ -11,8 +11,6 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from redlock_django.exceptions import InvalidRedlock
-from redlock_django.idempotency.protocol import RecordState
-from redlock_django.idempotency.settings import settings_of
 from redlock_django.models import IdempotencyRecord
 
 if TYPE_CHECKING:
@@ -87,9 +85,10 @@ def badge(state: str) -> SafeString:
 
 def displayed_response(record: IdempotencyRecord, using: str) -> dict[str, object]:
     """Return the headers and the body to show of a record; `using` is the alias of its settings."""
+    from redlock_django.idempotency.settings import settings_of
     from redlock_django.idempotency.stores.database import response_of
 
-    if record.state != RecordState.COMPLETED:
+    if record.state != record.State.COMPLETED:
         return {}
     try:
         response = response_of(record, settings_of(using).encryption_keys)

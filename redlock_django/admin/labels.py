@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import date, datetime
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import django
 from django.utils import formats, timezone
@@ -15,59 +15,62 @@ from django.utils.timesince import timesince
 from django.utils.translation import get_language, gettext_lazy, ngettext
 from django.utils.translation import gettext as _
 
-from redlock_django.engine.holders import Holding, HoldingState
-from redlock_django.locking.names import printable
-from redlock_django.operate.forced_release import ReleaseOutcome
+from redlock_django.engine.printable import printable
+
+if TYPE_CHECKING:
+    from redlock_django.engine.holders import Holding, HoldingState
 
 BREADCRUMB_LIST = django.VERSION >= (6, 1)
 """True if Django's admin styles `ol.breadcrumbs`; earlier versions style `div.breadcrumbs`."""
 
+# Keyed by the values of HoldingState and ReleaseOutcome: every process with the admin loads this
+# module, and not what defines those.
 LABELS = {
-    HoldingState.HELD: gettext_lazy("held"),
-    HoldingState.EXPIRING: gettext_lazy("expiring"),
-    HoldingState.PARTIAL: gettext_lazy("partial"),
-    HoldingState.DISAGREEING: gettext_lazy("disagreeing"),
-    HoldingState.FOREIGN: gettext_lazy("foreign"),
-    HoldingState.UNCLEAR: gettext_lazy("unclear"),
+    "held": gettext_lazy("held"),
+    "expiring": gettext_lazy("expiring"),
+    "partial": gettext_lazy("partial"),
+    "disagreeing": gettext_lazy("disagreeing"),
+    "foreign": gettext_lazy("foreign"),
+    "unclear": gettext_lazy("unclear"),
 }
 
 EXPLANATIONS = {
-    HoldingState.HELD: gettext_lazy("A majority of the masters stores this lock."),
-    HoldingState.EXPIRING: gettext_lazy(
+    "held": gettext_lazy("A majority of the masters stores this lock."),
+    "expiring": gettext_lazy(
         "A majority of the masters stores this lock, but it expires soon and does not seem to be "
         "renewed."
     ),
-    HoldingState.PARTIAL: gettext_lazy(
+    "partial": gettext_lazy(
         "Only a minority of the masters stores this lock. It is being acquired or released, or an "
         "attempt to acquire it was not cleaned up. It excludes no client, and it expires."
     ),
-    HoldingState.DISAGREEING: gettext_lazy(
+    "disagreeing": gettext_lazy(
         "The masters store locks of several holders, and none of them has a majority. No client "
         "holds the resource."
     ),
-    HoldingState.FOREIGN: gettext_lazy(
+    "foreign": gettext_lazy(
         "Another program has set this key. Its value does not identify the holder."
     ),
-    HoldingState.UNCLEAR: gettext_lazy(
+    "unclear": gettext_lazy(
         "Too few of the masters that answered store this lock. With the silent ones it may have "
         "a majority."
     ),
 }
 
 OUTCOMES = {
-    ReleaseOutcome.RELEASED: gettext_lazy("released"),
-    ReleaseOutcome.NOT_HELD: gettext_lazy("not held"),
-    ReleaseOutcome.CHANGED: gettext_lazy("changed"),
-    ReleaseOutcome.NO_QUORUM: gettext_lazy("no quorum"),
+    "released": gettext_lazy("released"),
+    "not held": gettext_lazy("not held"),
+    "changed": gettext_lazy("changed"),
+    "no quorum": gettext_lazy("no quorum"),
 }
 
 _SIGNS = {
-    HoldingState.HELD: "●",
-    HoldingState.EXPIRING: "◔",
-    HoldingState.PARTIAL: "◐",
-    HoldingState.DISAGREEING: "≠",
-    HoldingState.FOREIGN: "◇",
-    HoldingState.UNCLEAR: "?",
+    "held": "●",
+    "expiring": "◔",
+    "partial": "◐",
+    "disagreeing": "≠",
+    "foreign": "◇",
+    "unclear": "?",
 }
 
 
@@ -83,9 +86,9 @@ def _badge(state: HoldingState, language: str | None) -> SafeString:
         '<span class="redlock-badge redlock-{}" title="{}">'
         '<span aria-hidden="true">{}</span> {}</span>',
         state.value,
-        EXPLANATIONS[state],
-        _SIGNS[state],
-        LABELS[state],
+        EXPLANATIONS[state.value],
+        _SIGNS[state.value],
+        LABELS[state.value],
     )
 
 
@@ -213,7 +216,4 @@ def minimum_hold_line(until: datetime | None) -> SafeString:
 
 def outcome_label(stored: str) -> str:
     """Return the label of a stored outcome of a forced release, in the current language."""
-    try:
-        return str(OUTCOMES[ReleaseOutcome(stored)])
-    except ValueError:
-        return stored
+    return str(OUTCOMES.get(stored, stored))

@@ -10,6 +10,7 @@ from typing import Any, Self
 from django.core.exceptions import FieldError
 from django.db import models
 
+from redlock_django.admin.held_lock_filters import PAGE
 from redlock_django.backends.inspection import Inspection
 from redlock_django.engine.holders import Holding, HoldingState
 from redlock_django.exceptions import BadResource
@@ -17,10 +18,6 @@ from redlock_django.locking.handler import locks
 from redlock_django.locking.names import check_resource
 from redlock_django.models import HeldLock
 from redlock_django.operate.inspection import ORDERS, HeldLocks, PageQuery, held_locks, who_holds
-
-PAGE = 50
-"""The number of locks on one page, and the most that one query requests."""
-
 
 COUNTED = 500
 """The number of locks whose states are counted on every page; they are read by one query."""

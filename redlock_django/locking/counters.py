@@ -10,9 +10,11 @@ from __future__ import annotations
 import os
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+
+from redlock_django.locking.first_use import load_extensions
 
 
 class CounterType(NamedTuple):
@@ -36,7 +38,6 @@ _types = {
     "released_late": CounterType("Locks that were already lost when their holder released them"),
     "forced": CounterType("Locks of other holders that this process released by force"),
 }
-_extensions: list[Callable[[], object]] = []
 
 
 def register_counters(types: Mapping[str, CounterType]) -> None:
@@ -44,16 +45,9 @@ def register_counters(types: Mapping[str, CounterType]) -> None:
     _types.update(types)
 
 
-def register_extension(load: Callable[[], object]) -> None:
-    """Call `load`, which imports an extension and so registers its counters, before a listing."""
-    if load not in _extensions:
-        _extensions.append(load)
-
-
 def counter_types() -> dict[str, CounterType]:
     """Return every counter by name, those of extensions included."""
-    for load_extension in _extensions:
-        load_extension()
+    load_extensions()
     return dict(_types)
 
 

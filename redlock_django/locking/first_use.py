@@ -1,6 +1,6 @@
-"""The functions that are called when an alias of REDLOCK is used for the first time.
+"""The functions that extensions register when the app is loaded, and that are called later.
 
-An extension registers itself here when the app is loaded, and reads no settings before it must.
+So `django.setup()` imports no extension, and no extension reads settings before it must.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from redlock_django.conf.settings import AliasSettings
 
 _calls: list[Callable[[AliasSettings], object]] = []
+_extensions: list[Callable[[], object]] = []
 
 
 def call_at_first_use(call: Callable[[AliasSettings], object]) -> None:
@@ -24,3 +25,15 @@ def first_used(settings: AliasSettings) -> None:
     """Call the functions that were registered."""
     for call in _calls:
         call(settings)
+
+
+def register_extension(load: Callable[[], object]) -> None:
+    """Call `load`, which imports an extension and so registers its counters, before a listing."""
+    if load not in _extensions:
+        _extensions.append(load)
+
+
+def load_extensions() -> None:
+    """Import the extensions that were registered."""
+    for load in _extensions:
+        load()
