@@ -232,7 +232,7 @@ JUDGES: dict[str, Judge] = {
     "no wait is longer than asked": Judge(
         unraised(_Deadline.check),
         ((ShardedBackend._acquire, never("self.clock() >= asked + wait")),),
-        "longer than it asked for", None, 106, 2,
+        "longer than it asked for", None, 135, 2,
     ),
     "no lease is over when it is acquired": Judge(
         unraised(SimulatedGroups.acquire),
