@@ -149,10 +149,11 @@ def pytest_runtest_setup() -> None:
 
 @pytest.fixture(scope="session")
 def django_db_setup(django_db_setup: None) -> Iterator[None]:
-    """Keep content types and permissions when the tables are emptied after a test.
+    """Keep content types and permissions when the tables are emptied after a test, and hash fast.
 
     No test changes them. Deleting them and creating them again takes more time than most tests.
     """
+    from django.conf import settings
     from django.core.management.commands import flush
 
     kept = {"django_content_type", "auth_permission"}
@@ -165,6 +166,9 @@ def django_db_setup(django_db_setup: None) -> Iterator[None]:
         return statements
 
     with pytest.MonkeyPatch.context() as patch:
+        # The fastest: each password of the default hasher takes longer than dozens of tests.
+        hasher = "django.contrib.auth.hashers.MD5PasswordHasher"
+        patch.setattr(settings, "PASSWORD_HASHERS", [hasher])
         patch.setattr(flush, "sql_flush", sql_flush)
         patch.setattr(flush, "emit_post_migrate_signal", lambda *arguments: None)
         yield
@@ -289,4 +293,6 @@ def mysql() -> Iterator[dict[str, Any]]:
             "PASSWORD": "",
             "HOST": "127.0.0.1",
             "PORT": str(port),
+            # Otherwise every connection reads all certificates of the system.
+            "OPTIONS": {"ssl_disabled": True},
         }

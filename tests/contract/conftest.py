@@ -76,7 +76,6 @@ def migrated_mysql(mysql: dict[str, Any], django_db_blocker: Any) -> Iterator[No
         **connections.settings["default"],
         **mysql,
         "NAME": "contract",
-        "OPTIONS": {},
     }
     with django_db_blocker.unblock():
         with connections["maria"]._nodb_cursor() as server:
