@@ -83,6 +83,7 @@ class Site:
 @pytest.fixture
 def site(memory: None, urls: Callable[..., None], settings: Settings, db: None) -> Site:
     """A site with idempotent views; its client is logged in as "ann"."""
+    settings.SESSION_ENGINE = "django.contrib.sessions.backends.signed_cookies"  # the fastest
     client = Client(raise_request_exception=False)
     client.force_login(User.objects.create_user("ann"))
     return Site(urls, client, settings)

@@ -75,7 +75,13 @@ DECORATED: dict[str, Callable[[Callable[..., Any]], Any]] = {
 
 @keys
 @pytest.mark.parametrize("decorated", DECORATED)
-@pytest.mark.parametrize("status", [200, 400, 403, 404, 408, 409, 423, 425, 429])
+@pytest.mark.parametrize(
+    "status",
+    [
+        *(200, 403, 429),
+        *(pytest.param(more, marks=pytest.mark.nightly) for more in (400, 404, 408, 409, 423, 425)),
+    ],
+)
 def test_a_wrong_pin_counts_with_every_key(
     site: Site, has_key: bool, decorated: str, status: int
 ) -> None:
