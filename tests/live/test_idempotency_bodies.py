@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.live.payments.paying import JSON, Answer, Client, Shop, new_key, new_order
-from tests.live.test_idempotency_once import opposites
+from tests.live.test_idempotency_once import SHOPS, opposites, over
 
 pytestmark = [pytest.mark.live, pytest.mark.postgres, pytest.mark.slow]
 
@@ -152,7 +152,7 @@ def test_path_query_and_media_type_are_part_of_a_request(shop: Shop) -> None:
     assert shop.books.payments(order) == 1
 
 
-@pytest.mark.parametrize("shop", ["asgi-atomic-sqlite", "asgi-plain-postgres"], indirect=True)
+@over("asgi-plain-postgres", shops=SHOPS[2:])
 def test_a_body_of_unknown_length_is_too_large_as_well(shop: Shop) -> None:
     """Only ASGI servers accept a body of unknown length."""
     client, order, key = shop.client(), new_order(), new_key()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.live.payments.paying import Client, Shop, new_key, new_order
-from tests.live.test_idempotency_once import opposites, plain, retry
+from tests.live.test_idempotency_once import SHOPS, opposites, over, plain, retry
 from tests.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.postgres, pytest.mark.slow]
@@ -63,7 +63,7 @@ def is_told(
     assert answers[0].replayed is bool(after_death)
 
 
-@pytest.mark.parametrize("shop", ["wsgi-atomic-postgres", "asgi-atomic-sqlite"], indirect=True)
+@over("wsgi-atomic-postgres", shops=SHOPS[::2])
 def test_processes_that_are_killed(shop: Shop, subtests: pytest.Subtests) -> None:
     processes_die(shop, "cached-short", ROLLED_BACK, subtests)
 

@@ -27,12 +27,12 @@ def over(*by_day: str, shops: list[str] = SHOPS) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("shop", params, indirect=True)
 
 
-everywhere = over(SHOPS[0], SHOPS[2], SHOPS[3])
+three = over(SHOPS[0], SHOPS[2], SHOPS[3])  # one of them on SQLite
 opposites = over(SHOPS[0], SHOPS[3])  # both servers, with and without transactions
 plain = over(SHOPS[3], shops=SHOPS[1::2])
 
 
-@everywhere
+@opposites
 @pytest.mark.parametrize("kind", ["function", "dispatch", "mixin", "api"])
 def test_a_retry_is_given_the_same_answer(shop: Shop, kind: str) -> None:
     client, order, key = shop.client(), new_order(), new_key()
@@ -136,7 +136,7 @@ ASYNC = {
 }
 
 
-@everywhere
+@three
 def test_processes_that_are_killed(shop: Shop, subtests: pytest.Subtests) -> None:
     """All are killed before the retries, so that their leases run out together."""
     client = shop.client()
@@ -177,7 +177,7 @@ def payment(shop: Shop, order: int) -> int:
 # Clients that disconnect.
 
 
-@everywhere
+@opposites
 @pytest.mark.parametrize("kind", ["function", "cached"])
 def test_a_client_that_goes_away_finds_what_was_done(shop: Shop, kind: str) -> None:
     client, order, key = shop.client(), new_order(), new_key()
@@ -208,7 +208,7 @@ def test_an_async_view_runs_to_its_end_without_its_client(shop: Shop, kind: str)
 # Transactions that are rolled back.
 
 
-@everywhere
+@opposites
 @pytest.mark.parametrize("do", ["fail at commit", "raise", "500", "503"])
 def test_what_comes_to_nothing_is_not_recorded(shop: Shop, do: str) -> None:
     client, order, key = shop.client(), new_order(), new_key()
@@ -222,7 +222,7 @@ def test_what_comes_to_nothing_is_not_recorded(shop: Shop, do: str) -> None:
     assert shop.books.payments(order) == 1
 
 
-@everywhere
+@opposites
 @pytest.mark.parametrize("do", ["404", "429"])
 def test_a_refusal_of_the_view_is_its_result(shop: Shop, do: str) -> None:
     client, order, key = shop.client(), new_order(), new_key()
@@ -234,7 +234,7 @@ def test_a_refusal_of_the_view_is_its_result(shop: Shop, do: str) -> None:
 # Views that outlive their lease.
 
 
-@everywhere
+@opposites
 def test_when_the_lease_is_over_the_row_decides(shop: Shop) -> None:
     client, order, key = shop.client(), new_order(), new_key()
     with shop.waiting(client, "forgotten", order, key) as first:

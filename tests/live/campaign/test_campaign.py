@@ -71,6 +71,7 @@ def test_an_overlap_names_its_leases_and_the_faults_before_it() -> None:
     assert wrong.endswith("; clocks ahead, -3.40 to -1.50, clocks (0.2, 0.0))")
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.live
 def test_a_short_campaign_keeps_all_promises(tmp_path_factory: pytest.TempPathFactory) -> None:
