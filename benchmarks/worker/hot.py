@@ -30,6 +30,8 @@ class Memory:
         self.links: Any = contender._locks["default"].backend.sync_links()
 
     def __enter__(self) -> Self:
+        while self.links.owing():  # the last replies of real masters, which the tender thread reads
+            time.sleep(0.01)
         self.replaced = ExitStack()
         readable = [(each.link.socket.fileno(), select.POLLIN) for each in self.links.masters]
         poller = self.replaced.enter_context(patch.object(self.links, "_poller"))

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from django.db.backends.utils import CursorWrapper
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, unsafe_hash=True)
 class DatabaseLease(Lease):
     """A lease in a database, which stores a hash of the token."""
 

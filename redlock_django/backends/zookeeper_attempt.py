@@ -32,7 +32,7 @@ class Refusal(NamedTuple):
     seconds: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, unsafe_hash=True)
 class ZooKeeperLease(Lease):
     """A lease in ZooKeeper: a node for each resource, in one session of `home`."""
 

@@ -33,24 +33,45 @@ class Attempt:
         self.until = 0.0
         self.fences: tuple[int, ...] = ()
 
-    def run(self) -> Protocol[float]:
-        """Ask every master for the lock; return the clock after the last round."""
+    def round(self) -> Round:
+        """Return the first round, which asks every master for the lock."""
+        return Round((self.ask,) * self.tally.masters, self.tally, patient=self.patient)
+
+    def wins_plainly(self, now: float) -> bool:
+        """Return whether plain grants have decided the first round, which ended at `now`.
+
+        Nearly every attempt ends here. `judge` comes to the same result, by way of the votes.
+        """
+        fences = self.tally.unanimous
+        if fences is None:
+            return False
+        self.fences = fences
+        self._end(now)
+        return True
+
+    def judge(self, now: float) -> Protocol[float]:
+        """Judge the first round, which ended at `now`; return the clock after the last round.
+
+        If no majority has stored the highest fence, another round does that.
+        """
         ask, tally = self.ask, self.tally
-        now = yield Round((ask,) * tally.masters, tally, patient=self.patient)
         if tally.verdict is not Verdict.WON:
             return now
-        self.fences = tally.unanimous or highest(tally, len(ask.resources))
-        if not (tally.unanimous or stored_by_majority(tally, self.fences)):
+        self.fences = highest(tally, len(ask.resources))
+        if not stored_by_majority(tally, self.fences):
             confirm = Confirm(
                 deployment=ask.deployment, resources=ask.resources, value=ask.value,
                 fences=self.fences,
             )  # fmt: skip
             self.last = new_tally(tally.masters, skew=tally.skew)
             now = yield Round((confirm,) * tally.masters, self.last, patient=self.patient)
-        self.until = valid_until(ask.ttl, self.started)
+        self._end(now)
+        return now
+
+    def _end(self, now: float) -> None:
+        self.until = valid_until(self.ask.ttl, self.started)
         self.late = now >= self.until
         self.won = self.last.verdict is Verdict.WON and not self.late
-        return now
 
     @property
     def unreachable(self) -> bool:

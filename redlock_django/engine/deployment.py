@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from redlock_django.engine.rendezvous import identity
 
@@ -27,21 +27,17 @@ class Deployment:
     label: str = ""
     members: str = ""
     groups: int = 1
+    masters: int = field(init=False, compare=False, repr=False)
+    """N: the number of configured masters, up or down."""
+    skew: int = field(init=False, compare=False, repr=False)
+    """`max_clock_skew` in µs."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "masters", len(self.names))
+        object.__setattr__(self, "skew", round(self.max_clock_skew * 1_000_000))
         # A marker is read back by its words, and `numbers_of` by the letters of the last one.
         if not re.fullmatch(r"\w*", self.members):
             raise ValueError(f"members must be letters and digits only, not {self.members!r}")
-
-    @property
-    def masters(self) -> int:
-        """N: the number of configured masters, up or down."""
-        return len(self.names)
-
-    @property
-    def skew(self) -> int:
-        """`max_clock_skew` in µs."""
-        return round(self.max_clock_skew * 1_000_000)
 
     @property
     def fingerprint(self) -> str:

@@ -13,7 +13,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
-from redlock_django.engine.quorum import Ballot, Tally, Verdict, Vote, granted
+from redlock_django.engine.quorum import (
+    WON,
+    Ballot,
+    Tally,
+    Verdict,
+    Vote,
+    check_fences,
+    granted,
+)
 
 Answer = Vote | tuple[int, Sequence[int]]
 """The clock and the fences of a grant, or a failed vote."""
@@ -39,6 +47,7 @@ class FastTally(Tally):
         if plain is None or master in plain:
             return super().grant(master, time, fences)
         if self._fences is None:
+            check_fences(fences)  # others are compared with these
             self._fences, self._first, self._last = fences, time, time
         elif fences != self._fences:
             return super().grant(master, time, fences)
@@ -53,7 +62,7 @@ class FastTally(Tally):
         # Each of these votes is counted, because all clocks agree.
         self._missing -= 1
         if not self._missing:
-            self.verdict = Verdict.WON
+            self.verdict = WON
         return self.verdict
 
     def cast(self, master: int, vote: Vote) -> Verdict:
@@ -96,7 +105,7 @@ class FastTally(Tally):
 
     @property
     def unanimous(self) -> tuple[int, ...] | None:  # type: ignore[override]
-        if self._plain is None or self.verdict is not Verdict.WON or self._fences is None:
+        if self._plain is None or self.verdict is not WON or self._fences is None:
             return None
         return tuple(self._fences)
 

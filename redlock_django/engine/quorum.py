@@ -61,6 +61,13 @@ def failed(reason: str, *, sent: bool = True, time: int | None = None, stale: bo
     return Vote(Ballot.FAILED, reason, time, sent=sent, stale=stale)
 
 
+def check_fences(fences: Sequence[object]) -> None:
+    """Raise ValueError if one of these fences is not an integer."""
+    for fence in fences:
+        if type(fence) is not int:
+            raise ValueError(f"expected an integer as a fence, got {type(fence).__name__}")
+
+
 NOT_ASKED = failed("not asked", sent=False)
 
 
@@ -70,6 +77,10 @@ class Verdict(Enum):
     PENDING = "pending"
     WON = "won"
     LOST = "lost"
+
+
+# A member of an enum takes long to look up.
+PENDING, WON, LOST = Verdict.PENDING, Verdict.WON, Verdict.LOST
 
 
 class Tally:
@@ -111,7 +122,11 @@ class Tally:
         return self.count(Ballot.GRANTED)
 
     def grant(self, master: int, time: int, fences: Sequence[int]) -> Verdict:
-        """Count a vote that grants, given by the master's clock and its fences."""
+        """Count a vote that grants, given by the master's clock and its fences.
+
+        Raises ValueError if a fence is not an integer.
+        """
+        check_fences(fences)
         return self.cast(master, granted(time, tuple(fences)))
 
     def cast(self, master: int, vote: Vote) -> Verdict:

@@ -65,7 +65,9 @@ def acquire(
         attempt = Attempt(ask, now, waiting.give_up)
         resting = False
         try:
-            now = yield from attempt.run()
+            now = yield attempt.round()
+            if not attempt.wins_plainly(now):
+                now = yield from attempt.judge(now)
             if waiter:
                 waiting.queued |= attempt.tally.asked
             if attempt.won:

@@ -45,7 +45,8 @@ class LeaseState(Enum):
     LOST = "lost"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# A lease is never changed; a frozen class would take several times longer to create.
+@dataclass(slots=True, kw_only=True, unsafe_hash=True)
 class Lease:
     """A held lock, as its holder knows it, whatever the store.
 
@@ -82,7 +83,7 @@ class Lease:
         return fingerprint_of(self.token.encode())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, unsafe_hash=True)
 class RedlockLease(Lease):
     """A lease on independent masters; its token has 32 hex digits.
 

@@ -68,10 +68,6 @@ class LoopLinks(Links):
                     raise  # the protocol itself raised this
                 step = protocol.throw(error)
 
-    def waiter(self) -> Waiter:
-        """Return a new waiter."""
-        return self._waiter()
-
     def post(self, protocol: Protocol[Any]) -> bool:
         """Send a protocol's first round, from any thread; return False if the loop is closed."""
         return self._soon(self._post, protocol)

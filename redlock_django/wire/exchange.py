@@ -11,19 +11,89 @@ from redlock_django.engine.protocol_steps import Round
 from redlock_django.engine.quorum import Verdict, Vote
 
 
-class Exchange:
-    """One round that was sent, or is being sent."""
+class Owed:
+    """A reply that a master owes, or several masters to which the same was sent together.
 
-    __slots__ = ("asked", "commands", "decided", "number", "tally", "wake")
+    `number` is that of the round, 0 if there is none. `granted` is the length of a reply that
+    grants, 0 if none does. `sent` is when the command was written, and `ran` how long the driver
+    had been running then.
+    `command` is None for a check of the master's trust, for a script that is only loaded (`loads`),
+    for INFO (`inspects`), and for a SUBSCRIBE (`subscribes`), whose answer is a push.
+    """
+
+    __slots__ = (
+        "_exchange", "command", "granted", "inspects", "loads", "number", "ran", "sent",
+        "subscribes",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        exchange: Exchange | None,
+        command: Command | None,
+        sent: float,
+        *,
+        loads: bool = False,
+        subscribes: bool = False,
+        inspects: bool = False,
+    ) -> None:
+        self._exchange = exchange
+        self.command = command
+        self.sent = sent
+        self.number: int = 0 if exchange is None else exchange.number
+        self.granted = 0 if exchange is None or command is None else granted_length(command)
+        self.ran = 0.0
+        self.loads = loads
+        self.subscribes = subscribes
+        self.inspects = inspects
+
+    @property
+    def exchange(self) -> Exchange | None:
+        """The round that the reply belongs to, if there is one."""
+        return self._exchange
+
+    @property
+    def late_undo(self) -> Release | None:
+        """The release that a grant must be answered with that comes this late, None if none."""
+        if self.exchange is None or not leaves_late_grants(self.command, self.exchange.tally):
+            return None
+        assert isinstance(self.command, Acquire)
+        return undo_of(self.command, leave=True)
+
+
+def granted_length(command: Command) -> int:
+    """Return the length of a reply that grants what a command asks for; 0 if none does."""
+    if isinstance(command, Heal):  # a healed master counts from the next extension only
+        return 0
+    return 3 + (len(command.resources) if command.fenced else 0)
+
+
+class Exchange(Owed):
+    """One round that was sent, or is being sent.
+
+    It is also the reply that every master owes to it, if all of them were sent the same command
+    together.
+    """
+
+    __slots__ = ("asked", "commands", "decided", "tally", "wake")
     until = math.inf  # it waits for its verdict, however long that takes
+    loads = subscribes = inspects = False
 
     def __init__(self, asked: Round, number: int, wake: Callable[[], object]) -> None:
         self.asked = asked
-        self.commands = asked.commands
-        self.tally = asked.tally
+        self.commands, self.tally = asked[:2]
         self.number = number
         self.wake = wake
         self.decided = False
+
+    @property
+    def exchange(self) -> Exchange:
+        """This round."""
+        return self
+
+    def owe(self, command: Command, sent: float, ran: float) -> None:
+        """Note what is written to every master now."""
+        self.command, self.sent, self.ran = command, sent, ran
+        self.granted = granted_length(command)
 
     def cast(self, master: int, vote: Vote) -> None:
         """Count a vote, and wake the waiting caller once there is a verdict."""
@@ -32,10 +102,10 @@ class Exchange:
 
     def decide(self) -> None:
         """Note the verdict, and wake the waiting caller."""
-        # A reply may be owed for long; the object that wakes the caller (a loop's future) need not
-        # live as long.
-        wake = self.wake
-        self.decided, self.wake = True, wake_none
+        # First, because a thread about to sleep sets `wake` first and looks at this then. A reply
+        # may be owed for long; what wakes the caller (a loop's future) need not live as long.
+        self.decided = True
+        wake, self.wake = self.wake, wake_none
         wake()
 
     def abandon(self) -> None:
@@ -66,49 +136,6 @@ class Batch:
         self.pending -= 1
         if self.decided:
             self.wake()
-
-
-class Owed:
-    """A reply that a master owes, or several masters to which the same was sent together.
-
-    `granted` is the length of a reply that grants, 0 if none does.
-    `command` is None for a check of the master's trust, for a script that is only loaded (`loads`),
-    for INFO (`inspects`), and for a SUBSCRIBE (`subscribes`), whose answer is a push.
-    """
-
-    __slots__ = (
-        "command", "exchange", "granted", "inspects", "loads", "ran", "sent", "subscribes",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        exchange: Exchange | None,
-        command: Command | None,
-        sent: float,
-        *,
-        loads: bool = False,
-        subscribes: bool = False,
-        inspects: bool = False,
-    ) -> None:
-        self.exchange = exchange
-        self.command = command
-        self.sent = sent
-        self.granted = 0
-        # A healed master counts from the next extension only.
-        if exchange is not None and command is not None and not isinstance(command, Heal):
-            self.granted = 3 + (len(command.resources) if command.fenced else 0)
-        self.ran = 0.0  # how long the driver had been running when the command was written
-        self.loads = loads
-        self.subscribes = subscribes
-        self.inspects = inspects
-
-    @property
-    def late_undo(self) -> Release | None:
-        """The release that a grant must be answered with that comes this late, None if none."""
-        if self.exchange is None or not leaves_late_grants(self.command, self.exchange.tally):
-            return None
-        assert isinstance(self.command, Acquire)
-        return undo_of(self.command, leave=True)
 
 
 def wake_none() -> None:

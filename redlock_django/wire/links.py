@@ -35,7 +35,7 @@ class Links(Receiver):
             self.flush()
         self._last_round = now
 
-    def _waiter(self) -> Waiter:
+    def waiter(self) -> Waiter:
         """Return a new waiter; from the first on, every link listens to its master's calls."""
         if not self._listening:
             for master in self.masters:

@@ -8,7 +8,7 @@ from typing import Any
 import hiredis
 
 from redlock_django.engine.commands import Command, Release, script
-from redlock_django.engine.quorum import Ballot, Verdict, failed
+from redlock_django.engine.quorum import LOST, PENDING, Ballot, failed
 from redlock_django.engine.statuses import GRANTED, NOT_READY
 from redlock_django.wire.clock import clock
 from redlock_django.wire.dialer import Dialer
@@ -27,21 +27,59 @@ class Receiver(Dialer):
     def read(self, *masters: Master) -> None:
         """Read what masters have sent, without blocking, and count it."""
         received = [(one, link, link.receive()) for one in masters if (link := one.link)]
+        if not received:
+            return
         heard = clock()  # one look at the clock for all, after the last byte was received
         self.steps.saw(heard)
+        ran = self.lateness.running.passed
         for master, link, ended in received:
             if master.link is link:  # not lost by what another master answered
-                self._count(master, link, heard, ended)
+                self._count(master, link, heard, ran, ended)
 
-    def _count(self, master: Master, link: Link, heard: float, ended: Exception | None) -> None:
-        """Count the replies that came on a link until `heard`, and lose it if it has `ended`."""
-        gets = link.gets
+    def _count(
+        self, master: Master, link: Link, heard: float, ran: float, ended: Exception | None
+    ) -> None:
+        """Count the replies that came on a link until `heard`, and lose it if it has `ended`.
+
+        `ran` is for how long the driver had been running then.
+        """
+        gets, owed, least, most = link.gets, link.owed, None, 0.0
         try:
             while True:  # without a condition: see docs/explanation/interrupts.md
                 if (reply := gets()) is False:
                     break
-                if self._grants(master, link, reply, heard):
-                    continue
+                # A reply that plainly grants what is owed, as nearly every reply does, is counted
+                # here. `_answer` handles all others.
+                if (
+                    heard < master.sound_until
+                    and owed
+                    and type(reply) is list
+                    and len(reply) == (asked := owed[0]).granted
+                    and reply[0] == asked.number
+                    and reply[1] == GRANTED
+                    and type(time := reply[2]) is int
+                    and not link.expired
+                ):
+                    if least is None:
+                        least, most = self.steps.bounds(master, heard)
+                    sent, seconds = asked.sent, time / 1_000_000
+                    if seconds > most or seconds - sent < least or heard < sent:
+                        self.steps.note(master, seconds - heard, seconds - sent)
+                        least = None
+                    if heard < master.sound_until:  # otherwise a clock has stepped
+                        exchange = asked if type(asked) is Exchange else asked.exchange
+                        assert exchange is not None
+                        try:
+                            verdict = exchange.tally.grant(master.index, time, reply[3:])
+                        except ValueError as error:
+                            raise ProtocolDesync("a reply of another shape") from error
+                        if verdict is not PENDING and not exchange.decided:
+                            exchange.decide()
+                        elif verdict is LOST:
+                            self._undo_late(master, asked)
+                        owed.popleft()  # last, as in `_answer`
+                        link.ran, link.heard, link.took = ran, heard, heard - sent
+                        continue
                 self._answer(master, link, reply)
                 if master.link is not link:
                     break
@@ -55,46 +93,8 @@ class Receiver(Dialer):
             ended = error
         if ended is not None and master.link is link:
             self.lose(master, broken(ended), ended=isinstance(ended, OSError | EOFError))
-        if master.late and not link.owed:
+        if master.late and not owed:
             self.lateness.in_time(master)
-
-    def _grants(self, master: Master, link: Link, reply: Any, heard: float) -> bool:
-        """Count a reply if it plainly grants what is owed; otherwise return False.
-
-        It came at `heard`, at the latest.
-        """
-        if heard >= master.sound_until or type(reply) is not list or link.expired or not link.owed:
-            return False
-        owed = link.owed[0]
-        exchange = owed.exchange
-        if (
-            exchange is None
-            or len(reply) != owed.granted
-            or reply[0] != exchange.number
-            or reply[1] != GRANTED
-        ):
-            return False
-        time, fences = reply[2], reply[3:]
-        if type(time) is not int:
-            return False
-        for fence in fences:
-            if type(fence) is not int:
-                return False
-        seconds = time / 1_000_000
-        low, high = seconds - heard, seconds - owed.sent
-        if not self.steps.confirms(master, low, high, heard):
-            self.steps.note(master, low, high)
-            if heard >= master.sound_until:
-                return False  # a clock has stepped
-        verdict = exchange.tally.grant(master.index, time, fences)
-        if verdict is not Verdict.PENDING and not exchange.decided:
-            exchange.decide()
-        elif verdict is Verdict.LOST:
-            self._undo_late(master, owed)
-        link.owed.popleft()  # last, as in `_answer`
-        link.ran, link.heard = self.lateness.running.passed, heard
-        link.took = heard - owed.sent
-        return True
 
     def _answer(self, master: Master, link: Link, reply: Any) -> None:
         plain = type(reply) is list  # as nearly every reply is

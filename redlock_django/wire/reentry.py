@@ -9,12 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
-import weakref
-from collections.abc import Generator
 from types import CodeType, FrameType
-from typing import Any
-
-from redlock_django.engine.trampoline import is_finished
 
 INTERRUPTS = (
     "A signal handler or a finalizer asked for a lock, or to extend one, while it interrupted a "
@@ -24,24 +19,21 @@ INTERRUPTS = (
 
 
 class Running(threading.local):
-    """The protocol that each thread began last. Nothing has to be removed when it ends."""
+    """A note of whether each thread is running a protocol on the links that have this object."""
 
-    def __init__(self) -> None:
-        self._protocol: weakref.ref[Generator[Any, Any, Any]] | None = None
+    busy = False
 
-    def begin(self, protocol: Generator[Any, Any, Any]) -> None:
-        """Note that this thread begins to run a protocol."""
-        self._protocol = weakref.ref(protocol)
+    def is_interrupted(self, driver: CodeType, links: object, depth: int = 1) -> bool:
+        """Return whether this thread is running one already, in the code of that driver.
 
-    def is_interrupted(self, driver: CodeType) -> bool:
-        """Return whether this thread is running a protocol already, in that driver's code."""
-        protocol = None if self._protocol is None else self._protocol()
-        if protocol is None or is_finished(protocol):
+        The stack is searched from `depth` on, 1 for the caller.
+        """
+        if not self.busy:
             return False
-        # A traceback may keep a protocol that was abandoned: only the stack is certain.
-        frame: FrameType | None = sys._getframe(1)
+        # An interrupt may have left the mark behind: only the stack is certain.
+        frame: FrameType | None = sys._getframe(depth)
         while frame is not None:
-            if frame.f_code is driver and frame.f_locals.get("protocol") is protocol:
+            if frame.f_code is driver and frame.f_locals.get("self") is links:
                 return True
             frame = frame.f_back
         return False

@@ -115,10 +115,12 @@ class Sender(LinkState):
         ):
             return False
         data = self._templates.pack(command, exchange.number)
-        owed = Owed(exchange, command, now)
-        owed.ran = self.lateness.running.passed
+        exchange.owe(command, now, self.lateness.running.passed)
+        trusted = command.trusted
         for link in self.plan.links:
-            link.write(owed, data + link.tail if command.trusted else data)
+            # As in `Link.write`.
+            link.owed.append(exchange)
+            link.out += data + link.tail if trusted else data
         self._dirty.update(self._all)
         return True
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 
 from redlock_django.engine.deployment import Deployment
@@ -16,6 +17,9 @@ logger = logging.getLogger("redlock_django")
 
 KNOWN_FOR = 0.1
 """Seconds for which bounds are not widened by what the clocks may drift apart: 1 ms at most."""
+
+NONE = (math.inf, -math.inf)
+"""The bounds of no reply."""
 
 
 class StepWatch:
@@ -50,19 +54,19 @@ class StepWatch:
         if now > self._latest:
             self._latest = now
 
-    def confirms(self, master: Master, low: float, high: float, now: float) -> bool:
-        """Return whether bounds of a master's clock add little to those noted shortly before.
+    def bounds(self, master: Master, now: float) -> tuple[float, float]:
+        """Return the bounds of replies that add little to what is known of a master's clock.
 
-        If so, they need not be noted: at most 1 % of `max_clock_skew` is lost by that.
+        They need not be noted: at most 1 % of `max_clock_skew` is lost by that. Such a reply came
+        at `now` at the latest, shows at most the second bound, and at least the first one and the
+        moment at which it was asked for. In seconds.
         """
-        if master.offset is None or high < low:
-            return False
-        then_low, then_high, at = master.offset
-        return (
-            low <= then_low + self.little
-            and high >= then_high - self.little
-            and 0 <= now - at < KNOWN_FOR
-        )
+        if master.offset is None:
+            return NONE
+        low, high, at = master.offset
+        if not 0 <= now - at < KNOWN_FOR:
+            return NONE
+        return high - self.little, low + self.little + now
 
     def note(self, master: Master, low: float, high: float) -> bool:
         """Narrow the bounds of a master's clock minus ours, in seconds; False if it has stepped."""

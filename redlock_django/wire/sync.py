@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from queue import SimpleQueue
 from typing import Any
 
 from redlock_django.engine.protocol_steps import Pause, Protocol, Result, Round, Step
@@ -48,12 +47,15 @@ class SyncLinks(ThreadLinks):
         With `wait_for_links`, a round without a quorum of links waits for connections under
         way. The pauses of a `waiter` end when it is called.
         """
-        self.refuse_interrupting()
-        self.start()
-        self._running.begin(protocol)
+        if self.inside() or self._running.is_interrupted(SyncLinks.run.__code__, self, 2):
+            raise RuntimeError(INTERRUPTS)
+        if self._tender is None:
+            self.start()
+        self._running.busy = True
         try:
             step = next(protocol)
         except StopIteration as done:  # there was nothing to send: the extension came too late
+            self._running.busy = False
             early: Result = done.value
             return early
         while True:
@@ -62,10 +64,12 @@ class SyncLinks(ThreadLinks):
                     self._take(step, wait_for_links, waiter)
                     step = protocol.send(clock())
             except StopIteration as done:
+                self._running.busy = False
                 result: Result = done.value
                 return result
             except BaseException as error:
                 if is_finished(protocol):
+                    self._running.busy = False
                     raise  # the protocol itself raised this
                 step = protocol.throw(error)
 
@@ -73,7 +77,7 @@ class SyncLinks(ThreadLinks):
         """Run protocols of at most one round each, such as extensions, all at the same time.
 
         Returns their results in order, or the exceptions that they raised. No round waits for
-        connections under way. Takes as long as the slowest round, not as long as all of them.
+        connections under way.
         """
         self.start()
         results: dict[int, Result | Exception] = {}
@@ -90,9 +94,10 @@ class SyncLinks(ThreadLinks):
 
     def waiter(self) -> Waiter:
         """Return a new waiter."""
-        self.refuse_interrupting()
+        if self.interrupting():
+            raise RuntimeError(INTERRUPTS)
         with self._mutex:
-            return self._waiter()
+            return super().waiter()
 
     def post(self, protocol: Protocol[Any]) -> None:
         """Send a protocol's first round without waiting for its answers."""
@@ -112,12 +117,7 @@ class SyncLinks(ThreadLinks):
 
     def interrupting(self) -> bool:
         """Return whether the caller interrupts another lock operation of this thread."""
-        return self.inside() or self._running.is_interrupted(SyncLinks.run.__code__)
-
-    def refuse_interrupting(self) -> None:
-        """Raise RuntimeError if the caller interrupts another lock operation of this thread."""
-        if self.interrupting():
-            raise RuntimeError(INTERRUPTS)
+        return self.inside() or self._running.is_interrupted(SyncLinks.run.__code__, self)
 
     # One step.
 
@@ -143,62 +143,42 @@ class SyncLinks(ThreadLinks):
             self._wait_for_links()
         if waiter is not None:
             waiter.ask()
-        wakeups: SimpleQueue[None] = SimpleQueue()
-        exchange = self.exchange(step, wake_none)
-        exchange.wake = partial(self._wake, exchange, wakeups, threading.get_ident())
-        try:
-            self._waiting[exchange] = None
-            self._send(exchange)
-            while True:
-                if exchange.decided:
-                    break
-                self._wait(exchange, wakeups, self.master_timeout)
-        except BaseException:
-            exchange.abandon()
-            raise
-        finally:
-            self._waiting.pop(exchange, None)
+        self._await(self.exchange(step, wake_none))
         self._tender_wakeup.wake()
 
     def _take_all(self, steps: Sequence[Round]) -> None:
         """Send several rounds together, and wait until all of them are decided."""
         if clock() - self._last_poll > IDLE:
             self._read_idle()
-        wakeups: SimpleQueue[None] = SimpleQueue()
         batch = Batch(len(steps))
-        batch.wake = partial(self._wake, batch, wakeups, threading.get_ident())
         exchanges = [self.exchange(step, batch.count) for step in steps]
         try:
-            self._waiting[batch] = None
             self._queue.extend(exchanges)
             with self._mutex:
                 self._send_all()
             while True:
                 if batch.decided:
                     break
-                self._wait(batch, wakeups, self.master_timeout)
+                self._wait(batch, self._waiting, self.master_timeout)
         except BaseException:
             for exchange in exchanges:
                 exchange.abandon()
             raise
         finally:
-            self._waiting.pop(batch, None)
+            self._leave(batch)
         self._tender_wakeup.wake()
 
     def _sleep(self, waiter: Waiter, pause: Pause) -> None:
         """Sleep until the waiter is called, and read for all threads if no other thread does."""
-        wakeups: SimpleQueue[None] = SimpleQueue()
-        waiter.wake = partial(self._wake, waiter, wakeups, threading.get_ident())
         try:
-            self._sleeping[waiter] = None
             self.waiters.begin_pause(waiter, pause)
             while True:
                 left = waiter.until - clock()
                 if waiter.decided or left <= 0:
                     break
-                self._wait(waiter, wakeups, left)
+                self._wait(waiter, self._sleeping, left)
         finally:
-            self._sleeping.pop(waiter, None)
+            self._leave(waiter)
             self.waiters.end_pause(waiter, pause)
 
     # The tender.
@@ -249,6 +229,18 @@ class SyncLinks(ThreadLinks):
                     began = clock()
                     if not self.owing():
                         break
+
+    def _read_backlogs(self) -> None:
+        """Read all replies that come too late, in parts, so that callers need not wait for all."""
+        left = -1
+        while not self.closed.is_set():
+            with self._mutex:
+                links = [m.link for m in self.owing() if m.link is not None and m.link.expired]
+                owed = sum(len(link.owed) for link in links)
+                if self._reader is not None or owed in (0, left):
+                    return
+                left = owed
+                self.read(*(m for m in self.masters if m.link in links))
 
     def _serve(self, master: Master) -> None:
         self.read(master)

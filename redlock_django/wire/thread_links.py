@@ -18,6 +18,7 @@ import socket
 import threading
 from collections import deque
 from contextlib import suppress
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -33,6 +34,7 @@ logger = logging.getLogger("redlock_django")
 
 Sleeper = Exchange | Batch | Waiter
 """A thread sleeps until one of these is decided, and until its time `until` at most."""
+Sleepers = dict[Sleeper, None]
 
 
 class ThreadLinks(Links):
@@ -45,8 +47,8 @@ class ThreadLinks(Links):
         self._link_waits: dict[Wakeup, None] = {}
         self._queue: deque[Exchange] = deque()
         self._busy = False  # the thread that has the mutex will look at the queue again
-        self._waiting: dict[Exchange | Batch, None] = {}
-        self._sleeping: dict[Waiter, None] = {}
+        self._waiting: Sleepers = {}  # threads that sleep until a round is decided
+        self._sleeping: Sleepers = {}  # and those that sleep until they are called
         self._reader: Sleeper | None = None
         self._reader_thread = 0  # the thread that reads, or was the last to
         self._last_poll = clock()
@@ -62,10 +64,7 @@ class ThreadLinks(Links):
         super().__init__(*args, **kwargs)
 
     def inside(self) -> bool:
-        """Return whether this thread has the mutex already: a finalizer or signal handler has it.
-
-        Both interrupt their thread between any two of our steps.
-        """
+        """Return whether a finalizer or signal handler interrupts this thread inside the mutex."""
         return self._mutex._is_owned()  # type: ignore[attr-defined,no-any-return]
 
     # Sending.
@@ -80,22 +79,25 @@ class ThreadLinks(Links):
 
     def _send_all(self, *masters: Master) -> None:
         """Read these masters, and send everything that is queued, also what comes meanwhile."""
+        queue = self._queue
         while True:
             try:
                 self._busy = True
-                self.read(*masters)
+                if masters:
+                    self.read(*masters)
                 while True:
-                    if not self._queue:
+                    if not queue:
                         break
                     # Removed only once it has begun: an interrupt in between may begin another
                     # thread's round twice, which is harmless, but never drops it.
-                    self.begin(self._queue[0])
-                    self._queue.popleft()
-                self.flush()
+                    self.begin(queue[0])
+                    queue.popleft()
+                if self._dirty:
+                    self.flush()
             finally:
                 # After an interrupt the next poll sends what other threads have left here.
                 self._busy = False
-            if not self._queue:
+            if not queue:
                 return
             masters = ()
 
@@ -104,18 +106,6 @@ class ThreadLinks(Links):
         with self._mutex:
             self._last_poll = clock()
             self._send_all(*self.masters)
-
-    def _read_backlogs(self) -> None:
-        """Read all replies that come too late, in parts, so that callers need not wait for all."""
-        left = -1
-        while not self.closed.is_set():
-            with self._mutex:
-                links = [m.link for m in self.owing() if m.link is not None and m.link.expired]
-                owed = sum(len(link.owed) for link in links)
-                if self._reader is not None or owed in (0, left):
-                    return
-                left = owed
-                self.read(*(m for m in self.masters if m.link in links))
 
     # Waiting and reading.
 
@@ -133,46 +123,79 @@ class ThreadLinks(Links):
         finally:
             del self._link_waits[wakeup]
 
-    def _wait(
-        self,
-        sleeper: Sleeper,
-        wakeups: SimpleQueue[None],
-        longest: float,
-    ) -> None:
-        """Read for all threads if none does, else sleep until woken, for `longest` at most."""
-        me = threading.get_ident()
+    def _await(self, exchange: Exchange) -> None:
+        """Send a round, and wait until it is decided."""
         try:
-            # If the reader is this very thread, an interrupt has left that entry behind.
-            if self._reader is None or self._reader_thread == me:
+            self._queue.append(exchange)
+            if not (self._busy or self.inside()):
                 with self._mutex:
-                    if self._reader is None or self._reader_thread == me:
-                        self._reader, self._reader_thread = sleeper, me
-            if self._reader is sleeper:
+                    self._send_all()
+                    if self._reader is None and not exchange.decided:
+                        self._reader, self._reader_thread = exchange, threading.get_ident()
+            while True:
+                if exchange.decided:
+                    break
+                self._wait(exchange, self._waiting, self.master_timeout)
+        except BaseException:
+            exchange.abandon()
+            raise
+        finally:
+            self._leave(exchange)
+
+    def _wait(self, sleeper: Sleeper, sleepers: Sleepers, longest: float) -> None:
+        """Read for all threads if none does; else sleep until woken, as one of the `sleepers`."""
+        try:
+            if self._reader is sleeper or self._becomes_reader(sleeper):
+                sleeper.wake = self._wake_reader
                 while True:
                     left = sleeper.until - clock()
                     if sleeper.decided or left <= 0:
                         break
                     self._poll(left)
             else:
-                try:
-                    wakeups.get(timeout=longest)
-                except Empty:
-                    self._wake_poll()  # the reader judges who is late
+                self._sleep_until_woken(sleeper, sleepers, longest)
         finally:
-            if self._reader is sleeper:  # no other thread can make it the reader meanwhile
-                self._pass_on()
+            if self._reader is sleeper:
+                self._reader = None  # its caller wakes the next one: see `_leave`
 
-    def _pass_on(self) -> None:
-        """Make another waiting thread read for all."""
-        with self._mutex:
-            self._reader = None
-            if len(self._waiting) == 1 and not self._sleeping:
+    def _becomes_reader(self, sleeper: Sleeper) -> bool:
+        """Return whether this thread reads for all from now on."""
+        me = threading.get_ident()
+        # If the reader is this very thread, an interrupt has left that entry behind.
+        if self._reader is None or self._reader_thread == me:
+            with self._mutex:
+                if self._reader is None or self._reader_thread == me:
+                    self._reader, self._reader_thread = sleeper, me
+                    return True
+        return False
+
+    def _sleep_until_woken(self, sleeper: Sleeper, sleepers: Sleepers, longest: float) -> None:
+        wakeups: SimpleQueue[None] = SimpleQueue()
+        sleeper.wake = partial(wakeups.put, None)
+        sleepers[sleeper] = None
+        try:
+            # From here on it is woken. What happened before is looked at now.
+            left = min(longest, sleeper.until - clock())
+            if self._reader is None or sleeper.decided or left <= 0:
                 return
-            # One step each, because other threads come and go meanwhile.
+            try:
+                wakeups.get(timeout=left)
+            except Empty:
+                self._wake_poll()  # the reader judges who is late
+        finally:
+            sleepers.pop(sleeper, None)
+
+    def _leave(self, sleeper: Sleeper) -> None:
+        """Stop waiting, and wake another thread to read if none does."""
+        if self._reader is sleeper:
+            self._reader = None
+        # A thread that is about to sleep is among these, or sees that no thread reads.
+        if self._reader is None and (self._waiting or self._sleeping):
+            # One step each, because other threads come and go meanwhile. If the one that is woken
+            # need not wait any more, it comes here as well.
             waiting: list[Sleeper] = [*self._waiting, *self._sleeping]
-            successor = next((other for other in waiting if not other.decided), None)
-        if successor is not None:
-            successor.wake()
+            if successor := next((other for other in waiting if not other.decided), None):
+                successor.wake()
 
     def _poll(self, longest: float) -> None:
         if self._queue:  # an interrupted thread has left it
@@ -192,7 +215,8 @@ class ThreadLinks(Links):
             for fd, event in events:
                 master = self._by_fd.get(fd)
                 if master is None:
-                    self._clear_poll()
+                    with suppress(OSError):
+                        self._wake_receiver.recv(4096)
                     continue
                 if event & select.POLLOUT:
                     self._dirty.add(master.index)
@@ -203,10 +227,9 @@ class ThreadLinks(Links):
             if self._dirty:
                 self.flush()
 
-    def _wake(self, sleeper: Sleeper, wakeups: SimpleQueue[None], thread: int) -> None:
-        """Wake a waiting thread, which sleeps on its queue, or in the poll if it is the reader."""
-        wakeups.put(None)
-        if self._reader is sleeper and threading.get_ident() != thread:
+    def _wake_reader(self) -> None:
+        """Wake the thread that reads for all, unless it is this one."""
+        if threading.get_ident() != self._reader_thread:
             self._wake_poll()
 
     # Methods that Links requires of a driver.
@@ -229,10 +252,6 @@ class ThreadLinks(Links):
     def _wake_poll(self) -> None:
         with suppress(OSError):
             self._wake_sender.send(b"!")
-
-    def _clear_poll(self) -> None:
-        with suppress(OSError):
-            self._wake_receiver.recv(4096)
 
     def _changed(self) -> None:
         for wakeup in list(self._link_waits):

@@ -45,7 +45,7 @@ from redlock_django.engine.waiting import Wait
 from redlock_django.locking.held_lease import HeldLease
 from redlock_django.wire import join, server_info
 from redlock_django.wire.aio import LoopLinks
-from redlock_django.wire.exchange import Owed
+from redlock_django.wire.exchange import granted_length
 from redlock_django.wire.late_watch import LateWatch
 from redlock_django.wire.lateness import Lateness, RunningTime
 from redlock_django.wire.link import Link
@@ -234,27 +234,27 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a plain grant of any round", "fast path: every reply has its round's number",
-        Links._grants, never("reply[0] != exchange.number"),
+        Links._count, always("reply[0] == asked.number"),
         link_schedules.a_reply_of_another_round_is_not_a_vote,
     ),
     Mutant(
         "a healed master grants", "fast path: heal counts from the next extension",
-        Owed.__init__, never("isinstance(command, Heal)"),
+        granted_length, never("isinstance(command, Heal)"),
         test_plain_rounds.test_a_healed_master_does_not_count,
     ),
     Mutant(
-        "a stepped clock grants", "fast path: no vote from the step on", Links._grants,
-        never("heard >= master.sound_until", nth=2),
+        "a stepped clock grants", "fast path: no vote from the step on", Links._count,
+        always("heard < master.sound_until", nth=2),
         test_plain_rounds.test_a_clock_step_ends_it,
     ),
     Mutant(
-        "an old look at the clock", "fast path: clocks that drift are noted", StepWatch.confirms,
+        "an old look at the clock", "fast path: clocks that drift are noted", StepWatch.bounds,
         always("0 <= now - at < KNOWN_FOR"),
         test_plain_rounds.test_bounds_of_clocks_are_not_old,
     ),
     Mutant(
         "our clock never goes back a little", "fast path: our clock that goes back is noted",
-        StepWatch.confirms, never("high < low"),
+        Links._count, never("heard < sent"),
         test_plain_rounds.test_our_clock_that_goes_back_a_little_within_a_round_is_noted,
     ),
     Mutant(
@@ -273,20 +273,20 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "validity from the answer", "validity: starts before the first byte is sent",
-        Attempt.run,
+        Attempt._end,
         argument(valid_until, started="now"),
         schedules.the_duration_of_a_round_shortens_the_validity,
     ),
     Mutant(
-        "elapsed time is ignored", "validity: won only if some is left", Attempt.run,
+        "elapsed time is ignored", "validity: won only if some is left", Attempt._end,
         never("now >= self.until"), schedules.a_round_longer_than_the_ttl_holds_nothing,
     ),
     Mutant(
         "elapsed time is read before the confirm round",
-        "validity: checked after the confirm round", Attempt.run,
+        "validity: checked after the confirm round", Attempt.judge,
         together(
             instead("highest(...)", "(highest(tally, len(ask.resources)), heard := now)[0]"),
-            instead("now >= self.until", "heard >= self.until"),
+            instead("self._end(now)", "self._end(heard)"),
         ),
         test_rounds.test_validity_is_judged_after_the_confirm_round,
     ),
@@ -443,7 +443,7 @@ MUTANTS: tuple[Mutant, ...] = (
         never("fence is not None and ..."), schedules.a_fence_that_is_not_a_number_is_not_counted,
     ),
     Mutant(
-        "no confirm round", "fence: a confirm round unless a majority has it", Attempt.run,
+        "no confirm round", "fence: a confirm round unless a majority has it", Attempt.judge,
         instead("stored_by_majority(...)", "True"),
         schedules.a_fence_of_a_crashed_writer_is_written_to_a_majority,
     ),
@@ -895,6 +895,12 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a release overtakes", "link: a release travels after its acquire", Link.write,
         instead("self.out += data", "self.out[:0] = data"),
+        partial(slowly, link_schedules.a_release_is_sent_after_its_acquire),
+    ),
+    Mutant(
+        "a plain release overtakes", "fast path: a release travels after its acquire",
+        Links._begin_plainly,
+        instead("link.out += ...", "link.out[:0] = data"),
         link_schedules.a_release_is_sent_after_its_acquire,
     ),
     Mutant(
@@ -911,7 +917,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a late grant stays", "fast path: a grant after the refusal is released",
-        Links._grants, without("self._undo_late(...)"),
+        Links._count, without("self._undo_late(...)"),
         link_schedules.a_grant_after_the_refusal_is_released,
     ),
     Mutant(
@@ -1085,7 +1091,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "in time after one answer", "link: counted again once it has answered all", Links._count,
-        always("not link.owed"), link_schedules.a_late_master_must_answer_all_that_it_owes,
+        always("not owed"), link_schedules.a_late_master_must_answer_all_that_it_owes,
     ),
     Mutant(
         "a late master is not read first", "link: a late master is read before a round",
@@ -1120,7 +1126,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "plain grants take no time", "fast path: it notes how long replies take",
-        Links._grants, without("link.took = heard - owed.sent"),
+        Links._count,
+        instead("link.ran, link.heard, link.took = ...", "link.ran, link.heard = ran, heard"),
         link_schedules.no_vote_is_lost_where_all_replies_take_long,
     ),
     Mutant(

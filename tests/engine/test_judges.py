@@ -146,7 +146,7 @@ JUDGES: dict[str, Judge] = {
     ),
     "a fence grows": Judge(
         (Checker._grows, always("fence > last")),
-        ((Attempt.run, instead("stored_by_majority(...)", "True")),), "fence", None, 25,
+        ((Attempt.judge, instead("stored_by_majority(...)", "True")),), "fence", None, 25,
     ),
     "a fence grows although clocks step": Judge(
         unraised(Checker._grows, 2), (FENCES_BY_THE_CLOCK,), "fence", GOING_BACK,

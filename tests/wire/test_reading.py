@@ -1,0 +1,102 @@
+"""One thread reads for all; however it stops, another one goes on."""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from linecache import getline
+from unittest.mock import Mock
+
+from redlock_django.engine.errors import QuorumUnreachable
+from redlock_django.wire import sync, thread_links
+from redlock_django.wire.exchange import Batch
+from redlock_django.wire.sync import SyncLinks
+from tests.live.test_locking_interrupts import Lines, Place
+from tests.waiting import until
+from tests.wire.scripted import Received, ScriptedMaster, honest
+from tests.wire.test_link import scripted
+from tests.wire.variants import make_backend
+
+FOREVER = 60.0  # MASTER_TIMEOUT: nothing here goes on because time has passed
+
+
+def test_at_every_line_of_a_reader_another_thread_goes_on() -> None:
+    """Except in `_leave`, after which the tender thread reads, half a MASTER_TIMEOUT later."""
+    lines, visits = Lines(), Counter[Place]()
+
+    def strike(wanted: tuple[Place, int] | None = None) -> None:
+        asked: list[Received] = []
+        player = ScriptedMaster(asked.append)
+
+        def first() -> None:
+            with suppress(KeyboardInterrupt):
+                lines.run(partial(variant.acquire, "first"), wanted)
+
+        def answer(to: bytes) -> bool:
+            """Answer in order, up to the first acquire of a lock; return whether it was there."""
+            while asked:
+                said = asked.pop(0)
+                player.send(honest(said))
+                if to in b" ".join(said.keys):
+                    return True
+            return False
+
+        with (
+            scripted("threads", player, master_timeout=FOREVER) as variant,
+            ThreadPoolExecutor(2) as pool,
+        ):
+            links = variant.links
+            assert isinstance(links, SyncLinks)
+            reading = pool.submit(first)
+            until(lambda: links._reader or reading.done())
+            waiting = pool.submit(variant.acquire, "second")
+            until(lambda: links._waiting or reading.done() or player.ended.is_set())
+            until(lambda: answer(b"first") or reading.done())
+            reading.result(20)
+            with suppress(QuorumUnreachable):  # the interrupt may have cost the link
+                until(lambda: answer(b"second") or waiting.done())
+                waiting.result(20)
+            player.answer = honest
+            answer(b"all")
+
+    strike()
+    files = {module.__file__ for module in (sync, thread_links)}
+    source, start = inspect.getsourcelines(SyncLinks._leave)
+    leave = {(thread_links.__file__, start + line) for line in range(len(source))}
+    for place, times in lines.seen.items():
+        if place[0] in files and place not in leave and "self._leave(" not in getline(*place):
+            visits[place] = times
+    assert len(visits) > 20
+    for place in visits:
+        for nth in {1, visits[place]}:
+            try:
+                strike((place, nth))
+            except Exception as error:
+                raise AssertionError(f"after an interrupt at {place}, time {nth}") from error
+
+
+def test_a_thread_that_leaves_wakes_another_one_if_none_reads() -> None:
+    """For example, a thread that was woken to read, but was decided or interrupted meanwhile."""
+    links = make_backend(["unix:///nowhere"]).sync_links()
+    leaving, decided, waiting, sleeping = (Batch(pending) for pending in (1, 0, 1, 1))
+    wakes = [Mock(), Mock(), Mock()]
+    for other, wake in zip((decided, waiting, sleeping), wakes, strict=True):
+        other.wake = wake
+    links._waiting = {decided: None, waiting: None}
+    links._sleeping = {sleeping: None}
+
+    def leave(reader: Batch | None) -> list[int]:
+        links._reader = reader
+        links._leave(leaving)
+        assert links._reader is (sleeping if reader is sleeping else None)
+        return [wake.call_count for wake in wakes]
+
+    assert leave(sleeping) == [0, 0, 0]
+    assert leave(leaving) == [0, 1, 0]
+    assert leave(None) == [0, 2, 0]
+    links._waiting.clear()
+    assert leave(None) == [0, 2, 1]
+    links.close()
