@@ -180,7 +180,8 @@ def test_killed_holder_free_after_the_ttl_and_not_before(masters: list[LocalMast
 
 
 @pytest.mark.slow
-def test_interrupted_at_any_moment_before_it_exits(masters: list[LocalMaster]) -> None:
+@pytest.mark.parametrize("times", [25, pytest.param(100, marks=pytest.mark.nightly)])
+def test_interrupted_at_any_moment_before_it_exits(masters: list[LocalMaster], times: int) -> None:
     """A process that Ctrl-C ends cannot retry: it must have sent its undo before it exits."""
     for master in masters[:3]:
         with master.client() as client:
@@ -200,7 +201,7 @@ def test_interrupted_at_any_moment_before_it_exits(masters: list[LocalMaster]) -
             return
         raise AssertionError("not interrupted")
 
-    for _ in range(100):
+    for _ in range(times):
         Child(child).check(10)
         until(lambda: len(values(masters)) == 3, "the undo")
 
