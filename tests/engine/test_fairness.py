@@ -18,7 +18,7 @@ from tests.engine.simulator import Setup, Simulation
 from tests.engine.world import SimulatedMaster
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
 TURNS = Setup(masters=5, clients=6, seconds=3.0, latency=0.0005, late=0.02, ttls=(0.5, 0.5))
@@ -300,11 +300,16 @@ MUTANTS = [
 ]  # fmt: skip
 
 
-def check_fairness(seeds: range) -> None:
+def check_fairness(seeds: Iterable[int]) -> None:
     for seed in seeds:
-        simulation = run_disturbed(crowd(seed, waits=(20.0, 0.0, 0.03), pause=0.005))
-        assert simulation.checker.overtaken == 0
-        assert max(simulation.checker.gaps) < 0.03
+        simulation = crowd(seed, waits=(20.0, 0.0, 0.03), pause=0.005)
+
+        def check(simulation: Simulation = simulation) -> None:
+            assert simulation.checker.overtaken == 0
+            assert max(simulation.checker.gaps, default=0) < 0.03
+
+        run_disturbed(simulation, check)  # a mutant is detected early
+        check()
         simulation.run()
 
 
@@ -319,4 +324,4 @@ def test_without_a_mutant_the_check_passes(seeds: range) -> None:
 def test_a_mutant_is_detected(mutant: Callable[[Patch], None], monkeypatch: Patch) -> None:
     mutant(monkeypatch)
     with pytest.raises(AssertionError):
-        check_fairness(SEEDS)
+        check_fairness((2, 0, 1, 3))  # today seed 2 detects all of them
