@@ -12,8 +12,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any, Literal
 
-from benchmarks.contenders import CONTENDERS
+from benchmarks.contenders import CONTENDERS, Contender
 from benchmarks.environments import Missing, program
+from benchmarks.floors.tape import record
+from benchmarks.forks import ROOT, ForkFailed, Library, Process
 from benchmarks.masters import Masters, client_cpu
 from benchmarks.results import Results, Row
 from redlock_django.testing.processes import ProcessGroup
@@ -23,8 +25,6 @@ WARM_UP = 0.2  # seconds, as in the jobs
 PATIENCE = 30.0
 """Seconds beyond the length of a job after which a worker counts as failed."""
 
-ROOT = Path(__file__).resolve().parent.parent
-
 
 class WorkerFailed(Exception):
     """A worker returned an error or did not answer."""
@@ -33,7 +33,7 @@ class WorkerFailed(Exception):
 class Worker:
     """A contender in a separate process."""
 
-    def __init__(self, process: subprocess.Popen[bytes], name: str, log: Path) -> None:
+    def __init__(self, process: Process, name: str, log: Path) -> None:
         self._process, self._name, self._log = process, name, log
 
     def ask(self, **job: Any) -> None:
@@ -77,6 +77,8 @@ class Plan:
     settings: Sequence[str] = ()
     tell: Callable[[str], None] = print
     left_out: dict[str, str] = field(default_factory=dict)
+    _libraries: dict[str, Library] = field(default_factory=dict)
+    _tapes: dict[tuple[str, int], dict[str, list[str]]] = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=count)
 
     def contenders(self, names: Sequence[str]) -> list[str]:
@@ -125,6 +127,10 @@ class Plan:
         contender = CONTENDERS[name]
         places = self.masters.places(setting, n)
         self.masters.empty(setting)
+        if contender.taped:
+            if (setting, n) not in self._tapes:
+                self._tapes[setting, n] = record(places)
+            options["tape"] = self._tapes[setting, n]
         with contextlib.ExitStack() as stack:
             with client_cpu(setting):
                 workers = [stack.enter_context(self._spawned(name)) for _ in range(count)]
@@ -137,14 +143,7 @@ class Plan:
     @contextlib.contextmanager
     def _spawned(self, name: str) -> Iterator[Worker]:
         log = self.processes.directory / f"worker-{next(self._numbers)}.log"
-        with log.open("wb") as errors:
-            process = self.processes.spawn(
-                program(CONTENDERS[name].environment),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                cwd=ROOT,
-            )
+        process = self._process(CONTENDERS[name], log)
         try:
             yield Worker(process, name, log)
         finally:
@@ -154,6 +153,22 @@ class Plan:
                 if end is not None:
                     with contextlib.suppress(BrokenPipeError):
                         end.close()
+
+    def _process(self, contender: Contender, log: Path) -> Process:
+        command = program(contender.environment)
+        if contender.environment == "node":
+            with log.open("wb") as errors:
+                return self.processes.spawn(
+                    command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, cwd=ROOT
+                )
+        module = contender.home.partition(":")[0]
+        if module not in self._libraries:
+            self._libraries[module] = Library(self.processes, command, module)
+        try:
+            return self._libraries[module].fork(log)
+        except ForkFailed as failure:
+            del self._libraries[module]
+            raise WorkerFailed(f"{contender.name} ended: {failure}") from None
 
     def interleaved(
         self,

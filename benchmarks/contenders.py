@@ -11,7 +11,8 @@ class Contender:
     """One library or program that is measured.
 
     `home` is the class with its methods (`worker/contender.py`), `environment` the one of
-    `environments.py` with its library, `patience` whether its timeout for a master can be set.
+    `environments.py` with its library, `patience` whether its timeout for a master can be set,
+    `taped` whether it plays back recorded bytes (`floors/tape.py`).
     """
 
     name: str
@@ -20,6 +21,7 @@ class Contender:
     environment: Literal["project", "python", "python39", "node"] = "python"
     api: Literal["sync", "async"] = "sync"
     patience: bool = False
+    taped: bool = False
 
     @property
     def ours(self) -> bool:
@@ -41,6 +43,7 @@ _ALL = (
         "raw blocking sockets, the bytes that redlock_django sends, N sends and then N reads",
         "benchmarks.floors.blocking:SameBytes",
         "project",
+        taped=True,
     ),
     Contender(
         "floor SET",
@@ -54,6 +57,7 @@ _ALL = (
         "benchmarks.floors.joined:SameBytes",
         "project",
         "async",
+        taped=True,
     ),
     Contender(
         "redlock-py",

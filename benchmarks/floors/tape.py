@@ -2,7 +2,7 @@
 
 `python -m benchmarks.floors.tape HOST:PORT...` acquires and releases a lock through proxies in
 front of the masters, and prints the bytes that pass. So the floor always sends the bytes that the
-project currently sends.
+project currently sends. A run records them once for each list of masters.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ import threading
 import time
 from contextlib import suppress
 from socket import create_connection, create_server, socket
-from typing import Any
 
 import hiredis
+
+from redlock_django.engine.commands import script
+from redlock_django.wire.link import pack
 
 RESOURCE = b"bench:-tape:0000"
 """The recorded resource; its name is as long as all names in the jobs."""
@@ -26,14 +28,31 @@ _TOKEN = re.compile(rb"\b([0-9a-f]{32}) \{")
 
 
 class Tape:
-    """The bytes of acquiring and releasing a lock, for each master."""
+    """The bytes of acquiring and releasing a lock, for each master, as `record` returns them."""
 
-    def __init__(self, acquire: list[bytes], release: list[bytes]) -> None:
-        self._acquire, self._release = acquire, release
-        found = _TOKEN.search(acquire[0])
+    def __init__(self, acquire: list[str], release: list[str]) -> None:
+        self._acquire = [bytes.fromhex(data) for data in acquire]
+        self._release = [bytes.fromhex(data) for data in release]
+        found = _TOKEN.search(self._acquire[0])
         if found is None:
             raise RuntimeError("no token was found in what redlock_django sends")
         self._token = found[1]
+
+    def trust(self, masters: list[tuple[str, int]]) -> None:
+        """Store what the commands need on emptied masters: the marker that they name, and scripts.
+
+        An acquire names the marker's key first, and its value last but one.
+        """
+        for place, data in zip(masters, self._acquire, strict=True):
+            words = spoken(data)[0]
+            with create_connection(place) as connected:
+                for asked in (
+                    ("SET", words[3], words[-2]),
+                    ("SCRIPT", "LOAD", script("acquire")[0]),
+                    ("SCRIPT", "LOAD", script("release")[0]),
+                ):
+                    connected.sendall(pack(*asked))
+                    connected.recv(4096)
 
     def play(self, resource: str, token: bytes) -> tuple[list[bytes], list[bytes]]:
         """Return the bytes for another resource and another holder."""
@@ -47,17 +66,17 @@ class Tape:
         return [other(data) for data in self._acquire], [other(data) for data in self._release]
 
 
-def commands(data: bytes) -> int:
-    """Return the number of commands in recorded bytes."""
-    reader, found = hiredis.Reader(), 0
+def spoken(data: bytes) -> list[list[bytes]]:
+    """Return the commands in recorded bytes."""
+    reader, found = hiredis.Reader(), []
     reader.feed(data)
-    while reader.gets() is not False:
-        found += 1
+    while (command := reader.gets()) is not False:
+        found.append(command)
     return found
 
 
-def record(masters: list[Any]) -> Tape:
-    """Record a tape in a separate process; the masters are trusted afterwards."""
+def record(masters: list[tuple[str, int]]) -> dict[str, list[str]]:
+    """Record in a separate process; the masters are trusted afterwards."""
     places = [f"{host}:{port}" for host, port in masters]
     # Through a file: the output of the process may hold more than lines of ours.
     done = subprocess.run(
@@ -66,8 +85,8 @@ def record(masters: list[Any]) -> Tape:
         stdout=subprocess.PIPE,
         timeout=60,
     )
-    said = json.loads(done.stdout)
-    return Tape(*([bytes.fromhex(data) for data in said[part]] for part in ("acquire", "release")))
+    said: dict[str, list[str]] = json.loads(done.stdout)
+    return said
 
 
 class Tap:
@@ -111,7 +130,7 @@ def main(places: list[str]) -> None:
             acquire = heard(taps)
             contender.release(held)
             release = heard(taps)
-        if all(commands(data) == 1 for data in (*acquire, *release)):
+        if all(len(spoken(data)) == 1 for data in (*acquire, *release)):
             said = {"acquire": acquire, "release": release}
             sys.stdout.write(json.dumps({k: [data.hex() for data in v] for k, v in said.items()}))
             return

@@ -5,12 +5,18 @@ from __future__ import annotations
 import os
 from copy import copy
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 import django
 from django.conf import settings
 
 from benchmarks.worker.contender import TTL
+
+# All workers are forked after these imports, which need no settings, and take longer than a job.
+for module in ("django.urls", "django.views.debug", "redlock_django.backends.redis",
+               "redlock_django.locking.lock"):  # fmt: skip
+    import_module(module)
 
 PATIENCE = "BENCHMARKS_MASTER_TIMEOUT"
 """The environment variable with another MASTER_TIMEOUT than the default, in seconds."""

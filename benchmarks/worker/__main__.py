@@ -1,8 +1,13 @@
-"""`python -m benchmarks.worker`: read jobs and write results, one line of JSON each.
+"""`python -m benchmarks.worker FD MODULE`: fork workers of a contender, whose library is imported.
 
-The first line is the contender: {"home": "module:Class", "api": "sync", "masters":
-[["127.0.0.1", 20001], ...], "options": {...}}. The response is {"ready": true}. Every later line
-is a job, {"job": "pairs", ...}; its result is its figures, or {"error": "..."}.
+To import a library takes longer than most jobs, and every job has a process of its own. Over the
+socket FD come messages of JSON: {"cpus": [0]}, with the standard streams of a new worker, is
+answered by its process id, and {"end": 123} once that worker has ended.
+
+A worker reads jobs and writes results, one line of JSON each. The first line is the contender:
+{"home": "module:Class", "api": "sync", "masters": [["127.0.0.1", 20001], ...], "options": {...}}.
+The response is {"ready": true}. Every later line is a job, {"job": "pairs", ...}; its result is
+its figures, or {"error": "..."}.
 """
 
 from __future__ import annotations
@@ -10,6 +15,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import signal
+import socket
 import sys
 import traceback
 from importlib import import_module
@@ -69,7 +76,7 @@ async def aserve(
             conductor.say({"error": traceback.format_exc()})
 
 
-def main() -> None:
+def work() -> None:
     """Serve until the conductor closes standard input."""
     conductor = Conductor()
     who = conductor.hear()
@@ -84,8 +91,42 @@ def main() -> None:
             serve(conductor, make, who["masters"], who["options"])
     except Exception:  # noqa: BLE001 - reported by the conductor
         conductor.say({"error": traceback.format_exc()})
+
+
+def fork(channel: socket.socket, streams: list[int], cpus: list[int]) -> int:
+    """Fork a worker with these standard streams, on these processors, and return its process id."""
+    if pid := os.fork():
+        return pid
+    try:
+        channel.close()
+        for place, stream in enumerate(streams):
+            os.dup2(stream, place)
+            os.close(stream)
+        os.sched_setaffinity(0, cpus)
+        work()
+    except BaseException:  # noqa: BLE001 - a forked process must not go on as the process that forks
+        traceback.print_exc()
     # Threads of some contenders would delay the exit until their timeouts.
     os._exit(0)
+
+
+def main() -> None:
+    """Fork workers until the conductor closes the socket."""
+    import_module(sys.argv[2])
+    with socket.socket(fileno=int(sys.argv[1])) as channel:
+        while True:
+            message, streams, _, _ = socket.recv_fds(channel, 4096, 3)
+            if not message:
+                return
+            asked = json.loads(message)
+            if (pid := asked.get("end")) is None:
+                pid = fork(channel, streams, asked["cpus"])
+            else:
+                os.kill(pid, signal.SIGKILL)  # it is not waited for before, so it is that process
+                os.waitpid(pid, 0)
+            for stream in streams:
+                os.close(stream)
+            channel.send(b"%d" % pid)
 
 
 main()
