@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -30,12 +32,28 @@ def main() -> int:
         write(Results.load(asked.report), asked.out)
         return 0
     if asked.quick:
-        asked.rounds, asked.seconds = 1, 0.1
+        asked.rounds, asked.seconds, asked.repeats = 1, 0.1, 0
         # A quick run only shows that everything works, also on a busy machine.
         os.environ[PATIENCE] = "1.0"
     results = Results(machine.describe())
     results.about["rounds"], results.about["seconds for each job"] = asked.rounds, asked.seconds
     began = time.monotonic()
+    try:
+        measure(asked, results)
+    except KeyboardInterrupt:
+        results.troubles.append("the run was interrupted: what comes later was not measured")
+    with contextlib.suppress(environments.Missing):
+        results.about["peers"] = peer_versions({row.contender for row in results.rows})
+    results.about["load at the end"] = machine.load()
+    results.about["took"] = f"{(time.monotonic() - began) / 60:.0f} min"
+    write(results, asked.out)
+    for trouble in results.troubles:
+        print(f"TROUBLE: {trouble}", file=sys.stderr)
+    return 1 if results.troubles or (asked.strict and any(missed(results))) else 0
+
+
+def measure(asked: argparse.Namespace, results: Results) -> None:
+    """Run the chosen workloads; their results remain also if this is interrupted."""
     round_trip = asked.rtt_ms / 1000 if "rtt" in (asked.settings or ["rtt"]) else 0.0
     # All other workloads use the first five masters.
     most = {"growth": max(growth.NUMBERS), "groups": groups.SIZE * max(groups.COUNTS)}
@@ -55,18 +73,12 @@ def main() -> int:
             asked.seconds,
             peers=asked.peers,
             settings=asked.settings or (),
+            repeats=asked.repeats,
         )
+        results.about["left out"] = plan.left_out
         for name in asked.workloads:
             print(f"{name} ...", flush=True)
             WORKLOADS[name](plan)
-        results.about["left out"] = plan.left_out
-        results.about["peers"] = peer_versions({row.contender for row in results.rows})
-    results.about["load at the end"] = machine.load()
-    results.about["took"] = f"{(time.monotonic() - began) / 60:.0f} min"
-    write(results, asked.out)
-    for trouble in results.troubles:
-        print(f"TROUBLE: {trouble}", file=sys.stderr)
-    return 1 if results.troubles or (asked.strict and any(missed(results))) else 0
 
 
 def peer_versions(names: set[str]) -> dict[str, str]:
@@ -101,6 +113,13 @@ def arguments() -> argparse.ArgumentParser:
         help=f"a selection of: {', '.join(others)} (default: all)",
     )
     parser.add_argument("--rounds", type=int, default=5, help="number of rounds (default: 5)")
+    parser.add_argument(
+        "--repeats",
+        type=int,
+        default=60,
+        help="number of measurements that may be repeated because other programs use the machine "
+        "(default: 60)",
+    )
     parser.add_argument("--seconds", type=float, default=1.0, help="seconds per job (default: 1)")
     settings = parser.add_argument_group("settings")
     for setting, text in (
@@ -152,4 +171,6 @@ def _some_of(known: set[str]) -> Callable[[str], list[str]]:
 
 
 if __name__ == "__main__":
+    # A limit of time (`timeout 20m ...`) does not lose what was measured until then.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main())

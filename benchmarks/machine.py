@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,47 @@ def describe() -> dict[str, Any]:
         "hiredis": hiredis.__version__,
         "load at the start": load(),
     }
+
+
+class Others:
+    """The processor time that programs other than this run have used since this was created."""
+
+    def __init__(self) -> None:
+        self._began, self._used, self._stolen = time.monotonic(), _used_by_others(), _stolen()
+
+    def share(self) -> float:
+        """Return the number of processors that they used, on average.
+
+        Includes what the host of a virtual machine took away. A program that came and went
+        meanwhile is not noticed.
+        """
+        used = sum(
+            seconds - self._used.get(process, 0.0) for process, seconds in _used_by_others().items()
+        )
+        return (used + _stolen() - self._stolen) / (time.monotonic() - self._began)
+
+
+_TICK = 1 / os.sysconf("SC_CLK_TCK")
+
+
+def _used_by_others() -> dict[tuple[int, str], float]:
+    """Return the processor time of each program that is neither this run nor the kernel."""
+    parents: dict[int, int] = {}
+    used: dict[tuple[int, str], float] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it has ended
+            # The name may contain anything. After it: state, parent, ... (proc(5))
+            pid, said = int(path.parent.name), path.read_text().rpartition(")")[2].split()
+            parents[pid] = int(said[1])
+            used[pid, said[19]] = (int(said[11]) + int(said[12])) * _TICK
+    own = {os.getpid(), 2}  # 2 is the parent of the kernel's threads
+    while more := {pid for pid, parent in parents.items() if parent in own} - own:
+        own |= more
+    return {process: seconds for process, seconds in used.items() if process[0] not in own}
+
+
+def _stolen() -> float:
+    return int(Path("/proc/stat").read_text().split(maxsplit=9)[8]) * _TICK
 
 
 def load() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import mean
 
 from benchmarks.contenders import CONTENDERS
 from benchmarks.growth import growth
@@ -36,6 +37,10 @@ redsync (Go) is not run here. An earlier measurement on a similar machine had it
 at 0.67 to 0.77 × (pinned) and 1.04 × (rtt) of the plain SET floor, and at 8 000 pairs/s with 32
 threads.
 """
+
+
+MOST_OTHERS = 0.05
+"""The share of the processors that other programs may use of a quiet machine."""
 
 
 def write(results: Results, folder: Path) -> None:
@@ -72,17 +77,22 @@ def markdown(results: Results) -> str:
 
 def measured(results: Results) -> str:
     """Return when this was measured, and whether the machine had other work."""
-    ends = [str(results.about.get(f"load at the {end}", "0")) for end in ("start", "end")]
-    # Over the last minutes before the start, and over the run at its end.
-    before, after = float(ends[0].split()[0]), float(ends[1].split()[-1])
-    cores = results.about.get("cores", 1)
-    date = results.about.get("date", "an unknown date")
-    if max(before, after) <= cores + 1:
-        return f"Measured on {date}, on a quiet machine.\n"
+    about = results.about
+    before, after = (str(about.get(f"load at the {end}", "")) for end in ("start", "end"))
+    cores = int(about.get("cores", 1))
+    shares = [row.figures["others"] for row in results.rows if "others" in row.figures]
+    others = mean(shares) / cores if shares else 1.0
+    load = (
+        f"load {before.partition(' ')[0]} before and {after.partition(' ')[0]} at the end on "
+        f"{cores} cores, of which other programs used {others:.1%} meanwhile"
+    )
+    date = f"Measured on {about.get('date', 'an unknown date')}"
+    if others <= MOST_OTHERS:
+        return f"{date}, on a quiet machine ({load}).\n"
     return (
-        f"Measured on {date}. **The machine was busy with other work** (load {before:g} before, "
-        f"{after:g} at the end, on {cores} cores): latencies are too long, ratios scatter widely "
-        "(see the rounds in brackets), and it is not certain which targets are met.\n"
+        f"{date}. **The machine was busy with other work** ({load}): latencies are too long, "
+        "ratios scatter widely (see the rounds in brackets), and it is not certain which targets "
+        "are met.\n"
     )
 
 

@@ -32,17 +32,42 @@ class Where:
     contender: str
 
 
+@dataclass(frozen=True)
+class Failure:
+    """A measurement that gave no figures. An empty case or contender stands for all of them."""
+
+    workload: str
+    setting: str
+    case: str
+    contender: str
+    round: int
+    why: str
+
+    def concerns(self, where: Where) -> bool:
+        """Return whether the figures of a contender in a case are missing for this reason."""
+        return (
+            (self.workload, self.setting) == (where.workload, where.setting)
+            and self.case in ("", where.case)
+            and self.contender in ("", where.contender)
+        )
+
+
 @dataclass
 class Results:
     """All rows of a run, the machine, and the problems that occurred."""
 
     about: dict[str, Any] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
     troubles: list[str] = field(default_factory=list)
 
     def add(self, row: Row) -> None:
         """Add a row; overlapping holders and failed pairs are recorded as problems."""
         self.rows.append(row)
+        self.check(row)
+
+    def check(self, row: Row) -> None:
+        """Record the problems of a row, which need not be one of the results."""
         if failed := row.figures.get("failed"):
             self.troubles.append(
                 f"{row.workload}, {row.setting}, {row.case}: {failed} pairs of {row.contender} "
@@ -53,6 +78,17 @@ class Results:
                 f"{row.contender} did NOT exclude in {row.workload} {row.case}: "
                 f"{row.figures['overlaps']} overlaps"
             )
+
+    def fail(self, failure: Failure) -> None:
+        """Record that a measurement has failed."""
+        self.failures.append(failure)
+        place = (failure.workload, failure.setting, failure.case, failure.contender)
+        words = [*filter(None, place), f"round {failure.round + 1}"]
+        self.troubles.append(f"{', '.join(words)}: failed: {failure.why}")
+
+    def has_failed(self, where: Where) -> bool:
+        """Return whether a round is missing because its measurement failed."""
+        return any(failure.concerns(where) for failure in self.failures)
 
     def find(self, **wanted: str) -> Iterator[Row]:
         """Yield the rows with these values."""
@@ -87,14 +123,21 @@ class Results:
     def save(self, path: Path) -> None:
         """Write everything as JSON."""
         rows = ",\n".join(json.dumps(asdict(row)) for row in self.rows)
-        head = json.dumps({"about": self.about, "troubles": self.troubles}, indent=1)[:-2]
+        said = {
+            "about": self.about,
+            "failures": [asdict(failure) for failure in self.failures],
+            "troubles": self.troubles,
+        }
+        head = json.dumps(said, indent=1)[:-2]
         path.write_text(f'{head},\n "rows": [\n{rows}\n]}}\n')
 
     @classmethod
     def load(cls, path: Path) -> Self:
         """Read a file that `save` has written."""
         said = json.loads(path.read_text())
-        return cls(said["about"], [Row(**row) for row in said["rows"]], said["troubles"])
+        rows = [Row(**row) for row in said["rows"]]
+        failures = [Failure(**failure) for failure in said["failures"]]
+        return cls(said["about"], rows, failures, said["troubles"])
 
 
 def written(value: float) -> str:

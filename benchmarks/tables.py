@@ -30,7 +30,9 @@ class Column:
             ratios = results.ratios(where, other, self.figure)
             return written(median(ratios)) if ratios else ""
         value = results.median(where, self.figure)
-        return "" if value is None else written(value * self.scale)
+        if value is None:
+            return "failed" if results.has_failed(where) else ""
+        return written(value * self.scale)
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,8 @@ class Table:
     def page(self, results: Results) -> Iterator[str]:
         """The table as Markdown, without columns of which nothing is known."""
         names = results.names("contender", workload=self.workload)
+        failed = [each.contender for each in results.failures if each.workload == self.workload]
+        names = list(dict.fromkeys([*names, *filter(None, failed)]))
         cells = {
             column: [column.cell(results, self.workload, name) for name in names]
             for column in self.columns

@@ -11,23 +11,23 @@ from benchmarks.targets import TARGETS, WOULD, Target
 
 
 def targets(results: Results) -> str:
-    """The table of targets; those that were not measured are left out."""
+    """The table of targets; those that were not to be measured are left out."""
     lines = ["| Work | Figure | Target | Measured (rounds) | Met |", "|---|---|---|---|---|"]
     met = total = 0
     for target in TARGETS:
         value = target.measured(results)
-        if value is None:
+        if value is None and not target.has_failed(results):
             continue
         total += 1
-        met += target.met(value)
-        spread = target.values(results)
-        between = f" ({written(min(spread))} to {written(max(spread))})" if len(spread) > 1 else ""
+        measured, verdict = "", "**failed**"
+        if value is not None:
+            spread = target.values(results)
+            between = f" ({written(min(spread))} to {written(max(spread))})"
+            measured = f"{written(value)}{target.unit}{between if len(spread) > 1 else ''}"
+            verdict = "yes" if target.met(value) else "**no**"
+            met += target.met(value)
         bound = f"{'≤' if target.most else '≥'} {written(target.bound)}{target.unit}"
-        verdict = "yes" if target.met(value) else "**no**"
-        lines.append(
-            f"| {target.work} | {target.what} | {bound} | "
-            f"{written(value)}{target.unit}{between} | {verdict} |"
-        )
+        lines.append(f"| {target.work} | {target.what} | {bound} | {measured} | {verdict} |")
     return "\n".join([*lines, "", f"{met} of {total} met.", ""])
 
 

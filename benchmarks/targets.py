@@ -33,9 +33,27 @@ class Target:
         values = self.values(results)
         return median(values) if values else None
 
+    def has_failed(self, results: Results) -> bool:
+        """Return whether a measurement that this target needs has failed."""
+        asked = _Asked()
+        self.values(asked)
+        return any(results.has_failed(where) for where in asked.places)
+
     def met(self, value: float) -> bool:
         """Return whether a value meets the target."""
         return value <= self.bound if self.most else value >= self.bound
+
+
+class _Asked(Results):
+    """Results that note where figures are looked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places: list[Where] = []
+
+    def values(self, where: Where, figure: str) -> dict[int, float]:
+        self.places.append(where)
+        return {}
 
 
 def ratio(ours: Where, theirs: Where, figure: str) -> Values:
@@ -67,9 +85,8 @@ WOULD = {
     f"floor; the rest is Python code that counts votes. What would help: {IN_C}.",
     "pairs async": "Each answer takes one turn of asyncio's loop. What would help: uvloop, which "
     f"saved 6 % and 28 % of the processor's time in two trials, and {IN_C}.",
-    "refusals": "The third answer decides. The masters that have not answered yet may grant, so "
-    "they get an undo each, which is a third of the cost. What would help: to undo only where a "
-    "late answer grants.",
+    "refusals": "A refusal is decided by the third answer, like a grant; the rest is Python code "
+    f"that counts votes and makes the exception. What would help: {IN_C}.",
     "threads": "One interpreter runs one thread at a time. A task, which is never switched, needs "
     "140 µs of the processor for a pair, so no number of threads could exceed 7 000 pairs/s; two "
     "wake-ups and the interpreter's lock make 250 µs of them. Tried without gain: leaving what is "
@@ -82,8 +99,7 @@ WOULD = {
     "python-redis-lock pops a list on one master. What would help: a release that grants the lock "
     "to the first waiter itself, one round trip less; a waiter that died would then hold it for a "
     "TTL.",
-    "growth": "floor SET sends less to each master: no fence, index, holder, marker or tombstone. "
-    "What would help: to omit them.",
+    "growth": "Each further master costs a send, a read and a vote. What would help: " + IN_C + ".",
     "views": "The rounds scatter by more than is missing. What would help: longer rounds.",
 }
 """For each profile: why its targets are missed, if they are, and what would help."""

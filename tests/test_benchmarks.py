@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -12,10 +13,13 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from benchmarks.conductor import WorkerFailed
+from benchmarks import __main__ as run
+from benchmarks.conductor import Plan, WorkerFailed
+from benchmarks.machine import Others, _used_by_others
 from benchmarks.native import compiler
 from benchmarks.peers.ours import Threads, redlock
-from benchmarks.results import Results, Row, Where
+from benchmarks.report import markdown
+from benchmarks.results import Failure, Results, Row, Where
 from benchmarks.spread import table
 from benchmarks.stub import granting
 from benchmarks.targets import Target, compared
@@ -132,6 +136,97 @@ def test_pairs_without_the_kernel_begin_when_no_master_owes_a_reply(
     assert figures["pairs"] == 300
 
 
+def _plan(**options: Any) -> Plan:
+    """Return a plan whose measurements use neither masters nor processes."""
+    unused: Any = None
+    return Plan(unused, Results(), unused, 1, 0.1, tell=lambda text: None, **options)
+
+
+def test_a_measurement_that_fails_is_reported_and_the_others_are_kept() -> None:
+    def measure(setting: str, case: str, name: str) -> dict[str, Any]:
+        if name == "ours":
+            raise ConnectionError("no master")
+        return {"p50_us": 100.0}
+
+    plan = _plan()
+    plan.interleaved("refusals", [("pin", "one", ("ours", "floor"))], measure)
+    results = plan.results
+    assert results.troubles == [
+        "refusals, pin, one, ours, round 1: failed: ConnectionError: no master"
+    ]
+    page = markdown(results)
+    assert "| refuse a held lock | pin: p50 by floor | ≤ 2× |  | **failed** |" in page
+    assert "| floor | 100 |" in page
+    assert "| ours | failed |" in page
+    assert "acquire + release" not in page  # was not to be measured
+
+
+def test_a_part_of_a_failed_measurement_has_failed() -> None:
+    def measure(setting: str, case: str, name: str) -> dict[str, Any]:
+        raise WorkerFailed("never answered")
+
+    plan = _plan()
+    plan.interleaved("faults", [("free", "all", ("ours",))], measure, parts="case")
+    page = markdown(plan.results)
+    assert "| three of five hung | a refusal, once known | ≤ 1 000 µs |  | **failed** |" in page
+
+
+def test_a_measurement_is_repeated_while_other_programs_are_busy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    shares = iter([0.5, 0.3, 0.9, 0.0])
+    monkeypatch.setattr(Others, "share", lambda self: next(shares))
+    taken = iter([1.0, 2.0, 3.0, 4.0])
+
+    def measure(setting: str, case: str, name: str) -> dict[str, Any]:
+        return {"p50_us": next(taken), "overlaps": 1}
+
+    plan = _plan(repeats=2)
+    plan.interleaved("pairs", [("pin", "one", ("ours",))], measure)
+    (row,) = plan.results.rows
+    assert row.figures == {"p50_us": 2.0, "overlaps": 1, "others": 0.3}
+    assert len(plan.results.troubles) == 3  # an overlap counts, also where it is not the best
+    plan.interleaved("pairs", [("pin", "one", ("floor",))], measure)
+    assert plan.results.rows[-1].figures["p50_us"] == 4.0
+
+
+def test_programs_of_this_run_are_not_others() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        others = {pid for pid, _ in _used_by_others()}
+        assert 1 in others
+        assert {os.getpid(), child.pid}.isdisjoint(others)
+
+
+@pytest.mark.parametrize(
+    ("others", "said"),
+    [(0.02, "on a quiet machine (load 1.50 before"), (0.4, "**The machine was busy")],
+)
+def test_the_page_begins_with_the_date_and_how_quiet_it_was(others: float, said: str) -> None:
+    about = {"date": "2026-11-23", "cores": 2, "load at the start": "1.50 2 3"}
+    row = Row("pairs", "pin", "one", "ours", 0, {"p50_us": 3.0, "others": others})
+    first = markdown(Results(about, [row])).splitlines()[2]
+    assert first.startswith("Measured on 2026-11-23")
+    assert said in first
+    assert f"other programs used {others / 2:.1%}" in first
+
+
+def test_a_run_that_is_interrupted_writes_what_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def measure(asked: object, results: Results) -> None:
+        results.add(Row("hot", "pin", "one", "ours", 0, {"cpu_us": 40.0}))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "measure", measure)
+    monkeypatch.setattr(run, "peer_versions", lambda names: {})
+    monkeypatch.setattr(sys, "argv", ["benchmarks", "--out", str(tmp_path)])
+    assert run.main() == 1
+    assert "TROUBLE: the run was interrupted" in capsys.readouterr().err
+    page = (tmp_path / "benchmarks.md").read_text()
+    assert "| client CPU | ≤ 45 µs | 40 µs | yes |" in page
+    assert "- **trouble**: the run was interrupted" in page
+
+
 def test_two_inside_at_once_are_counted(tmp_path: Path) -> None:
     here, there = Turnstile(str(tmp_path / "turn")), Turnstile(str(tmp_path / "turn"))
     with here, there:
@@ -161,7 +256,7 @@ def test_a_ratio_is_taken_within_its_round() -> None:
 
 def test_results_come_back_from_their_file(tmp_path: Path) -> None:
     results = Results({"cores": 2}, [Row("pairs", "pin", "one", "ours", 0, {"p50_us": 3.0})])
-    results.troubles.append("it rained")
+    results.fail(Failure("pairs", "pin", "one", "floor", 1, "never answered"))
     results.save(tmp_path / "benchmarks.json")
     assert Results.load(tmp_path / "benchmarks.json") == results
     assert results.median(Where("pairs", "pin", "one", "ours"), "p50_us") == 3.0

@@ -9,7 +9,6 @@ from typing import Any
 import hiredis
 
 from benchmarks.conductor import Plan
-from benchmarks.results import Row
 from redlock_django.engine.commands import Acquire, Release, script
 from redlock_django.engine.deployment import Deployment
 from redlock_django.wire.link import pack, pack_command, pack_parts
@@ -21,10 +20,12 @@ MARKER = f"{'f' * 40} 5 x"
 
 def run(plan: Plan) -> None:
     """Use the first master, pinned."""
-    for number in range(plan.rounds):
-        plan.masters.empty("pin")
-        figures = {"cpu_us": cost(plan.masters.every[0])}
-        plan.results.add(Row("scripts", "pin", "one", "ours", number, figures))
+
+    def measure(setting: str, case: str, name: str) -> dict[str, Any]:
+        plan.masters.empty(setting)
+        return {"cpu_us": cost(plan.masters.every[0])}
+
+    plan.interleaved("scripts", [("pin", "one", ("ours",))], measure)
 
 
 def cost(master: Any) -> float:
