@@ -42,13 +42,14 @@ class _Server(ThreadedWSGIServer):
 
 
 @contextlib.contextmanager
-def shop_on(masters: list[LocalMaster]) -> Iterator[None]:
+def shop_on(masters: list[LocalMaster], **options: float) -> Iterator[None]:
     """Keep the shop's locks on these masters, and its orders in a new database, during the block.
 
-    The masters must be new: they are declared trusted.
+    The masters must be new: they are declared trusted. `options` are further keys of REDLOCK.
     """
+    urls = [master.url for master in masters]
     # A restarted master is counted again after about 13 s, by default after a minute.
-    redlock = {"default": {"MASTERS": [master.url for master in masters], "MAX_TTL": 10}}
+    redlock = {"default": {"MASTERS": urls, "MAX_TTL": 10, **options}}
     # A process group removes its directory even if this process is killed.
     with ProcessGroup("redlock-demo-") as processes, contextlib.ExitStack() as stack:
         # Each thread creates its connection from these settings at first use. That of this thread

@@ -13,7 +13,7 @@ from django.views.decorators.http import require_POST
 from redlock_django import idempotent, lock, lock_resource, resource
 from testproject.shop.models import Order, Payment
 
-_SLOW = 2.0  # seconds
+_SLOW = 3.0  # seconds
 
 
 def visitor(request: HttpRequest, **_: object) -> str:
@@ -31,7 +31,7 @@ def pay(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 @require_POST
-@lock_resource("order:<int:pk>", ttl=1)
+@lock_resource("order:<int:pk>", ttl=2)
 def pay_slowly(request: HttpRequest, pk: int) -> HttpResponse:
     """Charge the order at a provider that takes longer than a lock lives without renewal."""
     return _charge(pk, _SLOW)

@@ -175,7 +175,7 @@ def test_all_checks_of_the_demo_pass(place: Place) -> None:
     ],
 )
 def test_demo_serves_until_a_signal_and_cleans_up(place: Place, name: str) -> None:
-    with place.start() as demo:
+    with place.start("--tour") as demo:
         try:
             url = read_until(demo, r"The tour is at (\S+)")[1]
             with urllib.request.urlopen(url, timeout=60) as page:

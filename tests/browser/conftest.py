@@ -111,7 +111,7 @@ class Visitor:
     def open(
         self, path: str = HELD, *, user: str = "operator", on: str = "", **options: Any
     ) -> Page:
-        """Open a page; `options` are passed to the browser context."""
+        """Open a page, without a login if `user` is ""; `options` are for the browser context."""
         from playwright.sync_api import expect
 
         expect.set_options(timeout=TIMEOUT)
@@ -127,7 +127,7 @@ class Visitor:
         page.on("console", self._on_console)
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
         page.on("dialog", lambda dialog: self.complaints.append(f"dialog: {dialog.message}"))
-        if (site, user) not in self._logins:
+        if user and (site, user) not in self._logins:
             page.goto("/admin/login/?next=/admin/")
             page.fill("[name=username]", user)
             page.fill("[name=password]", PASSWORD)
@@ -185,3 +185,10 @@ def overflowing(page: Page) -> list[str]:
         }"""
     )
     return found
+
+
+def violations(page: Page, within: str = ".redlock, #result_list") -> list[str]:
+    """Return what axe-core finds on a page, by default without what Django's templates contain."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is missing")
+    results = axe.Axe().run(page, within).response["violations"]
+    return [f"{r['id']}: {node['html']}" for r in results for node in r["nodes"]]

@@ -1,15 +1,21 @@
-"""Make the pictures of documents: `uv run python -m tests.browser.picture`."""
+"""Make the pictures of documents: `uv run python -m tests.browser.picture [admin] [tour]`."""
 
 from __future__ import annotations
 
-from playwright.sync_api import sync_playwright
+import re
+import subprocess
+import sys
+
+from playwright.sync_api import Playwright, sync_playwright
 
 from redlock_django.testing.masters import LocalMaster, local_masters
+from redlock_django.testing.processes import ProcessGroup
 from tests.browser.conftest import CONTENTION, ROOT, Visitor, launch, serving
 from tests.operate.planted import plant
 
 PICTURE = ROOT / "docs/images/held-locks.png"
 CONTENTION_PICTURE = ROOT / "docs/images/contention.png"
+TOUR_PICTURE = ROOT / "docs/images/tour.png"
 SIZE = {"width": 1000, "height": 1000}
 
 
@@ -29,20 +35,45 @@ def scene(masters: list[LocalMaster]) -> None:
     masters[2].kill()
 
 
-def main() -> None:
-    """Save the admin's list of held locks and its contention page as a real browser shows them."""
-    PICTURE.parent.mkdir(exist_ok=True)
-    with local_masters(5) as masters, serving(masters) as site, sync_playwright() as playwright:
+def admin_pictures(playwright: Playwright) -> None:
+    """Save the admin's list of held locks and its contention page."""
+    with local_masters(5) as masters, serving(masters) as site, launch(playwright) as browser:
         scene(masters)
-        with launch(playwright) as browser:
-            page = Visitor(browser, site).open(viewport=SIZE)
-            page.locator("#toggle-nav-sidebar").click()
-            page.wait_for_timeout(200)  # new masters are trusted soon after the first look at them
-            page.reload()
-            page.screenshot(path=PICTURE, animations="disabled")
-            page.goto(CONTENTION)
-            page.set_viewport_size({"width": 1000, "height": 530})
-            page.screenshot(path=CONTENTION_PICTURE, animations="disabled")
+        page = Visitor(browser, site).open(viewport=SIZE)
+        page.locator("#toggle-nav-sidebar").click()
+        page.wait_for_timeout(200)  # new masters are trusted soon after the first look at them
+        page.reload()
+        page.screenshot(path=PICTURE, animations="disabled")
+        page.goto(CONTENTION)
+        page.set_viewport_size({"width": 1000, "height": 530})
+        page.screenshot(path=CONTENTION_PICTURE, animations="disabled")
+
+
+def tour_picture(playwright: Playwright) -> None:
+    """Save the page of the tour on which a master is killed."""
+    command = [sys.executable, "manage.py", "demo", "--tour"]
+    with ProcessGroup("redlock-tour-") as processes, launch(playwright) as browser:
+        demo = processes.spawn(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        assert demo.stdout is not None
+        said = map(str, demo.stdout)
+        site = next(found[1] for line in said if (found := re.search(r"at (http\S+)/", line)))
+        page = Visitor(browser, site).open("/tour/master-down/", user="", viewport=SIZE)
+        page.get_by_role("button", name="Kill a master").click()
+        page.locator("#outcome").wait_for()
+        box = page.locator("#outcome").bounding_box()
+        assert box is not None
+        height = page.evaluate("window.scrollY") + box["y"] + box["height"] + 16
+        clip = {"x": 0, "y": 0, "width": SIZE["width"], "height": height}
+        page.screenshot(path=TOUR_PICTURE, full_page=True, clip=clip)  # type: ignore[arg-type]
+
+
+def main() -> None:
+    """Save the pictures that are asked for by name ("admin", "tour"), by default all."""
+    PICTURE.parent.mkdir(exist_ok=True)
+    pictures = {"admin": admin_pictures, "tour": tour_picture}
+    with sync_playwright() as playwright:
+        for name in sys.argv[1:] or pictures:
+            pictures[name](playwright)
 
 
 if __name__ == "__main__":

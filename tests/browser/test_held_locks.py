@@ -9,7 +9,15 @@ import django
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.conftest import CONTENTION, HELD, Visitor, overflowing, serving, shoot
+from tests.browser.conftest import (
+    CONTENTION,
+    HELD,
+    Visitor,
+    overflowing,
+    serving,
+    shoot,
+    violations,
+)
 from tests.operate.planted import free, on, plant
 from tests.waiting import until
 
@@ -359,13 +367,6 @@ def test_contention(visitor: Visitor) -> None:
     shoot(page, "contention-dark-phone")
     page.goto(CONTENTION + "?using=payments")
     expect(page.locator(".redlock-note")).to_contain_text("RECORD_CONTENTION")
-
-
-def violations(page: Page) -> list[str]:
-    """Return what axe-core finds on a page, without what Django's own templates contain."""
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is missing")
-    results = axe.Axe().run(page, ".redlock, #result_list").response["violations"]
-    return [f"{r['id']}: {node['html']}" for r in results for node in r["nodes"]]
 
 
 @pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.nightly)])

@@ -61,7 +61,7 @@ def picture(masters: list[LocalMaster], resource: str = "", caption: str = "") -
 
 def _state(master: LocalMaster, report: ServerHealth, resource: str) -> tuple[str, int]:
     """Return the state of a master, and the fence of the lock that it holds, otherwise 0."""
-    if report.health is None:
+    if master.paused or not master.alive:
         return "silent", 0
     try:
         with master.client() as client:  # docs/reference/on-the-wire.md describes the keys
@@ -70,4 +70,4 @@ def _state(master: LocalMaster, report: ServerHealth, resource: str) -> tuple[st
         return "silent", 0
     if lock is not None:
         return "locked", int(fence or 0)
-    return ("free" if report.counted else "waiting"), 0
+    return ("free" if report.counted or report.health is None else "waiting"), 0

@@ -28,8 +28,8 @@ class Run:
     """The outcome of a button: `answers`, `pictures` and the payments of `order`.
 
     A picture is taken whenever a lock of the order is acquired, before its holder continues; the
-    step says the caption beforehand. `refused` and `lost` are set when a request is refused, and
-    when a lock of the order is lost.
+    step says the caption beforehand. `refused` is set when a request is refused, `lost` when a lock
+    of the order is lost, or the slow payment has been answered.
     """
 
     def __init__(self, demo: DemoMasters, shopper: Shopper) -> None:
@@ -66,16 +66,12 @@ class Run:
             time.sleep(0.05)
         self.add(name, answer)
 
-    def wait_for(self, event: threading.Event) -> None:
-        """Wait until the event has happened; raise TimeoutError if it does not."""
-        if not event.wait(PATIENCE):
-            raise TimeoutError("the masters or the shop did not answer in time")
-
     @contextlib.contextmanager
     def slow_payment(self, name: str) -> Iterator[None]:
-        """Send a payment that takes two seconds, and run the block meanwhile."""
+        """Send a payment that takes three seconds, and run the block meanwhile."""
         with ThreadPoolExecutor(1) as pool:
             asked = pool.submit(self.shopper.pay, self.order.pk, view="pay-slowly")
+            asked.add_done_callback(lambda _: self.lost.set())
             yield
             self.answers.insert(0, _shown(name, asked.result()))
 
@@ -126,6 +122,7 @@ class Run:
             "pictures": self.pictures,
             "note": self.note,
             "order": self.order.number,
+            "resource": self.resource,
             "state": self.order.state,
             "payments": self.order.payments.count(),
         }

@@ -10,13 +10,16 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from redlock_django import LockLost, lock
+from redlock_django.exceptions import StoreUnavailable
 from redlock_django.operate.forced_release import force_release
+from testproject.shop.tour.demo_masters import PATIENCE
 from testproject.shop.tour.run import new_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from testproject.shop.tour.run import Run
+    from testproject.shop.tour.demo_masters import PATIENCE
+from testproject.shop.tour.run import Run
 
 
 def pay_twice(run: Run) -> None:
@@ -41,7 +44,7 @@ def lost_lock(run: Run) -> None:
     run.caption = "The slow payment holds the lock"
     run.after_acquired.append(run.demo.hang_three)
     with run.slow_payment("The slow payment"):
-        run.wait_for(run.lost)
+        run.lost.wait()
         run.take("Its lock cannot be renewed, and is lost")
         run.demo.repair()
         run.caption = "The second payment holds the lock"
@@ -67,7 +70,7 @@ def quorum_lost(run: Run) -> None:
 def forced_release(run: Run) -> None:
     """Hold the lock as a job that does not end, and release it by force between two payments."""
     run.caption = "The job holds the lock"
-    with lock(run.resource, holder={"job": "report"}) as held:
+    with lock(run.resource, wait=PATIENCE, holder={"job": "report"}) as held:
         run.pay("A payment while the job holds the lock")
         force_release(run.resource, by="demo")
         run.take("The lock has been released by force")
@@ -75,8 +78,8 @@ def forced_release(run: Run) -> None:
         run.pay("The payment after the forced release")
         try:
             held.verify()
-        except LockLost as error:
-            run.note = f"The job gets LockLost: {error}"
+        except (LockLost, StoreUnavailable) as error:
+            run.note = f"The job gets {type(error).__name__}: {error}"
 
 
 @dataclass(frozen=True, kw_only=True)
