@@ -7,12 +7,13 @@ know that it is new and so cannot have forgotten a lock.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from redis.exceptions import RedisError
+from redis.exceptions import AuthenticationError, RedisError, ResponseError
 
 from redlock_django.engine.commands import script
 from redlock_django.engine.deployment import Deployment
@@ -21,11 +22,17 @@ from redlock_django.engine.membership import Sight, same_servers
 from redlock_django.engine.quorum import quorum
 from redlock_django.engine.statuses import MISMATCH
 from redlock_django.wire.address import Address
-from redlock_django.wire.join import Unfit, ask, check, describe, prepare
+from redlock_django.wire.clock import clock
+from redlock_django.wire.join import NotUpYet, Unfit, ask, check, describe, prepare
 from redlock_django.wire.server_info import read_info, run_of
 
 CLOSED = ",closed"
 """The end of the fingerprint of a master that is between two deployments."""
+
+_PAUSE = 0.25
+"""Seconds between two attempts to read the state of a master that is not up yet."""
+
+sleep = time.sleep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +50,35 @@ class MasterState:
     fingerprint: str
     bound: bool
     key: str
+
+
+def read_states(
+    addresses: Iterable[Address],
+    deployment: Deployment,
+    tolerate: frozenset[str],
+    timeout: float,
+    until: float,
+) -> tuple[list[MasterState], list[str]]:
+    """Return the states of the masters that can be used, and why the others cannot.
+
+    Masters that are not up yet are asked again until that moment of our clock, unless another one
+    has a fault that does not pass by waiting.
+    """
+    addresses = list(addresses)
+    states: dict[Address, MasterState] = {}
+    while True:
+        faults, is_final = [], clock() >= until
+        for address in addresses:
+            if address in states:
+                continue
+            try:
+                states[address] = read_state(address, deployment, tolerate, timeout)
+            except Unfit as error:
+                faults.append(f"{address.name} {error}")
+                is_final = is_final or not isinstance(error, NotUpYet)
+        if is_final or not faults:
+            return [states[address] for address in addresses if address in states], faults
+        sleep(_PAUSE)
 
 
 def read_state(
@@ -166,8 +202,10 @@ def _connection(address: Address, timeout: float) -> Iterator[Any]:
     try:
         connection.connect()
         yield connection
-    except (RedisError, OSError) as error:
+    except (AuthenticationError, ResponseError) as error:
         raise Unfit(describe(error, timeout)) from None
+    except (RedisError, OSError) as error:
+        raise NotUpYet(describe(error, timeout)) from None
     finally:
         connection.disconnect()
 

@@ -36,6 +36,10 @@ class Unfit(Exception):
     """A master cannot be used; the message gives the reason and contains no secret."""
 
 
+class NotUpYet(Unfit):
+    """A master does not answer, or is still loading its data: it may be usable soon."""
+
+
 class ConfigMismatch(Unfit):
     """A master belongs to another deployment: to clients with other masters or other numbers."""
 
@@ -228,7 +232,7 @@ def check(info: dict[str, str], tolerate: frozenset[str]) -> tuple[str, ...]:
     warnings = []
     for code, text in faults(info):
         if code not in tolerate:
-            raise Unfit(text)
+            raise (NotUpYet if code == "loading" else Unfit)(text)
         warnings.append(text)
     return tuple(warnings)
 

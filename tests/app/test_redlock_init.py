@@ -13,8 +13,12 @@ from django.core.management import CommandError, call_command
 from django.test import override_settings
 
 from redlock_django import QuorumUnreachable, lock, locks
+from redlock_django.management.commands import redlock_init
 from redlock_django.testing.masters import LocalMaster
+from redlock_django.wire import declaration
+from redlock_django.wire.join import NotUpYet, check
 from tests.operate.commands import run
+from tests.operate.misconfigured import misconfigure
 
 pytestmark = pytest.mark.live
 
@@ -79,6 +83,48 @@ def test_one_master_that_is_down_stops_it(site: list[LocalMaster]) -> None:
     site[3].kill()
     assert f"127.0.0.1:{site[3].port} refused the connection" in refused()
     assert markers([site[0], site[1]]) == [None, None]
+
+
+def test_it_waits_for_masters_that_are_being_started(
+    site: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    down = [site[1], site[3]]
+    for master in down:
+        master.kill()
+    monkeypatch.setattr(declaration, "sleep", lambda seconds: down.pop().restart())
+    assert init("--wait", "600").count("trusted now") == 5
+    assert down == []
+
+
+def test_masters_that_do_not_answer_in_time_are_named(
+    site: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(redlock_init, "clock", lambda: now[0])
+    monkeypatch.setattr(declaration, "clock", lambda: now[0])
+    monkeypatch.setattr(declaration, "sleep", lambda seconds: now.append(now.pop() + seconds))
+    for master in (site[1], site[3]):
+        master.kill()
+    said = refused("--wait", "3")
+    assert now == [3.0]
+    assert "Nothing was changed after 3 s:" in said
+    for master in (site[1], site[3]):
+        assert f"127.0.0.1:{master.port} refused the connection" in said
+    assert markers([site[0], site[2], site[4]]) == [None] * 3
+
+
+def test_a_fault_that_does_not_pass_is_not_waited_for(
+    site: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(declaration, "sleep", None)
+    misconfigure(site[0], site[1], site[2])
+    site[3].kill()
+    said = refused("--wait", "600")
+    assert "Nothing was changed:" in said
+    assert f"127.0.0.1:{site[1].port}" in said
+    assert f"127.0.0.1:{site[3].port} refused the connection" in said
+    with pytest.raises(NotUpYet, match="loading"):
+        check({"run_id": "a", "redis_version": "7.0.0", "loading": "1"}, frozenset())
 
 
 @pytest.mark.parametrize("key", ["redlock:lock:order:1", "redlock:fence:order:1"])

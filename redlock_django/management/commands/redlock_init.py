@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from redlock_django.backends.redlock import RedlockSettings, redlock_settings
+from redlock_django.backends.redlock import redlock_settings
 from redlock_django.conf.settings import load
 from redlock_django.engine.deployment import Deployment, ms
 from redlock_django.engine.quorum import quorum
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.wire.address import Address
+from redlock_django.wire.clock import clock
 from redlock_django.wire.declaration import (
     MasterState,
     close,
@@ -22,7 +23,7 @@ from redlock_django.wire.declaration import (
     drain_delay,
     known_fingerprint,
     left_with_a_majority,
-    read_state,
+    read_states,
 )
 from redlock_django.wire.join import Unfit
 
@@ -48,6 +49,13 @@ class Command(BaseCommand):
         parser.add_argument(
             "--using", default="default", metavar="ALIAS", help="the alias in REDLOCK"
         )
+        parser.add_argument(
+            "--wait",
+            type=float,
+            default=0.0,
+            metavar="SECONDS",
+            help="how long to wait for masters that are just being started",
+        )
         how = parser.add_mutually_exclusive_group()
         how.add_argument(
             "--force",
@@ -72,7 +80,14 @@ class Command(BaseCommand):
         )
 
     def handle(
-        self, *, using: str, force: list[str], reconfigure: bool, removed: list[str], **_: Any
+        self,
+        *,
+        using: str,
+        wait: float,
+        force: list[str],
+        reconfigure: bool,
+        removed: list[str],
+        **_: Any,
     ) -> None:
         try:
             shards = redlock_settings(load(using).store)
@@ -91,18 +106,26 @@ class Command(BaseCommand):
             )
         # All shards have the same numbers and differ in the names of their masters only.
         deployment, timeout = shards[0].deployment, shards[0].connect_timeout
-        states, faults = _states(addresses, shards[0])
+        until = clock() + wait
+        read = partial(
+            read_states,
+            deployment=deployment,
+            tolerate=shards[0].tolerate,
+            timeout=timeout,
+            until=until,
+        )
+        states, faults = read(addresses)
         gone: list[MasterState] = []
         if removed:
             if not reconfigure:
                 raise CommandError("--removed needs --reconfigure.", returncode=2)
-            gone, more = _states(_removed(removed), shards[0])
+            gone, more = read(_removed(removed))
             faults += more
         if force:
             names = [address.name for address in addresses]
             self._force(force, names, states, faults, deployment, timeout)
             return
-        self._refuse(faults + _twins([*states, *gone]))
+        self._refuse(faults + _twins([*states, *gone]), after=wait if clock() >= until else 0.0)
         if reconfigure:
             self._refuse(_too_soon(states, deployment) + _not_closed([*states, *gone], deployment))
             # Close all masters first: no lock may be acquired under the new values on one master
@@ -200,26 +223,11 @@ class Command(BaseCommand):
                     returncode=2,
                 ) from None
 
-    def _refuse(self, reasons: list[str]) -> None:
+    def _refuse(self, reasons: list[str], after: float = 0.0) -> None:
         if reasons:
-            raise CommandError("Nothing was changed:\n  " + "\n  ".join(reasons), returncode=2)
-
-
-def _states(
-    addresses: Iterable[Address], settings: RedlockSettings
-) -> tuple[list[MasterState], list[str]]:
-    """Return the states of the masters that can be used, and why the others cannot."""
-    states, faults = [], []
-    for address in addresses:
-        try:
-            states.append(
-                read_state(
-                    address, settings.deployment, settings.tolerate, settings.connect_timeout
-                )
-            )
-        except Unfit as error:
-            faults.append(f"{address.name} {error}")
-    return states, faults
+            waited = f" after {after:g} s" if after else ""
+            reason = "\n  ".join((f"Nothing was changed{waited}:", *reasons))
+            raise CommandError(reason, returncode=2)
 
 
 def _removed(urls: list[str]) -> list[Address]:
