@@ -6,7 +6,14 @@ import asyncio
 import logging
 from dataclasses import dataclass
 
-from redlock_django.operate.health import ServerHealth, master_status, quorums
+from redlock_django.operate.health import (
+    QuorumHealth,
+    ServerHealth,
+    counted,
+    master_status,
+    quorums,
+    server_word,
+)
 
 try:
     from health_check.base import HealthCheck
@@ -39,22 +46,15 @@ class Redlock(HealthCheck):
         """Ask the masters. Raises ServiceUnavailable, ServiceWarning, InvalidRedlock."""
         statuses = await asyncio.to_thread(master_status, self.using)
         bad = [status for status in statuses if not status.counted]
-        counted = len(statuses) - len(bad)
+        word = server_word(self.using)
         for one in quorums(statuses):
             if one.counted < one.needed:
-                raise ServiceUnavailable(
-                    self._text(
-                        f"{one.label}{one.counted} of {one.servers} masters are counted, and "
-                        f"{one.needed} must agree",
-                        bad,
-                    )
-                )
+                must = f", and {one.needed} must agree" if one.servers > 1 else ""
+                text = f"{one.label}{counted(one, word)}{must}"
+                raise ServiceUnavailable(self._text(text, bad))
         if bad and self.warn:
-            raise ServiceWarning(
-                self._text(
-                    f"{counted} of {len(statuses)} masters are counted, which is enough", bad
-                )
-            )
+            every = QuorumHealth("", len(statuses), len(statuses) - len(bad), 0)
+            raise ServiceWarning(self._text(f"{counted(every, word)}, which is enough", bad))
 
     def _text(self, summary: str, bad: list[ServerHealth]) -> str:
         reasons = _reasons(bad)

@@ -9,7 +9,7 @@ from redlock_django.backends.inspection_results import QuorumHealth, ServerHealt
 from redlock_django.locking.handler import locks
 from redlock_django.operate.inspection import inspection_of
 
-__all__ = ["QuorumHealth", "ServerHealth", "master_status", "quorums"]
+__all__ = ["QuorumHealth", "ServerHealth", "counted", "master_status", "quorums", "server_word"]
 
 
 @async_unsafe
@@ -25,3 +25,18 @@ def master_status(
     locks[using].backend.connect()
     with inspection_of(using, inspection) as inspection:
         return tuple(inspection.health())
+
+
+def server_word(using: str) -> str:
+    """Return what messages call a server of the alias, "master" or "server".
+
+    Raises InvalidRedlock.
+    """
+    return "master" if locks[using].backend.servers_are_masters else "server"
+
+
+def counted(quorum: QuorumHealth, word: str) -> str:
+    """Return how many servers are counted, as "2 of 3 masters are counted"."""
+    if quorum.servers == 1:
+        return f"the only {word} is {'' if quorum.counted else 'not '}counted"
+    return f"{quorum.counted} of {quorum.servers} {word}s are counted"

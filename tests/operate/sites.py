@@ -33,9 +33,13 @@ DATABASE = "redlock_django.backends.database.DatabaseBackend"
 
 
 class Site:
-    """Locks in a store; `servers` are the names under which the commands show it."""
+    """Locks in a store; `servers` are the names under which the commands show it.
+
+    `word` is what they call one of them.
+    """
 
     servers: list[str]
+    word = "master"
 
     def __init__(self, request: pytest.FixtureRequest, settings: Settings) -> None:
         """Make the store that of the alias "default"."""
@@ -126,6 +130,7 @@ class DatabaseSite(Site):
     """A file of SQLite beside the database of the tests, which is in memory."""
 
     servers = ["default"]  # noqa: RUF012
+    word = "server"
 
     def __init__(self, request: pytest.FixtureRequest, settings: Settings) -> None:
         request.getfixturevalue("database_access")

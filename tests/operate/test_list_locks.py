@@ -79,7 +79,7 @@ def test_the_table(site: Site) -> None:
     ran = run("list_locks", "--order", "resource")
     head, first = ran.out.splitlines()
     assert head.split() == [
-        "RESOURCE", "STATE", "MASTERS", "TTL", "SINCE", "WAITERS", "LOCK", "HOLDER",
+        "RESOURCE", "STATE", f"{site.word.upper()}S", "TTL", "SINCE", "WAITERS", "LOCK", "HOLDER",
     ]  # fmt: skip
     assert re.fullmatch(
         r"order:1 +held +(3/3|1/1) +(30\.0|29\.\d) s +2026-09-21 \d\d:13:20 +0 +[0-9a-f]{8} +"
@@ -268,7 +268,7 @@ def test_a_database_that_does_not_answer(database_down: None) -> None:
     ran = run("list_locks", "--format=json")
     assert ran.status == 3
     assert "default unable to open database file" in ran.said
-    assert "Only 0 of 1 masters answered" in ran.said
+    assert "Only 0 of 1 servers answered" in ran.said
     assert ran.json["quorum"] is False
 
 

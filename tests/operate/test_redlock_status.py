@@ -189,7 +189,11 @@ def test_a_database(settings: Settings, database_access: None) -> None:
     (server,) = ran.json["masters"]
     assert (server["name"], server["server"], server["held"]) == ("default", "SQLite", 1)
     assert server["faults"] == []
-    assert run("redlock_status").out.splitlines()[1].split()[:2] == ["default", "yes"]
+    table = run("redlock_status")
+    heads, row = table.out.splitlines()
+    assert heads.split()[:2] == ["SERVER", "COUNTED"]
+    assert row.split()[:2] == ["default", "yes"]
+    assert table.said.strip() == "default: the only server is counted."
 
 
 def test_a_database_that_does_not_answer(database_down: None) -> None:
@@ -197,6 +201,8 @@ def test_a_database_that_does_not_answer(database_down: None) -> None:
     assert ran.status == 3
     assert codes(ran.json) == [["unreachable"]]
     assert "default unable to open database file" in ran.said
+    assert "default: the only server is not counted." in ran.said
+    assert "master" not in ran.said
 
 
 def test_a_database_that_may_have_forgotten_locks(

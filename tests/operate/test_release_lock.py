@@ -64,11 +64,11 @@ def test_lock_is_shown_and_confirmed(site: Site, person: Callable[..., None]) ->
     assert not site.holds(R)
     assert f"lock {held.fingerprint} (held), since 20" in ran.said
     many = len(site.servers)
-    assert f"on {many} of {many} masters" in ran.said
+    assert f"on {many} of {many} {site.word}s" in ran.said
     assert "/pay/" in ran.said
     assert "not stopped" in ran.said
     rows = [line.split() for line in ran.out.splitlines()]
-    assert rows[0] == ["RESOURCE", "LOCK", "OUTCOME", "MASTER", "RESULT"]
+    assert rows[0] == ["RESOURCE", "LOCK", "OUTCOME", site.word.upper(), "RESULT"]
     assert rows[1:] == [
         [R, held.fingerprint, "released", server, "released"] for server in site.servers
     ]

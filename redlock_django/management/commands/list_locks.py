@@ -17,6 +17,7 @@ from redlock_django.management.operator_command import (
     lock_document,
 )
 from redlock_django.management.single_run import BAD_ARGUMENTS, NO_QUORUM
+from redlock_django.operate.health import server_word
 from redlock_django.operate.inspection import MAX_LISTED, ORDERS, HeldLocks, held_locks
 
 sleep = time.sleep
@@ -134,7 +135,7 @@ class Command(OperatorCommand):
             if watched:
                 self._head(page)
             self.write_table(
-                ("RESOURCE", "STATE", "MASTERS", "TTL", "SINCE", "WAITERS", "LOCK", "HOLDER"),
+                _heads(page.using),
                 map(_row, page.locks),
                 flexible=(0, 7),
             )
@@ -196,11 +197,16 @@ def _moment(seconds: float | None) -> str:
     return (iso(seconds) or "?").partition(".")[0].replace("T", " ")
 
 
+def _heads(using: str) -> tuple[str, ...]:
+    servers = f"{server_word(using)}s".upper()
+    return ("RESOURCE", "STATE", servers, "TTL", "SINCE", "WAITERS", "LOCK", "HOLDER")
+
+
 def _too_few(page: HeldLocks) -> str:
-    masters = len(page.servers)
+    every = len(page.servers)
     return (
-        f"Only {masters - len(page.silent)} of {masters} masters answered, too few to know which "
-        "locks are held."
+        f"Only {every - len(page.silent)} of {every} {server_word(page.using)}s answered, too few "
+        "to know which locks are held."
     )
 
 

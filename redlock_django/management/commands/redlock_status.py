@@ -11,7 +11,13 @@ from redlock_django.backends.redlock import redlock_settings
 from redlock_django.locking.handler import locks
 from redlock_django.management.operator_command import OperatorCommand, iso
 from redlock_django.management.single_run import BAD_ARGUMENTS, NO_QUORUM
-from redlock_django.operate.health import ServerHealth, master_status, quorums
+from redlock_django.operate.health import (
+    ServerHealth,
+    counted,
+    master_status,
+    quorums,
+    server_word,
+)
 from redlock_django.wire.acl import least_acl
 from redlock_django.wire.stalls import StallWatch, load_average
 
@@ -22,8 +28,8 @@ class Command(OperatorCommand):
     """Exit status 0: no faults. 1: a quorum, but with faults. 2: usage. 3: no quorum."""
 
     help = (
-        "Show the health of every master. Exit status: 0 if there are no faults; "
-        f"{FAULTY} if there is a quorum but a master has a fault; {BAD_ARGUMENTS} for wrong "
+        "Show the health of every server. Exit status: 0 if there are no faults; "
+        f"{FAULTY} if there is a quorum but a server has a fault; {BAD_ARGUMENTS} for wrong "
         f"arguments or settings; {NO_QUORUM} if too few masters can be counted."
     )
 
@@ -32,7 +38,7 @@ class Command(OperatorCommand):
         using = options["using"]
         with StallWatch() as host:
             masters = master_status(using)
-        groups = quorums(masters)
+        groups, word = quorums(masters), server_word(using)
         if self.as_json:
             self.write_json(
                 {
@@ -51,16 +57,16 @@ class Command(OperatorCommand):
             )
         else:
             self.write_table(
-                ("MASTER", "COUNTED", "LATENCY", "CLOCK", "SERVER", "AOF", "HELD", "FAULTS"),
+                (word.upper(), "COUNTED", "LATENCY", "CLOCK", "VERSION", "AOF", "HELD", "FAULTS"),
                 map(_row, masters),
                 flexible=(0, 7),
             )
         self._notes(using, masters)
         if any("did not answer" in one.reason for one in masters):
-            self._explain(host)
+            self._explain(host, word)
         summary = "\n".join(
-            f"{using}: {one.label}{one.counted} of {one.servers} masters are counted, "
-            f"{one.needed} are needed."
+            f"{using}: {one.label}{counted(one, word)}"
+            f"{f', {one.needed} are needed' if one.servers > 1 else ''}."
             for one in groups
         )
         if any(one.counted < one.needed for one in groups):
@@ -70,17 +76,17 @@ class Command(OperatorCommand):
         if not self.as_json:
             self.stderr.write(summary, self.style.SUCCESS)
 
-    def _explain(self, host: StallWatch) -> None:
-        """Write whether a master that did not answer in time is slow, or this host."""
+    def _explain(self, host: StallWatch, word: str) -> None:
+        """Write whether a server that did not answer in time is slow, or this host."""
         load, processors = load_average()
         measured = (
             f"this process was stalled for {host.stalled:.2f} s of {host.seconds:.2f} s; the load "
             f"average is {load:.1f} on {processors} processors"
         )
         if host.busy:
-            self.warn(f"This host is busy ({measured}), so masters may seem slow that are not.")
+            self.warn(f"This host is busy ({measured}), so {word}s may seem slow that are not.")
         else:
-            self.warn(f"This host is not busy ({measured}): the masters or the network are slow.")
+            self.warn(f"This host is not busy ({measured}): the {word}s or the network are slow.")
 
     def _notes(self, using: str, masters: tuple[ServerHealth, ...]) -> None:
         for one in masters:

@@ -21,6 +21,7 @@ from redlock_django.management.operator_command import (
 )
 from redlock_django.management.single_run import BAD_ARGUMENTS, NO_QUORUM
 from redlock_django.operate.forced_release import Freed, ReleaseOutcome, force_release
+from redlock_django.operate.health import server_word
 from redlock_django.operate.inspection import HeldLocks, nearest_held, who_holds
 
 NOT_RELEASED = 1
@@ -101,7 +102,7 @@ class Command(OperatorCommand):
             self.write_json(_document(results, by, options))
         else:
             self.write_table(
-                ("RESOURCE", "LOCK", "OUTCOME", "MASTER", "RESULT"),
+                ("RESOURCE", "LOCK", "OUTCOME", server_word(options["using"]).upper(), "RESULT"),
                 [row for result in results for row in _rows(result)],
                 flexible=(0, 4),
             )
@@ -132,20 +133,21 @@ class Command(OperatorCommand):
         )
         if options["dry_run"]:
             return Result(WOULD_RELEASE, shown)
-        if options["interactive"] and not self._is_confirmed(wanted):
+        if options["interactive"] and not self._is_confirmed(wanted, page.using):
             return Result(DECLINED, shown)
         fingerprint = None if options["force"] else shown.fingerprint
         freed = force_release(key, by=by, fingerprint=fingerprint, using=page.using)
         return Result(freed.outcome.value, freed)
 
-    def _is_confirmed(self, wanted: list[Holding]) -> bool:
+    def _is_confirmed(self, wanted: list[Holding], using: str) -> bool:
         """Show the locks and ask for confirmation on stderr, because stdout is for data."""
+        word = server_word(using)
         for one in wanted:
             left = "no expiry" if one.ttl is None else f"{one.ttl:.1f} s left"
             self.warn(f"{one.resource} is held by {holder_summary(one.holder)}")
             self.warn(
                 f"  lock {one.fingerprint} ({one.state.value}), since {iso(one.since) or '?'}, "
-                f"{left}, on {len(one.leading)} of {len(one.servers)} masters"
+                f"{left}, on {len(one.leading)} of {len(one.servers)} {word}s"
             )
         return self.confirm(f"{RISK}\nType 'yes' to release it: ")
 
@@ -191,7 +193,8 @@ def _problem(result: Result) -> str:
         case ReleaseOutcome.CHANGED.value:
             return f"{freed.resource} was not released: it is now held as lock {freed.now}."
         case ReleaseOutcome.NO_QUORUM.value:
-            return f"Too few masters answered: {freed.resource} may still be held."
+            servers = f"{server_word(freed.using)}s"
+            return f"Too few {servers} answered: {freed.resource} may still be held."
     return f"{freed.resource} was not released."
 
 
