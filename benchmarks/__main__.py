@@ -170,7 +170,18 @@ def _some_of(known: set[str]) -> Callable[[str], list[str]]:
     return read
 
 
+def interrupt(number: int, frame: object) -> None:
+    """End the measurement, so that what it has is written.
+
+    `timeout 20m uv run ...` sends SIGTERM to uv and to this process, and uv passes it on: only the
+    first signal counts.
+    """
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
 if __name__ == "__main__":
-    # A limit of time (`timeout 20m ...`) does not lose what was measured until then.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for each in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(each, interrupt)
     sys.exit(main())

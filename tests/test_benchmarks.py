@@ -181,11 +181,12 @@ def test_a_measurement_is_repeated_while_other_programs_are_busy(
     def measure(setting: str, case: str, name: str) -> dict[str, Any]:
         return {"p50_us": next(taken), "overlaps": 1}
 
-    plan = _plan(repeats=2)
+    plan = _plan(repeats=9)
     plan.interleaved("pairs", [("pin", "one", ("ours",))], measure)
     (row,) = plan.results.rows
     assert row.figures == {"p50_us": 2.0, "overlaps": 1, "others": 0.3}
     assert len(plan.results.troubles) == 3  # an overlap counts, also where it is not the best
+    assert plan.repeats == 7  # two repeats of each measurement at most
     plan.interleaved("pairs", [("pin", "one", ("floor",))], measure)
     assert plan.results.rows[-1].figures["p50_us"] == 4.0
 
