@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def site(masters: list[LocalMaster], settings: Settings) -> list[LocalMaster]:
-    settings.REDLOCK = {"default": {"MASTERS": [m.url for m in masters], **generous_timeouts()}}
+    settings.REDLOCK = {"default": {"MASTERS": [m.url for m in masters], **generous_timeouts(1)}}
     assert run("redlock_init").status == 0
     return masters
 
@@ -80,7 +80,7 @@ def test_faults_become_messages(site: list[LocalMaster], settings: Settings) -> 
 
 def test_twins_other_numbers_and_no_delay(site: list[LocalMaster], settings: Settings) -> None:
     urls = [site[0].url, site[0].unix_url]
-    settings.REDLOCK = {"default": {"MASTERS": urls, **generous_timeouts()}}
+    settings.REDLOCK = {"default": {"MASTERS": urls, **generous_timeouts(1)}}
     said = asked()
     assert {"E034", "E036", "W042", "E043"} == set(said)
     assert "a restart loses its locks" in said["W042"]
@@ -92,7 +92,7 @@ def test_an_acl_that_forbids_too_much(site: list[LocalMaster], settings: Setting
         client.execute_command("ACL", "SETUSER", "poor", "on", ">canary", *rights)
         poor = site[0].url.replace("redis://", "redis://poor:canary@")
         urls = [poor, *(master.url for master in site[1:])]
-        settings.REDLOCK = {"default": {"MASTERS": urls, **generous_timeouts()}}
+        settings.REDLOCK = {"default": {"MASTERS": urls, **generous_timeouts(1)}}
         try:
             said = asked()
         finally:
