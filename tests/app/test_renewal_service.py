@@ -19,9 +19,9 @@ from django.dispatch import Signal
 from redlock_django.backends.memory import MemoryBackend
 from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import LockLost
+from redlock_django.locking import renewal_schedule
 from redlock_django.locking.handler import locks
 from redlock_django.locking.lock import Lock, lock
-from redlock_django.locking.renewal_schedule import MOST_NEW
 from redlock_django.locking.renewal_service import RenewalService, renewal_service
 from redlock_django.locking.signal_thread import signal_thread
 from redlock_django.signals import lock_acquired, lock_lost
@@ -595,12 +595,15 @@ def test_renews_many(world: World) -> None:
     assert [t.name for t in threading.enumerate()].count("redlock-renewal") == 1
 
 
-def test_the_checks_of_released_locks_do_not_pile_up(world: World) -> None:
+def test_the_checks_of_released_locks_do_not_pile_up(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(renewal_schedule, "MOST_NEW", 100)
     kept = [lock(f"kept:{number}").acquire() for number in range(10)]
-    for _ in range(3000):
+    for _ in range(300):
         lock(R, ttl=60).acquire().release()
-    world.until(lambda: len(renewal_service._schedule._new) <= MOST_NEW)
-    assert len(renewal_service._schedule._checks[world.backend]) < 500
+    world.until(lambda: len(renewal_service._schedule._new) <= 100)
+    assert len(renewal_service._schedule._checks[world.backend]) < 50
     world.advance(9)
     world.until(lambda: not any(one.locked for one in kept))
     world.until(lambda: len(world.lost) == 10)

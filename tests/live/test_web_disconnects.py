@@ -133,7 +133,7 @@ def test_a_stream_that_is_read_to_its_end_frees_its_lock(
 
 
 @pytest.mark.parametrize("server", ["wsgi", "asgi", pytest.param("runserver", marks=nightly)])
-def test_eighty_requests_leave_nothing_open(
+def test_forty_requests_leave_nothing_open(
     server: str, postgres: dict[str, Any], site_masters: list[LocalMaster], counters: Counters
 ) -> None:
     pk = counters.new()
@@ -146,8 +146,8 @@ def test_eighty_requests_leave_nothing_open(
         PYTHONDEVMODE="1",
     ) as site:
         for kind in ("function", "handler", "async-function", "async-mixin"):
-            assert set(site.press(f"/{kind}/{pk}/", 20)) == {200}, site.log
+            assert set(site.press(f"/{kind}/{pk}/", 10)) == {200}, site.log
         site.stop()
-        assert counters.value(pk) == 80
+        assert counters.value(pk) == 40
         for trouble in ("ResourceWarning", "Traceback", "never awaited", "Exception ignored"):
             assert trouble not in site.log, site.log
