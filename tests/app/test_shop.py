@@ -10,6 +10,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
+from redlock_django.testing import assert_locked, assert_not_locked
 from testproject.shop.models import Order
 from testproject.shop.tour.demo_masters import DemoMasters, demo_masters
 from testproject.shop.tour.steps import STEPS
@@ -104,6 +105,14 @@ def test_masters_are_repaired_by_the_next_step(redlock_memory: object) -> None:
     assert [master.alive and not master.paused for master in masters] == [False] * 4 + [True]
     with demo.step():
         assert all(master.alive and not master.paused for master in masters)
+
+
+def test_a_job_ends_when_the_masters_are_repaired(redlock_memory: object) -> None:
+    demo = DemoMasters(fakes())  # type: ignore[arg-type]
+    demo.hold("order:1")
+    assert_locked("order:1")
+    demo.repair()
+    assert_not_locked("order:1")
 
 
 def test_masters_are_repaired_after_an_error(redlock_memory: object) -> None:

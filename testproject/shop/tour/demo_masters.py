@@ -7,14 +7,14 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from redlock_django import QuorumUnreachable, lock
+from redlock_django import NotAcquired, QuorumUnreachable, lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from redlock_django.testing import LocalMaster
 
-OUTAGE = 20.0
+OUTAGE = 60.0
 """Seconds after which masters run again, also if the visitor has left the page."""
 
 PATIENCE = 10.0
@@ -29,6 +29,8 @@ class DemoMasters:
         self.outage = outage
         self._mutex = threading.Lock()
         self._timer: threading.Timer | None = None
+        self._job: threading.Thread | None = None
+        self._job_ends = threading.Event()
 
     @contextlib.contextmanager
     def step(self, *, lasts: bool = False) -> Iterator[None]:
@@ -58,8 +60,24 @@ class DemoMasters:
         for master in self.masters[1:4]:
             master.pause()
 
+    def hold(self, resource: str) -> None:
+        """Hold a lock as a job that hangs, until the masters are repaired."""
+        held = threading.Event()
+
+        def job() -> None:
+            holding = lock(resource, wait=PATIENCE, holder={"job": "report"})
+            with contextlib.suppress(NotAcquired), holding:
+                held.set()
+                self._job_ends.wait()
+
+        self._job_ends.clear()
+        self._job = threading.Thread(target=job, name="report", daemon=True)
+        self._job.start()
+        held.wait(PATIENCE)
+
     def repair(self) -> None:
-        """Start or resume every master that does not run."""
+        """Start or resume every master that does not run, and end the job that holds a lock."""
+        self._job_ends.set()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -67,11 +85,9 @@ class DemoMasters:
             if master.paused:
                 master.resume()
             master.start()
-
-    def close(self) -> None:
-        """Cancel a repair that is due later, because the masters end."""
-        if self._timer is not None:
-            self._timer.cancel()
+        if self._job is not None:
+            self._job.join()
+            self._job = None
 
     def _repair_and_wait(self) -> None:
         """Repair, and wait until enough masters are counted again."""
@@ -106,7 +122,7 @@ def demo_masters(masters: list[LocalMaster], outage: float = OUTAGE) -> Iterator
         yield demo
     finally:
         _running.remove(demo)
-        demo.close()
+        demo.repair()
 
 
 def running_demo() -> DemoMasters | None:

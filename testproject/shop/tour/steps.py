@@ -5,13 +5,14 @@ The sentences of each page are in `templates/shop/steps/`.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import uuid4
 
-from redlock_django import LockLost, lock
+from redlock_django import Lock, LockLost, lock
 from redlock_django.exceptions import StoreUnavailable
-from redlock_django.operate.forced_release import force_release
+from redlock_django.operate.forced_release import ReleaseOutcome, force_release
 from testproject.shop.tour.demo_masters import PATIENCE
 from testproject.shop.tour.run import new_order
 
@@ -72,22 +73,34 @@ def forced_release(run: Run) -> None:
     run.caption = "The job holds the lock"
     with lock(run.resource, wait=PATIENCE, holder={"job": "report"}) as held:
         run.pay("A payment while the job holds the lock")
-        force_release(run.resource, by="demo")
+        while force_release(run.resource, by="demo").outcome is ReleaseOutcome.NO_QUORUM:
+            time.sleep(0.05)
         run.take("The lock has been released by force")
         run.caption = "The payment holds the lock"
         run.pay("The payment after the forced release")
+        run.note = f"The job {_learns(held)}"
+    run.caption = "A second job holds the lock"
+    run.demo.hold(run.resource)
+
+
+def _learns(held: Lock) -> str:
+    """Return what a holder learns when it asks the masters for its lock."""
+    while True:  # until its TTL is over, at the latest
         try:
             held.verify()
-        except (LockLost, StoreUnavailable) as error:
-            run.note = f"The job gets {type(error).__name__}: {error}"
+        except LockLost as error:
+            return f"gets LockLost: {error}"
+        except StoreUnavailable:
+            time.sleep(0.05)
+        else:
+            return "still holds the lock"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
     """One page. `about` is its line on the start page.
 
-    `lasts` is whether the masters stay as they are for a while, to look at them. `admin` is the
-    page of the admin to look at, and `admin_title` its name.
+    `lasts` is whether everything stays as it is for a while, so that the visitor can look around.
     """
 
     slug: str
@@ -96,8 +109,6 @@ class Step:
     button: str
     run: Callable[[Run], None]
     lasts: bool = False
-    admin: str = "heldlock"
-    admin_title: str = "Held locks"
 
     @property
     def sentences(self) -> str:
@@ -156,7 +167,6 @@ STEPS = (
         about="a job holds a lock and does not end",
         button="Release a lock by force",
         run=forced_release,
-        admin="forcedrelease",
-        admin_title="Forced releases",
+        lasts=True,
     ),
 )

@@ -27,9 +27,6 @@ DEMO_USER = "demo"
 """The name and the password of the superuser that `manage.py demo` creates in its database."""
 
 _NUMBERS = {step.slug: number for number, step in enumerate(STEPS)}
-_ADMIN_PAGES = {
-    name: f"admin:redlock_django_{name}_changelist" for name in ("heldlock", "forcedrelease")
-}
 
 
 @require_GET
@@ -53,6 +50,8 @@ def step(request: HttpRequest, slug: str) -> HttpResponse:
     if request.method == "POST":
         request.session[f"tour-{slug}"] = _outcome(request, shown, _required(demo))
         return redirect(f"{request.path}#outcome")
+    outcome = request.session.get(f"tour-{slug}", {})
+    resource = outcome.get("resource", "")
     context = {
         "step": shown,
         "number": number + 1,
@@ -60,8 +59,8 @@ def step(request: HttpRequest, slug: str) -> HttpResponse:
         "previous": STEPS[number - 1] if number else None,
         "next": STEPS[number + 1] if number + 1 < len(STEPS) else None,
         "demo": demo,
-        "now": picture(demo.masters) if demo else None,
-        "outcome": request.session.get(f"tour-{slug}"),
+        "now": picture(demo.masters, resource) if demo else None,
+        "outcome": outcome,
     }
     return render(request, "shop/step.html", context)
 
@@ -78,15 +77,15 @@ def _outcome(request: HttpRequest, shown: Step, demo: DemoMasters) -> dict[str, 
 @never_cache
 @require_GET
 def masters(request: HttpRequest) -> HttpResponse:
-    """Show the masters as they are now, without the rest of a page."""
-    now = picture(_required(running_demo()).masters)
+    """Show the masters as they are now, without the rest of a page; `resource` may be a lock."""
+    now = picture(_required(running_demo()).masters, request.GET.get("resource", ""))
     return render(request, "shop/picture.html", {"picture": now})
 
 
 @transaction.non_atomic_requests
 @require_POST
 def repair(request: HttpRequest) -> HttpResponse:
-    """Start all masters again at once."""
+    """Make all masters run again at once."""
     with _required(running_demo()).step():
         pass  # they are repaired whenever a step begins
     slug = request.POST.get("step", "")
@@ -102,8 +101,7 @@ def log_in(request: HttpRequest) -> HttpResponse:
         raise Http404("only with DEBUG")
     if not request.user.is_authenticated:
         login(request, get_user_model().objects.get_by_natural_key(DEMO_USER))
-    page = request.POST.get("page", "")
-    return redirect(_ADMIN_PAGES.get(page, _ADMIN_PAGES["heldlock"]))
+    return redirect("admin:redlock_django_heldlock_changelist")
 
 
 def _required(demo: DemoMasters | None) -> DemoMasters:
