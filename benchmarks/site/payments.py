@@ -29,6 +29,7 @@ class Payments:
         settings.configure(
             SECRET_KEY="insecure: for a benchmark only",
             ROOT_URLCONF=__name__,
+            ALLOWED_HOSTS=["testserver"],
             INSTALLED_APPS=[
                 "django.contrib.contenttypes",
                 "django.contrib.auth",
