@@ -47,7 +47,7 @@ def missed(results: Results) -> Iterator[str]:
         found = list(results.find(workload="profiles", case=profile))
         if found:
             yield f"\n  cProfile of {profile}: {_profile(found[-1].figures['profile'])}"
-        yield f"\n  {WOULD.get(profile, 'Not expected: it was met before.')}\n"
+        yield f"\n  {WOULD.get(profile, 'Why was not examined.')}\n"
 
 
 # Where the kernel is entered; wire/link.py sends within list.extend.
