@@ -224,32 +224,6 @@ class MemoryMaster(ReleaseScripts, InspectionScripts):
             return [CORRUPT, now]
         return [GRANTED, now, *fences]
 
-    def _release(self, now: int, keys: list[str], argv: list[bytes]) -> Reply:
-        waiter, count = argv[3], len(argv) - 4
-        fault, other_key = 0, ""
-        other: bytes | None = None
-        locks, queues = keys[2 : 2 + count], keys[2 + count :]
-        for index, key in enumerate(locks, 1):
-            lock = self.get(key)
-            free = lock in (None, argv[1])
-            if lock == argv[1]:
-                del self.strings[key]
-            elif not fault:
-                fault, other, other_key = index, lock, key
-            if free:
-                self.remove(keys[0], argv[3 + index])
-            if queues:
-                self.remove(queues[index - 1], waiter)
-                if free:
-                    self._call_first(queues[index - 1], now)
-        if argv[2] != b"0":
-            self.set(keys[1], b"1", int(argv[2]))
-        if not fault:
-            return [GRANTED, now]
-        if other is not None:
-            return self._refuse(now, fault, other_key, other)
-        return [ABSENT, now, fault]
-
     def _join(self, now: int, keys: list[str], argv: list[bytes]) -> Reply:
         run, fingerprint, delay, mode = argv[1], argv[2], int(argv[3]), argv[4]
         seen = self.get(keys[0]) or b""

@@ -1,4 +1,4 @@
-"""The script shorten.lua in Python, to be read next to it."""
+"""The script release.lua in Python, to be read next to it."""
 
 from __future__ import annotations
 
@@ -8,33 +8,47 @@ from redlock_django.engine.statuses import ABSENT, GRANTED, REFUSED
 
 
 class ReleaseScripts(QueueScripts):
-    """The script of a release that leaves the lock for a while, and the reply of a refusal."""
+    """The script of a release, and the reply of a refusal."""
 
     def _refuse(self, now: int, index: int, key: str, lock: bytes, fence: int = 0) -> Reply:
         return [REFUSED, now, index, self.pttl(key), fence, lock[:32]]
 
-    def _shorten(self, now: int, keys: list[str], argv: list[bytes]) -> Reply:
-        waiter, left, count = argv[3], int(argv[4]), len(argv) - 5
+    def _release(self, moment: int, keys: list[str], argv: list[bytes]) -> Reply:
+        value, how, resources = argv[1], argv[2] or b"0 0 ", argv[3:]
+        tomb, shorter, waiter = how.split(b" ", 2)
+        left, now = int(shorter), 0
         fault, other_key = 0, ""
         other: bytes | None = None
-        locks, queues = keys[2 : 2 + count], keys[2 + count :]
-        for index, (key, queue) in enumerate(zip(locks, queues, strict=True), 1):
-            self.remove(queue, waiter)
+        locks, queues = keys[2 : 2 + len(resources)], keys[2 + len(resources) :]
+        for index, (key, resource) in enumerate(zip(locks, resources, strict=True), 1):
+            queue = queues[index - 1] if queues else ""
             lock = self.get(key)
-            if lock != argv[1]:
-                if not fault:
-                    fault, other, other_key = index, lock, key
-            elif self.pttl(key) > left:
-                self.strings[key] = (lock, now // 1000 + left)
-                listed, resource = self.queue(keys[0]), argv[4 + index]
-                if resource in listed:
-                    listed[resource] = now // 1000 + left
-                if (first := self._first(queue)) and (channel := channel_of(first)):
-                    self.publish(channel.decode(), b" " + first)
-        if argv[2] != b"0":
-            self.set(keys[1], b"1", int(argv[2]))
+            has_waiters = bool(self.queue(queue) or self.get(queue))
+            if has_waiters or left:
+                now = moment
+            if has_waiters:
+                self.remove(queue, waiter)
+            if lock == value and left:
+                if self.pttl(key) > left:
+                    self._shorten(keys[0], key, queue, resource, left)
+            elif lock in (None, value):
+                self.strings.pop(key, None)
+                self.remove(keys[0], resource)
+                self._call_first(queue, moment)
+            if lock != value and not fault:
+                fault, other, other_key = index, lock, key
+        if tomb != b"0":
+            self.set(keys[1], b"1", int(tomb))
         if not fault:
             return [GRANTED, now]
         if other is not None:
             return self._refuse(now, fault, other_key, other)
         return [ABSENT, now, fault]
+
+    def _shorten(self, held: str, key: str, queue: str, resource: bytes, left: int) -> None:
+        self.strings[key] = (self.strings[key][0], self._ms + left)
+        listed = self.queue(held)
+        if resource in listed:
+            listed[resource] = self._ms + left
+        if (first := self._first(queue)) and (channel := channel_of(first)):
+            self.publish(channel.decode(), b" " + first)

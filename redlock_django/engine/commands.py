@@ -233,6 +233,7 @@ class Heal(Command):
 class Release(Command):
     """Delete the locks that have this token, and call the first waiter of each.
 
+    With `left` seconds of a minimum hold, shorten their TTL to that instead, and call no waiter.
     With `bury`, write a tombstone as well, so that the token cannot be set again. With a `waiter`,
     remove that waiter from the queues. Without `calls`, leave the queues alone: a client that asks
     again keeps its place in them.
@@ -242,8 +243,14 @@ class Release(Command):
     trusted: ClassVar[bool] = False
 
     bury: bool = False
+    left: float = 0.0
     waiter: str = ""
     calls: bool = True
+
+    @property
+    def plain(self) -> bool:
+        """True if nothing else is done than what every release does."""
+        return not (self.bury or self.left or self.waiter)
 
     def keys(self) -> list[str]:
         deployment = self.deployment
@@ -253,27 +260,8 @@ class Release(Command):
 
     def arguments(self) -> list[Argument]:
         tomb = ms(self.deployment.max_ttl) if self.bury else 0
-        return [self.value, tomb, self.waiter, *self.resources]
-
-    def shortened(self, left: float) -> Shorten:
-        """Return the release that lets the locks expire in `left` seconds instead."""
-        return Shorten(
-            deployment=self.deployment, resources=self.resources, value=self.value,
-            bury=self.bury, waiter=self.waiter, left=left,
-        )  # fmt: skip
+        how = "" if self.plain else f"{tomb} {ms(self.left)} {self.waiter}"
+        return [self.value, how, *self.resources]
 
 
-@dataclass(slots=True, kw_only=True)
-class Shorten(Release):
-    """Shorten the TTL of the locks that have this token to `left` seconds, and call no waiter."""
-
-    name: ClassVar[str] = "shorten"
-
-    left: float
-
-    def arguments(self) -> list[Argument]:
-        value, tomb, waiter, *resources = super(Shorten, self).arguments()
-        return [value, tomb, waiter, ms(self.left), *resources]
-
-
-COMMANDS: tuple[type[Command], ...] = (Acquire, Confirm, Extend, Heal, Release, Shorten)
+COMMANDS: tuple[type[Command], ...] = (Acquire, Confirm, Extend, Heal, Release)

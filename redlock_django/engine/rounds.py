@@ -160,11 +160,9 @@ def release(
     """
     ask = Release(
         deployment=deployment, resources=lease.resources, value=lease.value,
-        bury=bury, waiter=lease.waiter,
+        bury=bury, waiter=lease.waiter, left=with_drift(held_for) if held_for > 0 else 0.0,
     )  # fmt: skip
-    frees = lease.resources
-    if held_for > 0:
-        ask, frees = ask.shortened(with_drift(held_for)), ()
+    frees = () if ask.left else lease.resources
     # An extension under way may be healing the masters that had forgotten the lock.
     reached = lease.reached | lease.tally.forgot
     tally = new_tally(deployment.masters)

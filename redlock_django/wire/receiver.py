@@ -60,12 +60,14 @@ class Receiver(Dialer):
                     and type(time := reply[2]) is int
                     and not link.expired
                 ):
-                    if least is None:
-                        least, most = self.steps.bounds(master, heard)
-                    sent, seconds = asked.sent, time / 1_000_000
-                    if seconds > most or seconds - sent < least or heard < sent:
-                        self.steps.note(master, seconds - heard, seconds - sent)
-                        least = None
+                    sent = asked.sent
+                    if time > 0:  # a release seldom reads the master's clock
+                        if least is None:
+                            least, most = self.steps.bounds(master, heard)
+                        seconds = time / 1_000_000
+                        if seconds > most or seconds - sent < least or heard < sent:
+                            self.steps.note(master, seconds - heard, seconds - sent)
+                            least = None
                     if heard < master.sound_until:  # otherwise a clock has stepped
                         exchange = asked if type(asked) is Exchange else asked.exchange
                         assert exchange is not None
@@ -151,8 +153,9 @@ class Receiver(Dialer):
             self._checked(master, trust)
             self._pop_owed(link)
             return
-        time = reply[2] / 1_000_000
-        self.steps.note(master, time - read, time - owed.sent)
+        if reply[2] > 0:  # the script has read the master's clock
+            time = reply[2] / 1_000_000
+            self.steps.note(master, time - read, time - owed.sent)
         if reply[1] == NOT_READY:
             self._check(master, master.check_mode)
         if exchange is not None:

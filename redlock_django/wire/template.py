@@ -34,7 +34,7 @@ class Templates:
         fixed: object
         if type(command) is Acquire and not command.waiter:
             fixed, proposal = command.ttl, command.proposal
-        elif type(command) is Release and not (command.bury or command.waiter):
+        elif type(command) is Release and command.plain:
             fixed, proposal = command.calls, 0
         else:
             return pack_command(command, number)

@@ -51,6 +51,7 @@ from redlock_django.wire.lateness import Lateness, RunningTime
 from redlock_django.wire.link import Link
 from redlock_django.wire.links import Links
 from redlock_django.wire.master import Master, Pace
+from redlock_django.wire.receiver import Receiver
 from redlock_django.wire.steps import StepWatch
 from redlock_django.wire.waiters import LocalQueues, Waiter, Waiters
 from tests.engine import (
@@ -389,12 +390,12 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "free by the token only", "master: release compares the whole value", MemoryMaster._release,
-        instead("lock == argv[1]", "(lock or b'')[:32] == argv[1][:32]"),
+        instead("lock in (None, value)", "(lock or value)[:32] == value[:32]"),
         schedules.a_value_that_only_begins_with_our_token_is_not_ours,
     ),
     Mutant(
         "plain DEL", "master: release deletes only this value", MemoryMaster._release,
-        instead("lock == argv[1]", "lock is not None"),
+        always("lock in (None, value)"),
         schedules.a_late_release_frees_no_other_holder,
     ),
     Mutant(
@@ -702,14 +703,14 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a late release prolongs the lock", "minimum hold: a release never prolongs a lock",
-        MemoryMaster._shorten,
+        MemoryMaster._release,
         always("self.pttl(key) > left"),
         test_minimum_hold.test_a_release_that_arrives_late_or_twice_prolongs_nothing,
     ),
     Mutant(
         "any lock is shortened", "minimum hold: only the lock of this token is shortened",
-        MemoryMaster._shorten,
-        instead("lock != argv[1]", "lock is None"),
+        MemoryMaster._release,
+        instead("lock == value and left", "lock and left"),
         test_minimum_hold.test_only_the_lock_of_this_token_is_shortened,
     ),
     Mutant(
@@ -725,7 +726,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "an early release leaves its waiter", "queue: every release removes its waiter",
-        MemoryMaster._shorten,
+        MemoryMaster._release,
         without("self.remove(queue, waiter)"),
         test_minimum_hold.test_a_release_removes_its_waiter_from_the_queues,
     ),
@@ -902,6 +903,16 @@ MUTANTS: tuple[Mutant, ...] = (
         Links._begin_plainly,
         instead("link.out += ...", "link.out[:0] = data"),
         link_schedules.a_release_is_sent_after_its_acquire,
+    ),
+    Mutant(
+        "a release without a clock is a step", "link: 0 in a reply is no time of a master",
+        Receiver._count,
+        always("time > 0"), link_schedules.a_release_without_the_time_is_no_clock_step,
+    ),
+    Mutant(
+        "a failed release without a clock is a step", "link: 0 in a refusal is no time of a master",
+        Receiver._answer,
+        always("reply[2] > 0"), link_schedules.a_release_without_the_time_is_no_clock_step,
     ),
     Mutant(
         "a master without a thread stays lost",

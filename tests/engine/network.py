@@ -385,6 +385,8 @@ class Wire:
 
     def _note(self, line: Line, message: Message, reply: Reply) -> None:
         """Check whether this reply shows that a clock stepped against the other."""
+        if not reply[2]:
+            return  # the script has not read the master's clock
         time, read = reply[2] / 1_000_000, self.owner.clock.read()  # type: ignore[operator]
         if line.truth is not None and line.offset is None:
             line.truth.forget()

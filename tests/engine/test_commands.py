@@ -40,7 +40,7 @@ CONFIRM = Confirm(**COMMON, fences=(7, 8))
 EXTEND = Extend(**COMMON, ttl=1.5)
 HEAL = Heal(**COMMON, ttl=1.5, fences=(7, 8))
 RELEASE = Release(**COMMON)
-SHORTEN = RELEASE.shortened(1.5)
+SHORTEN = Release(**COMMON, left=1.5)
 ALL = (ACQUIRE, CONFIRM, EXTEND, HEAL, RELEASE, SHORTEN)
 
 
@@ -96,10 +96,10 @@ def test_arguments() -> None:
     assert CONFIRM.arguments() == [VALUE, 500_000, 600_000, 7, 8]
     assert EXTEND.arguments() == [VALUE, 1500, *both]
     assert HEAL.arguments() == [VALUE, 1500, 500_000, 600_000, *both, 7, 8]
-    assert RELEASE.arguments() == [VALUE, 0, "", *both]
-    assert SHORTEN.arguments() == [VALUE, 0, "", 1500, *both]
-    assert Release(**COMMON, bury=True).arguments() == [VALUE, 60_000, "", *both]
-    assert Release(**COMMON, waiter="P:wake:7 1").arguments()[2] == "P:wake:7 1"
+    assert RELEASE.arguments() == [VALUE, "", *both]
+    assert SHORTEN.arguments() == [VALUE, "0 1500 ", *both]
+    assert Release(**COMMON, bury=True).arguments() == [VALUE, "60000 0 ", *both]
+    assert Release(**COMMON, waiter="P:wake:7 1").arguments()[1] == "0 0 P:wake:7 1"
 
 
 def test_arguments_are_integers_and_strings() -> None:
@@ -109,12 +109,10 @@ def test_arguments_are_integers_and_strings() -> None:
 
 def test_names_scripts_and_flags() -> None:
     assert [command.name for command in COMMANDS] == [
-        "acquire", "confirm", "extend", "heal", "release", "shorten",
+        "acquire", "confirm", "extend", "heal", "release",
     ]  # fmt: skip
     assert [command.name for command in COMMANDS if command.sets] == ["acquire", "heal"]
-    assert [command.name for command in COMMANDS if not command.trusted] == [
-        "release", "shorten",
-    ]  # fmt: skip
+    assert [command.name for command in COMMANDS if not command.trusted] == ["release"]
     for name in (*(command.name for command in COMMANDS), "join"):
         text, sha = script(name)
         assert re.fullmatch("[0-9a-f]{40}", sha)

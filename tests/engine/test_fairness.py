@@ -288,10 +288,8 @@ def _a_new_ticket_each_time(patch: Patch) -> None:
 
 
 def _nobody_leaves(patch: Patch) -> None:
-    def arguments(self: Release) -> list[Any]:
-        return [self.value, 0, "", *self.resources]
-
-    patch.setattr(Release, "arguments", arguments)
+    arguments = Release.arguments
+    patch.setattr(Release, "arguments", lambda self: arguments(replace(self, waiter="")))
 
 
 MUTANTS = [

@@ -76,7 +76,7 @@ def test_a_forced_release_buries_tokens_of_ours_only() -> None:
     assert ours.keys() == release.keys()
     assert ours.arguments() == [value.encode(), *release.arguments()[1:]]
     assert theirs.keys()[1] == "P:tomb:-"
-    assert theirs.arguments()[:2] == [b"\xff theirs", 0]
+    assert theirs.arguments()[:2] == [b"\xff theirs", ""]
     assert ours.read([GRANTED, TIME]).ballot is Ballot.GRANTED
     assert ours.read([ABSENT, TIME, 1]).absent
     assert TOKEN not in repr(ours)

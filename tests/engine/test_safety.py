@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import repeat
 from typing import Any
 
@@ -170,12 +171,8 @@ def _acquire_overwrites(patch: Patch) -> None:
 
 
 def _no_tombstone(patch: Patch) -> None:
-    real = MemoryMaster._release
-
-    def release(self: MemoryMaster, now: int, keys: list[str], argv: list[bytes]) -> Reply:
-        return real(self, now, keys, [*argv[:2], b"0", *argv[3:]])
-
-    patch.setattr(MemoryMaster, "_release", release)
+    arguments = Release.arguments
+    patch.setattr(Release, "arguments", lambda self: arguments(replace(self, bury=False)))
 
 
 def _no_undo(patch: Patch) -> None:
@@ -196,7 +193,8 @@ def _undo_only_what_was_granted(patch: Patch) -> None:
 
 
 def _release_in_the_minimum_hold(patch: Patch) -> None:
-    patch.setattr(Release, "shortened", lambda self, left: self)
+    arguments = Release.arguments
+    patch.setattr(Release, "arguments", lambda self: arguments(replace(self, left=0.0)))
 
 
 MUTANTS: dict[Callable[[Patch], None], tuple[int, str]] = {
@@ -209,7 +207,7 @@ MUTANTS: dict[Callable[[Patch], None], tuple[int, str]] = {
     _no_bound_on_proposals: (0, "fence"),
     _fences_from_the_clock_alone: (0, "fence"),
     _acquire_overwrites: (0, "hold it"),
-    _no_tombstone: (115, "buried"),
+    _no_tombstone: (59, "buried"),
     _no_undo: (24, "left on"),
     _undo_only_what_was_granted: (56, "left on"),
     _release_in_the_minimum_hold: (20, "hold it"),

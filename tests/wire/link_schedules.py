@@ -15,7 +15,7 @@ from unittest.mock import patch
 from redlock_django.engine.commands import script
 from redlock_django.engine.protocol_steps import Round
 from redlock_django.engine.quorum import Ballot, Tally, Verdict, Vote
-from redlock_django.engine.statuses import MISMATCH, UNMARKED
+from redlock_django.engine.statuses import ABSENT, GRANTED, MISMATCH, UNMARKED
 from redlock_django.wire.address import Address
 from redlock_django.wire.aio import LoopLinks
 from redlock_django.wire.clock import clock
@@ -34,9 +34,9 @@ from tests.wire.variants import make_backend
 
 
 def _tomb(said: list[bytes]) -> bytes:
-    """Return a release's argument for its tombstone (ms; 0 for none)."""
+    """Return what a release says of its tombstone (ms; 0 for none)."""
     keys = int(said[2])
-    return said[5 + keys]
+    return said[5 + keys].partition(b" ")[0] or b"0"
 
 
 def a_reply_of_another_round_is_not_a_vote() -> None:
@@ -88,6 +88,19 @@ def a_release_is_sent_after_its_acquire() -> None:
             links.begin(links.exchange(Round((command,), tally), lambda: None))
         links.flush()
         assert links.ends[0].names() == ["acquire", "release"]
+
+
+def a_release_without_the_time_is_no_clock_step() -> None:
+    """Its script does not read the master's clock, and answers 0 in its place."""
+    with manual_links(1) as links:
+        links.reply(0, links.ask(links.acquire()).number)
+        for more in ([], [1]):  # granted; absent, with the index
+            status = ABSENT if more else GRANTED
+            number = links.ask(links.release()).number
+            links.ends[0].say(resp([number, status, 0, *more]))
+            links.read(links.masters[0])
+        assert links.masters[0].suspect == ""
+        assert links.masters[0].fault(clock()) == ""
 
 
 def a_release_for_a_lost_link_is_sent_first_and_buries() -> None:

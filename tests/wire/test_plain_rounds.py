@@ -339,9 +339,8 @@ def _commands() -> Iterator[Command]:
             for waiter in ("", "wake 7"):
                 yield Acquire(**common, ttl=ttl, proposal=proposal, waiter=waiter, ticket=proposal)
                 for bury, calls in product((True, False), repeat=2):
-                    release = Release(**common, bury=bury, calls=calls, waiter=waiter)
-                    yield release
-                    yield release.shortened(rng.random())
+                    for left in (0.0, rng.random()):
+                        yield Release(**common, bury=bury, left=left, calls=calls, waiter=waiter)
             fences = tuple(range(7, 7 + len(resources)))
             yield Extend(**common, ttl=ttl)
             yield Heal(**common, ttl=ttl, fences=fences)

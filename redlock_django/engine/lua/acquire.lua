@@ -5,7 +5,7 @@
 -- -> round, status, TIME us, then the fences (granted), or index, PTTL ms, fence, the token or
 --    waiter in the way, and the number of waiters in front (refused, reserved)
 local round, value = tonumber(ARGV[1]), ARGV[2]
-local ttl, fence_ttl, max_ttl = tonumber(ARGV[3]), ARGV[6], tonumber(ARGV[7])
+local ttl, fence_ttl = tonumber(ARGV[3]), ARGV[6]
 local skew = tonumber(ARGV[5])
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
@@ -35,8 +35,9 @@ for index = 1, count do
     return { round, CORRUPT, now }
   end
   local stored = tonumber(fence or 0)
-  local status, left, other = REFUSED
+  local status, max_ttl, left, other = REFUSED
   if lock and lock ~= value then
+    max_ttl = tonumber(ARGV[7])
     left, other = redis.call('PTTL', KEYS[2 + 2 * index]), lock:sub(1, 32)
     -- A clock that went back makes locks last too long. Only locks of this package (a token, a
     -- space, then JSON) are shortened.

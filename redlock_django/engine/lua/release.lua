@@ -1,40 +1,60 @@
--- Delete every lock that has this token and call its first waiter. With a tombstone time, write
--- a tombstone, so that the token cannot be set again. With a waiter, remove it from the queues.
+-- Release every lock that has this token: delete it and call its first waiter, or, before its minimum
+-- hold is over, only shorten its TTL to what is left of that (never prolong it, so that the release may
+-- arrive late, or twice). With a tombstone time, write a tombstone, so that the token cannot be set
+-- again. With a waiter, remove it from the queues.
 -- KEYS: held, tomb, then the lock of each resource, then the queue of each (none: call no waiter)
--- ARGV: round, value, tombstone ms (0: none), waiter ('': none), each resource
--- -> round, status, TIME us (granted: every lock had the token), then the index at fault
-local round, waiter = tonumber(ARGV[1]), ARGV[4]
-local clock = redis.call('TIME')
-local now = clock[1] * 1000000 + clock[2]
-local count = #ARGV - 4
+-- ARGV: round, value, how ('': a plain release; else tombstone ms (0: none), left ms (0: the minimum
+--       hold is over) and waiter ('': none), each resource
+-- -> round, status, TIME us or 0 (granted: every lock had the token), then the index at fault
+local round, value = tonumber(ARGV[1]), ARGV[2]
+local tomb, left, waiter = '0', 0, ''
+if ARGV[3] ~= '' then
+  tomb, left, waiter = ARGV[3]:match('^(%d+) (%d+) (.*)$')
+  left = tonumber(left)
+end
+local count = #ARGV - 3
+local now = 0 -- a plain release that calls no waiter needs no clock
 local fault, other = 0, false
 for index = 1, count do
-  local key = KEYS[2 + index]
+  local key, resource, queue = KEYS[2 + index], ARGV[3 + index], KEYS[2 + count + index]
   local lock = redis.pcall('GET', key)
   if type(lock) == 'table' then
     lock = false -- a key of another type is not a lock
   end
-  local free = not lock or lock == ARGV[2]
-  if lock == ARGV[2] then
-    redis.call('DEL', key)
-  elseif fault == 0 then
+  local has_waiters = queue and redis.call('PTTL', queue) ~= -2
+  if now == 0 and (has_waiters or left > 0) then
+    local clock = redis.call('TIME')
+    now = clock[1] * 1000000 + clock[2]
+  end
+  if has_waiters and waiter ~= '' then
+    redis.pcall('ZREM', queue, waiter)
+  end
+  if lock == value and left > 0 then
+    if redis.call('PTTL', key) > left then
+      redis.call('PEXPIRE', key, left)
+      redis.pcall('ZADD', KEYS[1], 'XX', math.floor(now / 1000) + left, resource)
+      -- The first waiter sleeps until the TTL that it knows. Ask it to try again soon.
+      local first = has_waiters and redis.pcall('ZRANGE', queue, 0, 0)[1]
+      local channel = first and first:match('^(.*) ')
+      if channel then
+        redis.pcall('PUBLISH', channel, ' ' .. first)
+      end
+    end
+  elseif not lock or lock == value then
+    if lock then
+      redis.call('DEL', key)
+    end
+    redis.pcall('ZREM', KEYS[1], resource) -- also if the lock has expired
+    if has_waiters then
+      queue_functions()(queue, now, '')
+    end
+  end
+  if lock ~= value and fault == 0 then
     fault, other = index, lock
   end
-  if free then
-    redis.pcall('ZREM', KEYS[1], ARGV[4 + index]) -- also if the lock has expired
-  end
-  key = KEYS[2 + count + index] -- of the queue
-  if key and redis.call('PTTL', key) ~= -2 then -- there are waiters
-    if waiter ~= '' then
-      redis.pcall('ZREM', key, waiter)
-    end
-    if free then
-      queue_functions()(key, now, '')
-    end
-  end
 end
-if ARGV[3] ~= '0' then
-  redis.call('SET', KEYS[2], '1', 'PX', ARGV[3])
+if tomb ~= '0' then
+  redis.call('SET', KEYS[2], '1', 'PX', tomb)
 end
 if fault == 0 then
   return { round, GRANTED, now }
