@@ -11,6 +11,7 @@ from tests.live.matrix.cells import kinds
 databases: dict[str, Any] = json.loads(os.environ["MATRIX_DATABASES"])
 workers = len(kinds(databases))
 keepalive = 60
+timeout = 0  # never replace a worker that a busy machine slows: the next one is another site
 
 
 def on_starting(server: Any) -> None:
