@@ -108,9 +108,10 @@ def retry(client: Client, kind: str, order: int, key: str) -> Answer:
 
     def is_answered() -> bool:
         answers.append(client.pay(kind, order, key))
-        if answers[-1].code != "idempotency-key-in-flight":
+        # The masters may answer a busy machine too late for the short TTL.
+        if answers[-1].code not in ("idempotency-key-in-flight", "idempotency-unavailable"):
             return True
-        assert answers[-1].headers["Retry-After"] == "1"
+        assert int(answers[-1].headers["Retry-After"]) >= 1
         return False
 
     until(is_answered, "the end of a dead process's lease", seconds=30, longest=0.2)
