@@ -91,6 +91,7 @@ class Plan:
     left_out: dict[str, str] = field(default_factory=dict)
     _libraries: dict[str, Library] = field(default_factory=dict)
     _tapes: dict[tuple[str, int], dict[str, list[str]]] = field(default_factory=dict)
+    _others: Others | None = None  # since the measurement under way began
     _numbers: Iterator[int] = field(default_factory=count)
 
     def contenders(self, names: Sequence[str]) -> list[str]:
@@ -151,6 +152,9 @@ class Plan:
             for worker in workers:
                 worker.answer(PATIENCE)
             yield workers
+            if self._others is not None:
+                # Before the workers end: a process that one of them leaves behind is not another's.
+                self._others.share()
 
     @contextlib.contextmanager
     def _spawned(self, name: str) -> Iterator[Worker]:
@@ -225,7 +229,7 @@ class Plan:
         least = float("inf")
         try:
             for left in reversed(range(1 + AGAIN)):
-                others = Others()
+                self._others = others = Others()
                 figures = measure(row.setting, row.case, row.contender)
                 share = others.share()
                 rows = []
