@@ -61,6 +61,7 @@ def step(request: HttpRequest, slug: str) -> HttpResponse:
         "demo": demo,
         "now": picture(demo.masters, resource) if demo else None,
         "outcome": outcome,
+        "can_log_in": settings.DEBUG,
     }
     return render(request, "shop/step.html", context)
 
