@@ -140,7 +140,7 @@ def test_one_process_calls_another(holder: str, waiter: str, masters: list[Local
 @pytest.mark.usefixtures("no_fallback")
 def test_an_extended_lock_is_still_waited_for(name: str, masters: list[LocalMaster]) -> None:
     with joined(name, masters[:3]) as variant:
-        lease = variant.acquire("order:1", ttl=0.5)
+        lease = variant.acquire("order:1", ttl=5.0)
         with waiters(variant, masters[:3], "A") as queue:
             _, lease = variant.extend(lease, 8.0)
             variant.release(lease)
