@@ -163,7 +163,9 @@ def test_a_very_slow_network(name: str, machines: list[Host]) -> None:
                 if turn > 5 and any(machine.delayed() for machine in machines):
                     break
                 held = variant.acquire(f"order:{turn}", ttl=4.0)
-                state, held = variant.extend(held, 4.0)
+                state = LeaseState.UNKNOWN
+                while state is LeaseState.UNKNOWN:  # this process was stalled
+                    state, held = variant.extend(held, 4.0)
                 assert state is LeaseState.RENEWED
                 with pytest.raises(ResourceLocked):
                     variant.acquire(f"order:{turn}", ttl=2.0)

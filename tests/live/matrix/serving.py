@@ -20,6 +20,7 @@ from tests.live.matrix.cells import Kind, kinds
 
 ROOT = Path(__file__).resolve().parents[3]
 THREADS = 6
+BOOT = 300.0  # seconds; a server that listens already answers when it has imported all sites
 SERVERS = {
     "wsgi": ["--threads", str(THREADS)],
     "asgi": ["--worker-class", "tests.live.increments.serving.AsgiWorker"],
@@ -54,7 +55,7 @@ class Site:
 
     def _post(self, path: str, key: str) -> Answer:
         if not hasattr(self._own, "connection"):
-            self._own.connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=60)
+            self._own.connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=BOOT)
             self._connections.append(self._own.connection)
         self._own.connection.request("POST", path, headers={"Idempotency-Key": key})
         response = self._own.connection.getresponse()
