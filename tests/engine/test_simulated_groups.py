@@ -121,7 +121,7 @@ SEEDED: dict[str, tuple[Any, Mutation, int, str]] = {
         ShardedBackend._acquire, without("_release_all(_acquired(asks))", nth=1), 46, "left on",
     ),
     "an interrupt leaves what was taken": (
-        ShardedBackend._acquire, without("_release_all(_acquired(asks))", nth=2), 312, "left on",
+        ShardedBackend._acquire, without("_release_all(_acquired(asks))", nth=2), 314, "left on",
     ),
     "groups in the order of the settings": (
         ShardedBackend._shares, instead("sorted(shares, ...)", "sorted(shares)"),
@@ -133,7 +133,7 @@ SEEDED: dict[str, tuple[Any, Mutation, int, str]] = {
     ),
     "it asks after its wait is over": (
         ShardedBackend._acquire, never("self.clock() >= asked + wait"),
-        106, "longer than it asked for",
+        135, "longer than it asked for",
     ),
     "a late lease is held": (
         ShardedBackend._acquire, never("self.clock() >= whole.until"), 598, "a lease that is over",
