@@ -37,17 +37,27 @@ class RedisBackend(RedlockBackend):
         self, resources: tuple[str, ...], ttl: float, wait: float, holder: str
     ) -> RedlockLease:
         links = self.sync_links()
-        waiter = links.waiter() if wait > 0 else None
-        protocol = self._acquire(resources, ttl, wait, holder, waiter, links)
-        return links.run(protocol, waiter=waiter)
+        waiter = links.waiter(resources) if wait > 0 else None
+        try:
+            protocol = self._acquire(resources, ttl, wait, holder, waiter, links)
+            return links.run(protocol, waiter=waiter)
+        except BaseException:
+            if waiter is not None:
+                waiter.leave()
+            raise
 
     async def aacquire(
         self, resources: tuple[str, ...], ttl: float, wait: float, holder: str
     ) -> RedlockLease:
         links = self.loop_links()
-        waiter = links.waiter() if wait > 0 else None
-        protocol = self._acquire(resources, ttl, wait, holder, waiter, links)
-        return await links.run(protocol, waiter=waiter)
+        waiter = links.waiter(resources) if wait > 0 else None
+        try:
+            protocol = self._acquire(resources, ttl, wait, holder, waiter, links)
+            return await links.run(protocol, waiter=waiter)
+        except BaseException:
+            if waiter is not None:
+                waiter.leave()
+            raise
 
     # A renewal does not wait for a connection: the next one follows soon, and the renewals of
     # other leases must not be held up.

@@ -237,6 +237,8 @@ class RedlockBackend(ShardableBackend):
             proposals=self._proposals,
             delays=delays(),
             waiter="" if waiter is None else waiter.name,
+            behind=waiter is not None and waiter.behind,
+            served=None if waiter is None else waiter.leave,
             home=home,
         )
 

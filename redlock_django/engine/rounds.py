@@ -5,7 +5,7 @@ Each is a generator, whose steps `protocol_steps` explains.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from redlock_django.engine.attempt import Attempt, to_masters
@@ -32,6 +32,8 @@ def acquire(
     proposals: Iterator[int],
     delays: Iterator[float],
     waiter: str = "",
+    behind: bool = False,
+    served: Callable[[], None] | None = None,
     home: object = None,
 ) -> Protocol[RedlockLease]:
     """Acquire the lock of all `resources` or of none.
@@ -51,9 +53,15 @@ def acquire(
     none is held meanwhile. All clients should name them in the same order: two clients that do not
     would each be called for a lock that is reserved for the other.
 
+    A waiter that is `behind` others of its process for the same resources pauses first, until the
+    driver ends the pause or `wait` is over. Its ticket is from before. `served` is called once the
+    lock is won.
+
     Raises ResourceLocked or QuorumUnreachable once `wait` is over.
     """
     waiting = Wait(now, wait, overrun)
+    if behind:
+        now = yield waiting.pause_behind(next(proposals))
     while True:
         token = next(tokens)
         proposal = next(proposals) + waiting.lag
@@ -71,6 +79,8 @@ def acquire(
             if waiter:
                 waiting.queued |= attempt.tally.asked
             if attempt.won:
+                if served is not None:
+                    served()  # here, where an interrupt is answered with an undo
                 return RedlockLease(
                     resources=resources, token=token, holder=holder, ttl=ttl,
                     started=attempt.started, until=attempt.until, fences=attempt.fences,

@@ -40,6 +40,14 @@ class Wait:
         self.lost = self.splits = self.ticket = self.lag = 0
         self.queued: frozenset[int] = frozenset()
 
+    def pause_behind(self, ticket: int) -> Pause:
+        """Return the first pause of a waiter that may not ask yet: until it may, or gives up.
+
+        If a crowd asked earlier, a busy host would answer none of it in time.
+        """
+        self.ticket = ticket
+        return Pause(self.give_up - self.asked)
+
     def goes_on(self, now: float, *, split: bool) -> bool:
         """Return whether to ask again after an attempt that was lost; see `Attempt.split`."""
         self.lost += 1

@@ -35,13 +35,13 @@ class Links(Receiver):
             self.flush()
         self._last_round = now
 
-    def waiter(self) -> Waiter:
+    def waiter(self, resources: tuple[str, ...]) -> Waiter:
         """Return a new waiter; from the first on, every link listens to its master's calls."""
         if not self._listening:
             for master in self.masters:
                 self._listen(master)
             self._listening = True
-        return self.waiters.new()
+        return self.waiters.new(resources)
 
     def __del__(self) -> None:
         self.abandon()

@@ -92,12 +92,12 @@ class SyncLinks(ThreadLinks):
             _outcome(partial(protocols[index].send, clock()), index, results)
         return [results[index] for index in range(len(protocols))]
 
-    def waiter(self) -> Waiter:
-        """Return a new waiter."""
+    def waiter(self, resources: tuple[str, ...]) -> Waiter:
+        """Return a new waiter for these resources; call its `leave` at the end."""
         if self.interrupting():
             raise RuntimeError(INTERRUPTS)
         with self._mutex:
-            return super().waiter()
+            return super().waiter(resources)
 
     def post(self, protocol: Protocol[Any]) -> None:
         """Send a protocol's first round without waiting for its answers."""

@@ -7,7 +7,7 @@ import secrets
 import weakref
 from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
-from itertools import count
+from itertools import count, islice
 
 from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.protocol_steps import Pause
@@ -16,6 +16,9 @@ from redlock_django.wire.clock import clock
 from redlock_django.wire.exchange import wake_none
 
 WATCH = 0.11  # seconds until a waiter that watches a turn tries again: a little more than a turn
+# So many waiters of a process or loop for the same resources ask the masters: the one whose turn it
+# is, the next one, and one on its way into the queues.
+MOST_ASKING = 3
 
 
 class Waiter:
@@ -23,12 +26,13 @@ class Waiter:
 
     It is `decided`, and need not wait any longer, once a majority of masters has called it: fewer
     may hold only what is left of a vote that another client has lost. Otherwise it asks again at
-    the time `until`, which may become earlier while it waits.
+    the time `until`, which may become earlier while it waits. As long as it may not ask at all, it
+    is `behind` others of its `crowd`.
     """
 
     __slots__ = (
-        "__weakref__", "_callers", "_clock", "_doubted", "_listening", "_need", "_unheard", "name",
-        "until", "wake",
+        "__weakref__", "_callers", "_clock", "_doubted", "_listening", "_need", "_unheard",
+        "behind", "crowd", "name", "until", "wake",
     )  # fmt: skip
 
     def __init__(
@@ -41,6 +45,8 @@ class Waiter:
         self.name = name
         self.wake: Callable[[], object] = wake_none
         self.until = math.inf
+        self.behind = False
+        self.crowd: Crowd | None = None
         self._unheard: float | None = None  # for the pause; None during a round
         self._doubted = False
         self._callers: set[int] = set()
@@ -96,6 +102,49 @@ class Waiter:
         if until < self.until:
             self.until = until
             self.wake()
+
+    def leave(self) -> None:
+        """Leave the crowd, so that its next waiter may ask: the call is over, however it ended."""
+        if self.crowd is not None:
+            self.crowd.leave(self)
+
+
+class Crowd:
+    """The waiters of a process or loop for the same resources, in the order of their tickets.
+
+    Only the first MOST_ASKING ask the masters and join their queues. Once one of them is served or
+    gives up, the next one may ask; its ticket is from before. So the first of all waiters is always
+    in the queues, and the order is the same as if all asked. But a crowd that comes at one moment
+    does not keep a busy host from answering the first of it.
+    """
+
+    __slots__ = ("__weakref__", "_waiters")
+
+    def __init__(self) -> None:
+        # Weak: an interrupt may end a call before its waiter leaves.
+        self._waiters: dict[str, weakref.ref[Waiter]] = {}
+
+    def join(self, waiter: Waiter) -> None:
+        """Add a waiter as the last one."""
+        waiter.crowd = self
+        waiter.behind = True  # first: a waiter that leaves from now on may let it ask
+        self._waiters[waiter.name] = weakref.ref(waiter)
+        if len(self._waiters) <= MOST_ASKING or waiter in self._first():
+            waiter.behind = False
+
+    def leave(self, waiter: Waiter) -> None:
+        """Remove a waiter, and let the next one ask."""
+        self._waiters.pop(waiter.name, None)
+        for other in self._first() if len(self._waiters) >= MOST_ASKING else ():
+            if other.behind:
+                other.behind = False
+                other.hurry(0.0)
+
+    def _first(self) -> list[Waiter]:
+        """Return the waiters that may ask."""
+        # A copy, made in one step: other threads come and go meanwhile.
+        living = (waiter for one in list(self._waiters.values()) if (waiter := one()) is not None)
+        return list(islice(living, MOST_ASKING))
 
 
 class LocalQueues:
@@ -154,12 +203,20 @@ class Waiters:
         self._numbers = count(1)
         self._listening: set[int] = set()  # the masters that accepted the subscription
         self._by_name: weakref.WeakValueDictionary[bytes, Waiter] = weakref.WeakValueDictionary()
+        # A crowd lasts as long as its waiters.
+        self.crowds: weakref.WeakValueDictionary[tuple[str, ...], Crowd] = (
+            weakref.WeakValueDictionary()
+        )
 
-    def new(self) -> Waiter:
-        """Return a new waiter."""
+    def new(self, resources: tuple[str, ...] = ()) -> Waiter:
+        """Return a new waiter, in the crowd of those for the same resources, if any are given."""
         name = f"{self.channel} {next(self._numbers)}"
         waiter = Waiter(name, self._masters, self._listening, self._clock)
         self._by_name[name.encode()] = waiter
+        if resources:
+            # If two threads make it at the same time, there are two crowds for a while.
+            crowd = self.crowds.get(resources) or self.crowds.setdefault(resources, Crowd())
+            crowd.join(waiter)
         return waiter
 
     def begin_pause(self, waiter: Waiter, pause: Pause) -> None:

@@ -52,7 +52,7 @@ class SimulatedGroup(BaseBackend):
         in_time = _Deadline(client, wait, [self.wire])
         client.wire = self.wire
         if wait > 0:
-            client.waiter = self.wire.waiters.new()
+            client.waiter = self.wire.waiters.new(resources)
         protocol = rounds.acquire(
             self.deployment,
             resources,
@@ -65,10 +65,14 @@ class SimulatedGroup(BaseBackend):
             proposals=client.proposals(),
             delays=client.delays(),
             waiter="" if client.waiter is None else client.waiter.name,
+            behind=client.waiter is not None and client.waiter.behind,
+            served=None if client.waiter is None else client.waiter.leave,
         )
         try:
             return (yield from in_time.check(protocol))
         finally:
+            if client.waiter is not None:
+                client.waiter.leave()
             client.waiter = None
 
     def extend(self, lease: Lease, ttl: float) -> Any:

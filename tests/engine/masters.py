@@ -113,6 +113,7 @@ class Masters:
         holder: str = "{}",
         wall: float = 0.0,
         waiter: str = "",
+        behind: bool = False,
     ) -> Protocol[RedlockLease]:
         """Return the acquire protocol, with tokens that are all different."""
         return rounds.acquire(
@@ -127,6 +128,7 @@ class Masters:
             proposals=iter(lambda: int((self.now + self.wall + wall) * 1_000_000), None),
             delays=iter(lambda: 0.01, None),
             waiter=waiter,
+            behind=behind,
         )
 
     def taken(self, *resources: str, **how: Any) -> RedlockLease:

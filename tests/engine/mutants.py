@@ -53,7 +53,7 @@ from redlock_django.wire.links import Links
 from redlock_django.wire.master import Master, Pace
 from redlock_django.wire.receiver import Receiver
 from redlock_django.wire.steps import StepWatch
-from redlock_django.wire.waiters import LocalQueues, Waiter, Waiters
+from redlock_django.wire.waiters import Crowd, LocalQueues, Waiter, Waiters
 from tests.engine import (
     schedules,
     test_commands,
@@ -301,7 +301,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "one proposal for all rounds", "rounds: a proposal is the present wall clock",
         rounds.acquire,
-        instead("next(proposals)", "(waiting.ticket or next(proposals))"),
+        instead("next(proposals)", "(waiting.ticket or next(proposals))", nth=2),
         test_rounds.test_every_round_has_a_fresh_token_and_a_new_proposal,
     ),
     Mutant(
@@ -773,6 +773,40 @@ MUTANTS: tuple[Mutant, ...] = (
         "queue: a release wakes a waiter behind those of its own process",
         LocalQueues.join, instead("pause.ahead - ours", "pause.ahead"),
         schedules.a_waiter_behind_those_of_its_process_is_the_next_one_after_them,
+    ),
+    Mutant(
+        "all of a crowd ask", "queue: of the waiters of a process, only the first ask",
+        Crowd.join, always("waiter in self._first()"),
+        schedules.of_a_crowd_only_the_first_may_ask,
+    ),
+    Mutant(
+        "a waiter that leaves lets no other ask",
+        "queue: when a waiter is served, the next one of its process asks",
+        Crowd.leave, never("other.behind"),
+        schedules.a_waiter_whose_call_is_over_lets_the_next_one_ask,
+    ),
+    Mutant(
+        "a waiter that leaves wakes all who may ask",
+        "queue: when a waiter is served, only the next one of its process asks",
+        Crowd.leave, always("other.behind"),
+        schedules.a_waiter_whose_call_is_over_lets_the_next_one_ask,
+    ),
+    Mutant(
+        "a waiter is behind as soon as it has looked",
+        "queue: a waiter that leaves meanwhile lets the newest one ask",
+        Crowd.join,
+        instead(
+            "if len(self._waiters) <= MOST_ASKING or waiter in self._first():\n"
+            "    waiter.behind = False",
+            "waiter.behind = waiter not in self._first()",
+        ),
+        schedules.a_waiter_that_comes_while_another_leaves_may_ask,
+    ),
+    Mutant(
+        "a waiter behind others has a later ticket",
+        "queue: a waiter that may not ask yet has the ticket of its coming",
+        Wait.pause_behind, without("self.ticket = ticket"),
+        test_queue.test_a_waiter_behind_others_of_its_process_asks_later_with_its_first_ticket,
     ),
     Mutant(
         "a stopped process has a turn for each of its waiters",

@@ -690,6 +690,40 @@ def test_an_acquire_carries_its_waiter_and_ticket() -> None:
     assert (ask.waiter, ask.ticket) == (A, ask.proposal)
 
 
+def test_a_waiter_behind_others_of_its_process_asks_later_with_its_first_ticket() -> None:
+    masters = Masters(3)
+    protocol = masters.acquire(wait=60.0, waiter=A, behind=True)
+    assert next(protocol) == Pause(60.0)
+    came, masters.now = masters.now, masters.now + 5.0
+    asked = protocol.send(masters.now)
+    assert isinstance(asked, Round)
+    ask = asked.commands[0]
+    assert isinstance(ask, Acquire)
+    assert (ask.ticket, ask.proposal - ask.ticket) == (int(came * 1_000_000), 5_000_000)
+
+
+def test_a_waiter_behind_others_of_its_process_asks_when_its_wait_is_over() -> None:
+    masters = Masters(3)
+    masters.taken()
+    protocol = masters.acquire(wait=0.5, waiter=A, behind=True)
+    assert next(protocol) == Pause(0.5)
+    masters.now += 0.5
+    asked = protocol.send(masters.now)
+    assert isinstance(asked, Round)
+    masters.hear(asked)
+    with pytest.raises(ResourceLocked) as caught:
+        masters.after_undo(protocol)
+    assert caught.value.waited == 0.5
+    assert masters.queues() == [[], [], []]
+
+
+def test_an_interrupted_waiter_behind_others_sends_nothing() -> None:
+    protocol = Masters(3).acquire(wait=60.0, waiter=A, behind=True)
+    next(protocol)
+    with pytest.raises(Cancelled):
+        protocol.throw(Cancelled())
+
+
 # How long a pause is.
 
 

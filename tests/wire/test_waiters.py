@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import signal
 import socket
 import subprocess
@@ -23,7 +24,7 @@ from redlock_django.engine import waiting
 from redlock_django.engine.errors import QuorumUnreachable, ResourceLocked
 from redlock_django.wire import waiters as wire_waiters
 from redlock_django.wire.join import speaks_resp3
-from redlock_django.wire.waiters import LocalQueues, Waiters
+from redlock_django.wire.waiters import MOST_ASKING, LocalQueues, Waiters
 from tests.waiting import until
 from tests.wire.scripted import Received, ScriptedMaster, honest, push, resp
 from tests.wire.test_link import scripted
@@ -119,11 +120,69 @@ def test_each_release_calls_the_next(name: str, masters: list[LocalMaster], n: i
     masters = masters[:n]
     with joined(name, masters) as variant:
         lease = variant.acquire("order:1")
-        with waiters(variant, masters, "A", "B", "C", "D") as queue:
+        with waiters(variant, masters, "A", "B", "C") as queue:
             variant.release(lease)
-            assert queue.ended() == ["A", "B", "C", "D"]
+            assert queue.ended() == ["A", "B", "C"]
         variant.settle()
         assert queued(masters, "order:1") == [0] * n
+
+
+def wait_resting(variant: Variant, waiters: int) -> None:
+    """Wait until so many waiters for "order:1" sleep, in the masters' queues or behind those."""
+
+    def resting() -> int:
+        crowd = variant.links.waiters.crowds.get(("order:1",))
+        found = [] if crowd is None else [one() for one in list(crowd._waiters.values())]
+        return sum(waiter is not None and waiter.until < math.inf for waiter in found)
+
+    until(lambda: resting() == waiters, f"{waiters} waiters sleep: {resting()}")
+
+
+@both
+@pytest.mark.usefixtures("no_fallback")
+def test_of_many_waiters_of_a_process_three_are_in_the_queues_and_the_order_stays(
+    name: str, masters: list[LocalMaster]
+) -> None:
+    many, order = 7, list[int]()
+
+    def take(number: int) -> None:
+        lease: RedlockLease = variant.acquire("order:1", wait=20.0)
+        order.append(number)
+        wait_queued(masters[:3], "order:1", min(MOST_ASKING, many - 1 - number))
+        variant.release(lease)
+
+    with joined(name, masters[:3]) as variant, ThreadPoolExecutor(many) as pool:
+        lease = variant.acquire("order:1")
+        takers = []
+        for number in range(many):
+            takers.append(pool.submit(take, number))
+            wait_resting(variant, number + 1)
+        assert queued(masters[:3], "order:1") == [MOST_ASKING] * 3
+        variant.release(lease)
+        for taker in takers:
+            taker.result(20)
+        assert order == list(range(many))
+        assert not variant.links.waiters.crowds
+
+
+@pytest.mark.usefixtures("no_fallback")
+def test_waiters_that_are_cancelled_let_the_next_ones_of_their_process_ask(
+    masters: list[LocalMaster],
+) -> None:
+    with joined("loop", masters[:3]) as variant:
+        assert isinstance(variant, Loop)
+        lease = variant.acquire("order:1")
+        tasks = []
+        for number in range(MOST_ASKING + 2):
+            work = variant.backend.aacquire(("order:1",), 8.0, 20.0, "{}")
+            tasks.append(asyncio.run_coroutine_threadsafe(work, variant.loop))
+            wait_resting(variant, number + 1)
+        tasks[MOST_ASKING].cancel()  # it has not asked
+        for task in tasks[:MOST_ASKING]:
+            task.cancel()
+        wait_queued(masters[:3], "order:1", 1)
+        variant.release(lease)
+        variant.release(tasks[-1].result(10))
 
 
 @pytest.mark.parametrize(("holder", "waiter"), [("threads", "loop"), ("loop", "threads")])
