@@ -1,0 +1,80 @@
+"""The capacity page: its tables are the measured figures, and what follows from them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from benchmarks.capacity import (
+    LABELS,
+    PLANNED,
+    SIZES,
+    Costs,
+    choice_cost,
+    costs,
+    held_locks,
+    measured,
+    rates,
+)
+from redlock_django.testing import LocalMaster
+
+PAGE = (Path(__file__).resolve().parent.parent / "docs/explanation/capacity.md").read_text()
+
+
+def figures() -> dict[int, Costs]:
+    """Return the measured figures of the page, by the number of masters."""
+    rows = [
+        [float(cell.replace(",", "")) for cell in re.findall(r"[\d.,]+(?= \|)", line)]
+        for label in LABELS
+        for line in PAGE.splitlines()
+        if line.startswith(f"| {label} |")
+    ]
+    return {
+        size: Costs(*column) for size, column in zip(SIZES, zip(*rows, strict=True), strict=True)
+    }
+
+
+@pytest.mark.live
+def test_the_measurement_runs(masters: list[LocalMaster]) -> None:
+    found = costs(masters[:PLANNED], pairs=5, locks=50)
+    assert found.pair > 0
+    assert found.extension > 0
+    assert found.held > 0
+    assert choice_cost(groups=3, resources=100) > 0
+
+
+def test_the_page_has_the_measured_table() -> None:
+    assert measured(figures()) in PAGE
+
+
+def test_the_page_is_calculated_from_its_figures() -> None:
+    [choice] = re.findall(r"costs a process ([\d.]+) µs for each group", PAGE)
+    assert rates(figures()[PLANNED], float(choice)) in PAGE
+    assert held_locks(figures()[PLANNED]) in PAGE
+
+
+def test_the_calculation() -> None:
+    cost = Costs(
+        pair=100,
+        pair_master=50,
+        extension=50,
+        extension_master=25,
+        held=1000,
+        held_master=400,
+        fence_master=100,
+    )
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for table in (rates(cost, 1.0), held_locks(cost))
+        for line in table.splitlines()[2:]
+    ]
+    assert rows == [
+        ["1,000", "1", "3", "1", "0.1 GB"],
+        ["100,000", "10", "30", "22", "0.6 GB"],
+        ["1,000,000", "100", "300", "400", "0.6 GB"],
+        ["10 s", "3,000,000", "150", "450", "0.03 GB", "300", "10 GB"],
+        ["60 s", "500,000", "25", "75", "0.16 GB", "50", "10 GB"],
+        ["600 s", "50,000", "3", "9", "1.33 GB", "5", "10 GB"],
+    ]
