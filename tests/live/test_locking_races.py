@@ -54,6 +54,7 @@ from redlock_django.locking.handler import locks
 from redlock_django.locking.lock import Lock, lock
 from redlock_django.signals import lock_lost
 from redlock_django.testing.masters import LocalMaster
+from redlock_django.wire import waiters
 from tests.live.left_over import locked, nothing_left
 from tests.live.linked import linked
 from tests.timeouts import generous_timeouts
@@ -201,6 +202,7 @@ def test_two_resources_go_to_the_first_waiter_in_whatever_order_they_are_named(
     # A delay that no test reaches: a waiter asks again only when it is its turn.
     monkeypatch.setattr(waiting, "FALLBACK", 30.0)
     monkeypatch.setattr(waiting, "LONGEST", 30.0)
+    monkeypatch.setattr(waiters, "MOST_ASKING", 6)  # all of them are in the queues
     two = (R, "order:2")
     served: list[int] = []
 
