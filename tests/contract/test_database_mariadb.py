@@ -82,7 +82,7 @@ def test_no_option_of_requests_applies(
     assert held("a:1")
     assert backend_of().extend(lease, 40)[0] is LeaseState.RENEWED
     assert backend_of().extend(lease, 40)[0] is LeaseState.RENEWED, "the row did not change"
-    assert 38 < (backend_of().look(["a:1"]).locks[0].ttl or 0) <= 40
+    assert 30 < (backend_of().look(["a:1"]).locks[0].ttl or 0) <= 40
     assert backend_of().release(lease) is True
 
 

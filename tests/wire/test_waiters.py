@@ -210,7 +210,7 @@ def test_an_extended_lock_is_still_waited_for(name: str, masters: list[LocalMast
 @pytest.mark.usefixtures("no_fallback")
 def test_a_lock_that_expires_is_taken_by_the_first(name: str, masters: list[LocalMaster]) -> None:
     with joined(name, masters[:3]) as variant:
-        variant.acquire("order:1", ttl=1.0)
+        variant.acquire("order:1", ttl=3.0)
         with waiters(variant, masters[:3], "A", "B") as queue:
             assert queue.ended() == ["A", "B"]
 
