@@ -47,7 +47,8 @@ def run(plan: Plan) -> None:
 
 def _phases(plan: Plan, worker: Worker) -> dict[str, Any]:
     phases: dict[str, Any] = {}
-    seconds = plan.seconds
+    # Less would end before a hung majority is known, whose later refusals are what counts.
+    seconds = max(plan.seconds, 1.0)
     for phase, strike, places in PHASES:
         down = max(2, len(places))  # The intruder does not use masters that may be down.
         worker.ask(job="under_faults", seconds=STRIKE + seconds, down=down)
