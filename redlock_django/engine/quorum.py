@@ -89,7 +89,8 @@ class Tally:
     `skew` is in µs: the vote of a master whose clock is further than that from the median of the
     answering masters does not count. With `rivals`, a lost tally stays PENDING until either one
     rival is proved to hold a majority or every master has answered: a split vote, which no client
-    won, must not be mistaken for a held lock.
+    won, must not be mistaken for a held lock. Without, it stays PENDING as long as it may still
+    become `denied`: a lock that is lost must not be reported as unknown.
     """
 
     __slots__ = ("_votes", "masters", "need", "rivals", "skew", "verdict")
@@ -157,7 +158,14 @@ class Tally:
             return Verdict.PENDING
         if outstanding and self.rivals and not (self.unreachable or self.rival_won):
             return Verdict.PENDING
+        if outstanding and not self.rivals and self._may_be_denied():
+            return Verdict.PENDING
         return Verdict.LOST
+
+    def _may_be_denied(self) -> bool:
+        """Return whether it is open if so many masters refuse that the lock is certainly lost."""
+        most = self.count(Ballot.REFUSED) + self.outstanding
+        return not self.denied and self.masters - most < self.need
 
     def count(self, ballot: Ballot) -> int:
         """Return how many masters voted `ballot`."""

@@ -269,6 +269,11 @@ MUTANTS: tuple[Mutant, ...] = (
         partial(slowly, test_rounds.test_won_before_the_slowest_has_answered),
     ),
     Mutant(
+        "a verdict waits for no denial", "quorum: what a majority denies is lost, not unknown",
+        Tally._judge, never("outstanding and not self.rivals and ..."),
+        partial(test_quorum.test_every_ballot_in_every_order, 3),
+    ),
+    Mutant(
         "no drift", "validity: 1 % and 2 ms less than the TTL", validity.drift,
         returns("0.0"), schedules.clocks_that_run_apart_make_no_second_holder,
     ),

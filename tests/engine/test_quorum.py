@@ -12,16 +12,22 @@ from redlock_django.engine.quorum import Ballot, Tally, Verdict, Vote, failed, g
 YES, NO, FAIL = Ballot.GRANTED, Ballot.REFUSED, Ballot.FAILED
 
 
+def end(masters: int, said: tuple[Ballot, ...]) -> str:
+    """Return how a round ends in which all masters have answered."""
+    if 2 * said.count(YES) > masters:
+        return "won"
+    return "denied" if 2 * (masters - said.count(NO)) <= masters else "unknown"
+
+
 @cache
 def oracle(masters: int, said: tuple[Ballot, ...]) -> Verdict:
-    """Return the verdict if it is certain whatever the other masters vote, else PENDING."""
+    """Return the verdict if the end is certain whatever the other masters vote, else PENDING."""
     ends = {
-        2 * (said + rest).count(YES) > masters
-        for rest in product((YES, NO), repeat=masters - len(said))
+        end(masters, said + rest) for rest in product((YES, NO, FAIL), repeat=masters - len(said))
     }
-    if len(ends) == 2:
+    if len(ends) > 1:
         return Verdict.PENDING
-    return Verdict.WON if True in ends else Verdict.LOST
+    return Verdict.WON if ends == {"won"} else Verdict.LOST
 
 
 @pytest.mark.parametrize("masters", range(1, 8))

@@ -392,6 +392,22 @@ def test_a_restarted_master_gets_the_lock_again(name: str, masters: list[LocalMa
     ]
 
 
+def test_a_lock_that_a_majority_lost_is_lost_while_a_minority_is_down(
+    name: str, masters: list[LocalMaster]
+) -> None:
+    with joined(name, masters) as variant:
+        lease = variant.acquire("order:1")
+        masters[0].kill()
+        state, lease = variant.extend(lease)
+        assert state is LeaseState.RENEWED
+        variant.wait_gone(0)
+        for master in masters[1:]:
+            with master.client() as client:
+                client.delete("redlock:lock:order:1")
+        state, _ = variant.extend(lease)
+        assert state is LeaseState.LOST, "three of five deny it, whichever answers first"
+
+
 def test_flushed_masters_lose_the_lock(name: str, masters: list[LocalMaster]) -> None:
     with scenario_over(name, masters[:3]) as scenario:
         scenario.acquire("A", "order:1")
