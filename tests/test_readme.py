@@ -1,4 +1,4 @@
-"""The README's quick start works when it is pasted into a new `startproject` site."""
+"""The quick start of README.md works when it is pasted into a new `startproject` site."""
 
 from __future__ import annotations
 
