@@ -155,6 +155,13 @@ def test_the_texts_of_a_refusal_are_built_when_they_are_read() -> None:
         assert reasons.call_count == 1
 
 
+def test_an_error_names_the_resources_at_fault() -> None:
+    """It joins their names by a comma and a space, and no valid name contains a space."""
+    names = ("a,b", ",", "c,")
+    assert ResourceLocked("held", resource=", ".join(names)).resources == names
+    assert ResourceLocked("held").resources == ()
+
+
 def test_a_refusal_leaves_the_process_without_tokens() -> None:
     """As an argument of a task, or in a report about an error."""
     masters = Masters(3)

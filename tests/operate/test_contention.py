@@ -10,7 +10,7 @@ import pytest
 from django.db import DatabaseError, connection
 from django.test.utils import CaptureQueriesContext
 
-from redlock_django.exceptions import BadResource, QuorumUnreachable, ResourceLocked
+from redlock_django.exceptions import QuorumUnreachable, ResourceLocked
 from redlock_django.locking import events
 from redlock_django.locking.counters import counters
 from redlock_django.locking.handler import locks
@@ -117,14 +117,6 @@ def test_only_resources_at_fault_are_counted(masters: MemoryBackend) -> None:
 def test_a_name_with_commas_is_counted(masters: MemoryBackend, name: str) -> None:
     refuse(name)
     assert written() == {"": {"refused": 1}, name: {"refused": 1}}
-
-
-def test_the_resources_of_an_error() -> None:
-    """An error joins names by a comma and a space, which no name contains."""
-    names = ("a,b", ",", "c,")
-    assert ResourceLocked("held", resource=", ".join(names)).resources == names
-    with pytest.raises(BadResource, match="contains a space"):
-        lock("a, b")
 
 
 def test_waits_and_holds(masters: MemoryBackend) -> None:
