@@ -24,14 +24,12 @@ BATCH = 100  # pairs between two looks at the clock
 
 
 class Memory:
-    """The masters of an alias, which answer from memory that they grant."""
+    """The masters of an alias, which answer from memory that they grant; see `_settle`."""
 
     def __init__(self, contender: Any) -> None:
         self.links: Any = contender._locks["default"].backend.sync_links()
 
     def __enter__(self) -> Self:
-        while self.links.owing():  # the last replies of real masters, which the tender thread reads
-            time.sleep(0.01)
         self.replaced = ExitStack()
         readable = [(each.link.socket.fileno(), select.POLLIN) for each in self.links.masters]
         poller = self.replaced.enter_context(patch.object(self.links, "_poller"))
