@@ -37,8 +37,8 @@ class Lock(LockState):
     def acquire(self) -> Self:
         """Acquire the lock and return it.
 
-        Raises ResourceLocked, QuorumUnreachable, AlreadyHeld, or Django's SynchronousOnlyOperation
-        inside a running event loop.
+        Raises ResourceLocked, QuorumUnreachable, AlreadyHeld, LockLost for a lock inside one that
+        was lost, or Django's SynchronousOnlyOperation inside a running event loop.
         """
         return self._acquire()
 
@@ -243,11 +243,12 @@ def lock(*args: Any, **kwargs: Any) -> Lock:
     in order; a caller that does not wait (0) is refused in a waiter's turn: for at most 0.1 s after
     a release. `renew` None renews the lock in `with` blocks if the alias says so, and not after an
     explicit `acquire()`. With `reentrant`, a task or thread that holds the resources shares the
-    lease of its outer lock, which is released with the last of the locks; sync code that
-    `sync_to_async` runs does so only while the call that acquired the outer lock runs. With
-    `until_commit`, a release inside a transaction takes effect at its end, and a transaction that
-    may read older data is refused; False ignores transactions. Whenever it is released, the lock
-    stays held for `min_hold` seconds at least. Operators see `holder`.
+    lease of its outer lock, which is released with the last of the locks; inside a lock that was
+    lost, acquiring raises LockLost. Sync code that `sync_to_async` runs shares only while the call
+    that acquired the outer lock runs. With `until_commit`, a release inside a transaction takes
+    effect at its end, and a transaction that may read older data is refused; False ignores
+    transactions. Whenever it is released, the lock stays held for `min_hold` seconds at least.
+    Operators see `holder`.
 
     Raises BadResource, ValueError for a bad value, InvalidRedlock for wrong settings.
     """

@@ -149,11 +149,14 @@ class LockState(LockParameters):
     def _share_outer_lease(self, service: LockService) -> bool:
         """Share the lease that this task or thread holds; return False if it holds none.
 
-        Raises AlreadyHeld if sharing is not allowed or one lease does not have all resources.
+        Raises AlreadyHeld if sharing is not allowed or one lease does not have all resources, and
+        LockLost if the lease to share was lost.
         """
         if self.kept_by is not None:
-            if self._held_lease is not None and self._held_lease.seconds_left():
-                self._refuse_in_min_hold(self._held_lease, self._names)
+            if self._held_lease is not None:
+                self._refuse_lost(self._held_lease, self._names)
+                if not self._held_lease.inherited:
+                    self._refuse_in_min_hold(self._held_lease, self._names)
             self.kept_by.remove(self)
             if self.locked:
                 return True
@@ -163,8 +166,15 @@ class LockState(LockParameters):
                 "reentrant=True if it is meant to be nested",
                 resource=self._names,
             )
+        if self._held_lease is not None:
+            self._held_lease.remove_lock(self)
         self._held_lease, self._unlocked = None, False
         outer = registry.leases_of_caller(service.backend, self.resources)
+        for resource, lost in [*outer.items()]:
+            if not lost.seconds_left():
+                if lost.lock_objects() and (self._reentrant or lost.is_kept):
+                    self._refuse_lost(lost, resource)
+                del outer[resource]
         if not outer:
             return False
         held_lease, *others = set(outer.values())
@@ -183,6 +193,17 @@ class LockState(LockParameters):
         held_lease.add_lock(self)
         self._held_lease = held_lease
         return True
+
+    @staticmethod
+    def _refuse_lost(held_lease: HeldLease, names: str) -> None:
+        """Raise LockLost if a lease was lost that the caller has not released.
+
+        A lock instead of it would not protect what was done under the lost one.
+        """
+        held_lease.seconds_left()  # notices that the lease has expired
+        if held_lease.loss_reason:
+            why = f"the lock was lost: {held_lease.loss_reason}"
+            raise LockLost(f"{names}: {why}", resource=names)
 
     def _refuse_in_min_hold(self, held_lease: HeldLease, names: str) -> None:
         """Raise AlreadyHeld if sharing this lease would break a promise of `min_hold`."""

@@ -42,10 +42,14 @@ class RegistryEntry(weakref.ref["HeldLease"]):
 
 _held_leases: dict[RegistryKey, RegistryEntry] = {}
 
-_acquired_here: ContextVar[tuple[weakref.ref[HeldLease], ...]] = ContextVar(
-    "redlock_acquired_here", default=()
-)
-"""The leases that were acquired in this context and have not ended."""
+Block = dict["RegistryKey", RegistryEntry]
+
+_acquired_here: ContextVar[tuple[Block, ...]] = ContextVar("redlock_acquired_here", default=())
+"""The leases that were acquired in this context, and some that have been released since.
+
+A copy of the context shares the value, so the value is replaced and never changed. Each block is at
+least twice as large as the next: adding to n leases copies log n of them on average.
+"""
 
 
 def register(held_lease: HeldLease, resources: Iterable[str]) -> None:
@@ -59,8 +63,11 @@ def register(held_lease: HeldLease, resources: Iterable[str]) -> None:
     held_lease.reference = reference
     for key in reference.keys:
         _held_leases[key] = reference
-    here = _acquired_here.get()
-    _acquired_here.set((*_unended(), reference) if here else (reference,))
+    here, block = _acquired_here.get(), dict.fromkeys(reference.keys, reference)
+    while here and len(here[-1]) < 2 * len(block):
+        block = _unreleased(here[-1:]) | block
+        here = here[:-1]
+    _acquired_here.set((*here, block))
 
 
 def unregister(held_lease: HeldLease) -> None:
@@ -68,8 +75,12 @@ def unregister(held_lease: HeldLease) -> None:
     if (reference := held_lease.reference) is not None:
         _forget(reference)
         held_lease.reference = None  # which would be called when the lease is garbage-collected
-    if here := _acquired_here.get():
-        _acquired_here.set(() if here == (reference,) else _unended(besides=held_lease))
+    if (here := _acquired_here.get()) and reference is not None:
+        if here[-1] == dict.fromkeys(reference.keys, reference):
+            _acquired_here.set(here[:-1])
+        elif not _held_leases:
+            lost = _unreleased(here)
+            _acquired_here.set((lost,) if lost else ())
 
 
 def _forget(reference: RegistryEntry) -> None:
@@ -83,27 +94,30 @@ def _forget(reference: RegistryEntry) -> None:
 def disown(held_lease: HeldLease) -> None:
     """Stop finding a lease for the task or thread that acquired it; it stays registered."""
     held_lease.owner = object()
-    _acquired_here.set(_unended(besides=held_lease))
 
 
 def leases_of_caller(backend: BaseBackend, resources: Iterable[str]) -> dict[str, HeldLease]:
-    """Return those of the resources that the running task or thread holds, with their leases.
+    """Return the leases that the running task or thread has not released, by resource.
 
-    The key has the backend and not the alias: locks under other settings do not count.
+    A lease that was lost is one of them until it is released, although another client, also in this
+    process, may hold the resource now. The key has the backend and not the alias: locks under other
+    settings do not count.
     """
     found: dict[str, HeldLease] = {}
-    if not _held_leases or (running_loop() is None and not _acquired_here.get()):
+    here = _acquired_here.get()
+    if not (here or (_held_leases and running_loop() is not None)):
         return found  # the lease of a thread belongs to a caller in the same context only
     owner = _current_owner()
     for resource in resources:
-        held_lease = _find(backend, resource)
-        if (
-            held_lease is not None
-            and held_lease.owner is owner
-            and _belongs_to_caller(held_lease, owner)
-            and held_lease.seconds_left()
-        ):
-            found[resource] = held_lease
+        key = (backend, resource)
+        references = [block[key] for block in reversed(here) if key in block]
+        if isinstance(owner, asyncio.Task) and key in _held_leases:
+            references.append(_held_leases[key])
+        for reference in references:
+            held_lease = reference()
+            if held_lease is not None and _belongs_to_caller(held_lease, owner):
+                found[resource] = held_lease
+                break
     return found
 
 
@@ -155,18 +169,25 @@ def _current_owner() -> object:
     return threading.current_thread() if task is None else first_caller(task)
 
 
-def _unended(besides: HeldLease | None = None) -> tuple[weakref.ref[HeldLease], ...]:
-    """Return the leases that were acquired in this context and have not ended."""
-    here = _acquired_here.get()
-    return tuple([ref for ref in here if (held := ref()) not in (None, besides) and not held.ended])
+def _unreleased(blocks: Iterable[Block]) -> Block:
+    """Return one block with those leases that are held, or were lost and not released."""
+    return {
+        key: reference
+        for block in blocks
+        for key, reference in block.items()
+        if (held_lease := reference()) is not None and held_lease.reference is not None
+    }
 
 
 def _belongs_to_caller(held_lease: HeldLease, owner: object) -> bool:
-    """Return whether the caller, of which `owner` is the task or thread, acquired a lease."""
+    """Return whether the caller, of which `owner` is the task or thread, acquired a lease.
+
+    Of a thread, only leases are asked about that were acquired in its context.
+    """
+    if held_lease.owner is not owner or held_lease.reference is None or held_lease.inherited:
+        return False
     if isinstance(owner, asyncio.Task):
         return True
-    if all(reference() is not held_lease for reference in _acquired_here.get()):
-        return False
     return any(held_lease.call is call for call in _running_calls())
 
 

@@ -8,10 +8,12 @@ import gc
 import inspect
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import timedelta
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -764,16 +766,68 @@ async def test_a_later_call_of_the_same_task_is_refused() -> None:
     assert await sync_to_async(held.release)()
 
 
+def leases_remembered() -> int:
+    return sum(map(len, registry._acquired_here.get()))
+
+
 def test_a_context_keeps_no_locks_that_have_ended(clock: Time) -> None:
-    acquired_here = registry._acquired_here
-    before = len(acquired_here.get())
+    before = leases_remembered()
     for number in range(20):
         one = lock(f"order:{number}").acquire()
         if number % 2:
             in_thread(one.release)
     clock.advance(20)
     with lock(R):
-        assert len(acquired_here.get()) <= before + 2
+        assert leases_remembered() <= before + 4  # twice as many as were held at one time
+
+
+@pytest.mark.parametrize("order", [1, -1], ids=["first in, first out", "last in, first out"])
+def test_a_context_forgets_many_locks(order: int) -> None:
+    with lock("held:throughout"):
+        for _ in range(3):
+            held = [lock(f"order:{number}").acquire() for number in range(50)]
+            for one in held[::order]:
+                one.release()
+            assert leases_remembered() <= 2 * 51
+    assert leases_remembered() == 0
+
+
+def steps_of_registry(work: Callable[[], Any]) -> int:
+    """Return how many instructions of the interpreter `work` executes in the registry."""
+    steps = 0
+
+    def count(frame: FrameType, event: str, argument: object) -> Any:
+        nonlocal steps
+        if frame.f_code.co_filename != registry.__file__:
+            return None
+        frame.f_trace_opcodes = True
+        steps += event == "opcode"
+        return count
+
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return steps
+
+
+@pytest.mark.parametrize("order", [1, -1], ids=["first in, first out", "last in, first out"])
+def test_many_locks_of_a_thread_cost_as_much_as_few_each(order: int) -> None:
+    def per_lock(many: int) -> float:
+        held = [lock(f"order:{number}") for number in range(many)]
+        nested = [lock(f"order:{number}", reentrant=True) for number in range(many)]
+
+        def work() -> None:
+            for one in (*held, *nested):
+                one.acquire()
+            for one in (*nested, *held)[::order]:
+                one.release()
+
+        return steps_of_registry(work) / many
+
+    assert per_lock(200) < 2 * per_lock(10)
 
 
 def test_a_lost_lock_can_be_acquired_again(clock: Time) -> None:
