@@ -77,8 +77,8 @@ class SameBytes:
             raise RuntimeError("the floor did not free what it held")
 
     def _yes(self, said: bytes) -> bool:
-        # An array: the number of the round, then 1 for granted.
-        return said.split(b"\r\n", 3)[2] == b":1"
+        # The number of the round alone, or an array of it and 1 for granted.
+        return said.startswith(b":") or said.split(b"\r\n", 3)[2] == b":1"
 
 
 class PlainSet(SameBytes):

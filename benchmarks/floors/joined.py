@@ -13,6 +13,7 @@ from typing import Any
 import hiredis
 
 from benchmarks.floors.tape import Tape
+from redlock_django.engine.commands import as_array
 
 
 class _Line(asyncio.Protocol):
@@ -40,7 +41,7 @@ class _Round:
 
     def answer(self, said: Any) -> None:
         self.left -= 1
-        self.yes += said[1] == 1
+        self.yes += as_array(said)[1] == 1
         if not self.left:
             self.answered.set_result(None)
 

@@ -80,6 +80,8 @@ static int script(char *to, struct word *words, int count) {
         return sprintf(to, "*6\r\n:%lld\r\n:1\r\n:%lld\r\n:5\r\n$%d\r\n%s\r\n$0\r\n\r\n", number(argv[0]),
                        micros(), size, marker);
     }
+    if (!argv[2].length) /* a plain release */
+        return sprintf(to, ":%lld\r\n", number(argv[0]));
     return sprintf(to, "*3\r\n:%lld\r\n:1\r\n:%lld\r\n", number(argv[0]), micros());
 }
 

@@ -9,7 +9,7 @@ from typing import Any
 import hiredis
 
 from benchmarks.conductor import Plan
-from redlock_django.engine.commands import Acquire, Release, script
+from redlock_django.engine.commands import Acquire, Release, as_array, script
 from redlock_django.engine.deployment import Deployment
 from redlock_django.wire.link import pack, pack_command, pack_parts
 
@@ -39,7 +39,7 @@ def cost(master: Any) -> float:
             data = b"".join(pair(deployment, batch * PAIRS + each) for each in range(PAIRS))
             before = used(client)
             replies = send(link, data, 2 * PAIRS)
-            if any(reply[1] != 1 for reply in replies):
+            if any(as_array(reply)[1] != 1 for reply in replies):
                 raise RuntimeError(f"a master refused: {replies[:2]}")
             best = min(best, (used(client) - before) / PAIRS * 1e6)
     return best

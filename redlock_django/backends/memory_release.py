@@ -19,7 +19,8 @@ class ReleaseScripts(QueueScripts):
         left, now = int(shorter), 0
         fault, other_key = 0, ""
         other: bytes | None = None
-        locks, queues = keys[2 : 2 + len(resources)], keys[2 + len(resources) :]
+        locks, others = keys[1 : 1 + len(resources)], keys[1 + len(resources) :]
+        queues = others if tomb == b"0" else others[1:]
         for index, (key, resource) in enumerate(zip(locks, resources, strict=True), 1):
             queue = queues[index - 1] if queues else ""
             lock = self.get(key)
@@ -38,7 +39,7 @@ class ReleaseScripts(QueueScripts):
             if lock != value and not fault:
                 fault, other, other_key = index, lock, key
         if tomb != b"0":
-            self.set(keys[1], b"1", int(tomb))
+            self.set(others[0], b"1", int(tomb))
         if not fault:
             return [GRANTED, now]
         if other is not None:

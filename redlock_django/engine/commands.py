@@ -2,7 +2,7 @@
 
 A command is one Lua script of `lua/` (run by EVALSHA), its KEYS, its ARGV, and a method that reads
 the reply as a `Vote`. Every reply is an array that begins with the number of the round, a status,
-and the master's clock in µs.
+and the master's clock in µs, or stands for one (`as_array`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha1
 from importlib.resources import files
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from redlock_django.engine.deployment import Deployment, ms
 from redlock_django.engine.quorum import Ballot, Vote, failed, granted
@@ -120,6 +120,11 @@ class Command:
             ahead=_integer(reply[6]) if len(reply) > 6 else -1,
             reserved=reserved,
         )
+
+
+def as_array(reply: Any) -> Any:
+    """Return a reply as an array: a plain release is granted by the number of the round alone."""
+    return [reply, GRANTED, 0] if type(reply) is int else reply
 
 
 def _integer(value: object) -> int:
@@ -255,8 +260,9 @@ class Release(Command):
     def keys(self) -> list[str]:
         deployment = self.deployment
         locks = (deployment.lock(r) for r in self.resources)
+        tomb = (deployment.tomb(self.token),) if self.bury else ()
         queues = self._queues() if self.calls else ()
-        return [deployment.held, deployment.tomb(self.token), *locks, *queues]
+        return [deployment.held, *locks, *tomb, *queues]
 
     def arguments(self) -> list[Argument]:
         tomb = ms(self.deployment.max_ttl) if self.bury else 0

@@ -7,7 +7,7 @@ from typing import Any
 
 import hiredis
 
-from redlock_django.engine.commands import Command, Release, script
+from redlock_django.engine.commands import Command, Release, as_array, script
 from redlock_django.engine.quorum import LOST, PENDING, Ballot, failed
 from redlock_django.engine.statuses import GRANTED, NOT_READY
 from redlock_django.wire.clock import clock
@@ -48,6 +48,8 @@ class Receiver(Dialer):
             while True:  # without a condition: see docs/explanation/interrupts.md
                 if (reply := gets()) is False:
                     break
+                if type(reply) is int:
+                    reply = as_array(reply)
                 # A reply that plainly grants what is owed, as nearly every reply does, is counted
                 # here. `_answer` handles all others.
                 if (

@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 
 from redis.exceptions import RedisError
 
-from redlock_django.engine.commands import script
+from redlock_django.engine.commands import as_array, script
 from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.health import Health
 from redlock_django.engine.marker import read_marker
@@ -144,7 +144,7 @@ def _sender(connection: Any) -> SendQuery:
         keys = query.keys()
         sent = ("EVAL", script(query.name)[0], len(keys), *keys, 0, *query.arguments())
         (reply,) = ask(connection, sent)
-        return query.read(reply[1:])
+        return query.read(as_array(reply)[1:])
 
     return send
 

@@ -15,6 +15,7 @@ from redlock_django.engine.commands import (
     Extend,
     Heal,
     Release,
+    as_array,
     script,
 )
 from redlock_django.engine.deployment import Deployment, ms, numbers_of
@@ -81,9 +82,11 @@ def test_keys() -> None:
     assert HEAL.keys() == ["P:master", "P:held", tomb, *pairs]
     assert CONFIRM.keys() == ["P:master", *pairs]
     assert EXTEND.keys() == ["P:master", "P:held", "P:lock:r", "P:lock:s"]
-    assert RELEASE.keys() == ["P:held", tomb, "P:lock:r", "P:lock:s", *queues]
-    assert SHORTEN.keys() == RELEASE.keys()
-    assert Release(**COMMON, calls=False).keys() == ["P:held", tomb, "P:lock:r", "P:lock:s"]
+    locks = ["P:lock:r", "P:lock:s"]
+    assert RELEASE.keys() == SHORTEN.keys() == ["P:held", *locks, *queues]
+    assert Release(**COMMON, bury=True).keys() == ["P:held", *locks, tomb, *queues]
+    assert Release(**COMMON, bury=True, calls=False).keys() == ["P:held", *locks, tomb]
+    assert Release(**COMMON, calls=False).keys() == ["P:held", *locks]
     assert DEPLOYMENT.wake("7") == "P:wake:7"
 
 
@@ -105,6 +108,12 @@ def test_arguments() -> None:
 def test_arguments_are_integers_and_strings() -> None:
     for command in ALL:
         assert {type(argument) for argument in command.arguments()} <= {int, str}
+
+
+def test_the_number_of_the_round_alone_grants_a_release() -> None:
+    vote = RELEASE.vote(as_array(7)[1:])
+    assert (as_array(7)[0], vote.ballot, vote.time) == (7, Ballot.GRANTED, 0)
+    assert as_array([7, 0, TIME]) == [7, 0, TIME]
 
 
 def test_names_scripts_and_flags() -> None:

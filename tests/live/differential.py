@@ -25,6 +25,7 @@ from redlock_django.engine.commands import (
     Extend,
     Heal,
     Release,
+    as_array,
     script,
 )
 from redlock_django.engine.deployment import Deployment
@@ -145,7 +146,8 @@ class Pair:
         transaction = self.client.pipeline()
         transaction.time()
         transaction.evalsha(script(name)[1], len(keys), *keys, *argv)
-        (seconds, micros), real = transaction.execute()
+        (seconds, micros), answer = transaction.execute()
+        real = as_array(answer)
         self.now = real[2] or seconds * 1_000_000 + micros
         model = self.model.eval(name, keys, argv)
         self.trace.append(f"{name} {keys} {argv}\n  real  {real}\n  model {model}")

@@ -68,6 +68,8 @@ def honest(said: Received) -> bytes:
     if said.name == "join":
         marker = b"%s %d %s" % (said.arguments[0], now, said.arguments[1])
         return resp([said.number, 1, now, now, marker, b""])
+    if said.name == "release" and said.arguments[1] == b"":
+        return resp(said.number)
     return resp([said.number, 1, now, *[said.number] * said.resources])
 
 

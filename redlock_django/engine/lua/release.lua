@@ -2,10 +2,12 @@
 -- hold is over, only shorten its TTL to what is left of that (never prolong it, so that the release may
 -- arrive late, or twice). With a tombstone time, write a tombstone, so that the token cannot be set
 -- again. With a waiter, remove it from the queues.
--- KEYS: held, tomb, then the lock of each resource, then the queue of each (none: call no waiter)
+-- KEYS: held, then the lock of each resource, the tomb (if it is to be written), then the queue of each
+--       resource (none: call no waiter)
 -- ARGV: round, value, how ('': a plain release; else tombstone ms (0: none), left ms (0: the minimum
 --       hold is over) and waiter ('': none), each resource
--- -> round, status, TIME us or 0 (granted: every lock had the token), then the index at fault
+-- -> round, status, TIME us or 0 (granted: every lock had the token), then the index at fault; the
+--    round alone, if it is granted and the clock was not read: an array costs the master much more
 local round, value = tonumber(ARGV[1]), ARGV[2]
 local tomb, left, waiter = '0', 0, ''
 if ARGV[3] ~= '' then
@@ -13,10 +15,11 @@ if ARGV[3] ~= '' then
   left = tonumber(left)
 end
 local count = #ARGV - 3
+local queues = 1 + count + (tomb == '0' and 0 or 1)
 local now = 0 -- a plain release that calls no waiter needs no clock
 local fault, other = 0, false
 for index = 1, count do
-  local key, resource, queue = KEYS[2 + index], ARGV[3 + index], KEYS[2 + count + index]
+  local key, resource, queue = KEYS[1 + index], ARGV[3 + index], KEYS[queues + index]
   local lock = redis.pcall('GET', key)
   if type(lock) == 'table' then
     lock = false -- a key of another type is not a lock
@@ -54,12 +57,12 @@ for index = 1, count do
   end
 end
 if tomb ~= '0' then
-  redis.call('SET', KEYS[2], '1', 'PX', tomb)
+  redis.call('SET', KEYS[queues], '1', 'PX', tomb)
 end
 if fault == 0 then
-  return { round, GRANTED, now }
+  return now == 0 and round or { round, GRANTED, now }
 end
 if other then
-  return { round, REFUSED, now, fault, redis.call('PTTL', KEYS[2 + fault]), 0, other:sub(1, 32) }
+  return { round, REFUSED, now, fault, redis.call('PTTL', KEYS[1 + fault]), 0, other:sub(1, 32) }
 end
 return { round, ABSENT, now, fault }
