@@ -67,10 +67,12 @@ static long long micros(void) {
 static int script(char *to, struct word *words, int count) {
     int keys = (int)number(words[2]);
     struct word *argv = words + 3 + keys;
-    if (is(words[1], acquire)) { /* KEYS: 3 and 3 for each resource; ARGV[4] is the proposal */
+    if (is(words[1], acquire)) { /* KEYS: 3 and 3 for each resource; ARGV[3] begins with the proposal */
         int fences = (keys - 3) / 3;
         int size = sprintf(to, "*%d\r\n:%lld\r\n:1\r\n:%lld\r\n", 3 + fences, number(argv[0]), micros());
-        while (fences--) size += sprintf(to + size, ":%lld\r\n", number(argv[3]));
+        double proposal;
+        memcpy(&proposal, argv[2].at, sizeof proposal);
+        while (fences--) size += sprintf(to + size, ":%lld\r\n", (long long)proposal);
         return size;
     }
     if (keys == 1 && count >= 9) { /* join.lua: round, run_id, fingerprint, delay, mode */

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
+from struct import Struct
 
 from redlock_django.backends.memory_inspection import InspectionScripts
 from redlock_django.backends.memory_keyspace import Argument, Reply
@@ -30,6 +31,8 @@ from redlock_django.engine.statuses import (
 
 _FENCE = re.compile(rb"\d{1,16}")
 _OURS = re.compile(rb"[0-9a-fA-F]{32} \{")
+_NUMBERS = Struct("<5d")
+_NOBODY = (b"", b"", b"")
 _MARKER = re.compile(rb"([0-9a-fA-F]+) (\d+) (\S+)")
 
 
@@ -96,8 +99,9 @@ class MemoryMaster(ReleaseScripts, InspectionScripts):
 
     def _acquire(self, now: int, keys: list[str], argv: list[bytes]) -> Reply:
         value = argv[1]
-        ttl, proposal, skew, fence_ttl, max_ttl = map(int, argv[2:7])
-        number, _, waiter = argv[7].partition(b" ")
+        proposal, ttl, skew, fence_ttl, max_ttl = map(int, _NUMBERS.unpack(argv[2]))
+        count = (len(keys) - 3) // 3
+        number, _, waiter = argv[3 + count].partition(b" ") if len(argv) > 5 + count else _NOBODY
         age = proposal - int(number or 0)
         if not self._ready(keys, argv, now):
             return [NOT_READY, now]
@@ -105,7 +109,6 @@ class MemoryMaster(ReleaseScripts, InspectionScripts):
             return [BURIED, now]
         proposal = min(max(proposal, now - skew), now + skew)
         ticket = proposal - age if waiter else math.inf
-        count = (len(keys) - 3) // 3
         pairs, queues = list(zip(keys[3:-count:2], keys[4:-count:2], strict=True)), keys[-count:]
         fences = []
         for index, (key, fence_key) in enumerate(pairs, 1):
@@ -121,7 +124,7 @@ class MemoryMaster(ReleaseScripts, InspectionScripts):
                     left = max_ttl
                     self.strings[key] = (lock, now // 1000 + left)
                 shown = max_ttl if left < 0 else left
-                self._add_to_index(keys[1], shown, argv[7 + index], new_only=is_ours)
+                self._add_to_index(keys[1], shown, argv[2 + index], new_only=is_ours)
                 ahead = self._stand(queue, waiter, ticket, max_ttl if left < 0 else left)
                 self._pass_on(pairs, queues, index, waiter, now)
                 return [*self._refuse(now, index, key, lock, stored), ahead]
@@ -140,7 +143,7 @@ class MemoryMaster(ReleaseScripts, InspectionScripts):
             fences.append(stored)
         if self.get(keys[1]) is not None:
             return [CORRUPT, now]
-        if not self._take(keys, pairs, argv[8:-2], fences, fence_ttl, value, ttl):
+        if not self._take(keys, pairs, argv[3 : 3 + count], fences, fence_ttl, value, ttl):
             return [CORRUPT, now]
         if now % 16 == 0:
             self._trim(keys[1], now // 1000)

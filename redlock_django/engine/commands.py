@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from hashlib import sha1
 from importlib.resources import files
+from struct import Struct
 from typing import Any, ClassVar
 
 from redlock_django.engine.deployment import Deployment, ms
@@ -28,9 +29,11 @@ INCLUDED: Mapping[str, tuple[str, ...]] = {
     "release": ("queue",),
 }
 
+PROPOSAL = Struct("<d")
+_CONSTANTS = Struct("<4d")
 _STATUS = re.compile(rf"\b({'|'.join(STATUSES)})\b")
 
-Argument = str | int
+Argument = str | int | bytes
 Reply = Sequence[object]
 
 
@@ -155,17 +158,16 @@ class Acquire(Command):
         return [*self._keys_to_set(), *self._queues()]
 
     def arguments(self) -> list[Argument]:
+        waiting = (f"{self.ticket} {self.waiter}",) if self.waiter else ()
+        numbers = PROPOSAL.pack(self.proposal) + self.constants()
+        return [self.value, numbers, *self.resources, *waiting]
+
+    def constants(self) -> bytes:
+        """Return the numbers that do not differ from one acquire to the next, as doubles."""
         deployment = self.deployment
-        return [
-            self.value,
-            ms(self.ttl),
-            self.proposal,
-            deployment.skew,
-            ms(deployment.fence_ttl),
-            ms(deployment.max_ttl),
-            f"{self.ticket} {self.waiter}" if self.waiter else "",
-            *self.resources,
-        ]
+        return _CONSTANTS.pack(
+            ms(self.ttl), deployment.skew, ms(deployment.fence_ttl), ms(deployment.max_ttl)
+        )
 
 
 @dataclass(slots=True, kw_only=True)

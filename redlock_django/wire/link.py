@@ -16,7 +16,7 @@ from typing import Any
 
 import hiredis
 
-from redlock_django.engine.commands import Command, script
+from redlock_django.engine.commands import Argument, Command, script
 from redlock_django.wire.clock import clock
 from redlock_django.wire.exchange import Owed
 
@@ -220,5 +220,5 @@ def pack_command(command: Command, number: int, *, text: bool = False) -> bytes:
     """
     verb, code = ("EVAL" if text else "EVALSHA"), script(command.name)[0 if text else 1]
     keys = command.keys()
-    parts: tuple[str | int, ...] = (verb, code, len(keys), *keys, number, *command.arguments())
+    parts: tuple[Argument, ...] = (verb, code, len(keys), *keys, number, *command.arguments())
     return b"*%d\r\n%s" % (len(parts) + (2 if command.trusted else 0), pack_parts(*parts))

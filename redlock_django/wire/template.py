@@ -14,11 +14,12 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import Any
 
-from redlock_django.engine.commands import Acquire, Command, Release
+from redlock_django.engine.commands import PROPOSAL, Acquire, Command, Release
 from redlock_django.wire.link import pack_command
 
 MOST = 256  # templates kept; there is one for each length of names, holders and numbers
 _GAPS = "\x01\x02\x03\x04\x05"  # what fills the gaps of a sample: no key contains these
+_CONSTANTS = b"\x06"  # nor this
 
 Fill = Callable[[tuple[bytes, ...]], tuple[bytes, ...]]
 
@@ -41,7 +42,8 @@ class Templates:
         if len(command.resources) != 1:
             return pack_command(command, number)
         token, space, holder = command.value.encode().partition(b" ")
-        gaps = (command.resources[0].encode(), token, holder, b"%d" % number, b"%d" % proposal)
+        name = command.resources[0].encode()
+        gaps = (name, token, holder, b"%d" % number, PROPOSAL.pack(proposal))
         key = (command.name, fixed, *map(len, gaps))
         template = self._templates.get(key)
         if template is None:
@@ -60,10 +62,15 @@ def _template(command: Command, gaps: tuple[bytes, ...]) -> tuple[bytes, Fill]:
         gap * len(text) for gap, text in zip(_GAPS, gaps, strict=True)
     )
     changed: dict[str, Any] = {"resources": (name,), "value": f"{token} {holder}"}
+    constants = b""
     if isinstance(command, Acquire):
-        changed["proposal"] = proposal
+        (changed["proposal"],) = PROPOSAL.unpack(proposal.encode())
+        constants = command.constants()
     sample: Any = number
     data = pack_command(replace(command, **changed), sample)
+    if constants:  # these may have any bytes, also those that fill gaps
+        data = data.replace(constants, _CONSTANTS)
     pieces = re.split(f"([{_GAPS}]+)".encode(), data)
     order = [_GAPS.index(chr(gap[0])) for gap in pieces[1::2]]
-    return b"%b".join(piece.replace(b"%", b"%%") for piece in pieces[::2]), itemgetter(*order)
+    layout = b"%b".join(piece.replace(b"%", b"%%") for piece in pieces[::2])
+    return layout.replace(_CONSTANTS, constants.replace(b"%", b"%%")), itemgetter(*order)

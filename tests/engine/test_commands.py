@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from struct import pack
 from typing import Any
 
 import pytest
@@ -92,10 +93,10 @@ def test_keys() -> None:
 
 def test_arguments() -> None:
     both = ["r", "s"]
-    numbers = [VALUE, 1500, TIME, 500_000, 600_000, 60_000]
-    assert ACQUIRE.arguments() == [*numbers, "", *both]
+    numbers = pack("<5d", TIME, 1500, 500_000, 600_000, 60_000)
+    assert ACQUIRE.arguments() == [VALUE, numbers, *both]
     waiting = Acquire(**COMMON, ttl=1.5, proposal=TIME, waiter="P:wake:7 1", ticket=TIME - 5)
-    assert waiting.arguments() == [*numbers, f"{TIME - 5} P:wake:7 1", *both]
+    assert waiting.arguments() == [VALUE, numbers, *both, f"{TIME - 5} P:wake:7 1"]
     assert CONFIRM.arguments() == [VALUE, 500_000, 600_000, 7, 8]
     assert EXTEND.arguments() == [VALUE, 1500, *both]
     assert HEAL.arguments() == [VALUE, 1500, 500_000, 600_000, *both, 7, 8]
@@ -105,9 +106,9 @@ def test_arguments() -> None:
     assert Release(**COMMON, waiter="P:wake:7 1").arguments()[1] == "0 0 P:wake:7 1"
 
 
-def test_arguments_are_integers_and_strings() -> None:
+def test_arguments_are_integers_strings_and_bytes() -> None:
     for command in ALL:
-        assert {type(argument) for argument in command.arguments()} <= {int, str}
+        assert {type(argument) for argument in command.arguments()} <= {int, str, bytes}
 
 
 def test_the_number_of_the_round_alone_grants_a_release() -> None:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import repeat
+from struct import pack, unpack
 from typing import Any
 
 import pytest
@@ -142,7 +143,9 @@ def _no_bound_on_proposals(patch: Patch) -> None:
     real = MemoryMaster._acquire
 
     def acquire(self: MemoryMaster, now: int, keys: list[str], argv: list[bytes]) -> Reply:
-        return real(self, now, keys, [*argv[:4], b"999999999999", *argv[5:]])
+        proposal, ttl, _, fence_ttl, max_ttl = unpack("<5d", argv[2])
+        numbers = pack("<5d", proposal, ttl, 999999999999, fence_ttl, max_ttl)
+        return real(self, now, keys, [*argv[:2], numbers, *argv[3:]])
 
     patch.setattr(MemoryMaster, "_acquire", acquire)
 

@@ -1,6 +1,6 @@
 -- Raise the fences and set the locks: the last step of acquire.lua and of heal.lua, whose KEYS
 -- begin with marker, held, tomb, then lock and fence of each resource. `seen` has the values of
--- KEYS, `reply` the fence of resource i at 3 + i, ARGV the TTL at 3 and the name of i at names + i.
+-- KEYS, `reply` the fence of resource i at 3 + i, ARGV the value at 2 and the name of i at names + i.
 -- Returns the reply. If the index cannot be changed or a lock key has another type, that is an error
 -- or CORRUPT, and no lock is set. heal.lua does without the index (`indexed` is false): a broken
 -- index must not cost a lock.
@@ -13,7 +13,7 @@ local function set_locks(indexed, seen, reply, names, now_ms, ttl, fence_ttl)
       return fault.err:find('^WRONGTYPE') and { reply[1], CORRUPT, reply[3] } or fault
     end
     redis.call('SET', KEYS[3 + 2 * index], reply[3 + index], 'PX', fence_ttl)
-    if not seen[2 + 2 * index] and not redis.call('SET', key, ARGV[2], 'NX', 'PX', ARGV[3]) then
+    if not seen[2 + 2 * index] and not redis.call('SET', key, ARGV[2], 'NX', 'PX', ttl) then
       -- MGET returns a key of another type as absent.
       redis.pcall('ZREM', KEYS[2], resource)
       for before = 1, index - 1 do
