@@ -88,11 +88,11 @@ class HeldLockChangeList(ChangeList):
         found = self.looked.total if self.narrowed else max(self.looked.about, self.looked.total)
         number = number_format(found, force_grouping=True)
         if len(self.looked.silent) == len(self.looked.servers):
-            return _("No master answered, so it is unknown which locks are held.")
+            return _("No server answered, so it is unknown which locks are held.")
         if not self.looked.complete:
             text = ngettext(
-                "%s lock is known from the masters that answered.",
-                "%s locks are known from the masters that answered.",
+                "%s lock is known from the servers that answered.",
+                "%s locks are known from the servers that answered.",
                 found,
             )
             return text % number
@@ -151,7 +151,7 @@ class HeldLockChangeList(ChangeList):
                 "enter the beginning of the name or search for a resource to find others."
             )
         elif self.query or asked.prefix:
-            text = _("The search stopped at %s names on each master. There may be more matches.")
+            text = _("The search stopped at %s names on each server. There may be more matches.")
         elif asked.order.endswith("resource"):
             text = _(
                 "Only the %s locks that expire first are sorted. Search for a resource to find "

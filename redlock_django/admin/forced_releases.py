@@ -66,7 +66,7 @@ class ForcedReleaseAdmin(_ModelAdmin):
         """Return the label of the outcome."""
         return labels.outcome_label(record.outcome)
 
-    @admin.display(description=gettext_lazy("masters"))
+    @admin.display(description=gettext_lazy("servers"))
     def on_masters(self, record: ForcedRelease) -> SafeString:
         """Return on how many masters the lock was released."""
         released = sum(result == "released" for result in record.masters.values())
@@ -77,7 +77,7 @@ class ForcedReleaseAdmin(_ModelAdmin):
         """Return every field of the holder's description."""
         return _lines(record.holder)
 
-    @admin.display(description=gettext_lazy("masters"))
+    @admin.display(description=gettext_lazy("servers"))
     def each_master(self, record: ForcedRelease) -> SafeString:
         """Return the result on each master."""
         return _lines(record.masters)

@@ -84,7 +84,7 @@ class HeldLockAdmin(_ModelAdmin):
         """Return after how long the lock expires unless it is renewed."""
         return format_html('<bdi class="redlock-number">{}</bdi>', labels.duration(lock.ttl))
 
-    @admin.display(description=gettext_lazy("masters"))
+    @admin.display(description=gettext_lazy("servers"))
     def on_masters(self, lock: HeldLock) -> SafeString:
         """Return how many masters store the lock."""
         return labels.masters_of(lock.holding)

@@ -63,7 +63,7 @@ RESOLVE_MESSAGES = {
     "no quorum": (
         messages.ERROR,
         gettext_lazy(
-            "Not resolved: too few masters answered to find out whether %s is still running."
+            "Not resolved: too few servers answered to find out whether %s is still running."
         ),
     ),
 }

@@ -35,24 +35,24 @@ LABELS = {
 }
 
 EXPLANATIONS = {
-    "held": gettext_lazy("A majority of the masters stores this lock."),
+    "held": gettext_lazy("A majority of the servers stores this lock."),
     "expiring": gettext_lazy(
-        "A majority of the masters stores this lock, but it expires soon and does not seem to be "
+        "A majority of the servers stores this lock, but it expires soon and does not seem to be "
         "renewed."
     ),
     "partial": gettext_lazy(
-        "Only a minority of the masters stores this lock. It is being acquired or released, or an "
+        "Only a minority of the servers stores this lock. It is being acquired or released, or an "
         "attempt to acquire it was not cleaned up. It excludes no client, and it expires."
     ),
     "disagreeing": gettext_lazy(
-        "The masters store locks of several holders, and none of them has a majority. No client "
+        "The servers store locks of several holders, and none of them has a majority. No client "
         "holds the resource."
     ),
     "foreign": gettext_lazy(
         "Another program has set this key. Its value does not identify the holder."
     ),
     "unclear": gettext_lazy(
-        "Too few of the masters that answered store this lock. With the silent ones it may have "
+        "Too few of the servers that answered store this lock. With the silent ones it may have "
         "a majority."
     ),
 }
@@ -189,7 +189,7 @@ def master_count(count: int, total: int) -> SafeString:
 
 @lru_cache(maxsize=100)
 def _master_count(count: int, total: int, language: str | None) -> SafeString:
-    word = ngettext("master", "masters", total)
+    word = ngettext("server", "servers", total)
     return format_html(
         '<bdi class="redlock-number">{}/{}<span class="redlock-word"> {}</span></bdi>',
         count,

@@ -15,14 +15,14 @@ ADVICE = {
         "Start the server, or repair the network or its password: the reason is next to its name."
     ),
     "untrusted": gettext_lazy(
-        "Wait until the time shown is over: a master that restarted may have forgotten locks. If "
-        "the masters are new, run “manage.py redlock_init”."
+        "Wait until the time shown is over: the server may have forgotten locks. If Redis masters "
+        "are new, run “manage.py redlock_init”."
     ),
-    "eviction": gettext_lazy("Set “maxmemory-policy noeviction” on the master."),
+    "eviction": gettext_lazy("Set “maxmemory-policy noeviction” on the server."),
     "replica": gettext_lazy("Use an independent master instead of a replica."),
     "cluster": gettext_lazy("Use an independent master instead of a cluster node."),
     "twin": gettext_lazy("Remove the duplicate from MASTERS."),
-    "clock": gettext_lazy("Synchronize the clock of the master, for example with NTP."),
+    "clock": gettext_lazy("Synchronize the clock of the server, for example with NTP."),
     "deployment": gettext_lazy(
         "Use the same settings in all processes. After a planned change, run “manage.py "
         "redlock_init --reconfigure”."
@@ -30,7 +30,7 @@ ADVICE = {
     "acl": gettext_lazy("Grant the user the commands that “manage.py redlock_status” names."),
     "version": gettext_lazy("Install Redis 5, Valkey 7.2 or a newer version."),
     "run_id": gettext_lazy("Connect without the proxy that changes INFO."),
-    "loading": gettext_lazy("Wait until the master has loaded its data."),
+    "loading": gettext_lazy("Wait until the server has loaded its data."),
 }
 """What an operator can do about a fault, by its code; `conflict` follows from `deployment`."""
 
@@ -86,7 +86,7 @@ def _consequences(lost: QuorumHealth, groups: int) -> str:
     elif lost.servers == 1:
         again = _("Locks are granted again as soon as it is counted.")
     else:
-        again = _("Locks are granted again as soon as %s masters are counted.") % lost.needed
+        again = _("Locks are granted again as soon as %s servers are counted.") % lost.needed
     renewed = _("Locks that are held there cannot be renewed and end when their TTL is over.")
     return f"{renewed} {again}"
 
@@ -94,10 +94,10 @@ def _consequences(lost: QuorumHealth, groups: int) -> str:
 def _reserve(spare: int) -> str:
     """Return how many more masters may fail before locks are refused."""
     if not spare:
-        return _("Locks are still granted. If one more master fails, they are refused.")
+        return _("Locks are still granted. If one more server fails, they are refused.")
     text = ngettext(
-        "Locks are still granted, and %s more master may fail.",
-        "Locks are still granted, and %s more masters may fail.",
+        "Locks are still granted, and %s more server may fail.",
+        "Locks are still granted, and %s more servers may fail.",
         spare,
     )
     return text % spare
@@ -115,13 +115,13 @@ def _count(group: QuorumHealth) -> str:
         up, down = _("The only server is up."), _("The only server is not counted.")
         text = "%(group)s" + (up if group.counted else down)
     elif group.counted < group.needed:
-        text = _("%(group)s%(counted)s of %(total)s masters are counted, %(needed)s are needed.")
+        text = _("%(group)s%(counted)s of %(total)s servers are counted, %(needed)s are needed.")
     elif group.counted < group.servers:
         text = _(
-            "%(group)sQuorum: %(counted)s of %(total)s masters are counted, %(needed)s are needed."
+            "%(group)sQuorum: %(counted)s of %(total)s servers are counted, %(needed)s are needed."
         )
     else:
-        text = _("%(group)sQuorum: all %(total)s masters are up, %(needed)s are needed.")
+        text = _("%(group)sQuorum: all %(total)s servers are up, %(needed)s are needed.")
     return text % values
 
 

@@ -155,7 +155,7 @@ def add_messages(request: HttpRequest, done: Iterable[Freed]) -> None:
     for (outcome, _key), every in alike.items():
         level, text = _message(outcome, every)
         if every[0].masters:
-            text += " " + _("Result on each master: %s.") % _on_each(every[0].masters)
+            text += " " + _("Result on each server: %s.") % _on_each(every[0].masters)
         messages.add_message(request, level, text)
 
 
@@ -185,8 +185,8 @@ def _message(outcome: ReleaseOutcome, every: list[Freed]) -> tuple[int, str]:
             return messages.WARNING, said % values
         case _:
             said = ngettext(
-                "Too few masters answered: %(names)s may still be held.",
-                "Too few masters answered: %(names)s may still be held.",
+                "Too few servers answered: %(names)s may still be held.",
+                "Too few servers answered: %(names)s may still be held.",
                 count,
             )
             return messages.ERROR, said % values

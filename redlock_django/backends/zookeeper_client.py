@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import ssl
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -30,6 +31,10 @@ _TLS = (
 )
 
 
+_UNKNOWN_AUTHORITY = (18, 19, 20, 21)  # X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT and following
+_OTHER_HOST = (62, 64)  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
+
+
 class Handler(SequentialThreadingHandler):  # type: ignore[misc]
     """The threads and sockets of one client of kazoo.
 
@@ -39,10 +44,18 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
     def __init__(self, connect_timeout: float) -> None:
         super().__init__()
         self._connect_timeout = connect_timeout
+        self.failure = ""
+        """Why the last attempt to connect failed, which kazoo does not report."""
 
     def create_connection(self, *args: Any, **options: Any) -> Any:
         timeout = min(options.pop("timeout", None) or 60.0, max(self._connect_timeout, 0.1))
-        return super().create_connection(*args, timeout=timeout, **options)
+        try:
+            connection = super().create_connection(*args, timeout=timeout, **options)
+        except OSError as error:
+            self.failure = explained_connecting(error)
+            raise
+        self.failure = ""
+        return connection
 
     def spawn(self, func: Any, *args: Any, **options: Any) -> threading.Thread:
         thread = threading.Thread(
@@ -124,6 +137,30 @@ def command(settings: ZooKeeperSettings, host: str, words: bytes) -> str:
         while chunk := connection.recv(8192):
             answer += chunk
     return answer.decode("utf-8", "replace")
+
+
+def explained_connecting(error: OSError) -> str:
+    """Return why a connection was not made, and which setting is to be changed."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        why = f"TLS verification failed ({error.verify_message.rstrip('.')})"
+        if error.verify_code in _OTHER_HOST:
+            return f"{why}: HOSTS must name each server as its certificate does"
+        if error.verify_code in _UNKNOWN_AUTHORITY:
+            return f"{why}: OPTIONS['ca'] must name the file of the authority that issued it"
+        return why
+    if isinstance(error, ssl.SSLError):
+        return f"TLS failed ({error.reason or error}): OPTIONS['use_ssl'] is True"
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    if isinstance(error, FileNotFoundError):
+        return "a file that OPTIONS names does not exist: ca, certfile or keyfile"
+    return error.strerror or str(error) or type(error).__name__
+
+
+def with_failure(reason: str, client: KazooClient | None) -> str:
+    """Return a reason, followed by why the last attempt of a client to connect failed."""
+    failure = "" if client is None else client.handler.failure
+    return f"{reason} ({failure})" if failure else reason
 
 
 def explained(error: Exception) -> str:

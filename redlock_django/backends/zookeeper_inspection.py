@@ -15,7 +15,14 @@ from kazoo.handlers.threading import KazooTimeoutError
 from redlock_django.backends.inspection import Inspection
 from redlock_django.backends.inspection_page import MAX_LISTED
 from redlock_django.backends.inspection_results import Listing, ReleaseOutcome, ServerHealth
-from redlock_django.backends.zookeeper_client import command, explained, new_client, stop
+from redlock_django.backends.zookeeper_client import (
+    command,
+    explained,
+    explained_connecting,
+    new_client,
+    stop,
+    with_failure,
+)
 from redlock_django.backends.zookeeper_settings import ZooKeeperSettings
 from redlock_django.backends.zookeeper_tree import (
     MIN_HOLD,
@@ -122,7 +129,7 @@ class ZooKeeperInspection(Inspection):
         try:
             answer = command(self._settings, host, b"srvr")
         except OSError as error:
-            return _unreachable(host, error.strerror or str(error) or type(error).__name__)
+            return _unreachable(host, explained_connecting(error))
         took = clock() - asked
         mode, version = _MODE.search(answer), _VERSION.search(answer)
         if "not in the whitelist" in answer:  # it answers, but not this
@@ -163,7 +170,7 @@ class ZooKeeperInspection(Inspection):
                 with suppress(NoNodeError):
                     answers[index] = result.get(timeout=self._settings.zookeeper_timeout)
         except (KazooException, KazooTimeoutError) as error:
-            self._silent[self.servers[0]] = explained(error)
+            self._silent[self.servers[0]] = with_failure(explained(error), self._client)
         return answers
 
     def _connected(self) -> KazooClient:

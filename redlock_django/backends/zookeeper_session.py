@@ -26,6 +26,7 @@ from redlock_django.backends.zookeeper_client import (
     new_client,
     on_session_timeout,
     stop,
+    with_failure,
 )
 from redlock_django.backends.zookeeper_held import HeldNodes
 from redlock_django.backends.zookeeper_settings import ZooKeeperSettings
@@ -69,10 +70,9 @@ class Session:
         self._steps: SimpleQueue[Batch | None] = SimpleQueue()
         self._unsent: list[Batch] = []
         self._unanswered: dict[Batch, float] = {}  # when they were sent, the oldest first
-        self._connected_at = 0.0
+        self._connected_at = self._beats_at = 0.0
         self._used: dict[str, float] = {}
         self._wakes_at = math.inf
-        self._beats_at = 0.0
         self._client: KazooClient | None = None
         self._thread: threading.Thread | None = None
         self._starting = threading.RLock()  # a signal handler may interrupt its own thread
@@ -93,7 +93,7 @@ class Session:
         """Note that the time of a step is over; raise StoreUnavailable for requests."""
         if isinstance(step, Batch):
             step.unwanted = True
-            why = "no answer" if self.is_connected else self.reason
+            why = "no answer" if self.is_connected else with_failure(self.reason, self._client)
             raise self.unavailable(f"{why} within {step.seconds:.2g} s")
 
     def unavailable(self, why: str) -> StoreUnavailable:

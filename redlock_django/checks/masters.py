@@ -12,7 +12,13 @@ from redlock_django.backends.redlock import redlock_settings
 from redlock_django.conf.settings import load
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.handler import locks
-from redlock_django.operate.health import ServerHealth, master_status, quorums
+from redlock_django.operate.health import (
+    ServerHealth,
+    counted,
+    master_status,
+    quorums,
+    server_word,
+)
 from redlock_django.wire.acl import least_acl
 
 _ERRORS = {
@@ -59,8 +65,8 @@ def check_masters(*, databases: Sequence[str] | None = None, **_: Any) -> list[C
             messages += _faults(alias, one)
         messages += [
             Error(
-                f"REDLOCK[{alias!r}]: {one.label}only {one.counted} of {one.servers} masters are "
-                "counted, so no lock can be acquired.",
+                f"REDLOCK[{alias!r}]: {one.label}{counted(one, server_word(alias))}, so no lock "
+                "can be acquired.",
                 hint="Run 'manage.py redlock_status' to see the reasons.",
                 id="redlock_django.E043",
             )

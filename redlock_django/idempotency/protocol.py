@@ -51,7 +51,7 @@ class KeyLock(Enum):
     HELD = "held"  # by this request
     BUSY = "busy"  # the same request is running
     BUSY_OTHERWISE = "busy otherwise"  # a different request with the same key is running
-    NO_QUORUM = "no quorum"  # too few masters answered
+    NO_QUORUM = "no quorum"  # too few servers answered
 
 
 class Action(Enum):

@@ -31,7 +31,7 @@ class ResolveOutcome(Enum):
     RESOLVED = "resolved"
     RUNNING = "running"  # its lock is held
     SETTLED = "settled"  # its outcome is recorded already, or another user resolved it
-    NO_QUORUM = "no quorum"  # too few masters answered, so it may be running
+    NO_QUORUM = "no quorum"  # too few servers answered, so it may be running
 
 
 def store_and_aliases(using: str, kind: str | None = None) -> tuple[Store, list[str]]:

@@ -27,7 +27,7 @@ class CounterType(NamedTuple):
 _types = {
     "acquired": CounterType("Locks acquired"),
     "refused": CounterType("Locks refused because another holder had them"),
-    "unavailable": CounterType("Locks not acquired because too few masters could be reached"),
+    "unavailable": CounterType("Locks not acquired because too few servers could be reached"),
     "waited": CounterType(
         "Locks that needed more than one attempt, whether acquired or refused in the end"
     ),

@@ -171,17 +171,16 @@ def lost(held_lease: ReportedLease, reason: str) -> None:
         signal_thread.send(lock_lost, **_signal_arguments(held_lease), held=held, reason=reason)
 
 
-def master(using: str, name: str, up: bool, reason: str) -> None:
-    """Report that a master failed or is back: once for each outage, whichever link noticed it."""
+def server(using: str, is_master: bool, name: str, up: bool, reason: str) -> None:
+    """Report that a server failed or is back: once for each outage, whichever link noticed it."""
     if not counters.set_master_state(using, name, up=up):
         return
-    if up:  # the wire has already logged why it failed
-        logger.info(
-            "redlock master %s is back%s",
-            name,
-            f" ({reason})" if reason else "",
-            extra={"master": name, "using": using},
-        )
+    extra = {"master": name, "using": using}
+    if up:
+        word, why = "master" if is_master else "server", f" ({reason})" if reason else ""
+        logger.info("redlock %s %s is back%s", word, name, why, extra=extra)
+    elif not is_master:  # of a master, the wire has logged it
+        logger.warning("redlock server %s failed: %s", name, reason, extra=extra)
     signal = master_up if up else master_down
     send(signal, sender=BaseBackend, using=using, master=name, reason=reason)
 

@@ -84,7 +84,9 @@ class LockServices:
 
 def _make(options: AliasSettings) -> LockService:
     alias = options.alias
-    backend = options.backend_class.open(alias, options.store, partial(events.master, alias))
+    backend_class = options.backend_class
+    notice = partial(events.server, alias, backend_class.servers_are_masters)
+    backend = backend_class.open(alias, options.store, notice)
     counters.set_masters(alias, backend.names)
     first_used(options)
     return LockService(options, backend)

@@ -155,6 +155,11 @@ class HeldLease:
         finally:
             self.backend.post_release(self.lease)
 
+    def mark_forgotten(self) -> None:
+        """Report the loss of a lease that the servers have not any more, or of another holder."""
+        several = self.backend.servers_are_masters
+        self.mark_lost(f"{'a majority of the masters' if several else 'the store'} lost it")
+
     def mark_released(self) -> None:
         """Note that the holder has released the lease, and stop its renewal."""
         self.released = True
@@ -193,7 +198,10 @@ class HeldLease:
             state = LeaseState.UNKNOWN  # this extension came too late, another one did not
         self.state = state
         if state is LeaseState.LOST:
-            self.mark_lost("its lease expired" if expired else "a majority of the masters lost it")
+            if expired:
+                self.mark_lost("its lease expired")
+            else:
+                self.mark_forgotten()
 
     def _next_extension(self) -> tuple[float, float] | None:
         if not self.renew:

@@ -149,7 +149,7 @@ class Lock(LockState):
         """Release the lock; return True if a majority of the masters released it just now.
 
         Before `min_hold` is over, they shorten its TTL instead. False if it was not held, was lost
-        before, is kept by an outer lock or an open transaction, or if too few masters answered in
+        before, is kept by an outer lock or an open transaction, or if too few servers answered in
         time: these get the release when they are back. Never blocks a running event loop.
         """
         held_lease, self._unlocked = self._held_lease, False
@@ -207,9 +207,7 @@ class Lock(LockState):
         raise error
 
     def _report_late(self, held_lease: HeldLease) -> bool:
-        held_lease.mark_lost(
-            "a majority of the masters had granted it to another client or forgotten it"
-        )
+        held_lease.mark_forgotten()
         events.released_late(held_lease)
         return False
 

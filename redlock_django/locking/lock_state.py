@@ -115,7 +115,7 @@ class LockState(LockParameters):
         self.ensure_held()
         if state is not LeaseState.RENEWED:
             raise StoreUnavailable(
-                f"{self._names}: too few masters answered to verify that the lock is held",
+                f"{self._names}: too few servers answered to verify that the lock is held",
                 resource=self._names,
             )
 

@@ -92,7 +92,7 @@ def test_where_too_few_masters_answer_nothing_is_lost() -> None:
     with lock(*NAMES) as held:
         for store, index in masters():
             store.refuse(index)
-        with pytest.raises(StoreUnavailable, match="too few masters answered to verify"):
+        with pytest.raises(StoreUnavailable, match="too few servers answered to verify"):
             held.verify()
         held.ensure_held()
         for store, index in masters():

@@ -147,11 +147,11 @@ def test_a_lost_quorum_is_the_first_thing_on_the_page(
     everyday(masters)
     page = visitor.open()
     banner = page.locator("#redlock-quorum")
-    expect(banner).to_have_text("● Quorum: all 5 masters are up, 3 are needed.")
+    expect(banner).to_have_text("● Quorum: all 5 servers are up, 3 are needed.")
     masters[0].kill()
     page.reload()
-    expect(banner).to_contain_text("Quorum: 4 of 5 masters are counted, 3 are needed.")
-    expect(banner).to_contain_text("Locks are still granted, and 1 more master may fail.")
+    expect(banner).to_contain_text("Quorum: 4 of 5 servers are counted, 3 are needed.")
+    expect(banner).to_contain_text("Locks are still granted, and 1 more server may fail.")
     shoot(page, "degraded")
     for master in masters[1:3]:
         master.kill()
@@ -161,7 +161,7 @@ def test_a_lost_quorum_is_the_first_thing_on_the_page(
     expect(banner.locator("li")).to_have_count(4)
     expect(banner).to_contain_text("refused the connection")
     expect(banner).to_contain_text("Start the server")
-    expect(page.locator("#redlock-count")).to_contain_text("known from the masters that answered")
+    expect(page.locator("#redlock-count")).to_contain_text("known from the servers that answered")
     top = "selector => document.querySelector(selector).getBoundingClientRect().top"
     assert page.evaluate(top, "#redlock-quorum") < page.evaluate(top, "#redlock-count")
     assert violations(page) == []

@@ -115,7 +115,7 @@ def test_a_lock_over_tls_belongs_to_the_user_of_sasl(
         for using, problem in {
             "plain": "NoAuth: the servers do not allow it",
             "wrong password": "AuthFailed: the servers do not allow it",
-            "unknown authority": "not connected yet",
+            "unknown authority": r"TLS verification failed \(.*OPTIONS\['ca'\] must name",
         }.items():
             with pytest.raises(StoreUnavailable, match=problem) as refused:
                 lock("order:1", using=using).acquire()

@@ -272,7 +272,7 @@ def test_no_server_is_an_error_that_names_it(settings: Settings) -> None:
             "ZOOKEEPER_TIMEOUT": 0.3,
         }
     }
-    with pytest.raises(StoreUnavailable, match=f"127.0.0.1:{port}: not connected yet within 0.3 s"):
+    with pytest.raises(StoreUnavailable, match=f"127.0.0.1:{port}: not connected yet .*within 0.3"):
         backend_of().acquire(("order:1",), 30, 0, HOLDER)
     page = backend_of().page()
     assert not page.complete

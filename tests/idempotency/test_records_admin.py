@@ -253,7 +253,7 @@ def test_its_lock_distinguishes_running_from_interrupted(
     unknown = page(client, row)
     assert "running or interrupted" in unknown
     assert "It took effect" not in unknown
-    assert "too few masters" in answer(client, row, "not-applied")
+    assert "too few servers" in answer(client, row, "not-applied")
     backend.down = [False] * len(backend.masters)
     assert answer(client, row, "applied").startswith("Resolved")
     row.refresh_from_db()

@@ -243,7 +243,7 @@ def test_page_with_every_master_down(five: list[LocalMaster], viewer: Client) ->
     page = viewer.get(LIST)
     assert page.status_code == 200
     assert page.content.decode().count("refused the connection") == 10  # in banner and table
-    assert "No master answered, so it is unknown which locks are held." in page.content.decode()
+    assert "No server answered, so it is unknown which locks are held." in page.content.decode()
     assert viewer.get(f"{LIST}0123abcd:default:order_3A1/change/", follow=True).status_code == 200
 
 

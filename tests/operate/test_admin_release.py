@@ -111,7 +111,7 @@ def test_too_few_masters(five: list[LocalMaster], operator: Client) -> None:
     for master in five[:3]:
         master.pause()
     (message,) = confirm(operator, f"{shown}:default:order:1")
-    assert "Too few masters answered: order:1" in message
+    assert "Too few servers answered: order:1" in message
     for master in five[:3]:
         master.resume()
     assert LogEntry.objects.count() == 1
@@ -119,7 +119,7 @@ def test_too_few_masters(five: list[LocalMaster], operator: Client) -> None:
 
 def test_a_database_that_does_not_answer(database_down: None, operator: Client) -> None:
     (message,) = confirm(operator, "0123abcd:default:order:1")
-    assert "Too few masters answered: order:1" in message
+    assert "Too few servers answered: order:1" in message
 
 
 def test_a_rival_is_released_alone(five: list[LocalMaster], operator: Client) -> None:

@@ -37,15 +37,15 @@ def banner(*servers: ServerHealth, proceeds: bool = False) -> QuorumBanner:
 def test_all_masters_are_up() -> None:
     shown = banner(server("a"), server("b"), server("c", ("policy", "would evict locks")))
     assert (shown.level, shown.detail, shown.problems, shown.advice) == ("ok", "", (), ())
-    assert shown.headline == "Quorum: all 3 masters are up, 2 are needed."
+    assert shown.headline == "Quorum: all 3 servers are up, 2 are needed."
 
 
 def test_a_quorum_that_the_next_failure_ends() -> None:
     restarted = server("b", ("untrusted", "has restarted: trusted in 30 s"), counted=False)
     shown = banner(server("a"), restarted, server("c"))
     assert shown.level == "warning"
-    assert shown.headline == "Quorum: 2 of 3 masters are counted, 2 are needed."
-    assert shown.detail == "Locks are still granted. If one more master fails, they are refused."
+    assert shown.headline == "Quorum: 2 of 3 servers are counted, 2 are needed."
+    assert shown.detail == "Locks are still granted. If one more server fails, they are refused."
     assert shown.problems == (("b", "has restarted: trusted in 30 s"),)
     assert shown.advice == (str(ADVICE["untrusted"]),)
 
@@ -56,8 +56,8 @@ def test_no_quorum() -> None:
     assert shown.level == "error"
     assert shown.headline == "No quorum: locks are refused now."
     assert shown.detail == (
-        "2 of 5 masters are counted, 3 are needed. Locks that are held there cannot be renewed and "
-        "end when their TTL is over. Locks are granted again as soon as 3 masters are counted."
+        "2 of 5 servers are counted, 3 are needed. Locks that are held there cannot be renewed and "
+        "end when their TTL is over. Locks are granted again as soon as 3 servers are counted."
     )
     assert shown.problems == (
         ("a", "refused the connection"),
@@ -77,8 +77,8 @@ def test_one_group_of_two_has_no_quorum() -> None:
     second = [down("c", "group 2"), server("d", shard="group 2")]
     shown = banner(*first, *second)
     assert shown.headline == "No quorum in group 2: its locks are refused now."
-    assert "group 1: Quorum: all 2 masters are up, 2 are needed." in shown.detail
-    assert "group 2: 1 of 2 masters are counted, 2 are needed." in shown.detail
+    assert "group 1: Quorum: all 2 servers are up, 2 are needed." in shown.detail
+    assert "group 2: 1 of 2 servers are counted, 2 are needed." in shown.detail
     shown = banner(*first, *second, proceeds=True)
     assert shown.headline == "No quorum in group 2: its requests run without a lock now."
 

@@ -26,11 +26,11 @@ _CLEAR = "\x1b[H\x1b[J"  # Move the cursor home and erase the screen below it.
 
 
 class Command(OperatorCommand):
-    """Exit status 0: listed, even if there are none. 2: usage. 3: too few masters answered."""
+    """Exit status 0: listed, even if there are none. 2: usage. 3: too few servers answered."""
 
     help = (
-        "List the locks that are held on the masters. Exit status: 0, also if no lock is held; "
-        f"2 for wrong arguments or settings; {NO_QUORUM} if too few masters answered."
+        "List the locks that are held on the servers. Exit status: 0, also if no lock is held; "
+        f"2 for wrong arguments or settings; {NO_QUORUM} if too few servers answered."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:

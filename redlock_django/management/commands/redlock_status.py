@@ -30,7 +30,7 @@ class Command(OperatorCommand):
     help = (
         "Show the health of every server. Exit status: 0 if there are no faults; "
         f"{FAULTY} if there is a quorum but a server has a fault; {BAD_ARGUMENTS} for wrong "
-        f"arguments or settings; {NO_QUORUM} if too few masters can be counted."
+        f"arguments or settings; {NO_QUORUM} if too few servers can be counted."
     )
 
     def handle(self, *args: Any, **options: Any) -> None:

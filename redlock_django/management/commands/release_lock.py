@@ -57,7 +57,7 @@ class Command(OperatorCommand):
         "Release locks that other clients hold. The command shows each lock and asks for "
         "confirmation. It releases the lock that was shown, not one that was acquired later. Exit "
         f"status: 0 released; {NOT_RELEASED} not held, held by another lock now, or declined; "
-        f"{BAD_ARGUMENTS} wrong arguments or settings; {NO_QUORUM} too few masters answered (the "
+        f"{BAD_ARGUMENTS} wrong arguments or settings; {NO_QUORUM} too few servers answered (the "
         "lock may still be held). For several keys, the highest status is returned."
     )
 

@@ -52,7 +52,7 @@ class Command(OperatorCommand):
         "Record whether interrupted requests took effect. Without --applied or --not-applied, "
         "show the unresolved requests and change nothing. Exit status: 0 resolved; "
         f"{NOT_RESOLVED} not found, running, already resolved, or declined; {BAD_ARGUMENTS} wrong "
-        f"arguments or settings; {NO_QUORUM} too few masters answered to find out whether the "
+        f"arguments or settings; {NO_QUORUM} too few servers answered to find out whether the "
         "request is running. For several records, the highest status is returned."
     )
 
