@@ -100,7 +100,7 @@ def admin_page(url: str, user: str, password: str) -> str:
     (token,) = re.findall('name="csrfmiddlewaretoken" value="([^"]+)"', form)
     target = f"{urlsplit(url).path}redlock_django/heldlock/"
     fields = {"username": user, "password": password, "csrfmiddlewaretoken": token, "next": target}
-    with browser.open(f"{url}login/", urlencode(fields).encode(), timeout=30) as answer:
+    with browser.open(f"{url}login/", urlencode(fields).encode(), timeout=60) as answer:
         page: str = answer.read().decode()
         return page
 
@@ -227,7 +227,7 @@ def test_a_taken_port_is_one_clear_line(place: Place) -> None:
         holder.listen()
         port = holder.getsockname()[1]
         with place.start("--exit", "--port", str(port)) as demo:
-            out, _ = demo.communicate(timeout=30)
+            out, _ = demo.communicate(timeout=90)
     assert demo.returncode == 1
     assert f"cannot serve on port {port}" in out
     assert "Traceback" not in out

@@ -47,7 +47,7 @@ def show(request: HttpRequest) -> HttpResponse:
     return JsonResponse({"n": read(), "seen_at_release": seen_at_release})
 
 
-@lock_resource("counter:<int:pk>")
+@lock_resource("counter:<int:pk>", using="renewed")
 def robbed(request: HttpRequest, pk: int) -> HttpResponse:
     """Delete the lock on all masters while the view runs."""
     write(1000)
@@ -96,7 +96,7 @@ def look(**said: Any) -> None:
 
 
 urlpatterns = [
-    path("<int:pk>/locked/", lock_resource("counter:<int:pk>", wait=20)(add)),
+    path("<int:pk>/locked/", lock_resource("counter:<int:pk>", wait=60)(add)),
     path("<int:pk>/unlocked/", add),
     path("<int:pk>/robbed/", robbed),
     path("<int:pk>/slow/", slow),

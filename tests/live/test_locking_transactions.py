@@ -50,7 +50,8 @@ def sites(
     common = {"MASTERS": [m.url for m in masters], "RESTART_DELAY": 0, **generous_timeouts(1)}
     common["MAX_WAITERS"] = MANY
     redlock = {
-        "default": {**common, "TTL": 1.5},
+        "default": {**common, "TTL": 30},  # no stall of a busy machine lasts so long
+        "renewed": {**common, "TTL": 1.5},  # its loss is noticed soon
         "unrenewed": {**common, "TTL": 1, "RENEW": False},
     }
     with ExitStack() as stack:
@@ -82,7 +83,7 @@ def sites(
 
 
 def get(site: str, url: str) -> tuple[int, dict[str, Any]]:
-    with closing(http.client.HTTPConnection(site, timeout=40)) as connection:
+    with closing(http.client.HTTPConnection(site, timeout=90)) as connection:
         connection.request("GET", url, headers={"Accept": "application/json"})
         answer = connection.getresponse()
         body = answer.read()

@@ -81,7 +81,7 @@ def test_a_holder_that_is_paused_beyond_its_ttl(
     rows = Account.objects.using("fencing").filter(pk=1)
     first = client_1(how)
     first.send_signal(signal.SIGSTOP)
-    with lock("account:1", wait=10) as held:  # client 2 acquires it when the TTL is over
+    with lock("account:1", wait=60) as held:  # client 2 acquires it when the TTL is over
         if how == "fenced":
             account = rows.fenced(held).claim().get()
             rows.fenced(held).update(balance=account.balance - 50)

@@ -26,7 +26,7 @@ def main(fenced: bool) -> None:
     from redlock_django import LockLost, lock
     from tests.live.fencing.accounts import Account
 
-    with lock("account:1", ttl=1) as held:
+    with lock("account:1", ttl=1, wait=60) as held:
         rows = Account.objects.filter(pk=1)
         account = rows.fenced(held).claim().get() if fenced else rows.get()
         print_step(f"read {account.balance}")
