@@ -117,6 +117,8 @@ def slowly(schedule: Schedule) -> None:
         schedule()
 
 
+EVERY_ANSWER = partial(test_fast_path.every_answer, 3)  # one object, which is run once
+
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "quorum of half", "quorum: more than half of the masters", quorum.quorum,
@@ -175,12 +177,12 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "any fences are plain", "fast path: other fences take the long way", FastTally.grant,
-        never("fences != self._fences"), partial(test_fast_path.every_answer, 3),
+        never("fences != self._fences"), EVERY_ANSWER,
     ),
     Mutant(
         "any clocks are plain", "fast path: clocks that are off take the long way",
         FastTally.grant, never("self._last - self._first > self.skew"),
-        partial(test_fast_path.every_answer, 3),
+        EVERY_ANSWER,
     ),
     Mutant(
         "a plain vote counts twice", "fast path: the first vote of a master counts",
@@ -189,15 +191,15 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a lost quorum is plain", "fast path: too few masters take the long way", FastTally.cast,
-        always("self.majority(...)"), partial(test_fast_path.every_answer, 3),
+        always("self.majority(...)"), EVERY_ANSWER,
     ),
     Mutant(
         "a refusal is plain", "fast path: a refusal takes the long way", FastTally.cast,
-        always("vote.ballot is Ballot.FAILED"), partial(test_fast_path.every_answer, 3),
+        always("vote.ballot is Ballot.FAILED"), EVERY_ANSWER,
     ),
     Mutant(
         "masters not asked are reached", "fast path: no undo where nothing was sent",
-        FastTally.cast, never("not vote.sent"), partial(test_fast_path.every_answer, 3),
+        FastTally.cast, never("not vote.sent"), EVERY_ANSWER,
     ),
     Mutant(
         "a doubtful master is asked", "fast path: a doubt ends it at once", Master.__setattr__,
