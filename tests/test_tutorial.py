@@ -35,7 +35,11 @@ def environment() -> dict[str, str]:
     return {"PATH": path, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
 
 
-def test_every_step_shows_what_the_page_says(tmp_path: Path, environment: dict[str, str]) -> None:
+@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.nightly)])
+def test_every_step_shows_what_the_page_says(
+    tmp_path: Path, environment: dict[str, str], whole: bool
+) -> None:
+    """By day, follow the page as far as its first request to the server."""
     site, shown, served = tmp_path, "", False
     for part in PART.finditer(PAGE):
         where = PAGE[: part.start()].rstrip().rsplit("\n", 1)[-1]
@@ -53,6 +57,8 @@ def test_every_step_shows_what_the_page_says(tmp_path: Path, environment: dict[s
             if served and "curl" in lines:
                 with serving(site, environment) as address:
                     shown = run(lines.replace("localhost:8000", address), site, environment)
+                if not whole:
+                    break
             else:
                 shown = run(lines, site, environment)
             if "startproject" in lines:

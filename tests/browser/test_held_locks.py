@@ -99,6 +99,7 @@ def test_list_search_and_filters(visitor: Visitor, masters: list[LocalMaster]) -
     expect(page.locator("#result_list tbody tr")).to_have_count(1)
 
 
+@pytest.mark.nightly
 def test_light_dark_and_phone(visitor: Visitor, masters: list[LocalMaster]) -> None:
     everyday(masters)
     page = visitor.open()
@@ -113,6 +114,7 @@ def test_light_dark_and_phone(visitor: Visitor, masters: list[LocalMaster]) -> N
     tour(visitor.open(**PHONE), "phone", width=375)
 
 
+@pytest.mark.nightly
 def test_masters_with_faults(visitor: Visitor, masters: list[LocalMaster]) -> None:
     plant(masters, "order:1")
     with masters[1].client() as client:
@@ -174,6 +176,7 @@ def test_a_lost_quorum_is_the_first_thing_on_the_page(
     assert overflowing(page) == []
 
 
+@pytest.mark.nightly
 def test_filter_and_sort(visitor: Visitor, masters: list[LocalMaster]) -> None:
     everyday(masters)
     page = visitor.open()
@@ -231,6 +234,7 @@ def test_release_of_one_and_of_many_locks(visitor: Visitor, masters: list[LocalM
     shoot(page, "record-one")
 
 
+@pytest.mark.nightly
 def test_lock_acquired_again_is_not_released(visitor: Visitor, masters: list[LocalMaster]) -> None:
     plant(masters, "order:1")
     page = visitor.open()
@@ -244,6 +248,7 @@ def test_lock_acquired_again_is_not_released(visitor: Visitor, masters: list[Loc
     assert on(masters, "order:1") == 5
 
 
+@pytest.mark.nightly
 def test_a_viewer_cannot_release(visitor: Visitor, masters: list[LocalMaster]) -> None:
     plant(masters, "order:1")
     page = visitor.open(user="viewer")
@@ -359,8 +364,14 @@ def test_contention(visitor: Visitor) -> None:
     expect(rows.locator("th").first).to_have_text("stock:42")
     assert violations(page) == []
     shoot(page, "contention")
+    page.set_viewport_size(PHONE["viewport"])
+    assert overflowing(page) == []
     page.get_by_role("link", name="order:1003").first.click()
     expect(page.locator("#searchbar")).to_have_value("order:1003")
+
+
+@pytest.mark.nightly
+def test_contention_in_the_dark(visitor: Visitor) -> None:
     page = visitor.open(CONTENTION, color_scheme="dark", **PHONE)
     assert violations(page) == []
     assert overflowing(page) == []
@@ -369,7 +380,8 @@ def test_contention(visitor: Visitor) -> None:
     expect(page.locator(".redlock-note")).to_contain_text("RECORD_CONTENTION")
 
 
-@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_pages_are_accessible(
     visitor: Visitor, masters: list[LocalMaster], scheme: Literal["light", "dark"]
 ) -> None:

@@ -102,6 +102,7 @@ def test_refresh_keeps_selection_focus_and_scroll(
     expect(row(page, "new:1").locator("input.action-select")).to_be_checked()
 
 
+@pytest.mark.nightly
 def test_refresh_of_an_empty_list(visitor: Visitor, masters: list[LocalMaster]) -> None:
     page = visitor.open()
     expect(page.locator("#redlock-count")).to_have_text("No lock is held.")

@@ -254,6 +254,7 @@ def test_the_visitor_releases_a_lock_by_force(page: Page) -> None:
     expect(locked).to_have_count(0)
 
 
+@pytest.mark.nightly
 def test_the_tour_goes_on_after_the_login(page: Page) -> None:
     page.goto("/tour/pay-twice/")
     page.get_by_role("button", name="Held locks in the admin").click()
