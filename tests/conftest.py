@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from _pytest import fixtures
 from _pytest.compat import getfuncargnames
+from django.db import connections
 
 from redlock_django.backends.database_settings import _new_temporary_file
 from redlock_django.locking.handler import locks
@@ -214,11 +215,15 @@ def masters(five_masters: list[LocalMaster]) -> list[LocalMaster]:
 
 
 @pytest.fixture
-def database_access(django_db_blocker: Any) -> Iterator[None]:
+def database_access(django_db_blocker: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Allow connections to databases; those of locks are closed at the end.
 
-    Locks beside a database in memory are in a file of this process: each test gets a new one.
+    Locks beside a database in memory are in a file of this process: each test gets a new one. The
+    default database is in memory even if no test of the run has the mark that makes it so.
     """
+    default = connections["default"]
+    if not default.is_in_memory_db():  # type: ignore[attr-defined]
+        monkeypatch.setitem(default.settings_dict, "NAME", ":memory:")
     with django_db_blocker.unblock():
         _new_temporary_file.cache_clear()
         yield
