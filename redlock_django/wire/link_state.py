@@ -57,7 +57,6 @@ class LinkState:
         self._listening = False
         self._numbers = count(1)
         self._dirty: set[int] = set()
-        self._all = range(len(self.masters))
         self._templates = Templates()
         self._last_round = clock()
         self.membership.readers.add(self)  # from here on, any thread may call `look_again`

@@ -12,6 +12,7 @@ from dataclasses import replace
 from redlock_django.engine.commands import Release
 from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.membership import Membership
+from redlock_django.engine.quorum import Vote
 from redlock_django.wire.address import Address
 from redlock_django.wire.clock import clock
 from redlock_django.wire.join import Joined, Trust, Unfit, Unmarked, join
@@ -35,22 +36,26 @@ REPEAT = 0.5  # seconds between two attempts to send releases that a master refu
 MAX_REMEMBERED = 10_000  # releases and unanswered tokens kept for a master that is away, at most
 
 
-DOUBTFUL = frozenset(
-    ("distrusted_until", "failures", "late", "link", "suspect", "trust", "twin", "undialed")
-)
+DOUBTFUL = frozenset((
+    "distrusted_until", "failures", "late", "link", "reason", "suspect", "trust", "twin",
+    "undialed",
+))  # fmt: skip
 """What a master's votes depend on: after each change it is looked at again, see `sound_until`."""
 
 
 class Plan:
-    """The links on which all masters can be asked, without a closer look, up to `until`.
+    """The masters that can be asked, without a closer look, up to `until`, and their links.
 
-    It is 0.0 from the moment at which anything changes for one of them.
+    That is a quorum at least. The votes of the others are `left_out`: they are late, or have no
+    link. `until` is 0.0 from the moment at which anything changes for one of all masters.
     """
 
-    __slots__ = ("links", "until")
+    __slots__ = ("asked", "left_out", "links", "until")
 
     def __init__(self) -> None:
+        self.asked: tuple[int, ...] = ()
         self.links: tuple[Link, ...] = ()
+        self.left_out: dict[int, Vote] = {}
         self.until = 0.0
 
 

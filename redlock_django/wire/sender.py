@@ -1,7 +1,7 @@
 """Sending: the commands of a round, to the masters that may be asked, in one send for each.
 
-On the fast path, all masters are sent the same bytes after a glance at each; otherwise each master
-is looked at, and gets what it may get.
+On the fast path, all masters of a plan are sent the same bytes after a glance at each; otherwise
+each master is looked at, and gets what it may get.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from dataclasses import replace
 from redlock_django.engine.commands import Acquire, Command, Release
 from redlock_django.engine.fast_path import Switch
 from redlock_django.engine.protocol_steps import Round
-from redlock_django.engine.quorum import NOT_ASKED, failed, quorum
+from redlock_django.engine.quorum import NOT_ASKED, Vote, failed, quorum
 from redlock_django.wire.clock import clock
 from redlock_django.wire.exchange import Exchange, Owed
 from redlock_django.wire.join import join_arguments
-from redlock_django.wire.link import ProtocolDesync, broken, pack
+from redlock_django.wire.link import Link, ProtocolDesync, broken, pack
 from redlock_django.wire.link_state import LinkState
 from redlock_django.wire.master import Master
 
@@ -100,37 +100,57 @@ class Sender(LinkState):
                 self.lateness.fail_late(exchange, master.index, master.late, now)
 
     def _begin_plainly(self, exchange: Exchange, now: float) -> bool:
-        """Begin a round that asks all masters the same, and nothing speaks against any of them.
+        """Begin a round that asks all masters of the plan the same, without a look at any of them.
 
-        Returns False without having begun otherwise.
+        Returns False without having begun if one of them needs a closer look.
         """
-        commands = exchange.commands
-        command = commands[0]
+        plan, commands = self.plan, exchange.commands
         if (
-            command is None
-            or not Switch.on
+            not Switch.on
             or self.membership.conflict
-            or commands.count(command) != len(self.masters)
-            or (now >= self.plan.until and not self._may_plan(now))
+            or (now >= plan.until and not self._may_plan(now))
+            or (command := commands[plan.asked[0]]) is None
         ):
             return False
+        alike = commands.count(command)
+        for index in plan.left_out:
+            if (other := commands[index]) is None:
+                alike += 1
+            elif not other.trusted:
+                return False  # a release, which a late master gets, and which is kept for others
+        if alike != len(commands):
+            return False
+        for index, vote in plan.left_out.items():
+            exchange.cast(index, NOT_ASKED if commands[index] is None else vote)
         data = self._templates.pack(command, exchange.number)
         exchange.owe(command, now, self.lateness.running.passed)
         trusted = command.trusted
-        for link in self.plan.links:
+        for link in plan.links:
             # As in `Link.write`.
             link.owed.append(exchange)
             link.out += data + link.tail if trusted else data
-        self._dirty.update(self._all)
+        self._dirty.update(plan.asked)
         return True
 
     def _may_plan(self, now: float) -> bool:
-        """Return whether nothing speaks against any master, and plan to ask all of them."""
-        links = [link for one in self.masters if (link := one.link) and self.sound(one, now)]
-        if len(links) < len(self.masters):
+        """Return whether a quorum can be asked without a closer look, and plan to ask it.
+
+        All other masters must be late or without a link, and nothing be left to do for them.
+        """
+        links: dict[int, Link] = {}
+        left_out: dict[int, Vote] = {}
+        for master in self.masters:
+            if (link := master.link) and self.sound(master, now):
+                links[master.index] = link
+            elif (master.late or not link) and not master.unfinished:
+                left_out[master.index] = failed(master.fault(now), sent=False)
+            else:
+                return False
+        if len(links) < quorum(len(self.masters)):
             return False
-        self.plan.links = tuple(links)
-        self.plan.until = min(master.sound_until for master in self.masters)
+        plan = self.plan
+        plan.asked, plan.links, plan.left_out = tuple(links), tuple(links.values()), left_out
+        plan.until = min(self.masters[index].sound_until for index in links)
         return True
 
     def sound(self, master: Master, now: float) -> bool:

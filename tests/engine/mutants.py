@@ -203,17 +203,38 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a doubtful master is asked", "fast path: a doubt ends it at once", Master.__setattr__,
-        never("name in DOUBTFUL"), partial(test_plain_rounds.test_a_doubt_ends_it_at_once, "late"),
+        never("name in DOUBTFUL"),
+        partial(test_plain_rounds.test_a_doubt_ends_it_at_once, "suspect"),
     ),
     Mutant(
         "a plan outlives its links", "fast path: a change of any master ends the plan",
         Master.look_closer, without("self.plan.until = 0.0"),
-        partial(test_plain_rounds.test_a_doubt_ends_it_at_once, "lost"),
+        partial(test_plain_rounds.test_a_doubt_ends_it_at_once, "no marker"),
     ),
     Mutant(
-        "a plan without a faulty master", "fast path: it asks all masters or none",
-        Links._may_plan, never("len(links) < len(self.masters)"),
-        partial(test_plain_rounds.test_a_doubt_ends_it_at_once, "lost"),
+        "a plan without a quorum", "fast path: it asks a quorum at least",
+        Links._may_plan, never("len(links) < quorum(...)"),
+        test_plain_rounds.test_it_asks_a_quorum_at_least,
+    ),
+    Mutant(
+        "a plan without a doubtful master", "fast path: only masters that are away are left out",
+        Links._may_plan, always("master.late or not link"),
+        partial(test_plain_rounds.test_a_doubt_ends_it_at_once, "suspect"),
+    ),
+    Mutant(
+        "a plan without a master to dial", "fast path: a master to be dialed needs a closer look",
+        Links._may_plan, always("not master.unfinished"),
+        partial(test_plain_rounds.test_a_doubt_ends_it_at_once, "lost for want of a thread"),
+    ),
+    Mutant(
+        "a master that is left out is reached", "fast path: no release to masters left out",
+        Links._may_plan, instead("failed(..., sent=False)", "failed(master.fault(now))"),
+        partial(test_plain_rounds.test_it_leaves_out_a_master_that_is_known_not_to_answer, "late"),
+    ),
+    Mutant(
+        "a release of a master left out is dropped", "fast path: a release is sent or kept",
+        Links._begin_plainly, never("not other.trusted"),
+        partial(test_plain_rounds.test_it_leaves_out_no_master_that_a_release_is_for, "lost"),
     ),
     Mutant(
         "a faulty master is asked", "fast path: masters with a fault take the long way",
@@ -232,7 +253,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "all masters are asked the same", "fast path: each master is sent its own command",
-        Links._begin_plainly, never("commands.count(command) != ..."),
+        Links._begin_plainly, never("alike != len(commands)"),
         test_plain_rounds.test_it_is_not_taken_where_masters_are_asked_differently,
     ),
     Mutant(

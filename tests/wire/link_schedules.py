@@ -13,6 +13,7 @@ from typing import Any
 from unittest.mock import patch
 
 from redlock_django.engine.commands import script
+from redlock_django.engine.fast_path import Switch
 from redlock_django.engine.protocol_steps import Round
 from redlock_django.engine.quorum import Ballot, Tally, Verdict, Vote
 from redlock_django.engine.statuses import ABSENT, GRANTED, MISMATCH, UNMARKED
@@ -361,8 +362,10 @@ def only_a_patient_round_without_a_quorum_asks_late_masters() -> None:
             links.reply(index, first.number)
             links.reply(index, second.number)
         assert second.tally.verdict is Verdict.WON
-        third = links.ask(links.acquire("c" * 32), patient=60.0)
-        assert [vote is None for vote in third.tally.votes] == [True, True, False]
+        for on in (True, False):
+            with patch.object(Switch, "on", on):
+                third = links.ask(links.acquire("c" * 32), patient=60.0)
+            assert [vote is None for vote in third.tally.votes] == [True, True, False]
 
 
 def a_few_slow_masters_are_not_waited_for() -> None:

@@ -215,18 +215,110 @@ def _refused(links: ManualLinks) -> None:
     links.masters[0].refuse_release(links.release(), NOW + 9)
 
 
+def _undialed(links: ManualLinks) -> None:
+    links.lose(links.masters[1], "lost")
+    links.masters[1].undialed = "lost", 0.0
+
+
 DOUBTS: dict[str, Callable[[ManualLinks], None]] = {
-    "lost": lambda links: links.lose(links.masters[0], "lost"),
-    "late": lambda links: setattr(links.masters[0], "late", "did not answer"),
     "suspect": lambda links: setattr(links.masters[0], "suspect", "its clock stepped"),
     "our clock stepped": lambda links: setattr(links.masters[0], "distrusted_until", NOW + 9),
     "twin": lambda links: setattr(links.masters[0], "twin", "another"),
     "no marker": _unmarked,
     "undialed": lambda links: setattr(links.masters[1], "undialed", ("lost", 0.0)),
+    "lost for want of a thread": _undialed,
     "an unanswered acquire": lambda links: links.masters[1].remember_unanswered(TOKEN),
     "a refused release": _refused,
     "another deployment": lambda links: setattr(links.membership, "conflict", "another"),
 }
+
+
+def _late(links: ManualLinks) -> None:
+    links.lateness._mark_late(links.masters[0], "did not answer")
+
+
+def _lost(links: ManualLinks) -> None:
+    links.lose(links.masters[0], "lost")
+
+
+FAULTS: dict[str, tuple[Callable[[ManualLinks], None], str]] = {
+    "late": (_late, "did not answer"),
+    "lost": (_lost, "lost"),
+}
+
+
+def _plain_reasons(links: ManualLinks, time: Time, command: Command, *masters: int) -> list[str]:
+    """Return the votes of a round, which must not look at any master, once all have answered."""
+    with patch.object(Links, "redial", side_effect=AssertionError("the long way")):
+        exchange = links.ask(command, *masters)
+    assert exchange.tally.asked == {1, 2}
+    for index in exchange.tally.asked:
+        links.ends[index].say(resp([exchange.number, 1, time.wall, *[7] * command.fenced]))
+        links.read(links.masters[index])
+    assert exchange.tally.verdict is Verdict.WON
+    return exchange.tally.reasons()
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_it_leaves_out_a_master_that_is_known_not_to_answer(fault: str) -> None:
+    fail, reason = FAULTS[fault]
+    with timed_links(True) as (links, time):
+        _answered(links, time, links.ask(links.acquire()))
+        links.ends[0].heard()
+        fail(links)
+        acquire = links.acquire("b" * 32)
+        assert _plain_reasons(links, time, acquire) == [reason, "granted", "granted"]
+        released = _plain_reasons(links, time, links.release("b" * 32), 1, 2)
+        assert released == ["not asked", "granted", "granted"]
+        assert links.ends[0].names() == []
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_it_leaves_out_no_master_that_a_release_is_for(fault: str) -> None:
+    """A late master gets the release, and for one without a link it is kept."""
+    with timed_links(True) as (links, time):
+        _answered(links, time, links.ask(links.acquire()))
+        FAULTS[fault][0](links)
+        links.ask(links.acquire("b" * 32))
+        assert time.now < links.plan.until
+        links.ask(links.release())
+        names = links.ends[0].names()
+        assert names.count("release") + len(links.masters[0].pending_releases) == 1
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_it_names_why_a_master_is_left_out_today(fault: str) -> None:
+    with timed_links(True) as (links, time):
+        FAULTS[fault][0](links)
+        links.ask(links.acquire())
+        assert time.now < links.plan.until
+        master = links.masters[0]
+        setattr(master, "late" if fault == "late" else "reason", "something else")
+        exchange = links.ask(links.acquire("b" * 32))
+        assert exchange.tally.reasons()[0] == "something else"
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_master_that_is_left_out_is_asked_again_once_it_is_back(fault: str) -> None:
+    with timed_links(True) as (links, _):
+        FAULTS[fault][0](links)
+        links.ask(links.acquire())
+        if fault == "late":
+            links.lateness.in_time(links.masters[0])
+        else:
+            links.join(0)
+            links.flush()
+        links.ends[0].heard()
+        links.ask(links.acquire("b" * 32))
+        assert links.ends[0].names() == ["acquire"]
+
+
+def test_it_asks_a_quorum_at_least() -> None:
+    with timed_links(True) as (links, _):
+        _late(links)
+        links.lose(links.masters[1], "lost")
+        links.ask(links.acquire())
+        assert links.plan.until == 0.0
 
 
 @pytest.mark.parametrize("doubt", DOUBTS)
