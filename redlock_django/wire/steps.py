@@ -64,7 +64,8 @@ class StepWatch:
         if master.offset is None:
             return NONE
         low, high, at = master.offset
-        if not 0 <= now - at < KNOWN_FOR:
+        # The bounds of this very batch of replies were noted a little after `now`.
+        if abs(now - at) >= KNOWN_FOR:
             return NONE
         return high - self.little, low + self.little + now
 

@@ -395,6 +395,19 @@ def test_bounds_of_clocks_are_not_old() -> None:
         assert "stepped by 1.2 s" in exchange.tally.reasons()[0]
 
 
+def test_one_reply_of_a_batch_tells_the_clock_of_its_master() -> None:
+    with timed_links(True, masters=1) as (links, time):
+        _answered(links, time, links.ask(links.acquire()))
+        time.now += 1.0
+        links.steps.clock = lambda: time.now + 0.001  # to count replies takes time, too
+        asked = [links.ask(links.acquire(word * 32)) for word in "bcd"]
+        links.ends[0].say(b"".join(resp([one.number, 1, time.wall, 7]) for one in asked))
+        with patch.object(links.steps, "note", wraps=links.steps.note) as note:
+            links.read(links.masters[0])
+        assert note.call_count == 1
+        assert [one.tally.verdict for one in asked] == [Verdict.WON] * 3
+
+
 def test_our_clock_that_goes_back_voids_a_lease_that_began_since() -> None:
     with timed_links(True) as (links, time):
         _answered(links, time, links.ask(links.acquire()))
