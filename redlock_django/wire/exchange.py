@@ -52,6 +52,12 @@ class Owed:
         return self._exchange
 
     @property
+    def undecided(self) -> Exchange | None:
+        """The round that the reply belongs to, if it is not decided yet."""
+        exchange = self.exchange
+        return None if exchange is None or exchange.decided else exchange
+
+    @property
     def late_undo(self) -> Release | None:
         """The release that a grant must be answered with that comes this late, None if none."""
         if self.exchange is None or not leaves_late_grants(self.command, self.exchange.tally):

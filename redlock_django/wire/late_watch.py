@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from itertools import islice
 from statistics import median
 
 from redlock_django.engine.quorum import failed
@@ -113,8 +114,10 @@ class LateWatch:
             return (rule.master_timeout if age < rule.master_timeout else self.patience()) - age
         patience = self.patience()
         left = patience + rule.master_timeout - self._age(link.owed[0], now)
-        if link.expired < len(link.owed):
-            left = min(left, patience - self._age(link.owed[link.expired], now))
+        # Nearly every round is decided by other masters: its reply need not be judged at once.
+        for owed in islice(link.owed, link.expired, None):
+            if owed.undecided is not None:
+                return min(left, patience - self._age(owed, now))
         return left
 
     def patience(self) -> float:
@@ -135,18 +138,17 @@ class LateWatch:
             if rule.is_over(self._silent(link, now), len(link.owed), longest):
                 self.lose(master, self._reason(longest, link))
             return
-        patience = self.patience()
-        reason = self._reason(patience, link)
+        patience, reason = self.patience(), ""
         late = rule.is_late(self._age(link.owed[0], now), patience)
-        while link.expired < len(link.owed):
-            owed = link.owed[link.expired]
+        for owed in islice(link.owed, link.expired, None):
             if not (late or rule.has_expired(self._age(owed, now), patience)):
                 break
-            if owed.exchange is not None:
-                self.fail_late(owed.exchange, master.index, reason, now)
+            if (exchange := owed.undecided) is not None:
+                reason = reason or self._reason(patience, link)
+                self.fail_late(exchange, master.index, reason, now)
             link.expired += 1
         if late:
-            self._mark_late(master, reason)
+            self._mark_late(master, reason or self._reason(patience, link))
 
     def _reason(self, seconds: float, link: Link) -> str:
         """Return why the oldest reply that is owed on a link is not waited for."""

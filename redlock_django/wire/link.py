@@ -21,8 +21,8 @@ from redlock_django.wire.clock import clock
 from redlock_django.wire.exchange import Owed
 
 CHUNK = 65536
-BACKLOG = 512
-"""The bytes that are received at once of replies that come too late, about nine replies.
+BACKLOG = 2048
+"""The bytes that are received at once of replies that come too late, about forty replies.
 
 A master that was hung sends hundreds of them together. The thread that reads them for all would not
 get to its own round for tens of milliseconds.

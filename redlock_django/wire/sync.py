@@ -26,6 +26,7 @@ from redlock_django.wire.waiters import Waiter
 logger = logging.getLogger("redlock_django")
 
 REDIAL = 0.5  # seconds after which a thread that could not be started is tried again
+GIVE_WAY = 0.0002  # seconds for which other threads get the links between two parts of a backlog
 
 
 class SyncLinks(ThreadLinks):
@@ -241,6 +242,8 @@ class SyncLinks(ThreadLinks):
                     return
                 left = owed
                 self.read(*(m for m in self.masters if m.link in links))
+            # Without the pause, this thread would mostly be the next to get the mutex again.
+            time.sleep(GIVE_WAY)
 
     def _serve(self, master: Master) -> None:
         self.read(master)

@@ -1097,6 +1097,16 @@ MUTANTS: tuple[Mutant, ...] = (
         never("not (late or ...)"), link_schedules.a_late_reply_costs_no_vote_after_it,
     ),
     Mutant(
+        "replies of decided rounds end polls", "link: a decided round need not be judged at once",
+        LateWatch._left, always("owed.undecided is not None"),
+        link_schedules.no_poll_ends_for_a_reply_of_a_decided_round,
+    ),
+    Mutant(
+        "no poll ends for a vote behind others", "link: each vote expires in time",
+        LateWatch._left, never("owed.undecided is not None"),
+        link_schedules.a_reply_behind_those_of_decided_rounds_costs_its_vote_in_time,
+    ),
+    Mutant(
         "expired replies are not counted off", "link: each reply has its own age", Links._pop_owed,
         never("link.expired"),
         link_schedules.an_expired_reply_that_has_come_is_not_counted_for_the_next,

@@ -8,15 +8,19 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from linecache import getline
-from unittest.mock import Mock
+from unittest.mock import Mock, patch
 
 from redlock_django.engine.errors import QuorumUnreachable
+from redlock_django.engine.protocol_steps import Round
 from redlock_django.wire import sync, thread_links
-from redlock_django.wire.exchange import Batch
+from redlock_django.wire.address import Address
+from redlock_django.wire.exchange import Batch, wake_none
 from redlock_django.wire.sync import SyncLinks
+from tests.engine.masters import Masters
 from tests.live.test_locking_interrupts import Lines, Place
 from tests.waiting import until
-from tests.wire.scripted import Received, ScriptedMaster, honest
+from tests.wire.manual_links import Ends, ManualLinks
+from tests.wire.scripted import Received, ScriptedMaster, honest, resp
 from tests.wire.test_link import scripted
 from tests.wire.variants import make_backend
 
@@ -100,3 +104,35 @@ def test_a_thread_that_leaves_wakes_another_one_if_none_reads() -> None:
     links._waiting.clear()
     assert leave(None) == [0, 2, 1]
     links.close()
+
+
+def test_between_two_parts_of_a_backlog_other_threads_get_their_turn() -> None:
+    masters, ends = Masters(1), Ends()
+    with patch.object(SyncLinks, "_dial", ManualLinks._dial):
+        links = SyncLinks(
+            [Address.from_url("unix:///nowhere", None)], masters.deployment,
+            master_timeout=FOREVER, connect_timeout=1.0,
+        )  # fmt: skip
+        links.arrived(0, ends.joined("run"))
+    link = links.masters[0].link
+    assert link is not None
+    for number in range(1, 201):
+        asked = next(masters.acquire())
+        assert isinstance(asked, Round)
+        links.begin(links.exchange(asked, wake_none))
+        ends.say(resp([number, 1, 0, 7]))
+    links.flush()
+    link.expired = len(link.owed)
+    turns: list[int] = []
+
+    def turn(seconds: float) -> None:
+        assert not links.inside()
+        turns.append(len(link.owed))
+
+    with patch("redlock_django.wire.sync.time.sleep", turn):
+        links._read_backlogs()
+    assert len(turns) > 2
+    assert turns == sorted({*turns}, reverse=True)
+    assert turns[-1] == 0
+    links.abandon()
+    ends.close()
