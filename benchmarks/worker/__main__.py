@@ -13,6 +13,7 @@ its figures, or {"error": "..."}.
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -48,6 +49,7 @@ class Conductor:
 def serve(conductor: Conductor, make: Any, masters: list[Any], options: dict[str, Any]) -> None:
     """Run jobs with the sync API of a contender."""
     contender = make(masters, **options)
+    _freeze()
     conductor.say({"ready": True})
     while (asked := conductor.hear()) is not None:
         try:
@@ -64,6 +66,7 @@ async def aserve(
     """Run jobs with the async API of a contender."""
     contender = make(masters, **options)
     await contender.connect()
+    _freeze()
     conductor.say({"ready": True})
     loop = asyncio.get_running_loop()
     # Read in a thread, so that background tasks of the contender continue.
@@ -74,6 +77,15 @@ async def aserve(
                 conductor.say(await work(contender, intruder, **asked))
         except Exception:  # noqa: BLE001 - reported by the conductor
             conductor.say({"error": traceback.format_exc()})
+
+
+def _freeze() -> None:
+    """Take what has been imported out of garbage collection, as many servers do before they fork.
+
+    A full collection of these objects takes 30 to 110 ms, and would be the longest pair.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def work() -> None:
