@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import sys
@@ -23,7 +24,7 @@ release = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["project"]
 author = "redlock_django contributors"
 project_copyright = f"2026, {author}"
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinxcontrib.mermaid"]
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
 root_doc = "index"
 exclude_patterns = []
 
@@ -35,7 +36,6 @@ default_role = "code"  # docstrings write names in single backticks
 autodoc_member_order = "bysource"
 
 myst_heading_anchors = 4
-myst_fence_as_directive = ["mermaid"]
 
 # Other names in signatures are internal, or would need the sites of other projects at every build.
 nitpick_ignore_regex = [(r"py:.*", r"(?!redlock_django\.\w+$).*")]
@@ -67,6 +67,17 @@ def name_files_outside(app: Sphinx, docname: str, source: list[str]) -> None:
     source[0] = re.sub(r"\[([^\]]+)\]\((\.\./[^)#]+)[^)]*\)", path_of, source[0])
 
 
+def replace_diagrams(app: Sphinx, docname: str, source: list[str]) -> None:
+    """Replace diagrams by their pictures, so that no browser loads a script from a third party."""
+
+    def picture_of(block: re.Match[str]) -> str:
+        heading = re.findall(r"^#+ (.+)$", block.string[: block.start()], re.MULTILINE)[-1]
+        name = hashlib.sha256(block[1].encode()).hexdigest()[:8]
+        return f"![Diagram: {heading}](/images/diagram-{name}.svg)\n"
+
+    source[0] = re.sub(r"```mermaid\n(.*?)```\n", picture_of, source[0], flags=re.DOTALL)
+
+
 def hide_arguments_of_exceptions(
     app: Sphinx, what: str, name: str, obj: object, options: object, signature: str, returns: str
 ) -> tuple[str, str] | None:
@@ -77,4 +88,5 @@ def hide_arguments_of_exceptions(
 def setup(app: Sphinx) -> None:
     app.connect("autodoc-process-signature", hide_arguments_of_exceptions)
     app.connect("source-read", name_files_outside)
+    app.connect("source-read", replace_diagrams)
     app.connect("source-read", add_tables_of_contents)

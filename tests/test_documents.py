@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import hashlib
 import re
 from functools import cache
 from pathlib import Path
+from xml.etree import ElementTree as ET
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCUMENTS = sorted(
@@ -25,6 +27,7 @@ PATH = re.compile(
 )
 SYMBOL = re.compile(r"`((?:[\w.-]+/)*[\w.-]+\.py)::([\w.]+)`")
 TESTED = re.compile(r'^\[[^\]]+\]: (\S+\.py) "(\w+)"$', re.MULTILINE)
+DIAGRAM = re.compile(r"```mermaid\n(.*?)```\n", re.DOTALL)
 FENCE = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 
 
@@ -49,6 +52,15 @@ def test_every_link_resolves() -> None:
             if not target.exists() or (anchor and anchor not in _anchors(target)):
                 broken.append(f"{document.relative_to(ROOT)}: {link}")
     assert not broken
+
+
+def test_every_diagram_has_its_picture() -> None:
+    """The site shows the pictures; `python -m tests.browser.picture diagrams` makes them."""
+    pictures = {path.stem for path in (ROOT / "docs/images").glob("diagram-*.svg")}
+    blocks = [b for path in DOCUMENTS for b in DIAGRAM.findall(path.read_text())]
+    assert pictures == {f"diagram-{hashlib.sha256(b.encode()).hexdigest()[:8]}" for b in blocks}
+    for name in pictures:
+        ET.fromstring((ROOT / f"docs/images/{name}.svg").read_text())  # valid XML
 
 
 def test_every_path_in_code_font_exists() -> None:

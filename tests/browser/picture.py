@@ -1,10 +1,17 @@
-"""Make the pictures of documents: `uv run python -m tests.browser.picture [admin] [tour]`."""
+"""Make the pictures of documents: `uv run python -m tests.browser.picture [NAME ...]`.
+
+The names are `admin`, `tour` and `diagrams`, which fetches Mermaid with npm.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import re
 import subprocess
 import sys
+import tarfile
+import tempfile
+from pathlib import Path
 
 from playwright.sync_api import Playwright, sync_playwright
 
@@ -16,6 +23,15 @@ from tests.operate.planted import plant
 PICTURE = ROOT / "docs/images/held-locks.png"
 CONTENTION_PICTURE = ROOT / "docs/images/contention.png"
 TOUR_PICTURE = ROOT / "docs/images/tour.png"
+MERMAID = "mermaid@11.17.2"
+# On a page that may be dark, and in its own size.
+RENDER = """async ([name, text]) => {
+    document.body.innerHTML = (await mermaid.render(name, text)).svg
+    const drawn = document.body.firstElementChild
+    drawn.style.background = "white"
+    drawn.setAttribute("width", Math.ceil(drawn.viewBox.baseVal.width))
+    return new XMLSerializer().serializeToString(drawn)
+}"""
 SIZE = {"width": 1000, "height": 1000}
 
 
@@ -67,10 +83,38 @@ def tour_picture(playwright: Playwright) -> None:
         page.screenshot(path=TOUR_PICTURE, full_page=True, clip=clip)  # type: ignore[arg-type]
 
 
+def diagrams(playwright: Playwright) -> None:
+    """Save the diagrams of all documents, and delete those that are in none any more."""
+    pictures = diagrams_of_documents()
+    for picture in PICTURE.parent.glob("diagram-*.svg"):
+        if picture not in pictures:
+            picture.unlink()
+    with tempfile.TemporaryDirectory() as folder, launch(playwright) as browser:
+        fetch = ["npm", "pack", "--silent", MERMAID]
+        packed = subprocess.run(fetch, cwd=folder, check=True, capture_output=True, text=True)
+        with tarfile.open(f"{folder}/{packed.stdout.strip()}") as package:
+            package.extract("package/dist/mermaid.min.js", folder, filter="data")
+        page = browser.new_page(viewport=SIZE)  # type: ignore[arg-type]
+        page.set_content("<body></body>")
+        page.add_script_tag(path=f"{folder}/package/dist/mermaid.min.js")
+        page.evaluate("mermaid.initialize({startOnLoad: false, theme: 'neutral'})")
+        for picture, text in pictures.items():
+            picture.write_text(page.evaluate(RENDER, [picture.stem, text]) + "\n")
+
+
+def diagrams_of_documents() -> dict[Path, str]:
+    """Return the text of each diagram of docs/, by its picture (which docs/conf.py names too)."""
+    return {
+        PICTURE.parent / f"diagram-{hashlib.sha256(text.encode()).hexdigest()[:8]}.svg": text
+        for page in sorted((ROOT / "docs").rglob("*.md"))
+        for text in re.findall(r"```mermaid\n(.*?)```\n", page.read_text(), re.DOTALL)
+    }
+
+
 def main() -> None:
-    """Save the pictures that are asked for by name ("admin", "tour"), by default all."""
+    """Save the pictures that are asked for by name, by default all."""
     PICTURE.parent.mkdir(exist_ok=True)
-    pictures = {"admin": admin_pictures, "tour": tour_picture}
+    pictures = {"admin": admin_pictures, "tour": tour_picture, "diagrams": diagrams}
     with sync_playwright() as playwright:
         for name in sys.argv[1:] or pictures:
             pictures[name](playwright)
