@@ -19,10 +19,14 @@ if TYPE_CHECKING:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the async calls of MariaDB as nightly: they use the threads of the sync ones."""
+    """Mark the async calls of MariaDB and PostgreSQL as nightly: they are sync ones in a thread.
+
+    Those of SQLite are not marked, nor those that wait for PostgreSQL, which wakes a loop.
+    """
     for item in items:
-        parameters = getattr(item, "callspec", None)
-        if parameters and {"mariadb", "async"} <= set(parameters._idlist):
+        stores = set(getattr(getattr(item, "callspec", None), "_idlist", ()))
+        waits = "wait" in item.name or "served" in item.name
+        if {"mariadb", "async"} <= stores or ({"postgres", "async"} <= stores and not waits):
             item.add_marker(pytest.mark.nightly)
 
 
