@@ -20,6 +20,7 @@ import pytest
 from _pytest import fixtures
 from _pytest.compat import getfuncargnames
 from django.db import connections
+from hypothesis import HealthCheck, settings
 
 from redlock_django.backends.database_settings import _new_temporary_file
 from redlock_django.locking.handler import locks
@@ -46,6 +47,13 @@ gc.disable()
 # A background job of a shell ignores SIGINT, and so do the processes that it starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# The same examples in every run, and no limit of time: neither randomness nor load may decide.
+# Every night more and random ones run, with --hypothesis-profile night.
+_no_limit = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("day", _no_limit, derandomize=True, max_examples=50)
+settings.register_profile("night", _no_limit, derandomize=False, max_examples=5_000)
+settings.load_profile("day")
 
 # redis-py reads its own version from disk for every new connection.
 with contextlib.suppress(ImportError):  # older releases do not
