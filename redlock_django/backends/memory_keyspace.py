@@ -94,8 +94,16 @@ class Keyspace:
         if self.ends.get(key, 0.0) - self._ms < left:
             self.ends[key] = self._ms + 2 * left
 
+    def _add_grant(self, key: str, ttl: int, resource: bytes, max_ttl: int) -> None:
+        self.queue(key)
+        index = self.sets.setdefault(key, {})
+        entries = {resource: self._ms + ttl, b"": -(self._ms // max_ttl)}
+        if all(index.get(member) != score for member, score in entries.items()):
+            self.ends[key] = self._ms + 2 * max_ttl
+        index.update(entries)
+
     def _trim(self, key: str, now_ms: int) -> None:
         index = self.queue(key)
-        stale = sorted((m for m, e in index.items() if e < now_ms), key=index.__getitem__)
+        stale = sorted((m for m, e in index.items() if 0 <= e < now_ms), key=index.__getitem__)
         for member in stale[:100]:
             self.remove(key, member)

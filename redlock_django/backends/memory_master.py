@@ -78,11 +78,15 @@ class MemoryMaster(ReleaseScripts, InspectionScripts):
         fence_ttl: int,
         value: bytes,
         ttl: int,
+        max_ttl: int | None = None,
     ) -> bool:
         """Raise the fences and set the locks; return False if a lock key has another type."""
         done: list[tuple[str, bytes]] = []
         for (key, fence_key), resource, fence in zip(pairs, resources, fences, strict=True):
-            self._add_to_index(keys[1], ttl, resource)
+            if max_ttl is None:
+                self._add_to_index(keys[1], ttl, resource)
+            else:
+                self._add_grant(keys[1], ttl, resource, max_ttl)
             self.set(fence_key, b"%d" % fence, fence_ttl)
             if self.get(key) is None:
                 if key in self.sets:
@@ -143,7 +147,8 @@ class MemoryMaster(ReleaseScripts, InspectionScripts):
             fences.append(stored)
         if self.get(keys[1]) is not None:
             return [CORRUPT, now]
-        if not self._take(keys, pairs, argv[3 : 3 + count], fences, fence_ttl, value, ttl):
+        resources = argv[3 : 3 + count]
+        if not self._take(keys, pairs, resources, fences, fence_ttl, value, ttl, max_ttl):
             return [CORRUPT, now]
         if now % 16 == 0:
             self._trim(keys[1], now // 1000)

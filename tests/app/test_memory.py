@@ -54,8 +54,8 @@ def switch_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def indexes(backend: MemoryBackend) -> list[set[bytes]]:
-    """Return the entries of the index of held resources on each master, expired ones included."""
-    return [set(master.queue(backend.deployment.held)) for master in backend.masters]
+    """Return the resources in the index of each master, expired ones included."""
+    return [set(master.queue(backend.deployment.held)) - {b""} for master in backend.masters]
 
 
 def holders(backend: MemoryBackend, resource: str = R) -> list[bytes | None]:

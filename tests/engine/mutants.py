@@ -762,7 +762,27 @@ MUTANTS: tuple[Mutant, ...] = (
         "the index has no end", "index: it expires after its last entry",
         MemoryMaster._add_to_index,
         never("self.ends.get(...) - self._ms < left"),
+        test_index.test_a_foreign_lock_without_expiry_is_listed_while_clients_contend_for_it,
+    ),
+    Mutant(
+        "a grant gives the index no end", "index: it expires after its last entry",
+        MemoryMaster._add_grant, never("all(...)"),
         test_index.test_nothing_is_left_of_a_killed_process,
+    ),
+    Mutant(
+        "a grant prolongs a new index only", "index: a grant prolongs it once in each MAX_TTL",
+        MemoryMaster._add_grant, instead("-(self._ms // max_ttl)", "-1"),
+        test_index.test_every_period_of_max_ttl_prolongs_the_index,
+    ),
+    Mutant(
+        "the index ends with its period", "index: it lasts until the next period ends",
+        MemoryMaster._add_grant, instead("2 * max_ttl", "max_ttl"),
+        test_index.test_every_period_of_max_ttl_prolongs_the_index,
+    ),
+    Mutant(
+        "the trim ends the period", "index: a grant prolongs it once in each MAX_TTL",
+        MemoryMaster._trim, instead("0 <= e < now_ms", "e < now_ms"),
+        test_index.test_the_last_release_leaves_the_index_to_the_next_grant,
     ),
     Mutant(
         "an extension does not prolong the index", "index: it expires after its last entry",

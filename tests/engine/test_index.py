@@ -16,19 +16,50 @@ def listed(masters: Masters) -> set[bytes]:
 
 
 def stored(masters: Masters) -> int:
-    """Return the length of that index, with the entries that have expired."""
-    return len(masters.memories[0].queue(masters.deployment.held))
+    """Return the number of resources in that index, expired ones included."""
+    return len(masters.memories[0].queue(masters.deployment.held).keys() - {b""})
+
+
+def index_exists(masters: Masters) -> bool:
+    """Return whether the first master has the key of the index."""
+    return bool(masters.memories[0].queue(masters.deployment.held))
 
 
 def test_nothing_is_left_of_a_killed_process() -> None:
-    masters = Masters(1)
+    masters = Masters(1, max_ttl=5.0)
     for number in range(300):
         masters.taken(f"r{number}", ttl=5.0)
     masters.now += 5.1
     assert listed(masters) == set()
     assert stored(masters) == 300, "no client has locked meanwhile"
     masters.now += 5.0
-    assert stored(masters) == 0
+    assert not index_exists(masters)
+
+
+def test_every_period_of_max_ttl_prolongs_the_index() -> None:
+    masters = Masters(1, max_ttl=5.0)
+    start = masters.now
+    for seconds in (0.0, 4.9, 5.1, 14.0, 22.0):
+        masters.now = start + seconds
+        masters.taken(f"at {seconds}", ttl=5.0)
+        masters.now += 4.95
+        assert f"at {seconds}".encode() in listed(masters), "a held lock is always listed"
+    masters.now += 5.1
+    assert not index_exists(masters)
+
+
+def test_the_last_release_leaves_the_index_to_the_next_grant() -> None:
+    masters = Masters(1, max_ttl=5.0)
+    start = masters.now
+    for step in range(40):  # some of these grants remove expired entries
+        masters.now = start + step / 10_000
+        masters.run(rounds.release(masters.deployment, masters.taken(ttl=5.0)))
+        assert listed(masters) == set()
+        assert index_exists(masters)
+    masters.now = start + 9.99
+    assert index_exists(masters)
+    masters.now = start + 10.1
+    assert not index_exists(masters), "prolonged once in its period"
 
 
 def test_one_grant_in_sixteen_removes_what_is_left() -> None:
@@ -42,7 +73,7 @@ def test_one_grant_in_sixteen_removes_what_is_left() -> None:
     for step in range(33):
         memory.time = lambda step=step: begin + step  # type: ignore[misc]
         lease = masters.taken("s")
-        left.append(stored(masters) - 1)
+        left.append(stored(masters) - 1)  # without the new lock
         masters.run(rounds.release(masters.deployment, lease))
     assert left == [20] * 16 + [0] * 17
 
@@ -68,7 +99,7 @@ def test_a_foreign_lock_without_expiry_is_listed_while_clients_contend_for_it() 
         masters.now += 1.1
         assert listed(masters) == set()
     masters.now += 5.0
-    assert stored(masters) == 0
+    assert not index_exists(masters)
 
 
 def test_a_foreign_lock_that_its_owner_extends_stays_listed() -> None:

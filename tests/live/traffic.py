@@ -28,7 +28,7 @@ def left(masters: Sequence[Server]) -> list[str]:
     for master in masters:
         with master.client() as client:
             found += [key.decode() for key in client.scan_iter(match="redlock:lock:*")]
-            found += [member.decode() for member in client.zrange("redlock:held", 0, -1)]
+            found += [member.decode() for member in client.zrangebyscore("redlock:held", 0, "+inf")]
     return found
 
 

@@ -91,7 +91,7 @@ def locks_on(masters: Sequence[LocalMaster]) -> str:
         if not master.alive or master.paused:
             continue
         with master.client() as client, client.pipeline() as both_at_once:
-            both_at_once.keys(f"{PREFIX}*").zrange("redlock:held", 0, -1)
+            both_at_once.keys(f"{PREFIX}*").zrangebyscore("redlock:held", 0, "+inf")
             locks, members = both_at_once.execute()
         keys = sorted(key.decode().removeprefix(PREFIX) for key in locks)
         listed = sorted(member.decode() for member in members)

@@ -78,12 +78,12 @@ for index = 1, count do
   reply[3 + index] = stored
 end
 
-reply = set_locks(true, seen, reply, 3, now_ms, ttl, fence_ttl)
+reply = set_locks(max_ttl, seen, reply, 3, now_ms, ttl, fence_ttl)
 if reply[2] ~= GRANTED then
   return reply
 end
 if now % 16 == 0 then -- seldom, because it costs as much as the grant: entries of expired locks
-  local stale = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', string.format('(%.0f', now_ms), 'LIMIT', 0, 100)
+  local stale = redis.call('ZRANGEBYSCORE', KEYS[2], 0, string.format('(%.0f', now_ms), 'LIMIT', 0, 100)
   if #stale > 0 then
     redis.call('ZREM', KEYS[2], unpack(stale))
   end

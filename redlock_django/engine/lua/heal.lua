@@ -22,4 +22,4 @@ for index = 1, count do
     return { round, FENCE_AHEAD, now }
   end
 end
-return set_locks(false, seen, reply, 5, math.floor(now / 1000), ttl, ARGV[5])
+return set_locks(nil, seen, reply, 5, math.floor(now / 1000), ttl, ARGV[5])

@@ -10,7 +10,7 @@ local reply = { tonumber(ARGV[1]), GRANTED, clock[1] * 1000000 + clock[2], false
 local asked = {
   { 'GET', KEYS[1] }, { 'ZCOUNT', KEYS[2], now_ms, '+inf' }, { 'MGET', lock }, { 'SET', lock, '', 'XX', 'PX', '1' },
   { 'DEL', lock }, { 'PEXPIRE', lock, '1' }, { 'PTTL', lock },
-  { 'ZADD', KEYS[2], 'XX', '0', '' }, { 'ZREM', KEYS[2], '' },
+  { 'ZADD', lock, 'XX', '0', '' }, { 'ZREM', lock, '' },
   { 'ZRANGEBYSCORE', KEYS[2], '0', '0' }, { 'ZREVRANGEBYSCORE', KEYS[2], '0', '0' },
   { 'ZSCAN', KEYS[2], '0', 'COUNT', '1' }, { 'SCAN', '0', 'COUNT', '1' },
   { 'ZRANGE', KEYS[2], '0', '0' }, { 'ZRANK', KEYS[2], '' },

@@ -5,7 +5,7 @@
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 local now_ms = string.format('%.0f', math.floor(now / 1000))
-local stale = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', '(' .. now_ms, 'LIMIT', 0, 100)
+local stale = redis.call('ZRANGEBYSCORE', KEYS[1], 0, '(' .. now_ms, 'LIMIT', 0, 100)
 if #stale > 0 then
   redis.call('ZREM', KEYS[1], unpack(stale))
 end

@@ -1,13 +1,26 @@
--- Add a resource, whose lock lasts `left` ms, to the index: a sorted set for inspection, of which
--- KEYS[2] is the key and the score is the moment (ms) at which the lock expires. The index expires
--- after its last entry, so that nothing is left where no client locks any more.
--- Returns nothing, or the error if the index cannot be changed.
-local function add_to_index(now_ms, left, resource, flag)
-  local added = redis.pcall('ZADD', KEYS[2], flag, now_ms + left, resource)
+-- The index is a sorted set for inspection: KEYS[2] is its key, and a score is the moment (ms) at
+-- which the lock of a resource expires. It expires after its last entry, so that nothing is left where
+-- no client locks any more.
+--
+-- The entry '' with a negative score counts the periods of MAX_TTL. Where it is absent or from another
+-- period, the index is new or its TTL was last set in another period. So a grant need not ask for that
+-- TTL, and the last release does not delete the index, which the next grant would have to make again.
+
+-- Add the granted lock of a resource. Returns nothing, or the error if the index cannot be changed.
+local function add_grant(now_ms, ttl, resource, max_ttl)
+  local added = redis.pcall('ZADD', KEYS[2], 'CH', now_ms + ttl, resource, -math.floor(now_ms / max_ttl), '')
   if type(added) ~= 'number' then
     return added
   end
-  if redis.call('PTTL', KEYS[2]) < left then
+  if added > 1 then
+    redis.call('PEXPIRE', KEYS[2], 2 * max_ttl) -- lasts until the period after this one ends
+  end
+end
+
+-- Add a lock that lasts `left` ms, whichever program has set it.
+local function add_to_index(now_ms, left, resource, flag)
+  local added = redis.pcall('ZADD', KEYS[2], flag, now_ms + left, resource)
+  if type(added) == 'number' and redis.call('PTTL', KEYS[2]) < left then
     redis.pcall('PEXPIRE', KEYS[2], 2 * left) -- twice: not with every lock
   end
 end

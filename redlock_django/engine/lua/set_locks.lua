@@ -2,14 +2,19 @@
 -- begin with marker, held, tomb, then lock and fence of each resource. `seen` has the values of
 -- KEYS, `reply` the fence of resource i at 3 + i, ARGV the value at 2 and the name of i at names + i.
 -- Returns the reply. If the index cannot be changed or a lock key has another type, that is an error
--- or CORRUPT, and no lock is set. heal.lua does without the index (`indexed` is false): a broken
--- index must not cost a lock.
-local function set_locks(indexed, seen, reply, names, now_ms, ttl, fence_ttl)
+-- or CORRUPT, and no lock is set. heal.lua does without the index (`max_ttl` is nil): a broken index
+-- must not cost a lock.
+local function set_locks(max_ttl, seen, reply, names, now_ms, ttl, fence_ttl)
   for index = 1, #reply - 3 do
     local key, resource = KEYS[2 + 2 * index], ARGV[names + index]
     -- First: a script has no rollback.
-    local fault = add_to_index(now_ms, ttl, resource, 'CH')
-    if fault and indexed then
+    local fault
+    if max_ttl then
+      fault = add_grant(now_ms, ttl, resource, max_ttl)
+    else
+      add_to_index(now_ms, ttl, resource, 'CH')
+    end
+    if fault then
       return fault.err:find('^WRONGTYPE') and { reply[1], CORRUPT, reply[3] } or fault
     end
     redis.call('SET', KEYS[3 + 2 * index], reply[3 + index], 'PX', fence_ttl)
