@@ -77,8 +77,8 @@ class SameBytes:
             raise RuntimeError("the floor did not free what it held")
 
     def _yes(self, said: bytes) -> bool:
-        # The number of the round alone, or an array of it and 1 for granted.
-        return said.startswith(b":") or said.split(b"\r\n", 3)[2] == b":1"
+        # A grant is no array; a refusal is.
+        return said.startswith((b":", b"$"))
 
 
 class PlainSet(SameBytes):

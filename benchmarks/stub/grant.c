@@ -69,9 +69,16 @@ static int script(char *to, struct word *words, int count) {
     struct word *argv = words + 3 + keys;
     if (is(words[1], acquire)) { /* KEYS: 3 and 3 for each resource; ARGV[3] begins with the proposal */
         int fences = (keys - 3) / 3;
-        int size = sprintf(to, "*%d\r\n:%lld\r\n:1\r\n:%lld\r\n", 3 + fences, number(argv[0]), micros());
         double proposal;
         memcpy(&proposal, argv[2].at, sizeof proposal);
+        if (fences == 1) { /* one string of four integers */
+            long long grant[4] = {number(argv[0]), 1, micros(), (long long)proposal};
+            memcpy(to, "$32\r\n", 5);
+            memcpy(to + 5, grant, 32);
+            memcpy(to + 37, "\r\n", 2);
+            return 39;
+        }
+        int size = sprintf(to, "*%d\r\n:%lld\r\n:1\r\n:%lld\r\n", 3 + fences, number(argv[0]), micros());
         while (fences--) size += sprintf(to + size, ":%lld\r\n", (long long)proposal);
         return size;
     }

@@ -31,6 +31,7 @@ INCLUDED: Mapping[str, tuple[str, ...]] = {
 
 PROPOSAL = Struct("<d")
 _CONSTANTS = Struct("<4d")
+_GRANT = Struct("<4q")  # of one resource
 _STATUS = re.compile(rf"\b({'|'.join(STATUSES)})\b")
 
 Argument = str | int | bytes
@@ -126,7 +127,9 @@ class Command:
 
 
 def as_array(reply: Any) -> Any:
-    """Return a reply as an array: a plain release is granted by the number of the round alone."""
+    """Return a reply as an array: masters grant an acquire or a release in a shorter form."""
+    if type(reply) is bytes and len(reply) == _GRANT.size:  # no other string has that length
+        return [*_GRANT.unpack(reply)]
     return [reply, GRANTED, 0] if type(reply) is int else reply
 
 

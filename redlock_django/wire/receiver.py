@@ -48,7 +48,7 @@ class Receiver(Dialer):
             while True:  # without a condition: see docs/explanation/interrupts.md
                 if (reply := gets()) is False:
                     break
-                if type(reply) is int:
+                if type(reply) is not list:
                     reply = as_array(reply)
                 # A reply that plainly grants what is owed, as nearly every reply does, is counted
                 # here. `_answer` handles all others.

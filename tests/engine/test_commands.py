@@ -111,6 +111,11 @@ def test_arguments_are_integers_strings_and_bytes() -> None:
         assert {type(argument) for argument in command.arguments()} <= {int, str, bytes}
 
 
+def test_one_string_grants_the_acquire_of_one_resource() -> None:
+    assert as_array(pack("<4q", 7, GRANTED, TIME, 2**53)) == [7, GRANTED, TIME, 2**53]
+    assert as_array(b"f" * 40) == b"f" * 40, "the answer to SCRIPT LOAD"
+
+
 def test_the_number_of_the_round_alone_grants_a_release() -> None:
     vote = RELEASE.vote(as_array(7)[1:])
     assert (as_array(7)[0], vote.ballot, vote.time) == (7, Ballot.GRANTED, 0)

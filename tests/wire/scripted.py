@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 import threading
 import time
 from contextlib import suppress
@@ -70,6 +71,8 @@ def honest(said: Received) -> bytes:
         return resp([said.number, 1, now, now, marker, b""])
     if said.name == "release" and said.arguments[1] == b"":
         return resp(said.number)
+    if said.name == "acquire" and said.resources == 1:
+        return resp(struct.pack("<4q", said.number, 1, now, said.number))
     return resp([said.number, 1, now, *[said.number] * said.resources])
 
 

@@ -4,7 +4,8 @@
 --       ms: to send and convert each by itself costs a tenth of a grant), each resource, ticket us and
 --       waiter (left out: does not wait), expected marker, ready-at us
 -- -> round, status, TIME us, then the fences (granted), or index, PTTL ms, fence, the token or
---    waiter in the way, and the number of waiters in front (refused, reserved)
+--    waiter in the way, and the number of waiters in front (refused, reserved); if one resource is
+--    granted, as integers of eight bytes in one string: an array costs the master much more
 local round, value = tonumber(ARGV[1]), ARGV[2]
 local proposed, ttl, skew, fence_ttl, max_ttl = struct.unpack('<ddddd', ARGV[3])
 local clock = redis.call('TIME')
@@ -93,4 +94,4 @@ if waiter ~= '' then
     redis.pcall('ZREM', KEYS[queues + index], waiter)
   end
 end
-return reply
+return count == 1 and struct.pack('<i8i8i8i8', unpack(reply)) or reply
