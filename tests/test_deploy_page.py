@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import re
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -10,15 +16,22 @@ from django.core.checks import run_checks
 from django.core.management import get_commands
 from django.db.migrations.loader import MigrationLoader
 
+from redlock_django import lock
 from redlock_django.conf.settings import load
+from redlock_django.locking.handler import locks
 from redlock_django.testing.masters import local_masters
+from redlock_django.testing.processes import ProcessGroup
+from tests.operate.commands import run
+from tests.ports import free_port
 from tests.test_documents import ROOT
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pytest_django import Settings
 
-DEPLOY, UPGRADE = (
-    (ROOT / page).read_text() for page in ("docs/how-to/deploy.md", "docs/how-to/upgrade.md")
+DEPLOY, UPGRADE, ACL = (
+    (ROOT / "docs" / page).read_text()
+    for page in ("how-to/deploy.md", "how-to/upgrade.md", "reference/acl.md")
 )
 # The server of the tests has no TLS, and no users of its own.
 ELSEWHERE = ("tls-", "port", "aclfile")
@@ -66,3 +79,95 @@ def test_every_migration_can_be_undone() -> None:
     ours = [migration for (app, _), migration in migrations.items() if app == "redlock_django"]
     assert len(ours) >= 7
     assert all(operation.reversible for migration in ours for operation in migration.operations)
+
+
+# The whole page, on servers with TLS. The server of the other tests is built without it.
+
+
+# TLS handshakes take processor time, and the machine may be loaded.
+TLS_TIMEOUTS = {"MASTER_TIMEOUT": 0.9, "CONNECT_TIMEOUT": 60.0}
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> Path:
+    """A folder with `ca.pem`, and `server.pem` and `server.key` for localhost."""
+    if shutil.which("openssl") is None:
+        pytest.skip("the openssl program is not installed")
+    (tmp_path / "names").write_text("subjectAltName=DNS:localhost")
+    key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes"
+    usage = "-addext keyUsage=critical,keyCertSign,cRLSign"  # required since Python 3.13
+    for line in (
+        f"req -x509 {key} {usage} -keyout ca.key -out ca.pem -days 2 -subj /CN=authority",
+        f"req {key} -keyout server.key -out request -subj /CN=localhost",
+        "x509 -req -in request -out server.pem -extfile names -CA ca.pem -CAkey ca.key -days 2",
+    ):
+        subprocess.run(["openssl", *line.split()], cwd=tmp_path, check=True, capture_output=True)
+    return tmp_path
+
+
+@pytest.fixture
+def ports(certificates: Path) -> Iterator[list[int]]:
+    """Three servers with the configuration of the page, and the users of the page about ACLs."""
+    server = shutil.which("valkey-server") or shutil.which("redis-server")
+    if server is None:
+        pytest.skip("no server with TLS is installed (such as redis-server of Debian)")
+    users = [f"user {user}\n" for user in re.findall(r"ACL SETUSER ((?:shop|operator) .*)", ACL)]
+    lines = "".join([*users, "user default off\n"]).replace(">PASSWORD", ">canary-of-tls")
+    (certificates / "users.acl").write_text(lines)
+    configuration = "".join(f"{name} {value}\n" for name, value in directives())
+    configuration = re.sub("/etc/valkey/(tls/)?", f"{certificates}/", configuration)
+    found = [free_port() for _ in range(3)]
+    with ProcessGroup("redlock-tls-") as processes:
+        for port in found:
+            own = certificates / f"{port}.conf"
+            own.write_text(configuration.replace("tls-port 6379", f"tls-port {port}"))
+            process = processes.spawn([server, str(own)], cwd=certificates)
+            until(partial(_listens, port, process), "the server listens")
+        yield found
+
+
+def _listens(port: int, process: subprocess.Popen[bytes]) -> bool:
+    assert process.poll() is None, "the server does not accept the configuration"
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.mark.nightly
+@pytest.mark.live
+@pytest.mark.django_db
+def test_the_page_on_servers_with_tls(
+    ports: list[int], certificates: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redlock_django.backends.redis.INSPECTION_TIMEOUT", 60.0)
+    for name in ("LOCKS_PASSWORD", "LOCKS_OPERATOR_PASSWORD"):
+        monkeypatch.setenv(name, "canary-of-tls")
+    [example] = re.findall(r"```python\n(.*?)```", DEPLOY, re.DOTALL)
+    example = example.replace("/etc/ssl/locks-ca.pem", str(certificates / "ca.pem"))
+    for number, port in enumerate(ports, 1):
+        example = example.replace(f"locks-{number}.example.com:6379", f"localhost:{port}")
+    names: dict[str, Any] = {}
+    exec(example, names)
+    settings.REDLOCK = {
+        alias: {**section, **TLS_TIMEOUTS} for alias, section in names["REDLOCK"].items()
+    }
+    section = settings.REDLOCK["default"]
+    try:
+        shown = []
+        for command in re.findall(r"^    python manage\.py (.*)$", DEPLOY, re.MULTILINE):
+            ran = run(*command.split())
+            assert ran.status == 0, ran
+            shown.append(ran.out + ran.said)
+        assert "3 of 3 masters are counted, 2 are needed" in shown[-1]
+        with lock("order:1") as held:
+            held.verify()
+        for wrong, reason in (
+            ({"ssl_ca_certs": None}, "certificate verify failed"),
+            ({"password": "wrong"}, "refused the password"),
+        ):
+            options = {**section["OPTIONS"], **wrong}
+            settings.REDLOCK = {"default": {**section, "OPTIONS": options}}
+            ran = run("redlock_status")
+            assert (ran.status, ran.said.count(reason)) == (3, 3), ran
+            assert "canary-of-tls" not in ran.out + ran.said
+    finally:
+        locks.close()
