@@ -86,7 +86,7 @@ class Exchange(Owed):
 
     def __init__(self, asked: Round, number: int, wake: Callable[[], object]) -> None:
         self.asked = asked
-        self.commands, self.tally = asked[:2]
+        self.commands, self.tally = asked.commands, asked.tally
         self.number = number
         self.wake = wake
         self.decided = False

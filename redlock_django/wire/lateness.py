@@ -108,7 +108,8 @@ class RunningTime:
         a busy machine nearly every one is exceeded, and what is left would never end.
         """
         # Rounding may leave a rest that is too small to add: then no reply would get late.
-        asked = max(asked, SHORTEST)
+        if asked < SHORTEST:
+            asked = SHORTEST
         counts = took if took < asked else asked
         if took > 2 * asked + SHORT:
             counts = max(asked / 4, min(asked, SHORT))

@@ -43,6 +43,7 @@ class Link:
         "expired",
         "feed",
         "gets",
+        "has_more",
         "heard",
         "inspected",
         "out",
@@ -52,7 +53,6 @@ class Link:
         "ran",
         "recv",
         "send_some",
-        "sending",
         "sent",
         "socket",
         "tail",
@@ -71,6 +71,7 @@ class Link:
         self.parser = hiredis.Reader()
         self.feed: Callable[[bytes], object] = self.parser.feed
         self.gets: Callable[[], Any] = self.parser.gets
+        self.has_more: Callable[[], bool] = self.parser.has_data
         self.owed: deque[Owed] = deque()
         self.expired = 0  # how many of these replies are so old that they cost their votes
         self.out = bytearray()
@@ -78,8 +79,8 @@ class Link:
         self.heard = clock()  # when the last reply came
         self.took = 0.0  # how long the last reply took, in seconds
         self.ran = 0.0  # how long the driver had been running when the last reply came
-        self.sending = False
-        self.sent: list[int] = []
+        # How many bytes the send that is under way has sent; [] if unknown, None if there is none.
+        self.sent: list[int] | None = None
         self.blocked = False
 
     def write(self, owed: Owed, data: bytes) -> None:
@@ -91,25 +92,26 @@ class Link:
 
     def send(self) -> None:
         """Send as many bytes as the socket accepts. Raises OSError, or ProtocolDesync."""
-        while self.out:
-            if self.sending and not self.sent:
-                # An interrupt struck during the send: it is unknown which bytes the master has.
-                raise ProtocolDesync("a send was interrupted")
-            try:
-                if not self.sending:
-                    sending = map(self.send_some, (self.out,))
-                    self.sending = True
+        out = self.out
+        while out:
+            if self.sent is None:
+                sending = map(self.send_some, (out,))
+                sent: list[int] = []
+                self.sent = sent
+                try:
                     # The bytes are sent and counted in one call of C, during which no signal is
                     # handled (docs/explanation/interrupts.md). A process that ends by Ctrl-C has no
                     # time to connect again.
-                    self.sent.extend(sending)
-            except WOULD_BLOCK:
-                self.sending = False
-                return
+                    sent.extend(sending)
+                except WOULD_BLOCK:
+                    self.sent = None
+                    return
+            elif not self.sent:
+                # An interrupt struck during the send: it is unknown which bytes the master has.
+                raise ProtocolDesync("a send was interrupted")
             # Statements without a call: no signal is handled between these either.
-            del self.out[: self.sent[0]]
-            del self.sent[:]
-            self.sending = False
+            del out[: self.sent[0]]
+            self.sent = None
 
     def receive(self) -> OSError | EOFError | None:
         """Feed the parser the bytes that have arrived; return why the link has ended, if it has.

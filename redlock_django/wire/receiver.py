@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import hiredis
@@ -43,47 +44,45 @@ class Receiver(Dialer):
 
         `ran` is for how long the driver had been running then.
         """
-        gets, owed, least, most = link.gets, link.owed, None, 0.0
+        gets, has_more, owed = link.gets, link.has_more, link.owed
         try:
             while True:  # without a condition: see docs/explanation/interrupts.md
                 if (reply := gets()) is False:
                     break
-                if type(reply) is not list:
-                    reply = as_array(reply)
                 # A reply that plainly grants what is owed, as nearly every reply does, is counted
                 # here. `_answer` handles all others.
-                if (
-                    heard < master.sound_until
-                    and owed
-                    and type(reply) is list
-                    and len(reply) == (asked := owed[0]).granted
-                    and reply[0] == asked.number
-                    and reply[1] == GRANTED
-                    and type(time := reply[2]) is int
-                    and not link.expired
+                time: int | None = None  # the master's clock, if it plainly grants
+                fences: Sequence[int] = ()
+                if owed and heard < master.sound_until and not link.expired:
+                    asked = owed[0]
+                    if type(reply) is int:  # as for a plain release: see `as_array`
+                        time = 0 if reply == asked.number and asked.granted == 3 else None
+                    elif (
+                        type(reply := as_array(reply)) is list
+                        and len(reply) == asked.granted
+                        and reply[0] == asked.number
+                        and reply[1] == GRANTED
+                        and type(reply[2]) is int
+                    ):
+                        time, fences = reply[2], reply[3:]
+                if time is not None and (
+                    time <= 0 or self.steps.is_steady(master, time / 1_000_000, asked.sent, heard)
                 ):
-                    sent = asked.sent
-                    if time > 0:  # a release seldom reads the master's clock
-                        if least is None:
-                            least, most = self.steps.bounds(master, heard)
-                        seconds = time / 1_000_000
-                        if seconds > most or seconds - sent < least or heard < sent:
-                            self.steps.note(master, seconds - heard, seconds - sent)
-                            least = None
-                    if heard < master.sound_until:  # otherwise a clock has stepped
-                        exchange = asked if type(asked) is Exchange else asked.exchange
-                        assert exchange is not None
-                        try:
-                            verdict = exchange.tally.grant(master.index, time, reply[3:])
-                        except ValueError as error:
-                            raise ProtocolDesync("a reply of another shape") from error
-                        if verdict is not PENDING and not exchange.decided:
-                            exchange.decide()
-                        elif verdict is LOST:
-                            self._undo_late(master, asked)
-                        owed.popleft()  # last, as in `_answer`
-                        link.ran, link.heard, link.took = ran, heard, heard - sent
+                    exchange = asked if type(asked) is Exchange else asked.exchange
+                    assert exchange is not None
+                    try:
+                        verdict = exchange.tally.grant(master.index, time, fences)
+                    except ValueError as error:
+                        raise ProtocolDesync("a reply of another shape") from error
+                    if verdict is not PENDING and not exchange.decided:
+                        exchange.decide()
+                    elif verdict is LOST:
+                        self._undo_late(master, asked)
+                    owed.popleft()  # last, as in `_answer`
+                    link.ran, link.heard, link.took = ran, heard, heard - asked.sent
+                    if has_more():
                         continue
+                    break
                 self._answer(master, link, reply)
                 if master.link is not link:
                     break
@@ -101,6 +100,7 @@ class Receiver(Dialer):
             self.lateness.in_time(master)
 
     def _answer(self, master: Master, link: Link, reply: Any) -> None:
+        reply = as_array(reply)
         plain = type(reply) is list  # as nearly every reply is
         if not plain and isinstance(reply, hiredis.PushNotification):
             self._handle_push(master, link, reply)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Sequence
 
 from redlock_django.engine.deployment import Deployment
@@ -17,9 +16,6 @@ logger = logging.getLogger("redlock_django")
 
 KNOWN_FOR = 0.1
 """Seconds for which bounds are not widened by what the clocks may drift apart: 1 ms at most."""
-
-NONE = (math.inf, -math.inf)
-"""The bounds of no reply."""
 
 
 class StepWatch:
@@ -54,20 +50,23 @@ class StepWatch:
         if now > self._latest:
             self._latest = now
 
-    def bounds(self, master: Master, now: float) -> tuple[float, float]:
-        """Return the bounds of replies that add little to what is known of a master's clock.
+    def is_steady(self, master: Master, shown: float, sent: float, now: float) -> bool:
+        """Note what a reply shows of a master's clock; return False if a clock has stepped.
 
-        They need not be noted: at most 1 % of `max_clock_skew` is lost by that. Such a reply came
-        at `now` at the latest, shows at most the second bound, and at least the first one and the
-        moment at which it was asked for. In seconds.
+        It shows that clock in seconds, was asked for at `sent`, and came at `now` at the latest. A
+        reply that adds little is not noted: at most 1 % of `max_clock_skew` is lost by that.
         """
-        if master.offset is None:
-            return NONE
-        low, high, at = master.offset
-        # The bounds of this very batch of replies were noted a little after `now`.
-        if abs(now - at) >= KNOWN_FOR:
-            return NONE
-        return high - self.little, low + self.little + now
+        if master.offset is not None:
+            low, high, at = master.offset
+            if (
+                # The bounds of this very batch of replies were noted a little after `now`.
+                abs(now - at) < KNOWN_FOR
+                and shown - sent >= high - self.little
+                and shown - now <= low + self.little
+                and now >= sent
+            ):
+                return True
+        return self.note(master, shown - now, shown - sent)
 
     def note(self, master: Master, low: float, high: float) -> bool:
         """Narrow the bounds of a master's clock minus ours, in seconds; False if it has stepped."""

@@ -43,8 +43,9 @@ class Templates:
             return pack_command(command, number)
         token, space, holder = command.value.encode().partition(b" ")
         name = command.resources[0].encode()
-        gaps = (name, token, holder, b"%d" % number, PROPOSAL.pack(proposal))
-        key = (command.name, fixed, *map(len, gaps))
+        round_number = b"%d" % number
+        gaps = (name, token, holder, round_number, PROPOSAL.pack(proposal))
+        key = (command.name, fixed, len(name), len(token), len(holder), len(round_number))
         template = self._templates.get(key)
         if template is None:
             if not (space and all(gaps)):

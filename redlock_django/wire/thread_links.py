@@ -148,8 +148,7 @@ class ThreadLinks(Links):
             if self._reader is sleeper or self._becomes_reader(sleeper):
                 sleeper.wake = self._wake_reader
                 while True:
-                    left = sleeper.until - clock()
-                    if sleeper.decided or left <= 0:
+                    if sleeper.decided or (left := sleeper.until - clock()) <= 0:
                         break
                     self._poll(left)
             else:

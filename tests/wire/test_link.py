@@ -213,7 +213,7 @@ def test_an_interrupted_send_drops_the_link() -> None:
     player = ScriptedMaster()
     link = Link(player.joined().socket)
     link.out += b"PING\r\n"
-    link.sending = True
+    link.sent = []
     with pytest.raises(ProtocolDesync):
         link.send()
     link.close(cut=True)
