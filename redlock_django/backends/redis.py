@@ -118,10 +118,11 @@ class RedisBackend(RedlockBackend):
         return Survey(self.addresses, self.deployment, timeout)
 
     def voided(self, lease: Lease) -> bool:
-        if isinstance(lease.home, Links) and lease.home.steps.void(lease):
+        home, ours = lease.home, self._sync
+        if isinstance(home, Links) and home.steps.void(lease):
             return True
         # The links of a loop that has ended notice nothing: see `Lock.detach`.
-        return self._sync is not None and self._sync.steps.void(lease)
+        return ours is not None and ours is not home and ours.steps.void(lease)
 
     # Links.
 
