@@ -32,8 +32,8 @@ class FastTally(Tally):
 
     __slots__ = ("_failed", "_fences", "_first", "_last", "_missing", "_plain", "_unsent")
 
-    def __init__(self, masters: int, *, skew: int | None = None, rivals: bool = False) -> None:
-        super().__init__(masters, skew=skew, rivals=rivals)
+    def __init__(self, masters: int, skew: int | None = None, rivals: bool = False) -> None:
+        super().__init__(masters, skew, rivals)
         # The answers so far, in order; None once the votes are built.
         self._plain: dict[int, Answer] | None = {}
         self._failed = 0
@@ -136,7 +136,8 @@ class Switch:
 
 def new_tally(masters: int, *, skew: int | None = None, rivals: bool = False) -> Tally:
     """Return the tally of a new round."""
-    return (FastTally if Switch.on else Tally)(masters, skew=skew, rivals=rivals)
+    # Without keywords, which take long on the way through the constructor of a class.
+    return (FastTally if Switch.on else Tally)(masters, skew, rivals)
 
 
 @cache

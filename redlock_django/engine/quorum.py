@@ -99,7 +99,7 @@ class Tally:
     unanimous: tuple[int, ...] | None = None
     """The fences of a round that was won by plain grants, which all have them; else None."""
 
-    def __init__(self, masters: int, *, skew: int | None = None, rivals: bool = False) -> None:
+    def __init__(self, masters: int, skew: int | None = None, rivals: bool = False) -> None:
         self.masters = masters
         self.need = quorum(masters)
         self.skew = skew
