@@ -349,6 +349,7 @@ def test_only_elements_with_a_nonce_are_needed(
     assert visitor.complaints == []
 
 
+@pytest.mark.nightly
 def test_contention(visitor: Visitor) -> None:
     page = visitor.open()
     page.get_by_role("link", name="Contention", exact=True).click()

@@ -154,6 +154,7 @@ def test_refresh_stops_pauses_and_recovers(visitor: Visitor, masters: list[Local
     visitor.complaints.clear()
 
 
+@pytest.mark.nightly
 def test_refresh_of_the_page_of_one_lock(visitor: Visitor, masters: list[LocalMaster]) -> None:
     plant(masters, "order:1")
     page = visitor.open()

@@ -202,6 +202,7 @@ def look(page: Page, slug: str, scheme: Literal["light", "dark"]) -> None:
         shoot(page, f"tour-{slug}-{scheme}-{width}")
 
 
+@pytest.mark.nightly
 def test_the_tour(page: Page) -> None:
     # The pages have the same templates; these four show all that there is.
     checked = {"start": "dark", "pay-twice": "light", "lost-lock": "dark", "master-down": "light"}
