@@ -204,8 +204,8 @@ def test_a_client_whose_wall_clock_is_wrong_does_no_harm(
 def test_without_the_fence_limit_a_client_an_hour_ahead_is_refused(
     name: str, masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clamped = "math.min(math.max(tonumber(ARGV[4]), now - skew), now + skew)"
-    mutate_script(monkeypatch, "acquire", clamped, "tonumber(ARGV[4])")
+    clamped = "math.min(math.max(proposed, now - skew), now + skew)"
+    mutate_script(monkeypatch, "acquire", clamped, "proposed")
     with joined(name, masters[:3]) as variant:
         monkeypatch.setattr(WALL, lambda: wall_ns() + 3600 * 1_000_000_000)
         with pytest.raises(QuorumUnreachable, match="its fence is ahead of its clock"):
