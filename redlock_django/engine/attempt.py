@@ -6,7 +6,7 @@ from redlock_django.engine.commands import Acquire, Command, Confirm, Release
 from redlock_django.engine.fast_path import new_tally
 from redlock_django.engine.fencing import highest, stored_by_majority
 from redlock_django.engine.protocol_steps import Protocol, Round
-from redlock_django.engine.quorum import Ballot, Tally, Verdict
+from redlock_django.engine.quorum import WON, Ballot, Tally
 from redlock_django.engine.validity import valid_until
 
 
@@ -55,7 +55,7 @@ class Attempt:
         If no majority has stored the highest fence, another round does that.
         """
         ask, tally = self.ask, self.tally
-        if tally.verdict is not Verdict.WON:
+        if tally.verdict is not WON:
             return now
         self.fences = highest(tally, len(ask.resources))
         if not stored_by_majority(tally, self.fences):
@@ -71,7 +71,7 @@ class Attempt:
     def _end(self, now: float) -> None:
         self.until = valid_until(self.ask.ttl, self.started)
         self.late = now >= self.until
-        self.won = self.last.verdict is Verdict.WON and not self.late
+        self.won = self.last.verdict is WON and not self.late
 
     @property
     def unreachable(self) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from functools import cache
 
 from redlock_django.engine.quorum import (
+    PENDING,
     WON,
     Ballot,
     Tally,
@@ -86,7 +87,7 @@ class FastTally(Tally):
             vote = answer if isinstance(answer, Vote) else granted(answer[0], tuple(answer[1]))
             self._votes[master] = vote
         self._plain = None  # now: after an interrupt above, the votes are built again
-        if self.verdict is Verdict.PENDING:
+        if self.verdict is PENDING:
             self.verdict = self._judge()
 
     @property

@@ -105,7 +105,7 @@ class Tally:
         self.skew = skew
         self.rivals = rivals
         self._votes: list[Vote | None] = [None] * masters
-        self.verdict = Verdict.PENDING
+        self.verdict = PENDING
 
     @property
     def votes(self) -> list[Vote | None]:
@@ -140,7 +140,7 @@ class Tally:
         if votes[master] is None:
             votes[master] = vote
         # Also for a vote that is there already: an interrupt may have struck before it was judged.
-        if self.verdict is Verdict.PENDING:
+        if self.verdict is PENDING:
             self.verdict = self._judge()
         return self.verdict
 
@@ -151,16 +151,16 @@ class Tally:
     def _judge(self) -> Verdict:
         yes, outstanding = self.count(Ballot.GRANTED), self.outstanding
         if yes >= self.need and self.majority(len(self.counted())):
-            return Verdict.WON
+            return WON
         # A vote that is left out because of the master's clock may count again when the median
         # moves, so it is still possible here.
         if outstanding and yes + outstanding >= self.need:
-            return Verdict.PENDING
+            return PENDING
         if outstanding and self.rivals and not (self.unreachable or self.rival_won):
-            return Verdict.PENDING
+            return PENDING
         if outstanding and not self.rivals and self._may_be_denied():
-            return Verdict.PENDING
-        return Verdict.LOST
+            return PENDING
+        return LOST
 
     def _may_be_denied(self) -> bool:
         """Return whether it is open if so many masters refuse that the lock is certainly lost."""

@@ -13,7 +13,7 @@ from redlock_django.engine.commands import Acquire, Extend, Heal, Release
 from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.fast_path import new_tally
 from redlock_django.engine.protocol_steps import Protocol, Round
-from redlock_django.engine.quorum import Verdict
+from redlock_django.engine.quorum import WON
 from redlock_django.engine.refusal import refusal
 from redlock_django.engine.validity import LeaseState, RedlockLease, valid_until, with_drift
 from redlock_django.engine.waiting import Wait
@@ -138,7 +138,7 @@ def extend(
     if now >= lease.until:
         return LeaseState.LOST, lease
     until = valid_until(ttl, started)
-    if tally.verdict is Verdict.WON and now < until:
+    if tally.verdict is WON and now < until:
         return LeaseState.RENEWED, replace(lease, ttl=ttl, started=started, until=until)
     return (LeaseState.LOST if tally.denied else LeaseState.UNKNOWN), lease
 
@@ -185,6 +185,6 @@ def release(
         # The interrupt may have struck before a byte was sent; to release twice is harmless.
         yield Round(commands, new_tally(deployment.masters), awaited=False)
         raise
-    if tally.verdict is Verdict.WON:
+    if tally.verdict is WON:
         return True
     return False if tally.denied else None

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from redlock_django.engine.attempt import leaves_late_grants, undo_of
 from redlock_django.engine.commands import Acquire, Command, Heal, Release
 from redlock_django.engine.protocol_steps import Round
-from redlock_django.engine.quorum import Verdict, Vote
+from redlock_django.engine.quorum import PENDING, Vote
 
 
 class Owed:
@@ -103,7 +103,7 @@ class Exchange(Owed):
 
     def cast(self, master: int, vote: Vote) -> None:
         """Count a vote, and wake the waiting caller once there is a verdict."""
-        if self.tally.cast(master, vote) is not Verdict.PENDING and not self.decided:
+        if self.tally.cast(master, vote) is not PENDING and not self.decided:
             self.decide()
 
     def decide(self) -> None:

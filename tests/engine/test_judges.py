@@ -119,7 +119,7 @@ JUDGES: dict[str, Judge] = {
         (Checker.renewed, without("self._alone(holding)")),
         ((rounds.extend, together(
             never("now >= lease.until", nth=1), never("now >= lease.until", nth=1),
-            always("tally.verdict is Verdict.WON and ..."),
+            always("tally.verdict is WON and ..."),
         )),),
         "hold it", STALLING, 9,
     ),
