@@ -82,7 +82,8 @@ IN_C = (
 )
 WOULD = {
     "pairs": f"A pair is ten sends, ten reads and two polls (strace), two polls more than the "
-    f"floor; the rest is Python code that counts votes. What would help: {IN_C}.",
+    "floor; the rest is Python code, of which no part is large: benchmarks/README.md has what each "
+    f"step costs. What would help: {IN_C}.",
     "pairs async": "Each answer takes one turn of asyncio's loop. What would help: uvloop, which "
     f"saved 6 % and 28 % of the processor's time in two trials, and {IN_C}.",
     "refusals": "A refusal is decided by the third answer, like a grant; the rest is Python code "
