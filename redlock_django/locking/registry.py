@@ -34,15 +34,18 @@ if TYPE_CHECKING:
 
 
 class RegistryEntry(weakref.ref["HeldLease"]):
-    """A weak reference to a held lease, with its keys in the registry."""
+    """A weak reference to a held lease.
 
-    __slots__ = ("keys",)
-    keys: list[RegistryKey]
+    `block` has it under each of its keys in the registry, and is empty once it was removed.
+    """
 
+    __slots__ = ("block",)
+    block: Block
 
-_held_leases: dict[RegistryKey, RegistryEntry] = {}
 
 Block = dict["RegistryKey", RegistryEntry]
+
+_held_leases: Block = {}
 
 _acquired_here: ContextVar[tuple[Block, ...]] = ContextVar("redlock_acquired_here", default=())
 """The leases that were acquired in this context, and some that have been released since.
@@ -58,12 +61,12 @@ def register(held_lease: HeldLease, resources: Iterable[str]) -> None:
         held_lease.call = next(_running_calls(), None)
     held_lease.owner = _current_owner()
     reference = RegistryEntry(held_lease, _forget)
-    reference.keys = [(held_lease.backend, resource) for resource in resources]
+    backend = held_lease.backend
+    reference.block = block = {(backend, resource): reference for resource in resources}
     # Only now: an interrupt may strike between any two lines, and is followed by `unregister`.
     held_lease.reference = reference
-    for key in reference.keys:
-        _held_leases[key] = reference
-    here, block = _acquired_here.get(), dict.fromkeys(reference.keys, reference)
+    _held_leases.update(block)
+    here = _acquired_here.get()
     while here and len(here[-1]) < 2 * len(block):
         block = _unreleased(here[-1:]) | block
         here = here[:-1]
@@ -72,11 +75,14 @@ def register(held_lease: HeldLease, resources: Iterable[str]) -> None:
 
 def unregister(held_lease: HeldLease) -> None:
     """Remove a lease; does nothing if it has been removed before."""
-    if (reference := held_lease.reference) is not None:
-        _forget(reference)
-        held_lease.reference = None  # which would be called when the lease is garbage-collected
-    if (here := _acquired_here.get()) and reference is not None:
-        if here[-1] == dict.fromkeys(reference.keys, reference):
+    reference: RegistryEntry | None = held_lease.reference
+    if reference is None:
+        return
+    block = reference.block
+    _forget(reference)
+    held_lease.reference = None  # which would be called when the lease is garbage-collected
+    if here := _acquired_here.get():
+        if here[-1] is block:
             _acquired_here.set(here[:-1])
         elif not _held_leases:
             lost = _unreleased(here)
@@ -85,10 +91,11 @@ def unregister(held_lease: HeldLease) -> None:
 
 def _forget(reference: RegistryEntry) -> None:
     """Remove a lease that was released or garbage-collected."""
-    for key in reference.keys:
+    for key in reference.block:
         # Not another one that the owner acquired since.
         if _held_leases.get(key) is reference:
             _held_leases.pop(key, None)
+    reference.block = {}  # it refers to its entry
 
 
 def disown(held_lease: HeldLease) -> None:
