@@ -142,7 +142,7 @@ JUDGES: dict[str, Judge] = {
         replace(
             EVICTING, masters=1, skew=0.2, wrong_walls=100.0, every=0.2, ttls=(0.02, 0.06),
             busy=0.01,
-        ), 7,
+        ), 72,
     ),
     "a fence grows": Judge(
         (Checker._grows, always("fence > last")),
