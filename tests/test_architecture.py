@@ -33,7 +33,8 @@ LAYERS = [
     wire wire.acl wire.address wire.clock wire.exchange wire.lateness wire.reentry wire.server_info
     wire.wakeup
     wire.join wire.link wire.stalls
-    wire.declaration wire.master wire.survey wire.template wire.waiters
+    wire.declaration wire.local_queues wire.master wire.survey wire.template
+    wire.waiters
     wire.arrival wire.late_watch wire.steps
     wire.link_state
     wire.sender

@@ -13,6 +13,7 @@ from redlock_django.engine.validity import valid_until
 class Attempt:
     """One attempt to acquire the lock of `ask`, which began at `started`.
 
+    Its first `round` asks every master for the lock.
     Its rounds are patient up to the moment `patient`; see `Round`. To ask again instead would not
     help: a master answers in order. Many waiters that did so have kept a busy host from answering
     any of them in time.
@@ -21,7 +22,9 @@ class Attempt:
     until the moment `until`, with these `fences`.
     """
 
-    __slots__ = ("ask", "fences", "last", "late", "patient", "started", "tally", "until", "won")
+    __slots__ = (
+        "ask", "fences", "last", "late", "patient", "round", "started", "tally", "until", "won",
+    )  # fmt: skip
 
     def __init__(self, ask: Acquire, started: float, patient: float = 0.0) -> None:
         deployment = ask.deployment
@@ -29,13 +32,10 @@ class Attempt:
         self.started = started
         self.patient = patient
         self.tally = self.last = new_tally(deployment.masters, skew=deployment.skew, rivals=True)
+        self.round = Round((ask,) * deployment.masters, self.tally, patient=patient)
         self.late = self.won = False
         self.until = 0.0
         self.fences: tuple[int, ...] = ()
-
-    def round(self) -> Round:
-        """Return the first round, which asks every master for the lock."""
-        return Round((self.ask,) * self.tally.masters, self.tally, patient=self.patient)
 
     def wins_plainly(self, now: float) -> bool:
         """Return whether plain grants have decided the first round, which ended at `now`.

@@ -10,7 +10,7 @@ alone means that the driver is gone: then nothing can be undone.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import NamedTuple, TypeVar
 
 from redlock_django.engine.commands import Command
@@ -43,6 +43,9 @@ class Pause(NamedTuple):
     it may miss a call, because a link was lost, is new, or cannot bring calls, it sleeps `unheard`
     seconds at most. A majority has it in the queue of `resource` ("" for none) with this `ticket`,
     and with `ahead` waiters in front.
+
+    The driver may call `begin` with the clock to get the round that follows, and send it while the
+    caller still sleeps. Then it does not send this round again when the protocol yields it.
     """
 
     seconds: float
@@ -50,6 +53,7 @@ class Pause(NamedTuple):
     resource: str = ""
     ahead: int = 0
     ticket: int = 0
+    begin: Callable[[float], Round] | None = None
 
 
 Step = Round | Pause

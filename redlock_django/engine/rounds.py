@@ -60,20 +60,30 @@ def acquire(
     Raises ResourceLocked or QuorumUnreachable once `wait` is over.
     """
     waiting = Wait(now, wait, overrun)
-    if behind:
-        now = yield waiting.pause_behind(next(proposals))
-    while True:
-        token = next(tokens)
+
+    def begin(now: float) -> Round:
+        """Begin the next attempt, unless the driver has done so in the pause before it."""
+        if (begun := waiting.attempt) is not None and begun is not attempt:
+            return begun.round
         proposal = next(proposals) + waiting.lag
         waiting.ticket = waiting.ticket or proposal
         ask = Acquire(
-            deployment=deployment, resources=resources, value=f"{token} {holder}", ttl=ttl,
+            deployment=deployment, resources=resources, value=f"{next(tokens)} {holder}", ttl=ttl,
             proposal=proposal, waiter=waiter, ticket=waiting.ticket,
         )  # fmt: skip
-        attempt = Attempt(ask, now, waiting.give_up)
-        resting = False
-        try:
-            now = yield attempt.round()
+        waiting.attempt = begun = Attempt(ask, now, waiting.give_up)
+        return begun.round
+
+    attempt: Attempt | None = None
+    resting = False
+    try:
+        if behind:
+            now = yield waiting.pause_behind(next(proposals))
+        while True:
+            begin(now)
+            resting, attempt = False, waiting.attempt
+            assert attempt is not None
+            now = yield attempt.round
             if not attempt.wins_plainly(now):
                 now = yield from attempt.judge(now)
             if waiter:
@@ -82,7 +92,7 @@ def acquire(
                 if served is not None:
                     served()  # here, where an interrupt is answered with an undo
                 return RedlockLease(
-                    resources=resources, token=token, holder=holder, ttl=ttl,
+                    resources=resources, token=attempt.ask.token, holder=holder, ttl=ttl,
                     started=attempt.started, until=attempt.until, fences=attempt.fences,
                     reached=attempt.tally.reached | waiting.queued, tally=attempt.tally,
                     waiter=waiter, waited=attempt.started - waiting.asked,
@@ -92,24 +102,24 @@ def acquire(
             again = waiting.goes_on(now, split=split)
             queued = frozenset() if again else waiting.queued
             now = yield from attempt.undo(now, queued, leave=not again)
-            if again:
-                resting = not waiter  # then no master has a lock or a ticket of this client
-                now = yield waiting.pause(attempt, now, next(delays), split=split)
-                continue
-        except GeneratorExit:
-            raise
-        except BaseException:
-            # Sent again if the interrupt struck during the undo itself, perhaps before a byte was
-            # sent.
+            if not again:
+                break
+            resting = not waiter  # then no master has a lock or a ticket of this client
+            now = yield waiting.pause(attempt, now, next(delays), begin, split=split)
+    except GeneratorExit:
+        raise
+    except BaseException:
+        # Sent again if the interrupt struck during the undo itself, perhaps before a byte was sent.
+        attempt = waiting.attempt
+        if attempt is not None and not resting:
             if waiter:
                 waiting.queued |= attempt.tally.asked
-            if not resting:
-                yield from attempt.undo(now, waiting.queued, leave=True)
-            raise
-        error = refusal(deployment, resources, attempt.last, attempt.late)
-        error.waited, error.took = attempt.started - waiting.asked, now - waiting.asked
-        error.attempts = waiting.lost
-        raise error
+            yield from attempt.undo(now, waiting.queued, leave=True)
+        raise
+    error = refusal(deployment, resources, attempt.last, attempt.late)
+    error.waited, error.took = attempt.started - waiting.asked, now - waiting.asked
+    error.attempts = waiting.lost
+    raise error
 
 
 def extend(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from statistics import median
 
 from redlock_django.engine.attempt import Attempt
-from redlock_django.engine.protocol_steps import Pause
+from redlock_django.engine.protocol_steps import Pause, Round
 from redlock_django.engine.quorum import Ballot, Tally
 
 SPLIT_ROUNDS = 8  # split votes after which a client that does not wait gives up
@@ -30,15 +31,18 @@ class Wait:
     split, at most `overrun` after that. `lost` counts the attempts that were lost, `splits` those
     of them with split votes. `ticket` is the waiter's place, 0 before its first attempt, and `lag`
     by how many µs its clock is known to be behind. `queued` has the masters that may have the
-    waiter in a queue.
+    waiter in a queue. `attempt` is the attempt that was begun last.
     """
 
-    __slots__ = ("asked", "give_up", "lag", "limit", "lost", "queued", "splits", "ticket")
+    __slots__ = (
+        "asked", "attempt", "give_up", "lag", "limit", "lost", "queued", "splits", "ticket",
+    )  # fmt: skip
 
     def __init__(self, asked: float, wait: float, overrun: float) -> None:
         self.asked, self.give_up, self.limit = asked, asked + wait, asked + wait + overrun
         self.lost = self.splits = self.ticket = self.lag = 0
         self.queued: frozenset[int] = frozenset()
+        self.attempt: Attempt | None = None
 
     def pause_behind(self, ticket: int) -> Pause:
         """Return the first pause of a waiter that may not ask yet: until it may, or gives up.
@@ -54,7 +58,15 @@ class Wait:
         self.splits += split
         return now < self.give_up or (split and self.splits < SPLIT_ROUNDS and now < self.limit)
 
-    def pause(self, attempt: Attempt, now: float, delay: float, *, split: bool) -> Pause:
+    def pause(
+        self,
+        attempt: Attempt,
+        now: float,
+        delay: float,
+        begin: Callable[[float], Round],
+        *,
+        split: bool,
+    ) -> Pause:
         """Return the pause after an attempt; `delay` is random, see `retry_delays`.
 
         If the attempt shows that this client's clock is wrong, the ticket becomes what a majority's
@@ -71,7 +83,8 @@ class Wait:
         if not split or (queueing and attempt.queued):
             delay, unheard = retry_delays(attempt.last, delay, queueing=queueing)
         end = self.give_up if now < self.give_up else self.limit
-        return Pause(max(0.0, min(delay, end - now)), unheard, *_place(attempt), self.ticket)
+        seconds = max(0.0, min(delay, end - now))
+        return Pause(seconds, unheard, *_place(attempt), self.ticket, begin)
 
 
 def _place(attempt: Attempt) -> tuple[str, int]:

@@ -66,6 +66,8 @@ class LoopLinks(Links):
             except BaseException as error:
                 if is_finished(protocol):
                     raise  # the protocol itself raised this
+                if waiter is not None:
+                    self.waiters.interrupt(waiter)
                 step = protocol.throw(error)
 
     def post(self, protocol: Protocol[Any]) -> bool:
@@ -102,6 +104,9 @@ class LoopLinks(Links):
             self.begin(self.exchange(step, wake_none))
             self._flush()  # immediately: the loop may be about to end
             return
+        if waiter is not None and waiter.sent is not None and waiter.sent.asked is step:
+            waiter.sent = None
+            return  # the pause has ended with its verdict
         self.look_at_idle_links()
         if (
             wait_for_links
@@ -126,20 +131,18 @@ class LoopLinks(Links):
             raise
 
     async def _sleep(self, waiter: Waiter, pause: Pause) -> None:
-        """Sleep until the waiter is called."""
+        """Sleep until the waiter is called, or the round is decided that was sent for it."""
         loop = asyncio.get_running_loop()
         self.waiters.begin_pause(waiter, pause)
-        try:
-            while not waiter.decided and (left := waiter.until - clock()) > 0:
-                called: asyncio.Future[None] = loop.create_future()
-                over = loop.call_later(left, _complete, called)
-                waiter.wake = partial(_complete, called)
-                try:
-                    await called
-                finally:
-                    over.cancel()
-        finally:
-            self.waiters.end_pause(waiter, pause)
+        while not waiter.decided and (left := waiter.until - clock()) > 0:
+            called: asyncio.Future[None] = loop.create_future()
+            waiter.wake = partial(_complete, called)
+            over = loop.call_later(left, _complete, called)
+            try:
+                await called
+            finally:
+                over.cancel()
+        self.waiters.end_pause(waiter)
 
     async def _wait_for_links(self) -> None:
         deadline = clock() + self.connect_timeout

@@ -17,7 +17,7 @@ from redlock_django.wire.lateness import Lateness
 from redlock_django.wire.master import Master, Notice, Plan, ignore
 from redlock_django.wire.steps import StepWatch
 from redlock_django.wire.template import Templates
-from redlock_django.wire.waiters import Waiters
+from redlock_django.wire.waiters import Waiter, Waiters
 
 IDLE = 1.0
 """The seconds without a round after which all links are read before the next one.
@@ -53,7 +53,7 @@ class LinkState:
         )
         self.steps = StepWatch(self.masters, deployment, self._check)
         self.closed = threading.Event()
-        self.waiters = Waiters(deployment)
+        self.waiters = Waiters(deployment, resume=self.resume)
         self._listening = False
         self._numbers = count(1)
         self._dirty: set[int] = set()
@@ -97,6 +97,10 @@ class LinkState:
 
     def read(self, *masters: Master) -> None:
         """Read what masters have sent; see `Receiver.read`."""
+        raise NotImplementedError
+
+    def resume(self, waiter: Waiter) -> None:
+        """End the pause of a waiter; see `Sender.resume`."""
         raise NotImplementedError
 
     def _check(self, master: Master, mode: str) -> None:

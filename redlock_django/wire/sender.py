@@ -21,6 +21,7 @@ from redlock_django.wire.join import join_arguments
 from redlock_django.wire.link import Link, ProtocolDesync, broken, pack
 from redlock_django.wire.link_state import LinkState
 from redlock_django.wire.master import Master
+from redlock_django.wire.waiters import Waiter
 
 logger = logging.getLogger("redlock_django")
 
@@ -49,8 +50,26 @@ class Sender(LinkState):
         if not self._begin_plainly(exchange, now):
             self._begin_each(exchange, now)
         if frees := exchange.asked.frees:
-            # Now that the release is queued: the next round may leave with it.
-            self.waiters.queues.wake_next(frees)
+            # Now that the release is queued: the next round leaves with it.
+            for waiter in self.waiters.queues.next_waiters(frees):
+                self.resume(waiter)
+
+    def resume(self, waiter: Waiter) -> None:
+        """Send the next round of a waiter while it sleeps on, or wake it if it must do that itself.
+
+        To wake its thread first, which then asks, takes about as long as a round trip.
+        """
+        if waiter.sent is not None:
+            return
+        pause, now = waiter.pause, clock()
+        if pause is None or pause.begin is None or not self._asks_plainly(now):
+            waiter.ask_now()
+            return
+        # After an interrupt here, the waiter is still called by the masters. It then sends this
+        # round itself, perhaps for the second time, which is harmless.
+        exchange = self.exchange(pause.begin(now), waiter.answered)
+        self.begin(exchange)
+        waiter.send(exchange)
 
     def _begin_each(self, exchange: Exchange, now: float) -> None:
         """Begin a round with a look at each master; see `begin`."""
@@ -105,12 +124,7 @@ class Sender(LinkState):
         Returns False without having begun if one of them needs a closer look.
         """
         plan, commands = self.plan, exchange.commands
-        if (
-            not Switch.on
-            or self.membership.conflict
-            or (now >= plan.until and not self._may_plan(now))
-            or (command := commands[plan.asked[0]]) is None
-        ):
+        if not self._asks_plainly(now) or (command := commands[plan.asked[0]]) is None:
             return False
         alike = commands.count(command)
         for index in plan.left_out:
@@ -131,6 +145,12 @@ class Sender(LinkState):
             link.out += data + link.tail if trusted else data
         self._dirty.update(plan.asked)
         return True
+
+    def _asks_plainly(self, now: float) -> bool:
+        """Return whether a quorum can be asked without a closer look at any master."""
+        if not Switch.on or self.membership.conflict:
+            return False
+        return now < self.plan.until or self._may_plan(now)
 
     def _may_plan(self, now: float) -> bool:
         """Return whether a quorum can be asked without a closer look, and plan to ask it.

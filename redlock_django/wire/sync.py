@@ -75,6 +75,9 @@ class SyncLinks(ThreadLinks):
                 if is_finished(protocol):
                     self._running.busy = False
                     raise  # the protocol itself raised this
+                if waiter is not None:
+                    with self._mutex:
+                        self.waiters.interrupt(waiter)
                 step = protocol.throw(error)
 
     def run_all(self, protocols: Sequence[Protocol[Result]]) -> list[Result | Exception]:
@@ -136,6 +139,10 @@ class SyncLinks(ThreadLinks):
             self._send(self.exchange(step, wake_none))
             self._tender_wakeup.wake()
             return
+        if waiter is not None and waiter.sent is not None and waiter.sent.asked is step:
+            waiter.sent = None  # the pause has ended with its verdict
+            self._tender_wakeup.wake()
+            return
         if clock() - self._last_poll > IDLE:
             self._read_idle()
         if (
@@ -173,7 +180,7 @@ class SyncLinks(ThreadLinks):
         self._tender_wakeup.wake()
 
     def _sleep(self, waiter: Waiter, pause: Pause) -> None:
-        """Sleep until the waiter is called, and read for all threads if no other thread does."""
+        """Sleep until the waiter is called or answered; read for all threads if none does."""
         try:
             self.waiters.begin_pause(waiter, pause)
             while True:
@@ -183,7 +190,8 @@ class SyncLinks(ThreadLinks):
                 self._wait(waiter, self._sleeping, left)
         finally:
             self._leave(waiter)
-            self.waiters.end_pause(waiter, pause)
+        with self._mutex:  # another thread may be sending the next round
+            self.waiters.end_pause(waiter)
 
     # The tender.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from itertools import count, islice
 
@@ -13,8 +13,10 @@ from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.protocol_steps import Pause
 from redlock_django.engine.quorum import quorum
 from redlock_django.wire.clock import clock
-from redlock_django.wire.exchange import wake_none
+from redlock_django.wire.exchange import Exchange, wake_none
+from redlock_django.wire.local_queues import LocalQueues
 
+HOUR = 3600.0  # seconds of the longest sleep, which something else ends
 WATCH = 0.11  # seconds until a waiter that watches a turn tries again: a little more than a turn
 # So many waiters of a process or loop for the same resources ask the masters: the one whose turn it
 # is, the next one, and one on its way into the queues.
@@ -28,11 +30,14 @@ class Waiter:
     may hold only what is left of a vote that another client has lost. Otherwise it asks again at
     the time `until`, which may become earlier while it waits. As long as it may not ask at all, it
     is `behind` others of its `crowd`.
+
+    During a `pause`, the driver may send the next round, which is `sent` from then on. Then the
+    waiter is decided once that round is.
     """
 
     __slots__ = (
         "__weakref__", "_callers", "_clock", "_doubted", "_listening", "_need", "_unheard",
-        "behind", "crowd", "name", "until", "wake",
+        "_until", "behind", "crowd", "name", "pause", "sent", "wake",
     )  # fmt: skip
 
     def __init__(
@@ -44,7 +49,9 @@ class Waiter:
     ) -> None:
         self.name = name
         self.wake: Callable[[], object] = wake_none
-        self.until = math.inf
+        self._until = math.inf
+        self.pause: Pause | None = None
+        self.sent: Exchange | None = None
         self.behind = False
         self.crowd: Crowd | None = None
         self._unheard: float | None = None  # for the pause; None during a round
@@ -55,20 +62,25 @@ class Waiter:
         self._clock = clock
 
     @property
-    def decided(self) -> bool:
-        """True if enough masters have called."""
-        return len(self._callers) >= self._need
+    def until(self) -> float:
+        """The time at which it asks again; an hour from now while a round sent for it is open."""
+        return self._until if self.sent is None else self._clock() + HOUR
 
-    def call(self, master: int) -> None:
-        """Note that a master (0-based index) called this waiter: its turn has come."""
+    @property
+    def decided(self) -> bool:
+        """True if enough masters have called, or answered the round that was sent for it."""
+        sent = self.sent
+        return len(self._callers) >= self._need if sent is None else sent.decided
+
+    def call(self, master: int) -> bool:
+        """Note a call of a master (0-based index): return whether enough of them have called."""
         self._callers.add(master)
-        if self.decided:
-            self.wake()
+        return self.decided
 
     def ask(self) -> None:
         """Forget earlier calls: a new round begins, which answers them."""
         self._callers.clear()
-        self._doubted, self._unheard, self.until = False, None, math.inf
+        self._doubted, self._unheard, self._until = False, None, math.inf
 
     def rest(self, pause: Pause) -> float:
         """Begin a pause; return its seconds if nothing happens meanwhile."""
@@ -76,9 +88,9 @@ class Waiter:
         is_heard = len(self._listening) >= self._need and not self._doubted
         seconds = pause.seconds if is_heard else self._unheard
         now = self._clock()
-        if self.until < now + seconds:
-            return max(0.0, self.until - now)  # the round may have lasted longer
-        self.until = now + seconds
+        if self._until < now + seconds:
+            return max(0.0, self._until - now)  # the round may have lasted longer
+        self._until = now + seconds
         return seconds
 
     def watch(self) -> None:
@@ -99,9 +111,24 @@ class Waiter:
     def hurry(self, seconds: float) -> None:
         """Ask again after that many seconds at the latest."""
         until = self._clock() + seconds
-        if until < self.until:
-            self.until = until
+        if until < self._until:
+            self._until = until
             self.wake()
+
+    def ask_now(self) -> None:
+        """Ask again at once."""
+        self.hurry(0.0)
+
+    def send(self, sent: Exchange) -> None:
+        """Note that a round was sent for this waiter, which sleeps on until it is decided."""
+        self.sent = sent  # first: after an interrupt, calls from before are only counted in vain
+        self.ask()
+        if sent.decided:
+            self.wake()
+
+    def answered(self) -> None:
+        """Wake the caller: the round that was sent for this waiter is decided."""
+        self.wake()
 
     def leave(self) -> None:
         """Leave the crowd, so that its next waiter may ask: the call is over, however it ended."""
@@ -147,46 +174,6 @@ class Crowd:
         return list(islice(living, MOST_ASKING))
 
 
-class LocalQueues:
-    """The waiters of a process or loop that sleep in the masters' queues, by resource.
-
-    A release in this process wakes the next waiter: its attempt leaves directly after the release,
-    on the same links, one round trip before the masters' call would have brought it there. Masters
-    grant to the first waiter in the queue alone, so no waiter of another process is overtaken.
-    """
-
-    def __init__(self) -> None:
-        # The ticket of each waiter, and how many waiters of other processes were in front of it.
-        self._queues: dict[str, dict[Waiter, tuple[int, int]]] = {}
-
-    def join(self, waiter: Waiter, pause: Pause) -> None:
-        """Note that a waiter begins a pause; call `leave` when it is over."""
-        if pause.resource:
-            queue = self._queues.setdefault(pause.resource, {})
-            ours = sum(ticket < pause.ticket for ticket, _ in list(queue.values()))
-            queue[waiter] = pause.ticket, pause.ahead - ours
-
-    def leave(self, waiter: Waiter, pause: Pause) -> None:
-        """Note that the pause is over."""
-        queue = self._queues.get(pause.resource)
-        if queue is not None and queue.pop(waiter, None) is not None and not queue:
-            self._queues.pop(pause.resource, None)
-
-    def wake_next(self, resources: Sequence[str]) -> None:
-        """Wake the next waiter for each of these resources, which a release is freeing.
-
-        Wakes none if the next one may be a waiter of another process.
-        """
-        for resource in resources:
-            queue = self._queues.get(resource)
-            # A copy, made in one step: other threads come and go meanwhile.
-            if queue and (places := queue.copy()):
-                waiter = min(places, key=places.__getitem__)
-                _, others = places[waiter]
-                if others <= 0:
-                    waiter.hurry(0.0)
-
-
 class Waiters:
     """All waiters that listen on one channel. A waiter without other references is dropped."""
 
@@ -195,9 +182,11 @@ class Waiters:
         deployment: Deployment,
         process: str = "",
         clock: Callable[[], float] = clock,
+        resume: Callable[[Waiter], None] = Waiter.ask_now,
     ) -> None:
         self.channel = deployment.wake(process or secrets.token_hex(8))
-        self.queues = LocalQueues()
+        self.queues = LocalQueues[Waiter]()
+        self._resume = resume
         self._masters = deployment.masters
         self._clock = clock
         self._numbers = count(1)
@@ -221,13 +210,22 @@ class Waiters:
 
     def begin_pause(self, waiter: Waiter, pause: Pause) -> None:
         """Begin a pause of a waiter; call `end_pause` when it is over."""
+        waiter.pause = pause
         waiter.rest(pause)
         self.queues.join(waiter, pause)
 
-    def end_pause(self, waiter: Waiter, pause: Pause) -> None:
-        """Note that a pause is over, however it ended."""
-        self.queues.leave(waiter, pause)
+    def end_pause(self, waiter: Waiter) -> None:
+        """Note that the pause of a waiter is over: no round is sent for it any more."""
+        if waiter.pause is not None:
+            self.queues.leave(waiter, waiter.pause)
+        waiter.pause = None
         waiter.wake = wake_none
+
+    def interrupt(self, waiter: Waiter) -> None:
+        """Note that a waiter was interrupted, perhaps in a pause, and undoes what it began."""
+        self.end_pause(waiter)
+        if waiter.sent is not None:
+            waiter.sent.abandon()
 
     def call(self, name: object, master: int) -> bool:
         """Pass a master's call to the waiter of that name; return whether there is one.
@@ -243,7 +241,8 @@ class Waiters:
         if name.startswith(b" "):
             waiter.watch()
         else:
-            waiter.call(master)
+            if waiter.call(master):
+                self._resume(waiter)
         return True
 
     def listen(self, master: int) -> None:

@@ -89,6 +89,12 @@ class Client:
         found = lines[master.index] if master.index < len(lines) else None
         return found if found is not None and found.master is master else None
 
+    @property
+    def is_resting(self) -> bool:
+        """True if it waits for a lock, and no round of it is under way."""
+        waiter = self.waiter
+        return waiter is not None and waiter.sent is None and self._exchange is None
+
     # Pauses, interrupts and the end.
 
     def hear(self, what: Callable[..., None], *args: Any) -> None:
@@ -235,10 +241,37 @@ class Client:
             self._exchange = None
             self.wire.begin(self.wire.exchange(asked, wake_none))
             return
-        if self.waiter is not None:
-            self.waiter.ask()
+        if (waiter := self.waiter) is not None:
+            sent, waiter.sent = waiter.sent, None
+            if sent is not None and sent.asked is asked:
+                self._await_sent(sent)  # type: ignore[arg-type]
+                return
+            waiter.ask()
         self._exchange = self.wire.exchange(asked, partial(self._decided, self._ticket, asked))
         self.wire.begin(self._exchange)
+
+    def resume(self, waiter: Waiter) -> None:
+        """Send the next round of a waiter while it sleeps on, or wake it to do that itself.
+
+        Every second waiter does it itself.
+        """
+        pause = waiter.pause
+        if waiter.sent is not None:
+            return
+        if pause is None or pause.begin is None or int(waiter.name.split()[1]) % 2:
+            waiter.ask_now()
+            return
+        self.world.seen["sent in a pause"] += 1
+        exchange: Any = self.wire.exchange(pause.begin(self.read()), waiter.answered)
+        self.wire.begin(exchange)
+        waiter.send(exchange)
+
+    def _await_sent(self, exchange: Exchange) -> None:
+        """Go on once a round is decided that was sent in the pause before it."""
+        self._exchange = exchange
+        exchange.wake = partial(self._decided, self._ticket, exchange.asked)
+        if exchange.decided:
+            exchange.wake()
 
     def _pause_for(self, pause: Pause) -> None:
         seconds, waiter = pause.seconds, self.waiter
@@ -249,6 +282,7 @@ class Client:
                 self._woken(waiter, self._ticket)
                 return
             seconds = waiter.rest(pause)
+            waiter.pause = pause
             waiter.wake = partial(self._woken, waiter, self._ticket)
         if self._rested == self.world.now:
             # The rest of a wait may be too short to move a clock: time would never advance.
@@ -281,7 +315,10 @@ class Client:
         return True
 
     def _abandon(self) -> None:
-        exchange, self._exchange = self._exchange, None
+        exchange: Any = self._exchange
+        if self.waiter is not None:
+            exchange, self.waiter.pause = exchange or self.waiter.sent, None
+        self._exchange = None
         if exchange is not None:
             exchange.decided = True
             if exchange.tally.count(Ballot.GRANTED):
@@ -311,6 +348,8 @@ class Client:
     def _send(self, ticket: int, now: float | None) -> None:
         if ticket == self._ticket:
             self._exchange = None
+            if self.waiter is not None:
+                self.waiter.pause = None  # the pause is over, if it was one
             shown = self.read() if now is None else now
             self._drive(partial(self._program.send, shown))
 

@@ -50,10 +50,11 @@ from redlock_django.wire.late_watch import LateWatch
 from redlock_django.wire.lateness import Lateness, RunningTime
 from redlock_django.wire.link import Link
 from redlock_django.wire.links import Links
+from redlock_django.wire.local_queues import LocalQueues
 from redlock_django.wire.master import Master, Pace
 from redlock_django.wire.receiver import Receiver
 from redlock_django.wire.steps import StepWatch
-from redlock_django.wire.waiters import Crowd, LocalQueues, Waiter, Waiters
+from redlock_django.wire.waiters import Crowd, Waiter, Waiters
 from tests.engine import (
     schedules,
     test_commands,
@@ -248,7 +249,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "another deployment's masters are asked", "fast path: acquires nothing in a conflict",
-        Links._begin_plainly, never("self.membership.conflict"),
+        Links._asks_plainly, never("self.membership.conflict"),
         partial(test_plain_rounds.test_a_doubt_ends_it_at_once, "another deployment"),
     ),
     Mutant(
@@ -329,7 +330,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "one proposal for all rounds", "rounds: a proposal is the present wall clock",
         rounds.acquire,
-        instead("next(proposals)", "(waiting.ticket or next(proposals))", nth=2),
+        instead("next(proposals)", "(waiting.ticket or next(proposals))", nth=1),
         test_rounds.test_every_round_has_a_fresh_token_and_a_new_proposal,
     ),
     Mutant(
@@ -806,14 +807,37 @@ MUTANTS: tuple[Mutant, ...] = (
         instead("self._need", "1"), schedules.a_minority_that_calls_is_not_enough,
     ),
     Mutant(
+        "a call ends a pause in which the round was sent",
+        "queue: a waiter sleeps on until the round that was sent for it is decided",
+        Waiter.decided, always("sent is None"),
+        schedules.a_call_does_not_end_a_pause_in_which_the_round_was_sent,
+    ),
+    Mutant(
+        "a round is sent for a waiter that does not sleep",
+        "queue: after a pause, its waiter sends its rounds itself", Waiters.end_pause,
+        without("waiter.pause = None"), schedules.after_a_pause_no_round_is_sent_for_its_waiter,
+    ),
+    Mutant(
+        "a waiter asks again although a round was sent for it",
+        "queue: a round that was sent in a pause is not sent again", rounds.acquire,
+        instead("begun is not attempt", "False"),
+        schedules.a_round_that_was_begun_in_the_pause_before_it_is_not_begun_again,
+    ),
+    Mutant(
+        "an interrupt forgets the round that was sent in a pause",
+        "queue: an interrupted pause releases what was sent meanwhile", rounds.acquire,
+        without("attempt = waiting.attempt"),
+        schedules.interrupted_in_a_pause_the_round_that_was_sent_is_undone,
+    ),
+    Mutant(
         "a release wakes the last waiter of its process", "queue: a release wakes the next waiter",
-        LocalQueues.wake_next, instead("min", "max"),
+        LocalQueues.next_waiters, instead("min", "max"),
         schedules.a_release_wakes_the_next_waiter_of_its_process,
     ),
     Mutant(
         "a release wakes a waiter behind others",
         "queue: a release leaves a waiter of another process its turn",
-        LocalQueues.wake_next, always("others <= 0"),
+        LocalQueues.next_waiters, always("others <= 0"),
         schedules.a_release_wakes_no_waiter_behind_one_of_another_process,
     ),
     Mutant(

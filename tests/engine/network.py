@@ -43,7 +43,7 @@ from redlock_django.wire.link_state import IDLE
 from redlock_django.wire.master import Master, Plan
 from redlock_django.wire.server_info import faults, run_of
 from redlock_django.wire.steps import StepWatch
-from redlock_django.wire.waiters import Waiters
+from redlock_django.wire.waiters import Waiter, Waiters
 from tests.engine.stepping import Truth
 from tests.engine.world import Clock, Packed, SimulatedMaster, Violation, World
 
@@ -72,6 +72,9 @@ class Owner(Protocol):
 
     def called(self, name: bytes, master: int) -> None:
         """Handle a master's call to one of this owner's waiters."""
+
+    def resume(self, waiter: Waiter) -> None:
+        """End the pause of a waiter, as `Sender.resume` does."""
 
     def blamed(self, wire: Wire) -> None:
         """Note that a majority's clocks seemed to step at once, so that our own clock stepped."""
@@ -213,7 +216,7 @@ class Wire:
         self.closed = False
         self.stalled = 0.0  # seconds that the client was stopped
         self.patient_at = -1.0  # when it last waited longer because its masters are slow
-        self.waiters = Waiters(self.deployment, owner.name, owner.clock.read)
+        self.waiters = Waiters(self.deployment, owner.name, owner.clock.read, owner.resume)
         self.shard = masters[0].shard
         shard = f" {self.shard}" if self.shard else ""
         self.rng: Random = world.rng(f"network {owner.name}{shard}")

@@ -17,14 +17,15 @@ from redlock_django.engine import rounds
 from redlock_django.engine.commands import Acquire, Confirm, Heal, Release
 from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.errors import LockLost, NotAcquired, QuorumUnreachable, ResourceLocked
-from redlock_django.engine.protocol_steps import Pause, Round, Step
-from redlock_django.engine.quorum import Ballot, Verdict, Vote
+from redlock_django.engine.protocol_steps import Pause, Protocol, Round, Step
+from redlock_django.engine.quorum import Ballot, Tally, Verdict, Vote
 from redlock_django.engine.renewal import next_extension
 from redlock_django.engine.statuses import MISMATCH
 from redlock_django.engine.validity import LeaseState, RedlockLease
 from redlock_django.locking.handler import locks
 from redlock_django.locking.lock import lock
 from redlock_django.testing.override import memory_masters
+from redlock_django.wire.exchange import Exchange
 from redlock_django.wire.waiters import Crowd, Waiter, Waiters
 from tests.engine.masters import MARKER, START, Masters
 
@@ -416,14 +417,12 @@ def a_release_reaches_what_an_overlapped_extension_healed() -> None:
 
 
 def a_minority_that_calls_is_not_enough() -> None:
-    woken: list[int] = []
-    waiter = Waiter("redlock:wake:here 1", 3, {0, 1, 2})
-    waiter.wake = lambda: woken.append(1)
-    waiter.call(0)
-    waiter.call(0)
-    assert not woken
-    waiter.call(2)
-    assert woken
+    rest = _Rest(0, 1, 2)
+    rest.begin()
+    for master in (0, 0, 2):
+        assert not rest.woken
+        rest.waiters.call(rest.waiter.name.encode(), master)
+    assert rest.woken
 
 
 def calls_before_a_round_do_not_count_after_it() -> None:
@@ -510,25 +509,46 @@ def a_waiter_that_watches_a_turn_asks_after_it() -> None:
     assert 0.1 < rest.begin() < 0.15, "a turn that began during the round is watched, too"
 
 
+def a_call_does_not_end_a_pause_in_which_the_round_was_sent() -> None:
+    rest = _Rest(0, 1, 2)
+    rest.begin()
+    asked = Round((None,) * 3, Tally(3))
+    sent = Exchange(asked, 1, rest.waiter.answered)
+    rest.waiters.call(rest.waiter.name.encode(), 0)
+    rest.waiter.send(sent)
+    for master in range(3):
+        rest.waiters.call(rest.waiter.name.encode(), master)
+    assert not rest.woken
+    assert not rest.waiter.decided
+    sent.decide()
+    assert rest.woken
+
+
+def after_a_pause_no_round_is_sent_for_its_waiter() -> None:
+    rest = _Rest(0, 1, 2)
+    rest.waiters.begin_pause(rest.waiter, Pause(2.0))
+    rest.waiters.end_pause(rest.waiter)
+    assert rest.waiter.pause is None
+
+
 class _Process:
-    """Waiters that sleep in the queue of "r"; `woken` has the tickets of those that were woken."""
+    """Waiters that sleep in the queue of "r", with their tickets."""
 
     def __init__(self) -> None:
         self.waiters = Waiters(Deployment(names=("a", "b", "c")), "here", lambda: 0.0)
-        self.woken: list[int] = []
+        self.tickets: dict[Waiter, int] = {}
 
     def sleep(self, ticket: int, ahead: int) -> Callable[[], None]:
         """Make a waiter sleep; return what ends its pause."""
         waiter, pause = self.waiters.new(), Pause(2.0, 2.0, "r", ahead, ticket)
         self.waiters.begin_pause(waiter, pause)
-        waiter.wake = partial(self.woken.append, ticket)
-        return partial(self.waiters.end_pause, waiter, pause)
+        self.tickets[waiter] = ticket
+        return partial(self.waiters.end_pause, waiter)
 
     def release(self) -> list[int]:
-        """Release "r"; return the tickets of the waiters that this wakes."""
-        self.woken.clear()
-        self.waiters.queues.wake_next(("other", "r"))
-        return self.woken
+        """Release "r"; return the tickets of the waiters that may ask then."""
+        found = self.waiters.queues.next_waiters(("other", "r"))
+        return [self.tickets[waiter] for waiter in found]
 
 
 def a_release_wakes_the_next_waiter_of_its_process() -> None:
@@ -607,6 +627,36 @@ def interrupted_after_the_grants_nothing_is_left() -> None:
     masters.hear(_asked(step), mute=(1,))
     masters.hear(_asked(protocol.throw(RuntimeError())))
     assert masters.tokens() == [""] * 3
+
+
+def _in_a_pause() -> tuple[Masters, Protocol[RedlockLease], Pause]:
+    """Return a waiter in the pause after its first round, and free the lock."""
+    masters = Masters(3)
+    held = masters.run(masters.acquire())
+    protocol = masters.acquire(wait=5.0, waiter="redlock:wake:here 1")
+    masters.hear(_asked(next(protocol)))
+    pause = masters.after_undo(protocol)
+    assert isinstance(pause, Pause)
+    _freed(masters, held)
+    return masters, protocol, pause
+
+
+def a_round_that_was_begun_in_the_pause_before_it_is_not_begun_again() -> None:
+    masters, protocol, pause = _in_a_pause()
+    assert pause.begin is not None
+    sent = pause.begin(masters.now)
+    assert pause.begin(masters.now) is sent
+    assert protocol.send(masters.now) is sent
+
+
+def interrupted_in_a_pause_the_round_that_was_sent_is_undone() -> None:
+    masters, protocol, pause = _in_a_pause()
+    assert pause.begin is not None
+    masters.hear(pause.begin(masters.now))
+    assert all(masters.tokens())
+    masters.hear(_asked(protocol.throw(RuntimeError())))
+    assert masters.tokens() == [""] * 3
+    assert masters.queues() == [[], [], []]
 
 
 def a_child_does_not_hold_what_its_parent_holds() -> None:

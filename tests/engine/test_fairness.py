@@ -115,7 +115,7 @@ def test_the_order_is_kept_where_waiters_of_a_process_die(seeds: range) -> None:
         _in_processes(simulation, 2)
 
         def kill_a_waiter(simulation: Simulation = simulation) -> None:
-            resting = [c for c in simulation.living if c.waiter and c._exchange is None]
+            resting = [client for client in simulation.living if client.is_resting]
             if len(resting) > 3:
                 simulation.world.rng("killing").choice(resting).kill()
 
@@ -131,7 +131,7 @@ def _send_and_wake(
     send(asked)
     for other in clients if asked.frees else ():
         if other is not client and other.waiter is not None and client.rng.random() < 0.5:
-            other.waiter.hurry(0.0)
+            other.resume(other.waiter)
 
 
 @by_day
@@ -170,7 +170,7 @@ def test_dead_waiters_cost_nothing_but_an_unheard_call(seeds: range) -> None:
 
         def kill_a_waiter(simulation: Simulation = simulation) -> None:
             # One in a pause: in a round it might die with the lock held.
-            resting = [c for c in simulation.living if c.waiter and c._exchange is None]
+            resting = [client for client in simulation.living if client.is_resting]
             if len(resting) > 3:
                 resting[0].kill()
 
@@ -188,7 +188,7 @@ def test_stopped_waiters_cost_one_turn(seeds: range) -> None:
         simulation = crowd(seed, replace(TURNS, clients=8))
 
         def stop_a_waiter(simulation: Simulation = simulation) -> None:
-            resting = [c for c in simulation.living if c.waiter and c._exchange is None]
+            resting = [client for client in simulation.living if client.is_resting]
             if resting:
                 resting[0].pause(0.5)
 

@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import cache
+from functools import cache, partial
 from itertools import count
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
@@ -32,6 +32,7 @@ from redlock_django.wire.link import Link
 from tests.live.left_over import locked, nothing_left
 from tests.live.linked import linked, wait_linked
 from tests.timeouts import generous_timeouts
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -543,7 +544,7 @@ def _calls_in(code: CodeType) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ["acquire", "extend", "release"])
+@pytest.mark.parametrize("what", ["acquire", "extend", "release", "wait", "hand over"])
 def test_interrupted_at_every_line(what: str, masters: list[LocalMaster]) -> None:
     # An exception that a trace function raises at the end of an `except` block stays "being
     # handled" in its thread, and would be the context of every later one: so use a new thread.
@@ -556,6 +557,9 @@ def interrupt_at_every_line(what: str, masters: list[LocalMaster]) -> None:
     lines = Lines()
 
     def run(wanted: tuple[Place, int] | None) -> None:
+        if what in ("wait", "hand over"):
+            one_after_the_other(lines, wanted, interrupts_waiter=what == "wait")
+            return
         held = lock(R)
         if what != "acquire":
             held.acquire()
@@ -582,6 +586,41 @@ def interrupt_at_every_line(what: str, masters: list[LocalMaster]) -> None:
             except Exception as error:
                 raise AssertionError(f"after an interrupt at {place}, time {nth}") from error
     assert struck > 50
+
+
+def one_after_the_other(
+    lines: Lines, wanted: tuple[Place, int] | None, *, interrupts_waiter: bool
+) -> None:
+    """Pass the lock of one thread to a waiter of this process; interrupt one of the two."""
+    backend = locks["default"].backend
+    assert isinstance(backend, RedisBackend)
+    queues = backend.sync_links().waiters.queues
+    held = lock(R)
+
+    def hold() -> None:
+        held.acquire()
+        holds.set()
+        until(lambda: bool(queues._queues) or ended.is_set(), "a waiter sleeps in the queue")
+        release = held.release
+        (release if interrupts_waiter else partial(lines.run, release, wanted))()
+
+    def wait() -> None:
+        holds.wait(60)
+        waiter = lock(R, wait=20)
+        try:
+            (partial(lines.run, waiter.acquire, wanted) if interrupts_waiter else waiter.acquire)()
+            waiter.release()
+        finally:
+            ended.set()
+
+    holds, ended = threading.Event(), threading.Event()
+    with ThreadPoolExecutor(2) as pool:
+        for taker in [pool.submit(hold), pool.submit(wait)]:
+            try:
+                taker.result(60)
+            except KeyboardInterrupt:
+                assert lines.struck
+    assert not queues._queues
 
 
 # Processes, interrupted by SIGINT.

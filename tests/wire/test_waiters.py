@@ -24,7 +24,8 @@ from redlock_django.engine import waiting
 from redlock_django.engine.errors import QuorumUnreachable, ResourceLocked
 from redlock_django.wire import waiters as wire_waiters
 from redlock_django.wire.join import speaks_resp3
-from redlock_django.wire.waiters import MOST_ASKING, LocalQueues, Waiters
+from redlock_django.wire.local_queues import LocalQueues
+from redlock_django.wire.waiters import MOST_ASKING, Waiter, Waiters
 from tests.waiting import until
 from tests.wire.scripted import Received, ScriptedMaster, honest, push, resp
 from tests.wire.test_link import scripted
@@ -54,8 +55,8 @@ def asking_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def calls_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make a release wake no waiter of its own process, so that masters must call it."""
-    monkeypatch.setattr(LocalQueues, "wake_next", lambda self, resources: None)
+    """Make a release resume no waiter of its own process, so that masters must call it."""
+    monkeypatch.setattr(LocalQueues, "next_waiters", lambda self, resources: [])
 
 
 @pytest.fixture
@@ -225,6 +226,24 @@ def test_a_release_wakes_the_next_waiter_of_its_process_without_a_call(
         lease = variant.acquire("order:1")
         with waiters(variant, masters[:3], "A", "B", "C") as queue:
             variant.release(lease)
+            assert queue.ended() == ["A", "B", "C"]
+        variant.settle()
+        assert queued(masters[:3], "order:1") == [0] * 3
+
+
+@both
+@pytest.mark.parametrize("called", [False, True], ids=["released here", "called"])
+@pytest.mark.usefixtures("asking_once")
+def test_a_round_is_sent_for_a_waiter_that_sleeps(
+    name: str, called: bool, masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with joined(name, masters[:3]) as variant, joined("threads", masters[:3]) as other:
+        holder = other if called else variant
+        lease = holder.acquire("order:1")
+        with waiters(variant, masters[:3], "A", "B", "C") as queue:
+            wait_resting(variant, 3)
+            monkeypatch.setattr(Waiter, "ask_now", lambda self: None)
+            holder.release(lease)
             assert queue.ended() == ["A", "B", "C"]
         variant.settle()
         assert queued(masters[:3], "order:1") == [0] * 3
