@@ -27,7 +27,8 @@ from redlock_django.operate.inspection import HeldLocks
 class HeldLockChangeList(ChangeList):
     """The locks on one page, and the health of the masters they come from.
 
-    `banner` says whether there is a quorum, `masters` are the rows of the table above the list.
+    `banner` says whether there is a quorum, `masters` are the rows of the table above the list, and
+    `are_masters` is whether they have an eviction policy and persistence of their own.
     `problem` is the error in the settings because of which no master was asked, or "".
     """
 
@@ -45,6 +46,7 @@ class HeldLockChangeList(ChangeList):
     def get_results(self, request: HttpRequest) -> None:
         """Query health and locks in one inspection, so that a hanging master costs one timeout."""
         self.masters: list[MasterRow] = []
+        self.are_masters = True
         self.banner: QuorumBanner | None = None
         self.looked: HeldLocks | None = None
         self.problem = ""
@@ -54,6 +56,7 @@ class HeldLockChangeList(ChangeList):
             with service.backend.inspect() as inspection:
                 statuses = master_status(self.alias, inspection=inspection)
                 tolerated = service.settings.store.tolerate
+                self.are_masters = service.backend.servers_are_masters
                 self.masters = master_rows(statuses, tolerated)
                 self.banner = quorum_banner(
                     statuses,

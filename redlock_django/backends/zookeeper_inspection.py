@@ -140,8 +140,7 @@ class ZooKeeperInspection(Inspection):
             health = Health(
                 server="ZooKeeper",
                 latency=took,
-                version=version[1] if version else "",
-                policy=mode[1],
+                version=f"{version[1] if version else ''} {mode[1]}".strip(),
                 persistent=True,
                 held=held,
             )

@@ -117,14 +117,17 @@ def _described(one: ServerHealth) -> dict[str, Any]:
             "clock_offset_ms": round(health.offset * 1000, 3),
             "server": health.server,
             "version": health.version,
-            "uptime": health.uptime,
-            "maxmemory_policy": health.policy,
-            "maxmemory": health.maxmemory,
-            "appendonly": health.persistent,
             "held": health.held,
             "trusted_in": health.ready_in,
             "forbidden": list(health.forbidden),
         }
+        if health.run_id:  # of a master
+            known |= {
+                "uptime": health.uptime,
+                "maxmemory_policy": health.policy,
+                "maxmemory": health.maxmemory,
+                "appendonly": health.persistent,
+            }
     return {
         "name": one.name,
         "up": health is not None,
@@ -154,7 +157,7 @@ def _row(one: ServerHealth) -> tuple[str, ...]:
         f"{health.latency * 1000:.1f} ms",
         f"{round(health.offset * 1000):+d} ms",
         f"{health.server} {health.version}",
-        "yes" if health.persistent else "no",
+        ("yes" if health.persistent else "no") if health.run_id else "-",
         "?" if health.held is None else str(health.held),
         faults,
     )
