@@ -40,16 +40,16 @@ def test_a_part_of_the_memory_that_is_lost_makes_no_second_holder(kind: str) -> 
     [
         pytest.param(*mutant, id=name)
         for name, mutant in {
-            "a copy has the run of its server": (server_info.run_of, never("copied"), "copy", 1),
+            "a copy has the run of its server": (server_info.run_of, never("copied"), "copy", 7),
             "evictions end no run": (
-                server_info.run_of, never("evicted.isdecimal()"), "evict", 1,
+                server_info.run_of, never("evicted.isdecimal()"), "evict", 10,
             ),
             "evicting servers vote": (server_info.faults, never("may_evict(info)"), "evict", 0),
             "a marker is good for any run": (
-                MemoryMaster._join, never("match[1] != run"), "evict", 1,
+                MemoryMaster._join, never("match[1] != run"), "evict", 10,
             ),
             "INFO is never read again": (
-                Wire.begin, never("now - line.link.inspected > self.inspected"), "evict", 0,
+                Wire.begin, never("now - line.link.inspected > self.inspected"), "evict", 11,
             ),
         }.items()
     ],
