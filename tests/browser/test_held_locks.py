@@ -101,6 +101,7 @@ def test_list_search_and_filters(visitor: Visitor, masters: list[LocalMaster]) -
 
 @pytest.mark.nightly
 def test_light_dark_and_phone(visitor: Visitor, masters: list[LocalMaster]) -> None:
+    visitor.open()  # the login takes a while, and the ages of older locks need more room
     everyday(masters)
     page = visitor.open()
     cut_off = "results => results.scrollWidth - results.clientWidth"
