@@ -1,6 +1,6 @@
 """The links of an event loop: one set for each running loop, closed with it.
 
-All writes to a master in one iteration of the loop are one send; a round is one future.
+What tasks write to a master in one iteration of the loop is sent together; a round is one future.
 """
 
 from __future__ import annotations
@@ -23,6 +23,10 @@ from redlock_django.wire.links import Links
 from redlock_django.wire.master import Master, discard
 from redlock_django.wire.waiters import Waiter
 
+# So many rounds are sent together while the loop goes on to begin others. More would leave the
+# masters without work meanwhile, and then the loop while the masters answer.
+SENT_TOGETHER = 40
+
 
 class LoopLinks(Links):
     """The links of one event loop. Use them in that loop only, except for `post`."""
@@ -32,7 +36,7 @@ class LoopLinks(Links):
         # still be garbage-collected.
         self._loop = weakref.ref(asyncio.get_running_loop())
         super().__init__(*args, **kwargs)  # other threads may use the loop from here on
-        self._flushing = False
+        self._begun = 0  # rounds since the last scheduled send; if there are any, one is scheduled
         self._ticking = False
         self._ticked = 0.0
         self._arrivals = [Arrival() for _ in self.masters]
@@ -108,12 +112,7 @@ class LoopLinks(Links):
             waiter.sent = None
             return  # the pause has ended with its verdict
         self.look_at_idle_links()
-        if (
-            wait_for_links
-            and not self.plan.until
-            and self.may_reach_quorum()
-            and any(c is not None and c.trusted for c in step.commands)
-        ):
+        if wait_for_links and not self.plan.until and self.may_gain_quorum(step):
             await self._wait_for_links()
         if waiter is not None:
             waiter.ask()
@@ -122,9 +121,11 @@ class LoopLinks(Links):
         exchange = self.exchange(step, partial(_complete, answered))
         try:
             self.begin(exchange)
-            if not self._flushing:
-                self._flushing = True
+            if not self._begun:
                 loop.call_soon(self._flush)
+            self._begun += 1
+            if self._begun % SENT_TOGETHER == 0:
+                self.flush()
             await answered
         except BaseException:
             exchange.abandon()
@@ -155,7 +156,7 @@ class LoopLinks(Links):
                 self._link_waits.discard(change)
 
     def _flush(self) -> None:
-        self._flushing = False
+        self._begun = 0
         self.flush()
         self._tick_soon()
 

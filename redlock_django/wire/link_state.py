@@ -8,6 +8,7 @@ from itertools import count
 
 from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.membership import Membership
+from redlock_django.engine.protocol_steps import Round
 from redlock_django.engine.quorum import quorum
 from redlock_django.wire.address import Address
 from redlock_django.wire.clock import clock
@@ -121,6 +122,10 @@ class LinkState:
             return False
         usable, need = self.usable(), quorum(self.deployment.masters)
         return usable < need <= usable + connecting
+
+    def may_gain_quorum(self, asked: Round) -> bool:
+        """Return whether a round may win only if it waits for connections under way."""
+        return self.may_reach_quorum() and any(c is not None and c.trusted for c in asked.commands)
 
     def owing(self) -> list[Master]:
         """Return the masters that owe a reply."""

@@ -145,12 +145,7 @@ class SyncLinks(ThreadLinks):
             return
         if clock() - self._last_poll > IDLE:
             self._read_idle()
-        if (
-            wait_for_links
-            and not self.plan.until
-            and self.may_reach_quorum()
-            and any(c is not None and c.trusted for c in step.commands)
-        ):
+        if wait_for_links and not self.plan.until and self.may_gain_quorum(step):
             self._wait_for_links()
         if waiter is not None:
             waiter.ask()
