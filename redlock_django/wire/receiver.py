@@ -50,10 +50,13 @@ class Receiver(Dialer):
                 if (reply := gets()) is False:
                     break
                 # A reply that plainly grants what is owed, as nearly every reply does, is counted
-                # here. `_answer` handles all others.
+                # here. `_answer` handles all others. A master that was hung sends hundreds of
+                # grants to rounds that are decided, whose votes need no trust in it.
                 time: int | None = None  # the master's clock, if it plainly grants
                 fences: Sequence[int] = ()
-                if owed and heard < master.sound_until and not link.expired:
+                if owed and (
+                    heard < master.sound_until if not link.expired else not owed[0].undecided
+                ):
                     asked = owed[0]
                     if type(reply) is int:  # as for a plain release: see `as_array`
                         time = 0 if reply == asked.number and asked.granted == 3 else None
@@ -79,6 +82,8 @@ class Receiver(Dialer):
                     elif verdict is LOST:
                         self._undo_late(master, asked)
                     owed.popleft()  # last, as in `_answer`
+                    if link.expired:
+                        link.expired -= 1
                     link.ran, link.heard, link.took = ran, heard, heard - asked.sent
                     if has_more():
                         continue

@@ -1038,9 +1038,9 @@ MUTANTS: tuple[Mutant, ...] = (
         link_schedules.a_grant_after_the_refusal_is_released,
     ),
     Mutant(
-        "a grant whose vote failed stays", "link: a grant after the refusal is released",
+        "a grant of a doubtful master stays", "link: a grant after the refusal is released",
         Links._answer, without("self._undo_late(...)"),
-        link_schedules.a_grant_after_its_vote_had_failed_is_released,
+        link_schedules.a_grant_of_a_late_or_doubtful_master_is_released,
     ),
     Mutant(
         "a grant on a lost link stays", "link: what may be granted is released on the next link",
@@ -1149,6 +1149,21 @@ MUTANTS: tuple[Mutant, ...] = (
         "no poll ends for a vote behind others", "link: each vote expires in time",
         LateWatch._left, never("owed.undecided is not None"),
         link_schedules.a_reply_behind_those_of_decided_rounds_costs_its_vote_in_time,
+    ),
+    Mutant(
+        "late grants take the long way", "fast path: late grants of decided rounds are removed",
+        Links._count, never("not owed[0].undecided"),
+        link_schedules.late_grants_of_decided_rounds_are_only_removed,
+    ),
+    Mutant(
+        "removed replies are not counted off", "fast path: late grants are counted off",
+        Links._count, without("link.expired -= 1"),
+        link_schedules.late_grants_of_decided_rounds_are_only_removed,
+    ),
+    Mutant(
+        "any late grant counts", "fast path: a late grant of an open round takes the long way",
+        Links._count, always("not owed[0].undecided"),
+        link_schedules.a_late_grant_of_a_doubtful_master_has_no_vote,
     ),
     Mutant(
         "expired replies are not counted off", "link: each reply has its own age", Links._pop_owed,

@@ -18,7 +18,7 @@ from redlock_django.engine.commands import script
 from redlock_django.engine.fast_path import Switch
 from redlock_django.engine.protocol_steps import Round
 from redlock_django.engine.quorum import Ballot, Tally, Verdict, Vote
-from redlock_django.engine.statuses import ABSENT, GRANTED, MISMATCH, UNMARKED
+from redlock_django.engine.statuses import ABSENT, GRANTED, MISMATCH, NOT_READY, UNMARKED
 from redlock_django.wire.address import Address
 from redlock_django.wire.aio import LoopLinks
 from redlock_django.wire.clock import clock
@@ -143,13 +143,17 @@ def a_grant_after_the_refusal_is_released() -> None:
         assert [ends.names() for ends in links.ends] == [["acquire"]] * 2 + [["acquire", "release"]]
 
 
-def a_grant_after_its_vote_had_failed_is_released() -> None:
-    with manual_links(3) as links:
-        exchange = _refused(links)
-        age(links, 10.0)
-        poll(links, LONGEST * TIMEOUT)
-        links.reply(2, exchange.number)
-        assert links.ends[2].names() == ["acquire", "release"]
+def a_grant_of_a_late_or_doubtful_master_is_released() -> None:
+    for is_late in (True, False):
+        with manual_links(3) as links:
+            exchange = _refused(links)
+            if is_late:
+                age(links, 10.0)
+                poll(links, LONGEST * TIMEOUT)
+            else:
+                links.masters[2].look_closer()
+            links.reply(2, exchange.number)
+            assert links.ends[2].names() == ["acquire", "release"]
 
 
 def a_link_that_is_lost_after_the_refusal_brings_the_release_later() -> None:
@@ -428,6 +432,31 @@ def a_reply_behind_those_of_decided_rounds_costs_its_vote_in_time() -> None:
         assert not links.masters[2].late
 
 
+def late_grants_of_decided_rounds_are_only_removed() -> None:
+    with manual_links(3) as links:
+        for _ in range(9):
+            _decided(links)
+        last = _owes(links)
+        poll(links, LONGEST * TIMEOUT)
+        assert links.masters[2].late
+        with patch.object(Links, "_answer", side_effect=AssertionError("the long way")):
+            for number in range(1, last.number):
+                links.reply(2, number)
+        link = links.masters[2].link
+        assert link is not None
+        assert len(link.owed) == link.expired == 1
+
+
+def a_late_grant_of_a_doubtful_master_has_no_vote() -> None:
+    with manual_links(3) as links:
+        exchange = links.ask(links.acquire(), patient=60.0)
+        age(links, 10.0)
+        poll(links, 2 * TIMEOUT)
+        links.masters[0].suspect = "its clock stepped"
+        links.reply(0, exchange.number)
+        assert exchange.tally.reasons()[0] == "its clock stepped"
+
+
 def a_late_reply_costs_no_vote_after_it() -> None:
     with manual_links(1) as links:
         first = _owes(links)
@@ -443,7 +472,7 @@ def an_expired_reply_that_has_come_is_not_counted_for_the_next() -> None:
     with manual_links(1) as links:
         first, second = _owes(links), links.ask(links.acquire("b" * 32))
         poll(links, TIMEOUT)
-        links.reply(0, first.number)
+        links.reply(0, first.number, NOT_READY)
         age(links, 10.0)
         poll(links, LONGEST * TIMEOUT)
         assert second.tally.verdict is Verdict.LOST
