@@ -14,6 +14,7 @@ import hiredis
 import pytest
 
 from redlock_django.engine import quorum
+from redlock_django.engine.commands import as_array
 from redlock_django.engine.errors import NotAcquired
 from redlock_django.engine.statuses import BURIED
 from redlock_django.engine.validity import LeaseState, RedlockLease
@@ -156,6 +157,7 @@ def repeat(master: LocalMaster, command: bytes) -> list[int]:
         other.sendall(command)
         while (answer := parser.gets()) is False:
             parser.feed(other.recv(65536))
+    answer = as_array(answer)
     assert isinstance(answer, list)
     return answer
 
