@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from typing import TYPE_CHECKING, Any, Literal
 
 import django
@@ -38,7 +39,7 @@ def everyday(masters: list[LocalMaster]) -> None:
     for number in range(8):
         plant(masters, f"order:{1000 + number}", token=f"{number:x}", ttl=600 + 7 * number)
     plant(masters[:3], "invoice:2026-11", token="c", ttl=500, host="web2", user="")
-    plant(masters[:2], "user:17", token="d", ttl=510)
+    plant(masters[:2], "user:17", token="d", ttl=510, at=time.time() - 2 * 3600 - 122)
     plant(masters, LONG, token="e", ttl=9000, host="a-host-with-a-very-long-name.example.org")
     plant(masters[:2], "stock:42", token="1", ttl=420)
     plant(masters[2:4], "stock:42", token="2", ttl=300, host="web2")
