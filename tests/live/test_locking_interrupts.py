@@ -544,7 +544,10 @@ def _calls_in(code: CodeType) -> list[int]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ["acquire", "extend", "release", "wait", "hand over"])
+@pytest.mark.parametrize(
+    "what",
+    ["acquire", "extend", "release", pytest.param("wait", marks=pytest.mark.nightly), "hand over"],
+)
 def test_interrupted_at_every_line(what: str, masters: list[LocalMaster]) -> None:
     # An exception that a trace function raises at the end of an `except` block stays "being
     # handled" in its thread, and would be the context of every later one: so use a new thread.
