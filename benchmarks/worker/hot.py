@@ -12,11 +12,13 @@ import time
 from contextlib import ExitStack
 from copy import copy
 from functools import partial
+from struct import pack
 from typing import Any, Self
 from unittest.mock import patch
 
 from benchmarks.worker.contender import Contender
 from benchmarks.worker.figures import clock
+from redlock_django.engine.statuses import GRANTED
 from redlock_django.wire import steps, sync
 from redlock_django.wire.clock import clock as link_clock
 
@@ -50,9 +52,9 @@ class Memory:
         first = next(copy(self.links._numbers))
         now = time.time_ns() // 1000
         replies = [
-            b"*4\r\n:%d\r\n:1\r\n:%d\r\n:7\r\n" % (number, now)
+            b"$32\r\n%b\r\n" % pack("<4q", number, GRANTED, now, 7)
             if (number - first) % 2 == 0
-            else b"*3\r\n:%d\r\n:1\r\n:%d\r\n" % (number, now)
+            else b":%d\r\n" % number
             for number in range(first, first + 2 * pairs)
         ]
         for master in self.links.masters:
