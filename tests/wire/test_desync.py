@@ -27,7 +27,7 @@ def test_a_reply_read_for_another_round_is_detected(
     replies = iter(range(1, 10**9))
 
     class Forgetful(deque[Any]):
-        """What a master owes, which is sometimes still there after its reply has come."""
+        """The replies that a master owes; some stay among them after they have come."""
 
         def popleft(self) -> Any:
             owed = super().popleft()
