@@ -153,6 +153,8 @@ def test_the_same_servers_under_other_names_are_shared(
         with pytest.raises(Exception, match="held by another client"):
             old.acquire("order:1")
         new.release(lease)
+        for variant in (old, new):
+            variant.wait_usable(3)  # two were enough until now, and one of them restarts
         three[2].restart()
         use_until(lambda: deployment(three[2]), old, new)
         for variant in (old, new):
