@@ -156,9 +156,9 @@ class HeldLease:
             self.backend.post_release(self.lease)
 
     def mark_forgotten(self) -> None:
-        """Report the loss of a lease that the servers have not any more, or of another holder."""
-        several = self.backend.servers_are_masters
-        self.mark_lost(f"{'a majority of the masters' if several else 'the store'} lost it")
+        """Report the loss of a lease that the store no longer has, or has of another holder."""
+        masters = self.backend.servers_are_masters
+        self.mark_lost("a majority of the masters lost it" if masters else "the store lost it")
 
     def mark_released(self) -> None:
         """Note that the holder has released the lease, and stop its renewal."""

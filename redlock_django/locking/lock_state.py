@@ -170,10 +170,10 @@ class LockState(LockParameters):
             self._held_lease.remove_lock(self)
         self._held_lease, self._unlocked = None, False
         outer = registry.leases_of_caller(service.backend, self.resources)
-        for resource, lost in [*outer.items()]:
-            if not lost.seconds_left():
-                if lost.lock_objects() and (self._reentrant or lost.is_kept):
-                    self._refuse_lost(lost, resource)
+        for resource, held_lease in [*outer.items()]:
+            if not held_lease.seconds_left():
+                if held_lease.lock_objects() and (self._reentrant or held_lease.is_kept):
+                    self._refuse_lost(held_lease, resource)
                 del outer[resource]
         if not outer:
             return False

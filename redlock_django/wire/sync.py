@@ -48,10 +48,7 @@ class SyncLinks(ThreadLinks):
         With `wait_for_links`, a round without a quorum of links waits for connections under
         way. The pauses of a `waiter` end when it is called.
         """
-        running = self._running
-        if self.inside() or (
-            running.busy and running.is_interrupted(SyncLinks.run.__code__, self, 2)
-        ):
+        if self.inside() or self._running.is_interrupted(SyncLinks.run.__code__, self, 2):
             raise RuntimeError(INTERRUPTS)
         if self._tender is None:
             self.start()

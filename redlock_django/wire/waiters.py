@@ -240,9 +240,8 @@ class Waiters:
             return False
         if name.startswith(b" "):
             waiter.watch()
-        else:
-            if waiter.call(master):
-                self._resume(waiter)
+        elif waiter.call(master):
+            self._resume(waiter)
         return True
 
     def listen(self, master: int) -> None:
