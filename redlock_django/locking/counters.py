@@ -101,10 +101,10 @@ class Counters:
         self._reset()
 
     def _reset(self) -> None:
-        # Reentrant: a finalizer that runs in the middle of a count may release a lock. See
+        # Reentrant: a finalizer that runs meanwhile may notice the loss of a lock. See
         # docs/explanation/interrupts.md.
         self._mutex = threading.RLock()
-        self._numbers: defaultdict[str, defaultdict[str, float]] = defaultdict(_zeros)
+        self._numbers = _Numbers()
         self._masters: dict[str, dict[str, MasterCounts]] = {}
 
     def __getitem__(self, alias: str) -> Counts:
@@ -123,24 +123,24 @@ class Counters:
     def __iter__(self) -> Iterator[str]:
         return iter(list(self._numbers))
 
+    # CPython changes threads, handles signals and runs finalizers only where a function is called
+    # or a loop repeats. So nothing comes between reading a number and writing it.
+
     def count(self, alias: str, name: str, amount: float = 1) -> None:
         """Add an amount to a counter of an alias, by its name in `Counts`."""
-        with self._mutex:
-            self._numbers[alias][name] += amount
+        self._numbers[alias][name] += amount
 
     def count_end(self, alias: str, name: str, held: float) -> None:
         """Count a lease that ended in this way, and the seconds for which it was held."""
-        with self._mutex:
-            numbers = self._numbers[alias]
-            numbers[name] += 1
-            numbers["held_seconds"] += held
+        numbers = self._numbers[alias]
+        numbers[name] += 1
+        numbers["held_seconds"] += held
 
     def count_wait(self, alias: str, waited: float) -> None:
         """Count a lock that needed more than one attempt, and the seconds until the last one."""
-        with self._mutex:
-            numbers = self._numbers[alias]
-            numbers["waited"] += 1
-            numbers["waited_seconds"] += waited
+        numbers = self._numbers[alias]
+        numbers["waited"] += 1
+        numbers["waited_seconds"] += waited
 
     def set_masters(self, alias: str, masters: Iterable[str]) -> None:
         """Set the names of the masters of an alias; known masters keep their counts."""
@@ -159,8 +159,11 @@ class Counters:
             return before.down is up
 
 
-def _zeros() -> defaultdict[str, float]:
-    return defaultdict(int)
+class _Numbers(dict[str, defaultdict[str, float]]):
+    """The numbers of each alias by name; an alias or a name is added when it is first read."""
+
+    def __missing__(self, alias: str) -> defaultdict[str, float]:
+        return self.setdefault(alias, defaultdict(int))  # another thread may be quicker
 
 
 counters = Counters()

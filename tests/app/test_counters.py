@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dis
 import logging
 import os
 import threading
@@ -19,7 +20,13 @@ from redlock_django.exceptions import (
     QuorumUnreachable,
     ResourceLocked,
 )
-from redlock_django.locking.counters import Counts, MasterCounts, counter_types, counters
+from redlock_django.locking.counters import (
+    Counters,
+    Counts,
+    MasterCounts,
+    counter_types,
+    counters,
+)
 from redlock_django.locking.handler import locks
 from redlock_django.locking.lock import lock
 from redlock_django.operate.forced_release import force_release
@@ -183,6 +190,13 @@ def test_threads_count_every_one() -> None:
     for thread in threads:
         thread.join(60)
     assert counted() == {"acquired": 1600, "waited_seconds": 800}
+
+
+@pytest.mark.parametrize("name", ["count", "count_end", "count_wait"])
+def test_nothing_comes_between_reading_a_number_and_writing_it(name: str) -> None:
+    """A call or a loop would let another thread, a signal handler or a finalizer count."""
+    steps = {step.opname for step in dis.get_instructions(getattr(Counters, name))}
+    assert {step for step in steps if step.startswith(("CALL", "JUMP", "FOR", "SEND"))} == set()
 
 
 def test_a_snapshot_stays_as_it_is() -> None:

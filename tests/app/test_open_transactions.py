@@ -445,25 +445,32 @@ class UsersTestCase(TestCase):
                 Order.objects.all().delete()
 
 
-def test_finds_the_connections_that_django_lists() -> None:
-    """The quick way into asgiref's storage sees what the public way sees, with and without one."""
-    listed = connections.all(initialized_only=True)
-    assert listed
-    assert open_transactions._initialized() == listed
+def test_finds_the_connections_that_django_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The quick way into asgiref's storage sees what the public way sees, in any thread."""
+    monkeypatch.setattr(open_transactions, "_is_open", lambda connection: True)
 
-    def in_another_thread() -> tuple[int, int]:
-        none = len(open_transactions._initialized())
+    def found() -> list[str]:
+        listed = connections.all(initialized_only=True)
+        for one in listed:
+            monkeypatch.setattr(one, "autocommit", False)
+        assert open_transactions.open_transactions() == listed
+        return [one.alias for one in listed]
+
+    def in_another_thread() -> tuple[list[str], list[str], list[str]]:
+        none = found()
         connection.ensure_connection()
-        one = len(open_transactions._initialized())
+        one = found()
+        asyncio.run(in_a_loop())
+        after = found()
         connection.close()
-        return none, one
+        return none, one, after
 
-    assert in_thread(in_another_thread) == (0, 1)
+    async def in_a_loop() -> None:
+        assert connections["default"].alias in found()
 
-    async def in_a_loop() -> bool:
-        return open_transactions._initialized() == connections.all(initialized_only=True)
-
-    assert asyncio.run(in_a_loop())
+    assert "default" in found()
+    assert in_thread(in_another_thread) == ([], ["default"], ["default"])
+    asyncio.run(in_a_loop())
 
 
 async def test_sync_code_that_waits_for_a_coroutine_is_found_as_asgiref_finds_it() -> None:
