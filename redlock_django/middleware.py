@@ -19,7 +19,7 @@ from redlock_django.web.problems import has_problem
 from redlock_django.web.request_state import RequestState, add_attributes
 from redlock_django.web.responses import answer
 from redlock_django.web.rules import rules
-from redlock_django.web.single_use_pages import forbid_caching, page_of
+from redlock_django.web.single_use_pages import current_page, forbid_caching, page_of
 from redlock_django.web.streams import call_on_close
 
 
@@ -42,39 +42,41 @@ class LockMiddleware:
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:
         """Return the response to a request."""
-        rules.apply()  # does nothing unless settings have changed, as in tests
-        if (urlconf := getattr(request, "urlconf", None)) is not None:
+        if (urlconf := getattr(request, "urlconf", None)) not in rules.applied:
             rules.apply(urlconf)
         add_attributes(request)
-        state = RequestState.of(request)
-        state.has_middleware = True
         if self._is_async:
-            return self._acall(request, state, urlconf)
+            return self._acall(request, urlconf)
+        token = current_page.set(request)  # as page_of() does: most requests pay for no more
         try:
-            with page_of(request):
-                response: HttpResponseBase = self.get_response(request)
-            rules.check_urlconf(request, urlconf)
+            response: HttpResponseBase = self.get_response(request)
+            if getattr(request, "urlconf", None) != urlconf:
+                rules.refuse_late_urlconf()
         except BaseException:
-            state.release_locks()
+            RequestState.of(request).release_locks()
             raise
-        forbid_caching(request, response)
-        _release_after(response, request, state)
+        finally:
+            current_page.reset(token)
+        if (state := RequestState.used(request)) is not None:
+            forbid_caching(request, response)
+            _release_after(response, request, state)
         return response
 
-    async def _acall(
-        self, request: HttpRequest, state: RequestState, urlconf: object
-    ) -> HttpResponseBase:
+    async def _acall(self, request: HttpRequest, urlconf: object) -> HttpResponseBase:
         try:
             with page_of(request):
                 response: HttpResponseBase = await self.get_response(request)
-            rules.check_urlconf(request, urlconf)
+            if getattr(request, "urlconf", None) != urlconf:
+                rules.refuse_late_urlconf()
         except asyncio.CancelledError:
             # A sync view keeps running in its thread, and its transaction is still open.
-            await call_after_threads(state.release_locks)
+            await call_after_threads(RequestState.of(request).release_locks)
             raise
         except BaseException:
-            await _release(state)
+            await _release(RequestState.of(request))
             raise
+        if (state := RequestState.used(request)) is None:
+            return response
         forbid_caching(request, response)
         if response.streaming:
             _release_after(response, request, state)

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from redlock_django.web.options import LockOptions
 
 _ATTRIBUTE = "_redlock_state"
+_HAS_MIDDLEWARE = "_redlock_middleware"
 
 
 class Recorder(Protocol):
@@ -55,20 +56,19 @@ class Recorder(Protocol):
 class RequestState:
     """The state that the package keeps with one request; `RequestState.of` returns it."""
 
-    def __init__(self) -> None:
-        self.has_middleware = False
-        """True if the request came through LockMiddleware, which releases `locks`."""
-        self.locks: list[Lock] = []
-        """The locks that were handed over to the request, because they outlive their view."""
-        self.single_use = False
-        """True if the page contains a value for one visit, such as an idempotency key."""
-        self.recording = False
-        """True if a wrapper that records requests is running the view."""
-        self.recorder: Recorder | None = None
-        """The recorder for the next call of a view."""
-        self.deferred_lock: LockOptions | None = None
-        """The lock that the wrapper that records requests has to acquire."""
-        self._prepared: tuple[Exception, HttpResponse] | None = None
+    has_middleware = False
+    """True if the request came through LockMiddleware, which releases `locks`."""
+    locks: Sequence[Lock] = ()
+    """The locks that were handed over to the request, because they outlive their view."""
+    single_use = False
+    """True if the page contains a value for one visit, such as an idempotency key."""
+    recording = False
+    """True if a wrapper that records requests is running the view."""
+    recorder: Recorder | None = None
+    """The recorder for the next call of a view."""
+    deferred_lock: LockOptions | None = None
+    """The lock that the wrapper that records requests has to acquire."""
+    _prepared: tuple[Exception, HttpResponse] | None = None
 
     @staticmethod
     def of(request: Any) -> RequestState:
@@ -80,8 +80,14 @@ class RequestState:
         state: RequestState | None = getattr(request, _ATTRIBUTE, None)
         if state is None:
             state = RequestState()
+            state.has_middleware = getattr(request, _HAS_MIDDLEWARE, False)
             setattr(request, _ATTRIBUTE, state)
         return state
+
+    @staticmethod
+    def used(request: HttpRequest) -> RequestState | None:
+        """Return the state of Django's request, or None if nothing has used it."""
+        return getattr(request, _ATTRIBUTE, None)
 
     def take_recorder(self) -> Recorder | None:
         """Return the recorder, and remove it: it is for one call of a view."""
@@ -107,7 +113,7 @@ class RequestState:
         """Make a lock outlive its view and `stack`: it belongs to the request from here on."""
         if lock not in self.locks:
             lock.detach()
-            self.locks.append(lock)
+            self.locks = (*self.locks, lock)
             stack.pop_all()
 
     def keep_for_stream(
@@ -125,7 +131,8 @@ class RequestState:
     def release_locks(self) -> None:
         """Release the locks of the request; inside a running loop, do not wait for it."""
         while self.locks:
-            self.locks.pop().release()
+            *self.locks, lock = self.locks
+            lock.release()
 
 
 def records_requests(view: Callable[..., Any] | None) -> bool:
@@ -150,18 +157,17 @@ def opens_transaction(view: Callable[..., Any]) -> bool:
     return hasattr(view, "lock_options") or getattr(view, "opens_transaction", False) is True
 
 
-_attributes: dict[str, Callable[[], object]] = {}
+_attributes: dict[str, object] = {_HAS_MIDDLEWARE: True}
 
 
 def register_attribute(name: str, make: Callable[[], object]) -> None:
     """Add an attribute to every request that comes through `LockMiddleware`.
 
-    `make` returns its value. It is called when the attribute is first used.
+    `make` returns its value, which all requests share. It is called when it is first used.
     """
-    _attributes[name] = make
+    _attributes[name] = SimpleLazyObject(make)
 
 
 def add_attributes(request: HttpRequest) -> None:
-    """Add the registered attributes to a request."""
-    for name, make in _attributes.items():
-        setattr(request, name, SimpleLazyObject(make))
+    """Add the attributes of a request that comes through `LockMiddleware`."""
+    vars(request).update(_attributes)

@@ -104,7 +104,8 @@ class _Rules:
     """The rules in force: applied once, and removed when settings change."""
 
     def __init__(self) -> None:
-        self._applied: dict[Any, Locked] = {}
+        self.applied: dict[Any, Locked] = {}
+        """The locked views, by the URLconf to which the rules were applied; None: ROOT_URLCONF."""
         self._changing = threading.Lock()
 
     def apply(self, urlconf: Any = None) -> None:
@@ -112,7 +113,9 @@ class _Rules:
 
         Raises InvalidRedlock.
         """
-        if urlconf in self._applied:
+        if urlconf is not None:
+            self.apply()  # settings may have changed, as in tests
+        if urlconf in self.applied:
             return
         with self._changing:
             planned = plan(urlconf)
@@ -120,11 +123,11 @@ class _Rules:
                 # `pattern.callback` stays: reverse() must still find the view by its function.
                 if "resolve" not in vars(pattern):  # URLconfs may share patterns
                     vars(pattern)["resolve"] = _resolve_to(pattern, view)
-            self._applied[urlconf] = planned
+            self.applied[urlconf] = planned
 
-    def check_urlconf(self, request: Any, before: Any) -> None:
-        """Raise InvalidRedlock if `request.urlconf` was set too late for the rules to apply."""
-        if getattr(request, "urlconf", None) != before and any(self._applied.values()):
+    def refuse_late_urlconf(self) -> None:
+        """Raise InvalidRedlock if there are rules: they did not apply to `request.urlconf`."""
+        if any(self.applied.values()):
             raise InvalidRedlock(
                 "request.urlconf was set by a middleware after LockMiddleware, so RULES in REDLOCK "
                 "did not apply. List that middleware before LockMiddleware in MIDDLEWARE"
@@ -133,9 +136,9 @@ class _Rules:
     def remove(self) -> None:
         """Make every URL pattern resolve to its own view again."""
         with self._changing:
-            for pattern in chain.from_iterable(self._applied.values()):
+            for pattern in chain.from_iterable(self.applied.values()):
                 vars(pattern).pop("resolve", None)
-            self._applied = {}
+            self.applied = {}
 
 
 def _resolve_to(pattern: URLPattern, view: Callable[..., Any]) -> Callable[[str], Any]:

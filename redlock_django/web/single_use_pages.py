@@ -18,23 +18,24 @@ from django.utils.cache import patch_cache_control
 
 from redlock_django.web.request_state import RequestState
 
-_current: ContextVar[HttpRequest | None] = ContextVar("redlock_request", default=None)
+current_page: ContextVar[HttpRequest | None] = ContextVar("redlock_request", default=None)
+"""The request whose page is being made."""
 
 
 @contextmanager
 def page_of(request: HttpRequest) -> Iterator[None]:
     """Make `mark_single_use` know the request whose page is made in this block."""
-    previous = _current.get()
-    _current.set(request)
+    previous = current_page.get()
+    current_page.set(request)
     try:
         yield
     finally:
-        _current.set(previous)  # not reset(): a task may be closed in another context
+        current_page.set(previous)  # not reset(): a task may be closed in another context
 
 
 def mark_single_use() -> None:
     """Mark the page that is being made; does nothing outside of a request."""
-    request = _current.get()
+    request = current_page.get()
     if request is not None:
         RequestState.of(request).single_use = True
         # UpdateCacheMiddleware and @cache_page read it after the view.

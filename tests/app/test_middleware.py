@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -21,6 +24,7 @@ from django.utils.decorators import method_decorator
 from django.views.generic import View
 from pytest_django import Settings
 
+import redlock_django
 from redlock_django import resource
 from redlock_django.exceptions import (
     BadName,
@@ -39,6 +43,7 @@ from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
 
 WRITES = pytest.mark.django_db(transaction=True)
 Urls = Callable[..., None]
+PACKAGE = str(Path(redlock_django.__file__).parent)
 locked = lock_resource("order:<int:pk>")
 
 
@@ -116,6 +121,23 @@ def test_a_bad_name_of_the_site_is_no_answer_to_the_client(
 def test_other_errors_are_none_of_its_business(urls: Urls, client: Client) -> None:
     urls(path("", raising(PermissionDenied())))
     assert client.get("/").status_code == 403
+
+
+def test_a_view_that_it_does_not_touch_costs_a_dozen_calls(rf: RequestFactory) -> None:
+    middleware, request = LockMiddleware(lambda _: HttpResponse()), rf.get("/")
+    called: list[str] = []
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if "call" in event and frame.f_code.co_filename.startswith(PACKAGE):
+            called.append(event)
+
+    sys.setprofile(note)
+    try:
+        middleware(request)
+    finally:
+        sys.setprofile(None)
+
+    assert 5 < len(called) <= 12
 
 
 async def test_an_async_view_is_answered_too(urls: Urls, plain: None) -> None:
