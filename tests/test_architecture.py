@@ -280,7 +280,7 @@ def test_the_sync_and_the_async_links_do_not_import_each_other() -> None:
 
 
 def test_only_the_tally_compares_counts_of_votes() -> None:
-    comparing = re.compile(r"\.need\s*[<>=]|[<>]=?\s*\w+\.need|//\s*2")
+    comparing = re.compile(r"\.need\s*(?:[<>]|==)|[<>]=?\s*\w+\.need|//\s*2")
     for path in (PACKAGE / "engine").glob("*.py"):
         if path.name != "quorum.py":
             assert not comparing.search(path.read_text()), path.name

@@ -10,8 +10,8 @@ by `tests/engine/test_fast_path.py`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 from redlock_django.engine.quorum import (
     PENDING,
@@ -22,44 +22,44 @@ from redlock_django.engine.quorum import (
     Vote,
     check_fences,
     granted,
+    quorum,
 )
-
-Answer = Vote | tuple[int, Sequence[int]]
-"""The clock and the fences of a grant, or a failed vote."""
 
 
 class FastTally(Tally):
     """A tally that builds its votes when they are needed."""
 
-    __slots__ = ("_failed", "_fences", "_first", "_last", "_missing", "_plain", "_unsent")
+    __slots__ = ("_earliest", "_fences", "_latest", "_missing", "_unsent", "is_plain")
+    _votes: list[Any]
+    """While it `is_plain`, a vote that grants is the master's clock alone."""
 
     def __init__(self, masters: int, skew: int | None = None, rivals: bool = False) -> None:
-        super().__init__(masters, skew, rivals)
-        # The answers so far, in order; None once the votes are built.
-        self._plain: dict[int, Answer] | None = {}
-        self._failed = 0
-        self._missing = self.need  # the grants that are missing for a quorum
-        self._fences: Sequence[int] | None = None
-        self._first = self._last = 0  # the earliest and the latest clock of a grant, in µs
-        self._unsent: list[int] | None = None  # the masters to which no byte was sent
+        # As in `Tally`, without a call of it, which would take as long as all of this.
+        self.masters = masters
+        self.need = self._missing = quorum(masters)  # the grants that are missing for a quorum
+        self.skew = skew
+        self.rivals = rivals
+        self._votes = [None] * masters
+        self.verdict = PENDING
+        self.is_plain = True
+        # What each plain grant has: these fences, and a clock in between.
+        self._fences: tuple[int, ...] | None = None
+        self._earliest = self._latest = 0
+        self._unsent: tuple[int, ...] = ()  # the masters to which no byte was sent
 
-    def grant(self, master: int, time: int, fences: Sequence[int]) -> Verdict:
-        plain = self._plain
-        if plain is None or master in plain:
+    def grant(self, master: int, time: int, fences: tuple[int, ...]) -> Verdict:
+        votes = self._votes
+        if votes[master] is not None or not self.is_plain:
             return super().grant(master, time, fences)
-        if self._fences is None:
-            check_fences(fences)  # others are compared with these
-            self._fences, self._first, self._last = fences, time, time
-        elif fences != self._fences:
-            return super().grant(master, time, fences)
-        elif self.skew is not None:
-            if time < self._first:
-                self._first = time
-            elif time > self._last:
-                self._last = time
-            if self._last - self._first > self.skew:
+        if fences != self._fences:
+            if self._fences is not None:
                 return super().grant(master, time, fences)
-        plain[master] = (time, fences)
+            check_fences(fences)
+            near = round((self.skew or 0) / 2)
+            self._fences, self._earliest, self._latest = fences, time - near, time + near
+        elif self.skew is not None and not self._earliest <= time <= self._latest:
+            return super().grant(master, time, fences)
+        votes[master] = time
         # Each of these votes is counted, because all clocks agree.
         self._missing -= 1
         if not self._missing:
@@ -67,66 +67,54 @@ class FastTally(Tally):
         return self.verdict
 
     def cast(self, master: int, vote: Vote) -> Verdict:
-        plain = self._plain
-        if plain is not None and master not in plain:
+        votes = self._votes
+        if self.is_plain and votes[master] is None:
             # Its clock, if it has one, does not matter: a majority grants with agreeing clocks, so
             # that the median is among these.
-            left = self.masters - self._failed - 1
-            if vote.ballot is Ballot.FAILED and self.majority(left):
-                plain[master] = vote
-                self._failed += 1
+            failures = sum(isinstance(vote, Vote) for vote in votes)
+            if vote.ballot is Ballot.FAILED and self.majority(self.masters - failures - 1):
+                votes[master] = vote
                 if not vote.sent:
-                    self._unsent = [*(self._unsent or ()), master]
+                    self._unsent = (*self._unsent, master)
                 return self.verdict
-            self._build(plain)
+            self._build()
         return super().cast(master, vote)
 
-    def _build(self, plain: dict[int, Answer]) -> None:
+    def _build(self) -> None:
         """Build the votes, and count them as a `Tally` does."""
-        for master, answer in plain.items():
-            vote = answer if isinstance(answer, Vote) else granted(answer[0], tuple(answer[1]))
-            self._votes[master] = vote
-        self._plain = None  # now: after an interrupt above, the votes are built again
+        fences = self._fences or ()
+        self._votes = [granted(vote, fences) if type(vote) is int else vote for vote in self._votes]
+        self.is_plain = False
         if self.verdict is PENDING:
             self.verdict = self._judge()
 
     @property
-    def outstanding(self) -> int:
-        return super().outstanding if self._plain is None else self.masters - len(self._plain)
-
-    @property
     def grants(self) -> int:
-        return super().grants if self._plain is None else self.need - self._missing
+        return self.need - self._missing if self.is_plain else super().grants
 
     @property
     def votes(self) -> list[Vote | None]:
-        if self._plain is not None:
-            self._build(self._plain)
+        if self.is_plain:
+            self._build()
         return self._votes
 
     @property
     def unanimous(self) -> tuple[int, ...] | None:  # type: ignore[override]
-        if self._plain is None or self.verdict is not WON or self._fences is None:
-            return None
-        return tuple(self._fences)
-
-    @property
-    def is_plain(self) -> bool:  # type: ignore[override]
-        return self._plain is not None
+        return self._fences if self.is_plain and self.verdict is WON else None
 
     @property
     def asked(self) -> frozenset[int]:
-        if self._plain is None:
+        if not self.is_plain:
             return super().asked
-        return _all(self.masters) if self._unsent is None else _all(self.masters) - {*self._unsent}
+        return _all(self.masters).difference(self._unsent) if self._unsent else _all(self.masters)
 
     @property
     def reached(self) -> frozenset[int]:
-        return super().reached if self._plain is None else self.asked
+        return self.asked if self.is_plain else super().reached
 
     @property
     def forgot(self) -> frozenset[int]:
-        return super().forgot if self._plain is None else frozenset()
+        return frozenset() if self.is_plain else super().forgot
 
 
 class Switch:

@@ -115,20 +115,20 @@ class Tally:
     @property
     def outstanding(self) -> int:
         """How many masters have not answered yet."""
-        return self.votes.count(None)
+        return self._votes.count(None)
 
     @property
     def grants(self) -> int:
         """How many masters have granted so far. Another thread may count votes meanwhile."""
         return self.count(Ballot.GRANTED)
 
-    def grant(self, master: int, time: int, fences: Sequence[int]) -> Verdict:
+    def grant(self, master: int, time: int, fences: tuple[int, ...]) -> Verdict:
         """Count a vote that grants, given by the master's clock and its fences.
 
         Raises ValueError if a fence is not an integer.
         """
         check_fences(fences)
-        return self.cast(master, granted(time, tuple(fences)))
+        return self.cast(master, granted(time, fences))
 
     def cast(self, master: int, vote: Vote) -> Verdict:
         """Count the vote of a master (0-based index) and return the verdict.

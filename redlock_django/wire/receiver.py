@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from typing import Any
 
 import hiredis
@@ -53,7 +52,7 @@ class Receiver(Dialer):
                 # here. `_answer` handles all others. A master that was hung sends hundreds of
                 # grants to rounds that are decided, whose votes need no trust in it.
                 time: int | None = None  # the master's clock, if it plainly grants
-                fences: Sequence[int] = ()
+                fences: tuple[int, ...] = ()
                 if owed and (
                     heard < master.sound_until if not link.expired else not owed[0].undecided
                 ):
@@ -67,7 +66,7 @@ class Receiver(Dialer):
                         and reply[1] == GRANTED
                         and type(reply[2]) is int
                     ):
-                        time, fences = reply[2], reply[3:]
+                        time, fences = reply[2], tuple(reply[3:])
                 if time is not None and (
                     time <= 0 or self.steps.is_steady(master, time / 1_000_000, asked.sent, heard)
                 ):

@@ -51,7 +51,7 @@ def fast_path(on: bool) -> Iterator[None]:
 def _count(tally: Tally, master: int, vote: Vote) -> Verdict:
     """Count a vote as the drivers do."""
     if vote.ballot is Ballot.GRANTED and vote.time is not None:
-        return tally.grant(master, vote.time, list(vote.fences))
+        return tally.grant(master, vote.time, vote.fences)
     return tally.cast(master, vote)
 
 
@@ -184,13 +184,14 @@ def test_a_round_that_nothing_disturbs_builds_no_votes() -> None:
     tally = FastTally(5, skew=SKEW, rivals=True)
     tally.cast(4, failed("not connected", sent=False))
     for master in range(3):
-        tally.grant(master, TIME + master, [7])
+        tally.grant(master, TIME + master, (7,))
     assert tally.verdict is Verdict.WON
     assert tally.unanimous == (7,)
     assert tally.asked == tally.reached == {0, 1, 2, 3}
     assert not tally.forgot
-    assert tally._votes == [None] * 5
-    assert tally.grant(3, TIME, [9]) is Verdict.WON
+    assert tally.is_plain
+    assert tally._votes[:3] == [TIME, TIME + 1, TIME + 2]
+    assert tally.grant(3, TIME, (9,)) is Verdict.WON
     assert [tally.unanimous, tally.is_plain] == [None, False]
 
 
@@ -198,9 +199,9 @@ def test_a_round_that_nothing_disturbs_builds_no_votes() -> None:
 def test_fewer_grants_than_a_quorum_are_not_unanimous(masters: int) -> None:
     tally = FastTally(masters)
     for master in range(quorum(masters) - 1):
-        tally.grant(master, TIME, [7])
+        tally.grant(master, TIME, (7,))
         assert tally.unanimous is None
-    tally.grant(masters - 1, TIME, [7])
+    tally.grant(masters - 1, TIME, (7,))
     assert tally.unanimous == (7,)
 
 

@@ -46,7 +46,7 @@ def test_every_ballot_in_every_order(masters: int) -> None:
 def test_a_fence_that_is_not_an_integer_makes_no_vote(kind: type[Tally]) -> None:
     tally = kind(3)
     with pytest.raises(ValueError, match="expected an integer as a fence, got bytes"):
-        tally.grant(0, 1, [b"7"])  # type: ignore[list-item]
+        tally.grant(0, 1, (b"7",))  # type: ignore[arg-type]
     assert tally.votes[0] is None
 
 
