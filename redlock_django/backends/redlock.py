@@ -102,12 +102,13 @@ class RedlockSettings(StoreSettings):
         )
 
     def check_ttl(self, ttl: float, name: str) -> None:
+        if self.master_timeout * 2 < ttl <= self.max_ttl:
+            return
         super().check_ttl(ttl, name)
-        if self.master_timeout * 2 >= ttl:
-            raise ValueError(
-                f"{name} ({ttl:g} s) must be more than twice "
-                f"MASTER_TIMEOUT ({self.master_timeout:g} s)"
-            )
+        raise ValueError(
+            f"{name} ({ttl:g} s) must be more than twice "
+            f"MASTER_TIMEOUT ({self.master_timeout:g} s)"
+        )
 
     @property
     def deployment(self) -> Deployment:

@@ -36,17 +36,18 @@ class LockServices:
     """
 
     def __init__(self) -> None:
-        self._services: dict[str, LockService] = {}
+        self.services: dict[str, LockService] = {}
+        """Those that were created already and not closed."""
         self._making = threading.RLock()
         self.forks = 0  # the number of forks between the first process and this one
 
     def __getitem__(self, alias: str) -> LockService:
-        service = self._services.get(alias)
+        service = self.services.get(alias)
         if service is None:
             with self._making:
-                service = self._services.get(alias)
+                service = self.services.get(alias)
                 if service is None:
-                    service = self._services[alias] = _make(load(alias))
+                    service = self.services[alias] = _make(load(alias))
         return service
 
     def __iter__(self) -> Iterator[str]:
@@ -65,20 +66,20 @@ class LockServices:
     def close(self) -> None:
         """Close the connections of the process; the next use connects again."""
         with self._making:
-            services, self._services = self._services, {}
+            services, self.services = self.services, {}
         for service in services.values():
             service.backend.close()
 
     async def aclose(self) -> None:
         """Close the connections of the running loop; the next use connects again."""
-        for service in list(self._services.values()):
+        for service in list(self.services.values()):
             await service.backend.aclose()
 
     def _forked(self) -> None:
         # A lock that another thread of the parent held during the fork would stay locked.
         self._making = threading.RLock()
         self.forks += 1
-        for service in self._services.values():
+        for service in self.services.values():
             service.backend.forked()
 
 

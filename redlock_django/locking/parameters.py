@@ -39,7 +39,10 @@ class LockParameters:
         holder: Mapping[str, str] | None = None,
     ) -> None:
         try:
-            self.resources = tuple(map(check_resource, resources))
+            if len(resources) == 1:
+                self.resources = (check_resource(resources[0]),)  # in half the time
+            else:
+                self.resources = tuple(map(check_resource, resources))
         except BadResource as error:
             raise BadName(str(error), resource=error.resource) from None
         if len(resources) != 1:
@@ -69,20 +72,22 @@ class LockParameters:
 
     def _resolve(self) -> tuple[LockService, float, float]:
         """Return the service of the alias, the TTL and the wait in seconds."""
+        resolved = self._resolved
+        if resolved is not None and resolved[0] is locks.services.get(self.using):
+            return resolved
         service = locks[self.using]
-        if self._resolved is None or self._resolved[0] is not service:
-            settings = service.settings
-            ttl = settings.ttl if self._ttl is None else settings.check_ttl(self._ttl)
-            wait = settings.wait if self._wait is None else settings.check_wait(self._wait)
-            if self._min_hold and ttl < (least := with_drift(self._min_hold)):
-                settings.store.check_ttl(least, "min_hold with drift")
-                ttl = least
-            if ttl > settings.max_hold:
-                raise ValueError(
-                    f"ttl is {ttl:g} s and MAX_HOLD is {settings.max_hold:g} s: "
-                    "lower ttl or raise MAX_HOLD"
-                )
-            self._resolved = service, ttl, wait
+        settings = service.settings
+        ttl = settings.ttl if self._ttl is None else settings.check_ttl(self._ttl)
+        wait = settings.wait if self._wait is None else settings.check_wait(self._wait)
+        if self._min_hold and ttl < (least := with_drift(self._min_hold)):
+            settings.store.check_ttl(least, "min_hold with drift")
+            ttl = least
+        if ttl > settings.max_hold:
+            raise ValueError(
+                f"ttl is {ttl:g} s and MAX_HOLD is {settings.max_hold:g} s: "
+                "lower ttl or raise MAX_HOLD"
+            )
+        self._resolved = service, ttl, wait
         return self._resolved
 
     @property
