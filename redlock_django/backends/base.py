@@ -106,6 +106,9 @@ class BaseBackend:
     max_resources: int = 100
     """The most resources of one lease. On a master, one script handles them all and blocks it."""
 
+    clock: Callable[[], float] = staticmethod(clock)
+    """Return the time of the clock that leases are measured by, in seconds."""
+
     def __init__(self, alias: str, settings: StoreSettings, notice: Notice = ignore) -> None:
         self.alias = alias
         self.settings = settings
@@ -130,10 +133,6 @@ class BaseBackend:
     def identity(self) -> str:
         """The identity of the store among others, by which resources are shared out."""
         return self.settings.identity
-
-    def clock(self) -> float:
-        """Return the time of the clock that leases are measured by, in seconds."""
-        return clock()
 
     def connect(self) -> None:
         """Begin to connect to the servers, in the background, and return at once."""

@@ -106,8 +106,7 @@ class RedlockSettings(StoreSettings):
             return
         super().check_ttl(ttl, name)
         raise ValueError(
-            f"{name} ({ttl:g} s) must be more than twice "
-            f"MASTER_TIMEOUT ({self.master_timeout:g} s)"
+            f"{name} ({ttl:g} s) must be more than twice MASTER_TIMEOUT ({self.master_timeout:g} s)"
         )
 
     @property

@@ -76,6 +76,7 @@ class ShardedBackend(BaseBackend):
     def __init__(self, settings: StoreSettings, shards: Sequence[BaseBackend]) -> None:
         super().__init__(shards[0].alias, settings, shards[0].notice)
         self.shards = tuple(shards)
+        self.clock = shards[0].clock
         self.identities = tuple(shard.identity for shard in shards)
         self.max_resources = min(shard.max_resources for shard in shards)
         flags = (
@@ -91,9 +92,6 @@ class ShardedBackend(BaseBackend):
     def shard_of(self, resource: str) -> int:
         """Return the index of the shard that a resource belongs to."""
         return chosen(self.identities, resource)
-
-    def clock(self) -> float:
-        return self.shards[0].clock()
 
     def connect(self) -> None:
         for shard in self.shards:

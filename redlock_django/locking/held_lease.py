@@ -33,7 +33,7 @@ class HeldLease:
     `sync_to_async` in which it did. At `confirmed_at` the servers last refused it to others.
     `schedule` is the one that checks it, in `context` if that is a loop's. `holder` is shown of the
     holder in addition to host, process and time. `loss_reason` is "" until the lease is lost.
-    `released_at` is the moment at which its release began, if there are observers.
+    `released_at` is the moment at which its release began.
 
     What most leases never need is an attribute of the class, or made when it is needed.
     """
@@ -53,7 +53,6 @@ class HeldLease:
         backend: BaseBackend,
         lease: Lease,
         lock: object,
-        *,
         hold_until: float,
         renew: bool,
         holder: Mapping[str, str],
@@ -76,11 +75,12 @@ class HeldLease:
 
     def remove_lock(self, lock: object) -> bool:
         """Note that a lock does not share the lease any more; return whether others do."""
-        if len(self._locks) == 1 and self._locks[0]() is lock:
-            self._locks = []  # as nearly always
-        else:
-            self._locks = [r for r in self._locks if (one := r()) is not None and one is not lock]
-        return bool(self._locks)
+        others = []
+        for reference in self._locks:  # nearly always one
+            if (one := reference()) is not None and one is not lock:
+                others.append(reference)  # noqa: PERF401 - for one, a comprehension is slower
+        self._locks = others
+        return len(others) > 0
 
     def lock_objects(self) -> list[Any]:
         """Return the locks that share the lease."""
@@ -160,12 +160,12 @@ class HeldLease:
         masters = self.backend.servers_are_masters
         self.mark_lost("a majority of the masters lost it" if masters else "the store lost it")
 
-    def mark_released(self) -> None:
-        """Note that the holder has released the lease, and stop its renewal."""
+    def mark_released(self, left: float) -> None:
+        """Note that the holder releases the lease, `left` seconds before its end; stop renewing."""
         self.released = True
         self.context = None
-        if events.observers:
-            self.released_at = self.backend.clock()
+        if left:
+            self.released_at = self.lease.until - left
 
     def earliest_check(self) -> float:
         """Return a moment not after that of the first check, by the backend's clock."""

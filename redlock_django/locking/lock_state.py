@@ -250,14 +250,9 @@ class LockState(LockParameters):
         if self._min_hold:
             lease = replace(lease, earliest_end=lease.started + self._min_hold)
         settings = service.settings
-        held_lease = HeldLease(
-            service.backend,
-            lease,
-            self,
-            hold_until=lease.started + settings.max_hold,
-            renew=settings.renew if in_block and self._renew is None else bool(self._renew),
-            holder=self._holder,
-        )
+        hold_until = lease.started + settings.max_hold
+        renew = in_block and settings.renew if self._renew is None else self._renew
+        held_lease = HeldLease(service.backend, lease, self, hold_until, renew, self._holder)
         self._held_lease = held_lease
         registry.register(held_lease, self.resources)
         return held_lease
@@ -274,5 +269,5 @@ class LockState(LockParameters):
         left = held_lease.seconds_left()  # reports the loss if it has expired
         if held_lease.loss_reason and not held_lease.released:
             events.released_late(held_lease)
-        held_lease.mark_released()
+        held_lease.mark_released(left)
         return left > 0

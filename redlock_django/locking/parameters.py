@@ -38,6 +38,7 @@ class LockParameters:
         min_hold: float | timedelta | None = None,
         holder: Mapping[str, str] | None = None,
     ) -> None:
+        self.resources: tuple[str, ...]
         try:
             if len(resources) == 1:
                 self.resources = (check_resource(resources[0]),)  # in half the time

@@ -61,11 +61,14 @@ def register(held_lease: HeldLease, resources: Iterable[str]) -> None:
         held_lease.call = next(_running_calls(), None)
     held_lease.owner = _current_owner()
     reference = RegistryEntry(held_lease, _forget)
-    backend = held_lease.backend
-    reference.block = block = {(backend, resource): reference for resource in resources}
-    # Only now: an interrupt may strike between any two lines, and is followed by `unregister`.
+    reference.block = block = {}
+    # An interrupt may strike between any two lines, and is followed by `unregister`.
     held_lease.reference = reference
-    _held_leases.update(block)
+    backend = held_lease.backend
+    for resource in resources:
+        key = backend, resource
+        block[key] = reference
+        _held_leases[key] = reference
     here = _acquired_here.get()
     while here and len(here[-1]) < 2 * len(block):
         block = _unreleased(here[-1:]) | block
@@ -200,7 +203,7 @@ def _belongs_to_caller(held_lease: HeldLease, owner: object) -> bool:
 
 def _serves_async_code() -> bool:
     """Return whether `sync_to_async` has ever run sync code in this thread."""
-    return "task_context" in vars(SyncToAsync.threadlocal)
+    return "task_context" in SyncToAsync.threadlocal.__dict__
 
 
 def _running_calls() -> Iterator[object]:

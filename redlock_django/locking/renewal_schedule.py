@@ -44,20 +44,21 @@ class Schedule:
         self._until_cleanup = MIN_SCHEDULED
         self._order = count()
 
-    def add(self, held_lease: HeldLease) -> bool:
-        """Note a lease, which no other schedule checks from now on.
+    def add(self, held_lease: HeldLease, now: float) -> bool:
+        """Note a lease, which no other schedule checks from `now` on, by the process's clock.
 
         Returns whether the thread or loop must look earlier than it would by itself.
         """
         held_lease.schedule = self
-        delay = held_lease.earliest_check() - held_lease.backend.clock()
-        when = clock() + delay if delay > 0 else 0.0
+        when = held_lease.earliest_check()
+        if held_lease.backend.clock is not clock:
+            when += now - held_lease.backend.clock()
         self._new.append((when, weakref.ref(held_lease)))
         return when < self.wakes_at or len(self._new) > MOST_NEW
 
-    def is_served(self) -> bool:
+    def is_served(self, now: float) -> bool:
         """Return whether a thread or loop is about to look by itself, and not long overdue."""
-        return clock() < self.wakes_at + LONG_OVERDUE < math.inf
+        return now < self.wakes_at + LONG_OVERDUE < math.inf
 
     def sort(self, held_lease: HeldLease) -> None:
         """Sort a lease in by its next check."""

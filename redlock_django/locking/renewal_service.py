@@ -23,6 +23,7 @@ from redlock_django.engine.validity import Lease, LeaseState
 from redlock_django.locking.held_lease import HeldLease
 from redlock_django.locking.renewal_schedule import Schedule
 from redlock_django.locking.signal_thread import signal_thread
+from redlock_django.wire.clock import clock
 from redlock_django.wire.wakeup import Wakeup
 
 logger = logging.getLogger("redlock_django")
@@ -55,10 +56,11 @@ class RenewalService:
 
         Raises RuntimeError if no thread is running and none can be started.
         """
-        if not self._schedule.is_served():  # to ask the thread whether it is alive takes longer
+        now = clock()
+        if not self._schedule.is_served(now):  # to ask the thread whether it is alive takes longer
             with self._mutex:
                 self._start()
-        if self._schedule.add(held_lease):
+        if self._schedule.add(held_lease, now):
             self._wakeup.wake()
 
     def ensure_running(self) -> None:
@@ -125,7 +127,7 @@ class RenewalService:
         if schedule is None:
             schedule = self._loops[loop] = _LoopSchedule()
         held_lease.context = contextvars.copy_context()
-        if schedule.add(held_lease):
+        if schedule.add(held_lease, clock()):
             self._set_timer(schedule)
 
     def move_to_thread(self, held_lease: HeldLease) -> None:

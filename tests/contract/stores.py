@@ -152,7 +152,7 @@ class ZooKeeper(Store):
     def __init__(self, request: pytest.FixtureRequest, settings: Settings) -> None:
         super().__init__(request, settings)
         request.addfinalizer(locks.close)
-        self.backend.clock = self._clock  # type: ignore[method-assign]
+        self.backend.clock = self._clock
 
     def section(self, request: pytest.FixtureRequest) -> dict[str, Any]:
         server = request.getfixturevalue("zookeeper")

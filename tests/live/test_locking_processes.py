@@ -321,7 +321,7 @@ def test_a_child_has_its_own_locks_sockets_and_threads(masters: list[LocalMaster
 def test_a_child_does_not_renew_the_parents_lock(masters: list[LocalMaster]) -> None:
     held = lock(R, ttl=0.8, renew=True).acquire()
     child = Child(lambda: time.sleep(30))
-    held._held_lease.mark_released()  # type: ignore[union-attr]  # the parent stops; the child must not go on
+    held._held_lease.mark_released(0.0)  # type: ignore[union-attr]  # the parent stops; the child must not go on
     try:
         until(lambda: not values(masters), "the end of its TTL")
     finally:
