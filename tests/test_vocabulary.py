@@ -6,10 +6,8 @@ The list is short and exact, so that it raises no false alarm. What it cannot se
 from __future__ import annotations
 
 import ast
-import io
 import re
-import tokenize
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -63,33 +61,33 @@ def found(text: str) -> list[str]:
     return [match.group() for match in PHRASE.finditer(" ".join(text.split()))]
 
 
-def docstrings(tree: ast.Module) -> Iterator[str]:
-    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    for node in ast.walk(tree):
-        if isinstance(node, documented) and (text := ast.get_docstring(node)):
-            yield text
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+COMMENT = re.compile(r"#.*(?:\n\s*(?:#.*)?)*")  # one that goes on in the next lines as a whole
+END = "\0"  # of a string or comment; no phrase goes beyond it
 
 
-def prose(source: str) -> Iterator[str]:
-    """Return what people read of a module: its strings, as joined by the parser, and comments."""
+@cache
+def read(path: Path) -> tuple[str, list[str]]:
+    """Return what people read of a module, and its docstrings.
+
+    The first are its strings, as joined by the parser, and comments. A "#" within a string begins a
+    comment, too: then it is read twice.
+    """
+    source = path.read_text()
+    texts = [re.sub(r"\n\s*#+", "\n", comment) for comment in COMMENT.findall(source)]
+    opening = []
     for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            yield node.value
-    comments = ""
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            comments += token.string.lstrip("#")
-        elif token.type not in (tokenize.NL, tokenize.INDENT, tokenize.DEDENT):
-            yield comments
-            comments = ""
+        if isinstance(node, ast.Constant):
+            if isinstance(node.value, str):
+                texts.append(node.value)
+        elif isinstance(node, DOCUMENTED) and (text := ast.get_docstring(node)):
+            opening.append(text)
+    return END.join(texts), opening
 
 
 def test_code_uses_the_words_of_the_glossary() -> None:
     assert not [
-        f"{path.relative_to(ROOT)}: {phrase}"
-        for path in CODE
-        for text in prose(path.read_text())
-        for phrase in found(text)
+        f"{path.relative_to(ROOT)}: {phrase}" for path in CODE for phrase in found(read(path)[0])
     ]
 
 
@@ -97,7 +95,7 @@ def test_docstrings_begin_with_a_noun_or_an_imperative() -> None:
     assert not [
         f"{path.relative_to(ROOT)}: {text}"
         for path in CODE
-        for text in docstrings(ast.parse(path.read_text()))
+        for text in read(path)[1]
         if OPENING.match(text)
     ]
 
