@@ -14,7 +14,7 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field, replace
 from itertools import count
 from random import Random
@@ -672,7 +672,7 @@ def replay(seed: int, setup: Setup | None = None, groups: int = 1) -> str:
     return "\n".join([*lines, end, again])
 
 
-def sweep(seeds: range, groups: int = 1) -> tuple[Counter[str], dict[int, str]]:
+def sweep(seeds: Iterable[int], groups: int = 1) -> tuple[Counter[str], dict[int, str]]:
     """Run many seeds; return the states they reached, and the error of each failing one."""
     seen: Counter[str] = Counter()
     failing = {}
@@ -683,6 +683,24 @@ def sweep(seeds: range, groups: int = 1) -> tuple[Counter[str], dict[int, str]]:
         except Exception as error:  # noqa: BLE001 - the other seeds go on
             failing[seed] = f"{type(error).__name__}: {error}"
         seen += simulation.world.seen
+    return seen, failing
+
+
+def sweep_until_reached(
+    states: Iterable[str], seeds: Iterable[int], more: Iterable[int], groups: int = 1
+) -> tuple[Counter[str], dict[int, str]]:
+    """Run `seeds`, and then those of `more` until all states are reached.
+
+    Today `seeds` reach them all. After a change of the simulator or of the engine, one of the next
+    will.
+    """
+    seen, failing = sweep(seeds, groups)
+    for seed in more:
+        if all(seen[state] for state in states):
+            break
+        also_seen, also_failing = sweep([seed], groups)
+        seen += also_seen
+        failing |= also_failing
     return seen, failing
 
 

@@ -42,11 +42,13 @@ def test_a_part_of_the_memory_that_is_lost_makes_no_second_holder(kind: str) -> 
         for name, mutant in {
             "a copy has the run of its server": (server_info.run_of, never("copied"), "copy", 7),
             "evictions end no run": (
-                server_info.run_of, never("evicted.isdecimal()"), "evict", 10,
+                server_info.run_of, never("evicted.isdecimal()"), "evict", 60,
             ),
-            "evicting servers vote": (server_info.faults, never("may_evict(info)"), "evict", 0),
+            "evicting servers vote": (
+                server_info.faults, never("may_evict(info)"), "evict", 11,
+            ),
             "a marker is good for any run": (
-                MemoryMaster._join, never("match[1] != run"), "evict", 10,
+                MemoryMaster._join, never("match[1] != run"), "evict", 60,
             ),
             "INFO is never read again": (
                 Wire.begin, never("now - line.link.inspected > self.inspected"), "evict", 11,

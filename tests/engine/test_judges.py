@@ -184,7 +184,7 @@ JUDGES: dict[str, Judge] = {
     "a tombstone keeps its token away": Judge(
         unraised(SimulatedMaster._dug_up),
         ((Release.arguments, never("self.bury")),),
-        "buried", replace(BREAKING, seconds=8.0, latency=0.01, strikes=0.1),
+        "buried", replace(BREAKING, seconds=8.0, latency=0.01, strikes=0.1), 10,
     ),
     "all clients end and reconnect once the faults are over": Judge(
         unraised(Simulation._check_left), ((Wire._again, without("self._dial(...)")),),
@@ -232,7 +232,7 @@ JUDGES: dict[str, Judge] = {
     "no wait is longer than asked": Judge(
         unraised(_Deadline.check),
         ((ShardedBackend._acquire, never("self.clock() >= asked + wait")),),
-        "longer than it asked for", None, 135, 2,
+        "longer than it asked for", None, 42, 2,
     ),
     "no lease is over when it is acquired": Judge(
         unraised(SimulatedGroups.acquire),
@@ -248,7 +248,7 @@ JUDGES: dict[str, Judge] = {
     "no clients wait in a cycle": Judge(
         unraised(Simulation._check_rings),
         ((ShardedBackend._shares, instead("sorted(shares, ...)", "sorted(shares)")),),
-        "acquire what all wait for", None, 14, 2,
+        "acquire what all wait for", None, 41, 2,
     ),
 }  # fmt: skip
 
