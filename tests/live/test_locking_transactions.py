@@ -22,12 +22,11 @@ from tests.timeouts import generous_timeouts
 
 pytestmark = pytest.mark.live
 MANY = 60
+POSTGRES = pytest.param("postgres", marks=pytest.mark.postgres)
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture(
-    params=[pytest.param("postgres", marks=pytest.mark.postgres), "sqlite"], scope="module"
-)
+@pytest.fixture(params=[POSTGRES, "sqlite"], scope="module")
 def database(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, Any]:
@@ -102,6 +101,9 @@ def crowd(addresses: list[str], url: str) -> list[int]:
         return list(pool.map(one, range(MANY)))
 
 
+@pytest.mark.parametrize(
+    "database", [POSTGRES, pytest.param("sqlite", marks=pytest.mark.nightly)], indirect=True
+)
 def test_all_sixty_increments_are_kept(
     masters: list[LocalMaster], database: dict[str, Any]
 ) -> None:

@@ -132,7 +132,10 @@ def test_a_stream_that_is_read_to_its_end_frees_its_lock(
     until(lambda: not holders(site_masters, pk), "not freed at the end", seconds=5)
 
 
-@pytest.mark.parametrize("server", ["wsgi", "asgi", pytest.param("runserver", marks=nightly)])
+@pytest.mark.parametrize(
+    "server",
+    [pytest.param("wsgi", marks=nightly), "asgi", pytest.param("runserver", marks=nightly)],
+)
 def test_forty_requests_leave_nothing_open(
     server: str, postgres: dict[str, Any], site_masters: list[LocalMaster], counters: Counters
 ) -> None:
