@@ -89,9 +89,8 @@ _DATABASES = ("tests/live/transactions/", "tests/scenarios/")
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Return a scheduler that decides which tests share a worker.
 
-    The tests of one file share a worker, because they share fixtures. All payment tests of one
-    database share a worker, because the sites on that database start once; so do all tests of
-    MariaDB.
+    The tests of one file share a worker, because they share fixtures. All payment tests share a
+    worker, because their sites start once; so do all tests of MariaDB.
     """
     from xdist.scheduler import LoadFileScheduling
 
@@ -99,7 +98,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
         def _split_scope(self, nodeid: str) -> str:
             file: str = super()._split_scope(nodeid)
             if file.startswith("tests/live/test_idempotency"):
-                return "postgres" if "postgres" in nodeid else "sqlite"
+                return "payments"
             if file.startswith(_SITES):
                 return "sites"
             if "mysql" in nodeid or "mariadb" in nodeid:  # the server takes seconds to start
