@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
-import secrets
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import count
 from typing import Any, ClassVar, Self
 
 from redlock_django.backends.base import BaseBackend, Notice, Section, StoreSettings, ignore
@@ -235,7 +234,7 @@ class RedlockBackend(ShardableBackend):
             overrun=2 * self.settings.master_timeout,
             tokens=TOKENS,
             proposals=self._proposals,
-            delays=delays(),
+            delay=retry_delay,
             waiter="" if waiter is None else waiter.name,
             behind=waiter is not None and waiter.behind,
             served=None if waiter is None else waiter.leave,
@@ -261,12 +260,11 @@ class RedlockBackend(ShardableBackend):
         )
 
 
-TOKENS = iter(partial(secrets.token_hex, 16), "")
+TOKENS = map(bytes.hex, iter(partial(os.urandom, 16), b""))
 """New 128-bit tokens as 32 hex digits. A fork would repeat the numbers of `random`."""
 
 
-def delays() -> Iterator[float]:
-    """Yield the seconds between rounds: random, growing, at most 0.1 s."""
-    for attempts in count():
-        longest = min(0.1, 0.002 * 2.0 ** min(attempts, 8))
-        yield random.uniform(longest / 4, longest)
+def retry_delay(attempts: int, uniform: Callable[[float, float], float] = random.uniform) -> float:
+    """Return the seconds to pause after so many attempts: random, growing, at most 0.1 s."""
+    longest = min(0.1, 0.001 * 2.0 ** min(attempts, 9))
+    return uniform(longest / 4, longest)

@@ -32,7 +32,7 @@ class Attempt:
         self.started = started
         self.patient = patient
         self.tally = self.last = new_tally(deployment.masters, skew=deployment.skew, rivals=True)
-        self.round = Round((ask,) * deployment.masters, self.tally, patient=patient)
+        self.round = Round((ask,) * deployment.masters, self.tally, patient)
         self.late = self.won = False
         self.until = 0.0
         self.fences: tuple[int, ...] = ()
@@ -59,12 +59,9 @@ class Attempt:
             return now
         self.fences = highest(tally, len(ask.resources))
         if not stored_by_majority(tally, self.fences):
-            confirm = Confirm(
-                deployment=ask.deployment, resources=ask.resources, value=ask.value,
-                fences=self.fences,
-            )  # fmt: skip
+            confirm = Confirm(ask.deployment, ask.resources, ask.value, self.fences)
             self.last = new_tally(tally.masters, skew=tally.skew)
-            now = yield Round((confirm,) * tally.masters, self.last, patient=self.patient)
+            now = yield Round((confirm,) * tally.masters, self.last, self.patient)
         self._end(now)
         return now
 
@@ -130,10 +127,8 @@ def leaves_late_grants(ask: Command | None, tally: Tally) -> bool:
 
 def undo_of(ask: Acquire, *, leave: bool, calls: bool = True) -> Release:
     """Return the command that releases what `ask` may have set."""
-    return Release(
-        deployment=ask.deployment, resources=ask.resources, value=ask.value,
-        waiter=ask.waiter if leave else "", calls=calls,
-    )  # fmt: skip
+    waiter = ask.waiter if leave else ""
+    return Release(ask.deployment, ask.resources, ask.value, waiter=waiter, calls=calls)
 
 
 def to_masters(

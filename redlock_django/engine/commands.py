@@ -48,7 +48,7 @@ def script(name: str) -> tuple[str, str]:
     return text, sha1(text.encode(), usedforsecurity=False).hexdigest()
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Command:
     """One command for a master. It is never changed; a frozen class would take longer to create.
 
@@ -70,7 +70,7 @@ class Command:
     @property
     def token(self) -> str:
         """The token that this command is about."""
-        return self.value.split(" ", 1)[0]
+        return self.value.partition(" ")[0]
 
     def keys(self) -> list[str]:
         """Return the KEYS of the script."""
@@ -139,7 +139,7 @@ def _integer(value: object) -> int:
     raise ValueError(f"expected an integer in a reply, got {type(value).__name__}")
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Acquire(Command):
     """Set the lock of every resource or of none.
 
@@ -173,7 +173,7 @@ class Acquire(Command):
         )
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Confirm(Command):
     """Raise the fences to `fences` on masters where every lock still has this token."""
 
@@ -189,7 +189,7 @@ class Confirm(Command):
         return [self.value, self.deployment.skew, ms(self.deployment.fence_ttl), *self.fences]
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Extend(Command):
     """Set the TTL of locks to `ttl` seconds where they have this token; never re-create one."""
 
@@ -205,7 +205,7 @@ class Extend(Command):
         return [self.value, ms(self.ttl), *self.resources]
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Heal(Command):
     """Set a held lock on a master that had forgotten it; it votes from the next extension on."""
 
@@ -239,7 +239,7 @@ class Heal(Command):
         return vote
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Release(Command):
     """Delete the locks that have this token, and call the first waiter of each.
 

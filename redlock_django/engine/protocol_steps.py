@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator
+from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from redlock_django.engine.commands import Command
 from redlock_django.engine.quorum import Tally
 
 
-class Round(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Round:
     """Send `commands[i]` to master i (None: nothing), and count the answers in `tally`.
 
     A round that is not `awaited` is sent without waiting for its answers. Once it is sent, the
@@ -27,9 +29,9 @@ class Round(NamedTuple):
 
     commands: tuple[Command | None, ...]
     tally: Tally
+    patient: float = 0.0
     awaited: bool = True
     frees: tuple[str, ...] = ()
-    patient: float = 0.0
 
     def waits_on(self, now: float) -> bool:
         """Return whether an answer that is late is still waited for."""

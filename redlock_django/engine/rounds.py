@@ -30,7 +30,7 @@ def acquire(
     overrun: float,
     tokens: Iterator[str],
     proposals: Iterator[int],
-    delays: Iterator[float],
+    delay: Callable[[int], float],
     waiter: str = "",
     behind: bool = False,
     served: Callable[[], None] | None = None,
@@ -42,7 +42,8 @@ def acquire(
     The last attempt begins once `wait` is over or, if votes are split, at most `overrun` after
     that. `tokens` yields a new token for every round: with one token for all rounds, a late undo of
     the first round would delete the lock that the second round won. `proposals` yields the wall
-    clock in µs. `home` is the lease's.
+    clock in µs, and `delay` returns a random pause after so many attempts in seconds. `home` is the
+    lease's.
 
     A waiter joins a queue on every master that refuses it. Its ticket is its first proposal; if its
     clock is wrong, the ticket is what a majority's clocks showed at that time. `waiter` is the name
@@ -61,18 +62,15 @@ def acquire(
     """
     waiting = Wait(now, wait, overrun)
 
-    def begin(now: float) -> Round:
+    def begin(now: float) -> Attempt:
         """Begin the next attempt, unless the driver has done so in the pause before it."""
-        if (begun := waiting.attempt) is not None and begun is not attempt:
-            return begun.round
-        proposal = next(proposals) + waiting.lag
-        waiting.ticket = waiting.ticket or proposal
-        ask = Acquire(
-            deployment=deployment, resources=resources, value=f"{next(tokens)} {holder}", ttl=ttl,
-            proposal=proposal, waiter=waiter, ticket=waiting.ticket,
-        )  # fmt: skip
-        waiting.attempt = begun = Attempt(ask, now, waiting.give_up)
-        return begun.round
+        if waiting.begun is None:
+            proposal = next(proposals) + waiting.lag
+            waiting.ticket = waiting.ticket or proposal
+            value = f"{next(tokens)} {holder}"
+            ask = Acquire(deployment, resources, value, ttl, proposal, waiter, waiting.ticket)
+            waiting.begun = Attempt(ask, now, waiting.give_up)
+        return waiting.begun
 
     attempt: Attempt | None = None
     resting = False
@@ -80,9 +78,8 @@ def acquire(
         if behind:
             now = yield waiting.pause_behind(next(proposals))
         while True:
-            begin(now)
-            resting, attempt = False, waiting.attempt
-            assert attempt is not None
+            attempt = begin(now)
+            resting, waiting.begun = False, None
             now = yield attempt.round
             if not attempt.wins_plainly(now):
                 now = yield from attempt.judge(now)
@@ -92,11 +89,9 @@ def acquire(
                 if served is not None:
                     served()  # here, where an interrupt is answered with an undo
                 return RedlockLease(
-                    resources=resources, token=attempt.ask.token, holder=holder, ttl=ttl,
-                    started=attempt.started, until=attempt.until, fences=attempt.fences,
-                    reached=attempt.tally.reached | waiting.queued, tally=attempt.tally,
-                    waiter=waiter, waited=attempt.started - waiting.asked,
-                    attempts=waiting.lost + 1, home=home,
+                    resources, attempt.ask.token, holder, ttl, attempt.started, attempt.until,
+                    attempt.fences, attempt.started - waiting.asked, waiting.lost + 1, home,
+                    waiting.queued or attempt.tally.reached, attempt.tally, waiter,
                 )  # fmt: skip
             split = attempt.split
             again = waiting.goes_on(now, split=split)
@@ -105,12 +100,12 @@ def acquire(
             if not again:
                 break
             resting = not waiter  # then no master has a lock or a ticket of this client
-            now = yield waiting.pause(attempt, now, next(delays), begin, split=split)
+            now = yield waiting.pause(attempt, now, delay(waiting.lost), begin, split=split)
     except GeneratorExit:
         raise
     except BaseException:
         # Sent again if the interrupt struck during the undo itself, perhaps before a byte was sent.
-        attempt = waiting.attempt
+        attempt = waiting.begun or attempt
         if attempt is not None and not resting:
             if waiter:
                 waiting.queued |= attempt.tally.asked
@@ -135,11 +130,8 @@ def extend(
         return LeaseState.LOST, lease
     started = now
     value = lease.value
-    ask = Extend(deployment=deployment, resources=lease.resources, value=value, ttl=ttl)
-    heal = Heal(
-        deployment=deployment, resources=lease.resources, value=value,
-        ttl=ttl, fences=lease.fences,
-    )  # fmt: skip
+    ask = Extend(deployment, lease.resources, value, ttl)
+    heal = Heal(deployment, lease.resources, value, ttl, lease.fences)
     forgot = lease.tally.forgot
     tally = new_tally(deployment.masters, skew=deployment.skew)
     commands = tuple(heal if master in forgot else ask for master in range(deployment.masters))
@@ -178,17 +170,15 @@ def release(
     `bury`, the token cannot be set again either: for a release that is sent on another connection
     than its acquire, and so may arrive first.
     """
-    ask = Release(
-        deployment=deployment, resources=lease.resources, value=lease.value,
-        bury=bury, waiter=lease.waiter, left=with_drift(held_for) if held_for > 0 else 0.0,
-    )  # fmt: skip
-    frees = () if ask.left else lease.resources
+    left = with_drift(held_for) if held_for > 0 else 0.0
+    ask = Release(deployment, lease.resources, lease.value, bury, left, lease.waiter)
+    frees = () if left else lease.resources
     # An extension under way may be healing the masters that had forgotten the lock.
     reached = lease.reached | lease.tally.forgot
     tally = new_tally(deployment.masters)
     commands = to_masters(ask, reached, deployment.masters)
     try:
-        yield Round(commands, tally, awaited, frees)
+        yield Round(commands, tally, awaited=awaited, frees=frees)
     except GeneratorExit:
         raise
     except BaseException:

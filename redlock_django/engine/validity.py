@@ -46,17 +46,17 @@ class LeaseState(Enum):
 
 
 # A lease is never changed; a frozen class would take several times longer to create.
-@dataclass(slots=True, kw_only=True, unsafe_hash=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Lease:
     """A held lock, as its holder knows it, whatever the store.
 
     `ttl` is in seconds; `started` and `until` are moments of the store's clock. `fences` has one
     fencing token for each resource. `holder` describes the holder to people, without the token.
     `waited` is the time in seconds before the attempt that won, 0.0 if that was the first;
-    `attempts` is the number of that attempt, 0 if the store does not count them.
+    `attempts` is the number of that attempt, 0 if the store does not count them. `home` is the
+    object that acquired the lease and must release it; only its store reads it.
     `earliest_end` is the end of the minimum hold, 0.0 if there is none: a release before that
-    leaves the lock held until then, whatever happens to this process. `home` is the object that
-    acquired the lease and must release it; only its store reads it.
+    leaves the lock held until then, whatever happens to this process.
     """
 
     resources: tuple[str, ...]
@@ -70,8 +70,8 @@ class Lease:
     fences: tuple[int, ...]
     waited: float = 0.0
     attempts: int = 0
-    earliest_end: float = 0.0
     home: object = field(default=None, repr=False, compare=False)
+    earliest_end: float = field(default=0.0, kw_only=True)
 
     def held_for(self, clock: Callable[[], float]) -> float:
         """Return the seconds for which the lock stays held if it is released now."""
@@ -83,7 +83,7 @@ class Lease:
         return fingerprint_of(self.token.encode())
 
 
-@dataclass(slots=True, kw_only=True, unsafe_hash=True)
+@dataclass(slots=True, unsafe_hash=True)
 class RedlockLease(Lease):
     """A lease on independent masters; its token has 32 hex digits.
 
@@ -92,8 +92,8 @@ class RedlockLease(Lease):
     votes.
     """
 
-    reached: frozenset[int]
-    tally: Tally = field(repr=False, compare=False)
+    reached: frozenset[int] = frozenset()
+    tally: Tally = field(default_factory=lambda: Tally(0), repr=False, compare=False)
     waiter: str = ""
 
     @property

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from statistics import median
 
 from redlock_django.engine.attempt import Attempt
-from redlock_django.engine.protocol_steps import Pause, Round
+from redlock_django.engine.protocol_steps import Pause
 from redlock_django.engine.quorum import Ballot, Tally
 
 SPLIT_ROUNDS = 8  # split votes after which a client that does not wait gives up
@@ -31,18 +31,18 @@ class Wait:
     split, at most `overrun` after that. `lost` counts the attempts that were lost, `splits` those
     of them with split votes. `ticket` is the waiter's place, 0 before its first attempt, and `lag`
     by how many µs its clock is known to be behind. `queued` has the masters that may have the
-    waiter in a queue. `attempt` is the attempt that was begun last.
+    waiter in a queue. `begun` is the attempt that follows, if it has begun in the pause before it.
     """
 
     __slots__ = (
-        "asked", "attempt", "give_up", "lag", "limit", "lost", "queued", "splits", "ticket",
+        "asked", "begun", "give_up", "lag", "limit", "lost", "queued", "splits", "ticket",
     )  # fmt: skip
 
     def __init__(self, asked: float, wait: float, overrun: float) -> None:
         self.asked, self.give_up, self.limit = asked, asked + wait, asked + wait + overrun
         self.lost = self.splits = self.ticket = self.lag = 0
         self.queued: frozenset[int] = frozenset()
-        self.attempt: Attempt | None = None
+        self.begun: Attempt | None = None
 
     def pause_behind(self, ticket: int) -> Pause:
         """Return the first pause of a waiter that may not ask yet: until it may, or gives up.
@@ -63,7 +63,7 @@ class Wait:
         attempt: Attempt,
         now: float,
         delay: float,
-        begin: Callable[[float], Round],
+        begin: Callable[[float], Attempt],
         *,
         split: bool,
     ) -> Pause:
@@ -84,7 +84,7 @@ class Wait:
             delay, unheard = retry_delays(attempt.last, delay, queueing=queueing)
         end = self.give_up if now < self.give_up else self.limit
         seconds = max(0.0, min(delay, end - now))
-        return Pause(seconds, unheard, *_place(attempt), self.ticket, begin)
+        return Pause(seconds, unheard, *_place(attempt), self.ticket, lambda now: begin(now).round)
 
 
 def _place(attempt: Attempt) -> tuple[str, int]:

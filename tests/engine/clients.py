@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import replace
 from functools import partial
-from itertools import count
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from redlock_django.backends.redlock import retry_delay
 from redlock_django.engine import renewal
 from redlock_django.engine.commands import Acquire, Command, Confirm
 from redlock_django.engine.errors import NotAcquired, QuorumUnreachable, ResourceLocked
@@ -493,11 +493,9 @@ class Client:
         while True:
             yield int((EPOCH + self.world.now + self._wall_error) * 1_000_000)
 
-    def delays(self) -> Iterator[float]:
-        """Yield seconds between rounds, drawn as `backends.redlock` draws them."""
-        for tries in count():
-            longest = min(0.1, 0.002 * 2.0 ** min(tries, 8))
-            yield self.rng.uniform(longest / 4, longest)
+    def delay(self, attempts: int) -> float:
+        """Return the seconds to pause after so many attempts."""
+        return retry_delay(attempts, self.rng.uniform)
 
 
 def _watch(world: World, commands: tuple[Command | None, ...], tally: Tally) -> None:

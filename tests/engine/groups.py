@@ -63,7 +63,7 @@ class SimulatedGroup(BaseBackend):
             overrun=2 * self.wire.master_timeout,
             tokens=client.fresh(),
             proposals=client.proposals(),
-            delays=client.delays(),
+            delay=client.delay,
             waiter="" if client.waiter is None else client.waiter.name,
             behind=client.waiter is not None and client.waiter.behind,
             served=None if client.waiter is None else client.waiter.leave,

@@ -126,7 +126,7 @@ class Masters:
             overrun=overrun,
             tokens=tokens or fresh(),
             proposals=iter(lambda: int((self.now + self.wall + wall) * 1_000_000), None),
-            delays=iter(lambda: 0.01, None),
+            delay=lambda attempts: 0.01,
             waiter=waiter,
             behind=behind,
         )

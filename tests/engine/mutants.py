@@ -323,7 +323,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "one token for all rounds", "rounds: a fresh token for each", rounds.acquire,
         together(
-            instead("next(tokens)", "token"), at_start("token = next(tokens)"),
+            at_start("token = next(tokens)"), instead("next(tokens)", "token", nth=2),
         ),
         test_safety.test_a_late_undo_cannot_free_the_round_after_it,
     ),
@@ -820,13 +820,13 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a waiter asks again although a round was sent for it",
         "queue: a round that was sent in a pause is not sent again", rounds.acquire,
-        instead("begun is not attempt", "False"),
+        instead("waiting.begun is None", "True"),
         schedules.a_round_that_was_begun_in_the_pause_before_it_is_not_begun_again,
     ),
     Mutant(
         "an interrupt forgets the round that was sent in a pause",
         "queue: an interrupted pause releases what was sent meanwhile", rounds.acquire,
-        without("attempt = waiting.attempt"),
+        instead("waiting.begun or attempt", "attempt"),
         schedules.interrupted_in_a_pause_the_round_that_was_sent_is_undone,
     ),
     Mutant(

@@ -87,7 +87,7 @@ class Exchange:
 
     def __init__(self, asked: Round, number: int, wake: Callable[[], None]) -> None:
         self.asked = asked
-        self.commands, self.tally, self.awaited, *_ = asked
+        self.commands, self.tally, self.awaited = asked.commands, asked.tally, asked.awaited
         self.number = number
         self.wake = wake
         self.decided = False

@@ -128,14 +128,14 @@ def _trace(masters: int, answers: Iterator[Sequence[str]], prompt: int, late: in
     protocol = rounds.acquire(
         deployment, ("r",), 10.0, "{}", now=100.0, wait=0.0, overrun=0.0,
         tokens=(f"{number:032x}" for number in count()), proposals=count(TIME),
-        delays=iter(lambda: 0.01, None),
+        delay=lambda attempts: 0.01,
     )  # fmt: skip
     done: list[object] = []
     rest: list[tuple[int, str]] = []
     try:
         step: Step = next(protocol)
         while True:
-            done.append(step[::2] if isinstance(step, Round) else step)  # without the tally
+            done.append(_asked(step) if isinstance(step, Round) else step)
             if isinstance(step, Round) and step.awaited:
                 said = list(enumerate(next(answers)))
                 given = _answer(step.tally, said, prompt)
@@ -147,9 +147,15 @@ def _trace(masters: int, answers: Iterator[Sequence[str]], prompt: int, late: in
         lease = won.value
     for master, word in rest[:late]:
         _count(lease.tally, master, ANSWERS[word])
-    released = next(rounds.release(deployment, lease))
-    extended = next(rounds.extend(deployment, lease, 10.0, now=101.0))
-    return [*done, lease, lease.reached, released[::2], extended[0], lease.tally.votes]
+    released = _asked(next(rounds.release(deployment, lease)))
+    extended = _asked(next(rounds.extend(deployment, lease, 10.0, now=101.0)))
+    return [*done, lease, lease.reached, released, extended[0], lease.tally.votes]
+
+
+def _asked(step: Step) -> tuple[object, ...]:
+    """Return all of a round but its tally."""
+    assert isinstance(step, Round)
+    return step.commands, step.awaited, step.frees, step.patient
 
 
 def _answer(tally: Tally, answers: list[tuple[int, str]], prompt: int) -> int:

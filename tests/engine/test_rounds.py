@@ -660,7 +660,7 @@ def test_released() -> None:
     lease = masters.taken("r", "s")
     protocol = rounds.release(masters.deployment, lease)
     step = asked(next(protocol))
-    assert step[2] is True, "by default a release is awaited"
+    assert step.awaited is True, "by default a release is awaited"
     assert masters.carry(protocol, step) is True
     assert masters.tokens("r") == masters.tokens("s") == ["", "", ""]
 

@@ -341,9 +341,9 @@ def a_patient_round_ends() -> None:
         age(links, 10.0)
         poll(links, TIMEOUT)
         assert not exchange.decided
-        exchange.asked = exchange.asked._replace(patient=clock() + 0.1)
+        exchange.asked.patient = clock() + 0.1
         assert links.lateness.poll_timeout(clock()) <= 0.1
-        exchange.asked = exchange.asked._replace(patient=clock())
+        exchange.asked.patient = clock()
         assert links.lateness.poll_timeout(clock()) == 0.0
         poll(links, TIMEOUT / 10)
         assert exchange.tally.verdict is Verdict.LOST
