@@ -109,7 +109,8 @@ def test_a_failing_seed_is_made_small(
 
 
 def _quorum_of_half(patch: Patch) -> None:
-    patch.setattr(quorum, "quorum", lambda masters: max(1, masters // 2))
+    half = (lambda masters: max(1, masters // 2)).__code__
+    patch.setattr(quorum.quorum, "__code__", half)  # also for modules that have imported it
 
 
 def _no_drift(patch: Patch) -> None:
