@@ -34,7 +34,7 @@ LAYERS = [
     wire.wakeup
     wire.join wire.link wire.stalls
     wire.declaration wire.local_queues wire.master wire.survey wire.template
-    wire.waiters
+    wire.poller wire.waiters
     wire.arrival wire.late_watch wire.steps
     wire.link_state
     wire.sender

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import cProfile
 import pstats
-import select
 import time
 from contextlib import ExitStack
 from copy import copy
 from functools import partial
+from math import inf
 from struct import pack
 from typing import Any, Self
 from unittest.mock import patch
@@ -19,7 +19,7 @@ from unittest.mock import patch
 from benchmarks.worker.contender import Contender
 from benchmarks.worker.figures import clock
 from redlock_django.engine.statuses import GRANTED
-from redlock_django.wire import steps, sync
+from redlock_django.wire import sync
 from redlock_django.wire.clock import clock as link_clock
 
 BATCH = 100  # pairs between two looks at the clock
@@ -33,15 +33,12 @@ class Memory:
 
     def __enter__(self) -> Self:
         self.replaced = ExitStack()
-        readable = [(each.link.socket.fileno(), select.POLLIN) for each in self.links.masters]
         poller = self.replaced.enter_context(patch.object(self.links, "_poller"))
-        poller.poll = lambda timeout: readable
+        poller.poll = lambda seconds: (self.links.masters, [])
         # The tender thread must take no reply between a round and its poll, which has one for each.
         self.replaced.enter_context(patch.object(self.links, "owing", list))
         # After a stall, what came meanwhile is read before a round: here, the reply to that round.
         self.replaced.enter_context(patch.object(sync, "IDLE", 1e9))
-        # The replies are made before they are asked for: their clock stands still meanwhile.
-        self.replaced.enter_context(patch.object(steps, "KNOWN_FOR", 1e9))
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -61,8 +58,9 @@ class Memory:
             link = master.link
             link.recv, link.send_some = partial(next, iter(replies)), len
             link.inspected = link_clock() + 1e6
-            master.offset = (1e12, -1e12, link_clock())
-            master.look_closer()  # or the links are looked at amid the pairs, and find a step
+            # The replies are made before they are asked for: their clock stands still meanwhile.
+            master.steady = (-inf, inf, inf)
+            master.look_closer()  # or the links are looked at amid the pairs
 
 
 def hot(contender: Any, *, seconds: float) -> dict[str, Any]:

@@ -31,7 +31,9 @@ INCLUDED: Mapping[str, tuple[str, ...]] = {
 
 PROPOSAL = Struct("<d")
 _CONSTANTS = Struct("<4d")
-_GRANT = Struct("<4q")  # of one resource
+_GRANT = Struct("<4q")
+unpack_grant = _GRANT.unpack
+"""Return what a reply that grants one resource has: round, status, master's clock in µs, fence."""
 _STATUS = re.compile(rf"\b({'|'.join(STATUSES)})\b")
 
 Argument = str | int | bytes
@@ -129,7 +131,7 @@ class Command:
 def as_array(reply: Any) -> Any:
     """Return a reply as an array: masters grant an acquire or a release in a shorter form."""
     if type(reply) is bytes and len(reply) == _GRANT.size:  # no other string has that length
-        return [*_GRANT.unpack(reply)]
+        return [*unpack_grant(reply)]
     return [reply, GRANTED, 0] if type(reply) is int else reply
 
 

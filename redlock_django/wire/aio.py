@@ -232,7 +232,7 @@ class LoopLinks(Links):
     def _tick(self) -> None:
         self._ticking = False
         self.redial()
-        self.lateness.waited(self.master_timeout / 4, clock() - self._ticked)
+        self.lateness.waited(self.master_timeout / 4, (now := clock()) - self._ticked, now)
         self._flush()
 
     # The end of the loop.

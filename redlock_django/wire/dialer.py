@@ -104,7 +104,7 @@ class Dialer(Sender):
         for text in result.warnings:
             logger.warning("redlock master %s %s", master.address.name, text)
         if master.run_id != result.run_id:
-            master.offset = None  # another server process, perhaps on another machine
+            master.forget_clock()  # another server process, perhaps on another machine
         master.run_id = result.run_id
         result.socket.setblocking(False)
         master.link = Link(result.socket, pushes=result.pushes)

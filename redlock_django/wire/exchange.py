@@ -15,16 +15,16 @@ class Owed:
     """A reply that a master owes, or several masters to which the same was sent together.
 
     `number` is that of the round, 0 if there is none. `granted` is the length of a reply that
-    grants, 0 if none does. `sent` is when the command was written, and `ran` how long the driver
-    had been running then.
+    plainly grants (see `Receiver`), 0 if none does: only those that several masters owe together
+    do. `sent` is when the command was written, and `ran` how long the driver had been running then.
     `command` is None for a check of the master's trust, for a script that is only loaded (`loads`),
     for INFO (`inspects`), and for a SUBSCRIBE (`subscribes`), whose answer is a push.
     """
 
     __slots__ = (
-        "_exchange", "command", "granted", "inspects", "loads", "number", "ran", "sent",
-        "subscribes",
+        "_exchange", "command", "inspects", "loads", "number", "ran", "sent", "subscribes",
     )  # fmt: skip
+    granted = 0
 
     def __init__(
         self,
@@ -40,7 +40,6 @@ class Owed:
         self.command = command
         self.sent = sent
         self.number: int = 0 if exchange is None else exchange.number
-        self.granted = 0 if exchange is None or command is None else granted_length(command)
         self.ran = 0.0
         self.loads = loads
         self.subscribes = subscribes
@@ -80,15 +79,16 @@ class Exchange(Owed):
     together.
     """
 
-    __slots__ = ("asked", "commands", "decided", "tally", "wake")
+    __slots__ = ("asked", "decided", "granted", "tally", "wake")
     until = math.inf  # it waits for its verdict, however long that takes
     loads = subscribes = inspects = False
 
     def __init__(self, asked: Round, number: int, wake: Callable[[], object]) -> None:
         self.asked = asked
-        self.commands, self.tally = asked.commands, asked.tally
+        self.tally = asked.tally
         self.number = number
         self.wake = wake
+        self.granted = 0
         self.decided = False
 
     @property

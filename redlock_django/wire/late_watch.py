@@ -58,9 +58,11 @@ class LateWatch:
         self.due = now + left
         return left
 
-    def waited(self, asked: float, took: float) -> None:
-        """Count a poll that was to last `asked` seconds and took `took`; judge what is late."""
-        now = clock()
+    def waited(self, asked: float, took: float, now: float) -> None:
+        """Count a poll that was to last `asked` seconds, took `took`, and ended `now`.
+
+        Then judge which replies are late.
+        """
         self.running.polled(asked, took, now)
         if took < asked / 2:
             return  # something ended the poll early, so no reply can be due yet
@@ -68,12 +70,20 @@ class LateWatch:
             link = master.link
             if link is None or not link.owed or self._left(master, link, now) > 0:
                 continue
-            self.read(master)
+            self._read_all(master, link)
             if master.link is link and link.owed:
                 self._judge(master, link, now)
         waiting, self._patient = self._patient, []
         for vote in waiting:
             self.fail_late(*vote, now)
+
+    def _read_all(self, master: Master, link: Link) -> None:
+        """Read all that a master has sent, or a part of it if its oldest reply has expired."""
+        while True:
+            owed = len(link.owed)
+            self.read(master)
+            if len(link.owed) == owed or not link.owed or link.expired:
+                return
 
     def fail_late(self, exchange: Exchange, index: int, reason: str, now: float) -> None:
         """Fail the vote of a master that is late, as soon as the round does not wait for it."""

@@ -107,15 +107,18 @@ class RunningTime:
         stalled as well: then only a part of the time counts. But a short poll counts as a whole: on
         a busy machine nearly every one is exceeded, and what is left would never end.
         """
+        since = now - self._counted
+        self._counted = now
+        if took < asked:  # as nearly always
+            self.passed += took if took < since else since
+            return
         # Rounding may leave a rest that is too small to add: then no reply would get late.
         if asked < SHORTEST:
             asked = SHORTEST
         counts = took if took < asked else asked
         if took > 2 * asked + SHORT:
             counts = max(asked / 4, min(asked, SHORT))
-        since = now - self._counted
         self.passed += counts if counts < since else since
-        self._counted = now
         if took > asked + SHORT:
             self._stalls.append((now - took + asked, now))
 

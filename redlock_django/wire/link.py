@@ -39,7 +39,6 @@ class Link:
 
     __slots__ = (
         "blocked",
-        "buffers",
         "expired",
         "feed",
         "gets",
@@ -64,9 +63,9 @@ class Link:
         self.inspected = clock()  # when INFO was last asked for
         self.recv: Callable[[int], bytes] = connected.recv
         self.send_some: Callable[[bytearray], int] = connected.send
-        self.buffers = isinstance(connected, ssl.SSLSocket)  # there may be more than was received
-        if self.buffers:
-            self.recv, self.send_some = _asked_twice(self.recv), _asked_twice(self.send_some)
+        if isinstance(connected, ssl.SSLSocket):
+            self.recv = _all_of(_asked_twice(self.recv))
+            self.send_some = _asked_twice(self.send_some)
         self.pushes = pushes  # the link uses RESP3: a push cannot be mistaken for a reply
         self.parser = hiredis.Reader()
         self.feed: Callable[[bytes], object] = self.parser.feed
@@ -92,46 +91,29 @@ class Link:
 
     def send(self) -> None:
         """Send as many bytes as the socket accepts. Raises OSError, or ProtocolDesync."""
-        out = self.out
-        while out:
-            if self.sent is None:
-                sending = map(self.send_some, (out,))
-                sent: list[int] = []
-                self.sent = sent
-                try:
-                    # The bytes are sent and counted in one call of C, during which no signal is
-                    # handled (docs/explanation/interrupts.md). A process that ends by Ctrl-C has no
-                    # time to connect again.
-                    sent.extend(sending)
-                except WOULD_BLOCK:
-                    self.sent = None
-                    return
-            elif not self.sent:
+        if self.sent is not None:
+            if not self.sent:
                 # An interrupt struck during the send: it is unknown which bytes the master has.
                 raise ProtocolDesync("a send was interrupted")
-            # Statements without a call: no signal is handled between these either.
-            del out[: self.sent[0]]
+            del self.out[: self.sent[0]]
             self.sent = None
-
-    def receive(self) -> OSError | EOFError | None:
-        """Feed the parser the bytes that have arrived; return why the link has ended, if it has.
-
-        While the oldest owed reply has expired, this receives only a part of them, unless the rest
-        might be in a buffer that no poll looks into.
-        """
-        most = BACKLOG if self.expired and not self.buffers else CHUNK
         while True:
+            if not self.out:
+                return
+            sending = map(self.send_some, (self.out,))
+            sent: list[int] = []
+            self.sent = sent
             try:
-                data = self.recv(most)
+                # The bytes are sent and counted in one call of C, during which no signal is handled
+                # (docs/explanation/interrupts.md). A process that ends by Ctrl-C has no time to
+                # connect again.
+                sent.extend(sending)
             except WOULD_BLOCK:
-                return None
-            except OSError as error:
-                return error
-            if not data:
-                return EOFError()
-            self.feed(data)
-            if len(data) < CHUNK and not self.buffers:
-                return None
+                self.sent = None
+                return
+            # Statements without a call: no signal is handled between these either.
+            del self.out[: sent[0]]
+            self.sent = None
 
     def drain(self, until: float) -> None:
         """Read and drop bytes until the master has closed the connection or it is `until`."""
@@ -152,6 +134,22 @@ class Link:
                 self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
         with suppress(OSError):
             self.socket.close()
+
+
+def _all_of(receive: Callable[[int], bytes]) -> Callable[[int], bytes]:
+    """Wrap the recv of a TLS socket so that it leaves nothing in a buffer that no poll looks into.
+
+    An error or the end of the connection, after some bytes, shows again at the next call.
+    """
+
+    def receive_all(most: int) -> bytes:
+        parts = [receive(most)]
+        with suppress(OSError):
+            while parts[-1]:
+                parts.append(receive(most))
+        return b"".join(parts)
+
+    return receive_all
 
 
 def _asked_twice(operation: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
 import threading
 from collections import OrderedDict
@@ -50,10 +51,11 @@ class Plan:
     link. `until` is 0.0 from the moment at which anything changes for one of all masters.
     """
 
-    __slots__ = ("asked", "left_out", "links", "until")
+    __slots__ = ("asked", "left_out", "links", "members", "until")
 
     def __init__(self) -> None:
         self.asked: tuple[int, ...] = ()
+        self.members: frozenset[int] = frozenset()
         self.links: tuple[Link, ...] = ()
         self.left_out: dict[int, Vote] = {}
         self.until = 0.0
@@ -112,7 +114,7 @@ class Master:
         self.checking = False
         self.looked = 0.0  # when its marker was last read because it was not counted
         self.polling_logged = False  # its waiters poll, which is logged once
-        self.offset: tuple[float, float, float] | None = None
+        self.forget_clock()
         self.pending_releases: OrderedDict[str, Release] = OrderedDict()
         self.unanswered: OrderedDict[str, None] = OrderedDict()
         # Releases that the master refused by an error, each until its lock has expired anyway.
@@ -123,6 +125,12 @@ class Master:
         object.__setattr__(self, name, value)
         if name in DOUBTFUL:
             self.look_closer()
+
+    def forget_clock(self) -> None:
+        """Forget what is known of this master's clock relative to ours."""
+        # The bounds of its clock minus ours, in seconds, and when they were measured.
+        self.offset: tuple[float, float, float] | None = None
+        self.steady = (math.inf, -math.inf, -math.inf)  # see `StepWatch`
 
     def look_closer(self) -> None:
         """Make the next round look at this master again before it is asked."""

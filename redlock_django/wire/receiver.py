@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 import logging
+import struct
+from collections.abc import Sequence
 from typing import Any
 
 import hiredis
 
-from redlock_django.engine.commands import Command, Release, as_array, script
+from redlock_django.engine.commands import Command, Release, as_array, script, unpack_grant
 from redlock_django.engine.quorum import LOST, PENDING, Ballot, failed
 from redlock_django.engine.statuses import GRANTED, NOT_READY
 from redlock_django.wire.clock import clock
 from redlock_django.wire.dialer import Dialer
 from redlock_django.wire.exchange import Exchange, Owed
 from redlock_django.wire.join import Trust, Unfit, check, first_word, join_arguments, read_trust
-from redlock_django.wire.link import Link, ProtocolDesync, broken, pack, pack_command
+from redlock_django.wire.link import (
+    BACKLOG,
+    CHUNK,
+    WOULD_BLOCK,
+    Link,
+    ProtocolDesync,
+    broken,
+    pack,
+    pack_command,
+)
 from redlock_django.wire.master import Master
 from redlock_django.wire.server_info import read_info, run_of
 
 logger = logging.getLogger("redlock_django")
+
+
+NO_FENCES: tuple[int, ...] = ()
 
 
 class Receiver(Dialer):
@@ -26,82 +40,99 @@ class Receiver(Dialer):
 
     def read(self, *masters: Master) -> None:
         """Read what masters have sent, without blocking, and count it."""
-        received = [(one, link, link.receive()) for one in masters if (link := one.link)]
-        if not received:
-            return
-        heard = clock()  # one look at the clock for all, after the last byte was received
-        self.steps.saw(heard)
-        ran = self.lateness.running.passed
-        for master, link, ended in received:
-            if master.link is link:  # not lost by what another master answered
-                self._count(master, link, heard, ran, ended)
+        for master in masters:
+            link = master.link
+            if link is None:
+                continue
+            try:
+                data = link.recv(BACKLOG if link.expired else CHUNK)
+            except WOULD_BLOCK:
+                continue
+            except OSError as error:
+                self.lose(master, broken(error), ended=True)
+                continue
+            if data:
+                link.feed(data)
+            else:
+                self.lose(master, "closed the connection", ended=True)
+        # One look at the clock for all, after the last byte was received.
+        self._count(masters, clock(), self.lateness.running.passed)
 
-    def _count(
-        self, master: Master, link: Link, heard: float, ran: float, ended: Exception | None
-    ) -> None:
-        """Count the replies that came on a link until `heard`, and lose it if it has `ended`.
+    def _count(self, masters: Sequence[Master], heard: float, ran: float) -> None:
+        """Count the replies that came from masters until `heard`.
 
         `ran` is for how long the driver had been running then.
+
+        A reply that plainly grants what is owed, as nearly every reply does, is counted here.
+        `_answer` handles all others. A master that was hung sends hundreds of grants to rounds that
+        are decided, whose votes need no trust in it.
         """
-        gets, has_more, owed = link.gets, link.has_more, link.owed
-        try:
-            while True:  # without a condition: see docs/explanation/interrupts.md
-                if (reply := gets()) is False:
-                    break
-                # A reply that plainly grants what is owed, as nearly every reply does, is counted
-                # here. `_answer` handles all others. A master that was hung sends hundreds of
-                # grants to rounds that are decided, whose votes need no trust in it.
-                time: int | None = None  # the master's clock, if it plainly grants
-                fences: tuple[int, ...] = ()
-                if owed and (
-                    heard < master.sound_until if not link.expired else not owed[0].undecided
-                ):
-                    asked = owed[0]
-                    if type(reply) is int:  # as for a plain release: see `as_array`
-                        time = 0 if reply == asked.number and asked.granted == 3 else None
-                    elif (
-                        type(reply := as_array(reply)) is list
-                        and len(reply) == asked.granted
-                        and reply[0] == asked.number
-                        and reply[1] == GRANTED
-                        and type(reply[2]) is int
-                    ):
-                        time, fences = reply[2], tuple(reply[3:])
-                if time is not None and (
-                    time <= 0 or self.steps.is_steady(master, time / 1_000_000, asked.sent, heard)
-                ):
-                    exchange = asked if type(asked) is Exchange else asked.exchange
-                    assert exchange is not None
-                    try:
-                        verdict = exchange.tally.grant(master.index, time, fences)
-                    except ValueError as error:
-                        raise ProtocolDesync("a reply of another shape") from error
-                    if verdict is not PENDING and not exchange.decided:
-                        exchange.decide()
-                    elif verdict is LOST:
-                        self._undo_late(master, asked)
+        self.steps.saw(heard)
+        for master in masters:
+            link = master.link
+            if link is None:
+                continue
+            owed, sound = link.owed, heard < master.sound_until
+            try:
+                while True:  # without a condition: see docs/explanation/interrupts.md
+                    reply = link.gets()
+                    if reply is False:
+                        break
+                    time = -1  # the master's clock, if it plainly grants; 0 if it did not tell it
+                    if owed and (sound if not link.expired else not owed[0].undecided):
+                        asked: Any = owed[0]  # an Exchange, if it has a reply that grants
+                        fences = NO_FENCES
+                        if reply == asked.number and asked.granted == 3:  # a plain release
+                            time = 0
+                        elif asked.granted == 4 and type(reply) is bytes:
+                            number, status, its_time, fence = unpack_grant(reply)
+                            if number == asked.number and status == GRANTED:
+                                time, fences = its_time, (fence,)
+                        elif (
+                            type(reply) is list
+                            and len(reply) == asked.granted
+                            and reply[0] == asked.number
+                            and reply[1] == GRANTED
+                            and type(reply[2]) is int
+                        ):
+                            time, fences = reply[2], tuple(reply[3:])
+                        if time > 0:
+                            shown, (least, most, until) = time / 1e6, master.steady
+                            if not (
+                                heard < until
+                                and heard >= asked.sent
+                                and asked.sent + least <= shown <= heard + most
+                            ) and not self.steps.note(master, shown - heard, shown - asked.sent):
+                                time = -1  # a clock has stepped
+                    if time < 0:
+                        self._answer(master, link, reply)
+                        if master.link is not link:
+                            break
+                        continue
+                    verdict = asked.tally.grant(master.index, time, fences)
+                    if verdict is not PENDING:
+                        if not asked.decided:
+                            asked.decide()
+                        elif verdict is LOST:
+                            self._undo_late(master, asked)
                     owed.popleft()  # last, as in `_answer`
                     if link.expired:
                         link.expired -= 1
-                    link.ran, link.heard, link.took = ran, heard, heard - asked.sent
-                    if has_more():
-                        continue
-                    break
-                self._answer(master, link, reply)
-                if master.link is not link:
-                    break
-        except (hiredis.ProtocolError, ProtocolDesync) as error:
-            logger.error(
-                "redlock master %s: %s",
-                master.address.name,
-                error,
-                extra={"master": master.address.name},
-            )
-            ended = error
-        if ended is not None and master.link is link:
-            self.lose(master, broken(ended), ended=isinstance(ended, OSError | EOFError))
-        if master.late and not owed:
-            self.lateness.in_time(master)
+                    link.ran = ran
+                    link.heard = heard
+                    link.took = heard - asked.sent
+                    if not link.has_more():
+                        break
+            except (hiredis.ProtocolError, ProtocolDesync, ValueError, struct.error) as error:
+                logger.error(
+                    "redlock master %s: %s",
+                    master.address.name,
+                    error,
+                    extra={"master": master.address.name},
+                )
+                self.lose(master, broken(error))
+            if master.late and not owed:
+                self.lateness.in_time(master)
 
     def _answer(self, master: Master, link: Link, reply: Any) -> None:
         reply = as_array(reply)

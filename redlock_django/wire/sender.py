@@ -77,7 +77,7 @@ class Sender(LinkState):
         # Without the late masters there is no quorum, and a waiter has nothing better to do.
         patient = exchange.asked.waits_on(now) and self.usable() < quorum(len(self.masters))
         asked: list[tuple[Master, Command]] = []
-        for master, command in zip(self.masters, exchange.commands, strict=True):
+        for master, command in zip(self.masters, exchange.asked.commands, strict=True):
             if command is None:
                 exchange.cast(master.index, NOT_ASKED)
                 continue
@@ -123,9 +123,34 @@ class Sender(LinkState):
 
         Returns False without having begun if one of them needs a closer look.
         """
-        plan, commands = self.plan, exchange.commands
-        if not self._asks_plainly(now) or (command := commands[plan.asked[0]]) is None:
+        if not self._asks_plainly(now):
             return False
+        plan, commands = self.plan, exchange.asked.commands
+        command = commands[plan.asked[0]]
+        if command is None:
+            return False
+        is_whole = not plan.left_out and commands.count(command) == len(commands)
+        if not (is_whole or self._leave_out(exchange, command)):
+            return False
+        data = self._templates.pack(command, exchange.number)
+        exchange.owe(command, now, self.lateness.running.passed)
+        trusted = command.trusted
+        for link in plan.links:
+            # As in `Link.write`.
+            link.owed.append(exchange)
+            if trusted:
+                link.out += data + link.tail
+            else:
+                link.out += data
+        self._dirty |= plan.members
+        return True
+
+    def _leave_out(self, exchange: Exchange, command: Command) -> bool:
+        """Count the votes of the masters that the plan leaves out, if it has all that are asked.
+
+        Otherwise return False, without having counted any.
+        """
+        plan, commands = self.plan, exchange.asked.commands
         alike = commands.count(command)
         for index in plan.left_out:
             if (other := commands[index]) is None:
@@ -136,14 +161,6 @@ class Sender(LinkState):
             return False
         for index, vote in plan.left_out.items():
             exchange.cast(index, NOT_ASKED if commands[index] is None else vote)
-        data = self._templates.pack(command, exchange.number)
-        exchange.owe(command, now, self.lateness.running.passed)
-        trusted = command.trusted
-        for link in plan.links:
-            # As in `Link.write`.
-            link.owed.append(exchange)
-            link.out += data + link.tail if trusted else data
-        self._dirty.update(plan.asked)
         return True
 
     def _asks_plainly(self, now: float) -> bool:
@@ -170,6 +187,7 @@ class Sender(LinkState):
             return False
         plan = self.plan
         plan.asked, plan.links, plan.left_out = tuple(links), tuple(links.values()), left_out
+        plan.members = frozenset(links)
         plan.until = min(self.masters[index].sound_until for index in links)
         return True
 
@@ -250,14 +268,13 @@ class Sender(LinkState):
         """Send the queued bytes, in one send for each master."""
         while self._dirty:
             master = self.masters[self._dirty.pop()]
-            link = master.link
-            if link is None:
+            if (link := master.link) is None:
                 continue
             try:
                 link.send()
             except (OSError, ProtocolDesync) as error:
                 self.lose(master, broken(error), ended=isinstance(error, OSError))
                 continue
-            if link.blocked is not bool(link.out):
+            if (link.out or link.blocked) and link.blocked is not bool(link.out):
                 link.blocked = bool(link.out)
                 self._watch(master)

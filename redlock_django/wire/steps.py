@@ -38,7 +38,6 @@ class StepWatch:
         self.clock = clock
         self.voided = float("-inf")  # leases that began up to this moment are lost
         self._latest = float("-inf")  # the latest moment that our clock has shown
-        self.little = 0.01 * deployment.max_clock_skew
         self._stepped: set[int] = set()
 
     def void(self, lease: Lease) -> bool:
@@ -49,24 +48,6 @@ class StepWatch:
         """Note what our clock shows."""
         if now > self._latest:
             self._latest = now
-
-    def is_steady(self, master: Master, shown: float, sent: float, now: float) -> bool:
-        """Note what a reply shows of a master's clock; return False if a clock has stepped.
-
-        It shows that clock in seconds, was asked for at `sent`, and came at `now` at the latest. A
-        reply that adds little is not noted: at most 1 % of `max_clock_skew` is lost by that.
-        """
-        if master.offset is not None:
-            low, high, at = master.offset
-            if (
-                # The bounds of this very batch of replies were noted a little after `now`.
-                abs(now - at) < KNOWN_FOR
-                and shown - sent >= high - self.little
-                and shown - now <= low + self.little
-                and now >= sent
-            ):
-                return True
-        return self.note(master, shown - now, shown - sent)
 
     def note(self, master: Master, low: float, high: float) -> bool:
         """Narrow the bounds of a master's clock minus ours, in seconds; False if it has stepped."""
@@ -80,13 +61,22 @@ class StepWatch:
             slack = 0.01 * abs(now - at)
             apart = max(low - (then_high + slack), (then_low - slack) - high)
             if apart > self.deployment.max_clock_skew:
-                master.offset = (low, high, now)
+                self._keep(master, low, high, now)
                 self._suspect(master, apart)
                 return False
             if apart <= 0:
                 low, high = max(low, then_low - slack), min(high, then_high + slack)
-        master.offset = (low, high, now)
+        self._keep(master, low, high, now)
         return True
+
+    def _keep(self, master: Master, low: float, high: float, now: float) -> None:
+        """Keep the bounds, and those of the replies that would add little to them.
+
+        A reply within these need not be noted: at most 1 % of `max_clock_skew` is lost by that.
+        """
+        master.offset = (low, high, now)
+        little = 0.01 * self.deployment.max_clock_skew
+        master.steady = (high - little, low + little, now + KNOWN_FOR)
 
     def _suspect(self, master: Master, apart: float) -> None:
         """A step is proved: check all other masters to find whose clock stepped."""

@@ -116,8 +116,7 @@ class SyncLinks(ThreadLinks):
         with self._mutex:
             self.shut()
         self._tender_wakeup.wake()
-        for end in (self._wake_receiver, self._wake_sender):
-            end.close()
+        self._poller.close()
 
     def interrupting(self) -> bool:
         """Return whether the caller interrupts another lock operation of this thread."""
@@ -228,7 +227,8 @@ class SyncLinks(ThreadLinks):
                     if self._reader is None:  # otherwise the reader reads and judges
                         for master in self.owing():
                             self._serve(master)
-                        self.lateness.waited(pause, clock() - began)
+                        now = clock()
+                        self.lateness.waited(pause, now - began, now)
                     self._send_all()
                     began = clock()
                     if not self.owing():

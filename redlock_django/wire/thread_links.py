@@ -13,11 +13,9 @@ docs/explanation/interrupts.md explains this.
 from __future__ import annotations
 
 import logging
-import select
-import socket
+import math
 import threading
 from collections import deque
-from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -27,6 +25,7 @@ from redlock_django.wire.exchange import Batch, Exchange
 from redlock_django.wire.join import Joined, Unfit
 from redlock_django.wire.links import Links
 from redlock_django.wire.master import Master, discard
+from redlock_django.wire.poller import Poller
 from redlock_django.wire.waiters import Waiter
 from redlock_django.wire.wakeup import Wakeup
 
@@ -52,12 +51,7 @@ class ThreadLinks(Links):
         self._reader: Sleeper | None = None
         self._reader_thread = 0  # the thread that reads, or was the last to
         self._last_poll = clock()
-        self._poller = select.poll()
-        self._by_fd: dict[int, Master] = {}
-        self._wake_receiver, self._wake_sender = socket.socketpair()
-        self._wake_receiver.setblocking(False)
-        self._wake_sender.setblocking(False)
-        self._poller.register(self._wake_receiver.fileno(), select.POLLIN)
+        self._poller = Poller()
         self._tender_wakeup = Wakeup()
         self._tender: threading.Thread | None = None
         # At the end, because other threads may use the links from there on.
@@ -127,7 +121,7 @@ class ThreadLinks(Links):
         """Send a round, and wait until it is decided."""
         try:
             self._queue.append(exchange)
-            if not (self._busy or self.inside()):
+            if not self._busy:
                 with self._mutex:
                     self._send_all()
                     if self._reader is None and not exchange.decided:
@@ -148,7 +142,10 @@ class ThreadLinks(Links):
             if self._reader is sleeper or self._becomes_reader(sleeper):
                 sleeper.wake = self._wake_reader
                 while True:
-                    if sleeper.decided or (left := sleeper.until - clock()) <= 0:
+                    if sleeper.decided:
+                        break
+                    left = sleeper.until
+                    if left < math.inf and (left := left - clock()) <= 0:
                         break
                     self._poll(left)
             else:
@@ -180,7 +177,7 @@ class ThreadLinks(Links):
             try:
                 wakeups.get(timeout=left)
             except Empty:
-                self._wake_poll()  # the reader judges who is late
+                self._poller.wake()  # the reader judges who is late
         finally:
             sleepers.pop(sleeper, None)
 
@@ -207,50 +204,28 @@ class ThreadLinks(Links):
                 asked = self.lateness.poll_timeout(began)
         if asked > longest:
             asked = longest
-        events = self._poller.poll(int(asked * 1000) + 1)
+        readable, writable = self._poller.poll(asked)
         self._last_poll = now = clock()
         with self._mutex:
-            readable = []
-            for fd, event in events:
-                master = self._by_fd.get(fd)
-                if master is None:
-                    with suppress(OSError):
-                        self._wake_receiver.recv(4096)
-                    continue
-                if event & select.POLLOUT:
-                    self._dirty.add(master.index)
-                if event != select.POLLOUT:
-                    readable.append(master)
+            if writable:
+                self._dirty.update(master.index for master in writable)
             self._send_all(*readable)
-            self.lateness.waited(asked, now - began)
+            self.lateness.waited(asked, now - began, now)
             if self._dirty:
                 self.flush()
 
     def _wake_reader(self) -> None:
         """Wake the thread that reads for all, unless it is this one."""
         if threading.get_ident() != self._reader_thread:
-            self._wake_poll()
+            self._poller.wake()
 
     # Methods that Links requires of a driver.
 
     def _watch(self, master: Master) -> None:
-        assert master.link is not None
-        fd = master.link.socket.fileno()
-        self._by_fd[fd] = master
-        wanted = select.POLLIN | (select.POLLOUT if master.link.blocked else 0)
-        self._poller.register(fd, wanted)
-        self._wake_poll()  # a poll under way does not notice the change
+        self._poller.watch(master)
 
     def _unwatch(self, master: Master) -> None:
-        assert master.link is not None
-        fd = master.link.socket.fileno()
-        self._by_fd.pop(fd, None)
-        with suppress(KeyError, ValueError):
-            self._poller.unregister(fd)
-
-    def _wake_poll(self) -> None:
-        with suppress(OSError):
-            self._wake_sender.send(b"!")
+        self._poller.unwatch(master)
 
     def _changed(self) -> None:
         for wakeup in list(self._link_waits):
@@ -275,5 +250,4 @@ class ThreadLinks(Links):
 
     def abandon(self) -> None:
         super().abandon()
-        for end in (self._wake_receiver, self._wake_sender):
-            end.close()
+        self._poller.close()

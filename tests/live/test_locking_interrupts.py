@@ -379,7 +379,7 @@ def wire(masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch) -> Tripwir
     backend = locks["default"].backend
     assert isinstance(backend, RedisBackend)
     links = backend.sync_links()
-    links._poller = Tripped(links._poller, wire)  # type: ignore[assignment]
+    links._poller._poll = Tripped(links._poller._poll, wire)  # type: ignore[assignment]
     linked()
     return wire
 

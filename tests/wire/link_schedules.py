@@ -278,7 +278,7 @@ def age(links: ManualLinks, seconds: float) -> None:
 
 def poll(links: ManualLinks, seconds: float) -> None:
     links.lateness.running._counted -= seconds
-    links.lateness.waited(seconds, seconds)
+    links.lateness.waited(seconds, seconds, clock())
 
 
 def _late(links: ManualLinks) -> Exchange:
@@ -690,7 +690,7 @@ def a_stall_of_our_own_makes_no_master_late() -> None:
     with manual_links(1) as links:
         exchange = _owes(links)
         links.lateness.running._counted -= 10.0
-        links.lateness.waited(TIMEOUT / 5, 10.0)
+        links.lateness.waited(TIMEOUT / 5, 10.0, clock())
         assert links.masters[0].link is not None
         assert exchange.tally.verdict is Verdict.PENDING
 

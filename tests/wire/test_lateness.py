@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from redlock_django.wire.clock import clock
 from redlock_django.wire.lateness import RunningTime, late_reason
 from tests.wire.manual_links import TIMEOUT, manual_links
 
@@ -91,9 +92,9 @@ def test_a_refusal_after_a_stall_of_our_own_names_the_stall() -> None:
         (owed,) = links.masters[0].link.owed  # type: ignore[union-attr]
         owed.sent -= 10.0
         links.lateness.running._counted -= 10.0
-        links.lateness.waited(TIMEOUT / 5, 3.0)  # the poll took 2.95 s longer than asked
+        links.lateness.waited(TIMEOUT / 5, 3.0, clock())  # the poll took 2.95 s longer than asked
         links.lateness.running._counted -= 10.0
-        links.lateness.waited(TIMEOUT, TIMEOUT)
+        links.lateness.waited(TIMEOUT, TIMEOUT, clock())
         (reason,) = exchange.tally.reasons()
         assert reason == late_reason(TIMEOUT, 2.95, QUIET)
 
@@ -105,5 +106,5 @@ def test_a_refusal_without_a_stall_names_the_master() -> None:
         (owed,) = links.masters[0].link.owed  # type: ignore[union-attr]
         owed.sent -= TIMEOUT
         links.lateness.running._counted -= TIMEOUT
-        links.lateness.waited(TIMEOUT, TIMEOUT)
+        links.lateness.waited(TIMEOUT, TIMEOUT, clock())
         assert exchange.tally.reasons() == [late_reason(TIMEOUT, 0.0, QUIET)]

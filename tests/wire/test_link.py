@@ -844,8 +844,8 @@ def test_a_reader_wakes_when_another_thread_decides_its_round(
         lease = backend.acquire(("order:1",), 8.0, 0.0, "{}")
         until(lambda: links.usable() == 3, "all three are there")
         with links._mutex, suppress(BlockingIOError):
-            links._wake_receiver.recv(4096)  # of the wake-ups for those that came
-        links._poller = Robbed(links._poller)  # type: ignore[assignment]
+            links._poller._receiver.recv(4096)  # of the wake-ups for those that came
+        links._poller._poll = Robbed(links._poller._poll)  # type: ignore[assignment]
         assert backend.release(lease) is True
         assert polls == [True]
     finally:

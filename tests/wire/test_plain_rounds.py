@@ -17,6 +17,7 @@ from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.fast_path import FastTally, Switch, new_tally
 from redlock_django.engine.protocol_steps import Round
 from redlock_django.engine.quorum import Verdict
+from redlock_django.wire.exchange import granted_length
 from redlock_django.wire.link import pack_command
 from redlock_django.wire.links import Links
 from redlock_django.wire.master import Master
@@ -59,6 +60,8 @@ def timed_links(on: bool, masters: int = 3) -> Iterator[tuple[ManualLinks, Time]
         links = stack.enter_context(manual_links(masters))
         links.steps.clock = time
         links.steps._latest = time.now
+        for master in links.masters:
+            links.steps._keep(master, WALL - NOW, WALL - NOW, time.now)
         yield links, time
 
 
@@ -112,7 +115,7 @@ class Session:
         self.owed[index].pop(0)
         owed = link.owed[0]
         number = owed.exchange.number if owed.exchange is not None else 0
-        fences = max(owed.granted - 3, 0)
+        fences = max(granted_length(owed.command) - 3, 0) if owed.command else 0
         time = self.time.wall
         word = rng.choices(
             ("grant", "higher", "ahead", "refuse", "not ready", "error", "number", "shape"),
@@ -155,7 +158,7 @@ class Session:
             self.say(index, push(b"message", b"channel", b"waiter"))
 
     def _wait(self, index: int) -> None:
-        self.links.lateness.waited(0.26, 0.26)
+        self.links.lateness.waited(0.26, 0.26, self.time.now)
         self.time.now += 0.26
 
     def observe(self) -> None:

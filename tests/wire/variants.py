@@ -185,7 +185,7 @@ class Threads(Variant):
         return self.backend.sync_links()
 
     def end_poll(self) -> None:
-        self.backend.sync_links()._wake_poll()
+        self.backend.sync_links()._poller.wake()
 
     def close(self) -> None:
         self.backend.close()
