@@ -31,7 +31,7 @@ def holder_json(extra: Mapping[str, str], min_hold: float = 0.0) -> str:
     about = f'{_process_json(os.getpid())},"at":{wall_ns() / 1e9:.3f}'
     if min_hold:
         about += f',"min_hold":{min_hold:.3f}'
-    if not extra:
-        return about + "}"
     # JSON allows a name twice, and readers take the last: `extra` may replace what is above.
-    return f"{about},{_encode({key: str(value)[:200] for key, value in extra.items()})[1:]}"
+    for key, value in extra.items():
+        about += f",{_encode(key)}:{_encode(str(value)[:200])}"
+    return about + "}"

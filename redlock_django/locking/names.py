@@ -24,9 +24,16 @@ _SEPARATORS = frozenset(":" + HASH_MARK)
 _RESERVED = frozenset('*?[]^\\<>{}"')
 _BIDI = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 _ESCAPE = re.compile("%(?![0-9A-F]{2})")
-# Nearly every name has only such characters, which no rule below refuses: one look suffices.
-_PLAIN = "".join(re.escape(char) for char in map(chr, range(33, 127)) if char not in _RESERVED)
-_is_plain = re.compile(f"[{_PLAIN.replace('%', '')}]{{1,{MAX_BYTES}}}").fullmatch
+
+
+def _plain(length: str, *, without: frozenset[str]) -> re.Pattern[str]:
+    # Nearly every name has only such characters, which no rule below refuses: one look suffices.
+    characters = "".join(char for char in map(chr, range(33, 127)) if char not in without)
+    return re.compile(f"[{re.escape(characters)}]{length}")
+
+
+_is_plain = _plain(f"{{1,{MAX_BYTES}}}", without=_RESERVED | {"%"}).fullmatch
+_is_plain_value = _plain("*", without=_RESERVED | {"%"} | _SEPARATORS).fullmatch
 
 
 def _fault(character: str) -> str | None:
@@ -90,6 +97,8 @@ def encode(value: str) -> str:
     must not contain become `%XX`, one for each byte of UTF-8. Raises BadResource for a lone
     surrogate.
     """
+    if _is_plain_value(value):
+        return value
     return "".join(map(_encoded, unicodedata.normalize("NFC", value)))
 
 

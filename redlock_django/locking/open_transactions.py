@@ -45,16 +45,34 @@ class MayReadOldData(InvalidRedlock):
         self.alias = alias
 
 
-def open_blocks() -> list[BaseDatabaseWrapper]:
-    """Return the connections inside an atomic block; the blocks around a test do not count."""
-    return [
-        connection
-        for connection in connections.all(initialized_only=True)
-        if not all(map(_is_of_test, connection.atomic_blocks))
-    ]
+def _is_of_test(block: Any) -> bool:
+    return bool(block._from_testcase)
 
 
-def open_transactions() -> list[BaseDatabaseWrapper]:
+def _is_open(connection: BaseDatabaseWrapper) -> bool:
+    if connection.connection is None or connection.closed_in_transaction:
+        return False
+    if connection.in_atomic_block:
+        return not any(map(_is_of_test, connection.atomic_blocks[:1]))
+    return not connection.autocommit and _has_begun(connection.connection)
+
+
+def _has_begun(driver: Any) -> bool:
+    """Return whether a connection without autocommit has begun a transaction.
+
+    sqlite3 and psycopg know that; with another driver, the answer is yes.
+    """
+    status = getattr(getattr(driver, "info", None), "transaction_status", True)
+    return bool(getattr(driver, "in_transaction", status))
+
+
+def _is_in_block(connection: BaseDatabaseWrapper) -> bool:
+    return not all(map(_is_of_test, connection.atomic_blocks))
+
+
+def open_transactions(
+    counts: Callable[[BaseDatabaseWrapper], bool] = _is_open,
+) -> list[BaseDatabaseWrapper]:
     """Return the connections whose transaction is open, by an atomic block or without autocommit.
 
     The transaction of a test does not count: it is never committed.
@@ -69,10 +87,15 @@ def open_transactions() -> list[BaseDatabaseWrapper]:
         if (
             isinstance(connection, BaseDatabaseWrapper)  # there may be an object of asgiref's
             and (connection.in_atomic_block or not connection.autocommit)
-            and _is_open(connection)
+            and counts(connection)
         ):
             found.append(connection)  # noqa: PERF401 - for one, a comprehension is slower
     return found
+
+
+def open_blocks() -> list[BaseDatabaseWrapper]:
+    """Return the connections inside an atomic block; the blocks around a test do not count."""
+    return open_transactions(_is_in_block)
 
 
 def check(resources: tuple[str, ...]) -> None:
@@ -232,24 +255,3 @@ class KeptLocks:
 def _kept_locks_of(connection: BaseDatabaseWrapper) -> KeptLocks:
     found: KeptLocks | None = vars(connection).get(_ATTRIBUTE)
     return found or KeptLocks(connection)
-
-
-def _is_of_test(block: Any) -> bool:
-    return bool(block._from_testcase)
-
-
-def _is_open(connection: BaseDatabaseWrapper) -> bool:
-    if connection.connection is None or connection.closed_in_transaction:
-        return False
-    if connection.in_atomic_block:
-        return not any(map(_is_of_test, connection.atomic_blocks[:1]))
-    return not connection.autocommit and _has_begun(connection.connection)
-
-
-def _has_begun(driver: Any) -> bool:
-    """Return whether a connection without autocommit has begun a transaction.
-
-    sqlite3 and psycopg know that; with another driver, the answer is yes.
-    """
-    status = getattr(getattr(driver, "info", None), "transaction_status", True)
-    return bool(getattr(driver, "in_transaction", status))
