@@ -13,7 +13,7 @@ from django.utils.decorators import classonlymethod
 
 from redlock_django.exceptions import InvalidRedlock, RedlockError
 from redlock_django.locking.open_transactions import open_blocks
-from redlock_django.web.effects import judge_effects, judged_effects
+from redlock_django.web.effects import judge_effects
 from redlock_django.web.problems import has_problem, problem_of, retry_after
 from redlock_django.web.request_state import RequestState, opens_transaction, records_requests
 from redlock_django.web.transactions import (
@@ -170,11 +170,13 @@ class LockAPIMixin(APIView):
     def _in_transaction(
         self, handler: Callable[..., Any], request: Request, *args: Any, **kwargs: Any
     ) -> Any:
-        with (
-            transactions_of(marker_of_request(request, None, self), durable=False) as aliases,
-            judged_effects(request, undone=bool(aliases)),
-        ):
-            return handler(request, *args, **kwargs)
+        marker = marker_of_request(request, None, self)
+        with transactions_of(marker, durable=False) as aliases:
+            try:
+                return handler(request, *args, **kwargs)
+            except RedlockError as error:
+                judge_effects(error, request, undone=bool(aliases))
+                raise
 
     def handle_exception(self, error: Exception) -> HttpResponseBase:
         """Return the response for an error, also for a lock error raised in a handler."""

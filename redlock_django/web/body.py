@@ -29,10 +29,10 @@ def read_body(request: Any) -> None:
     IncompleteBody if the connection was closed in the middle of the body.
     """
     request = getattr(request, "_request", request)
-    largest = settings.DATA_UPLOAD_MAX_MEMORY_SIZE or LARGEST_READ
-    if not isinstance(request, WSGIRequest) or vars(request).get("_read_started"):
+    declared = declared_length(request)
+    if declared <= 0 or not isinstance(request, WSGIRequest) or vars(request).get("_read_started"):
         return
-    if 0 < declared_length(request) <= largest:
+    if declared <= (settings.DATA_UPLOAD_MAX_MEMORY_SIZE or LARGEST_READ):
         request.body  # noqa: B018 - Django keeps it for the view, as POST or a stream too
         check_body_is_complete(request)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack, ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from asgiref.sync import sync_to_async
@@ -15,7 +15,7 @@ from redlock_django.exceptions import InvalidRedlock, LockLost, RedlockError
 from redlock_django.locking.open_transactions import MayReadOldData, guard_commits, open_blocks
 from redlock_django.web.body import read_body
 from redlock_django.web.disconnects import finish_without_client
-from redlock_django.web.effects import judge_effects, judged_effects, was_rolled_back_by_django
+from redlock_django.web.effects import judge_effects, was_rolled_back_by_django
 from redlock_django.web.problems import has_problem
 from redlock_django.web.rendering import changes_templates
 from redlock_django.web.request_state import RequestState, is_recording_wrapper, records_requests
@@ -43,9 +43,9 @@ if TYPE_CHECKING:
 class Call(NamedTuple):
     """A call of a view, with the request found among its arguments.
 
-    `owner` is the instance whose method the view is, or None. `marker` made Django skip the
-    transactions of the request, or is None. `wrapped` is whether `request` is a framework's
-    request that wraps Django's.
+    `state` is what the package keeps with the request. `owner` is the instance whose method the
+    view is, or None. `marker` made Django skip the transactions of the request, or is None.
+    `wrapped` is whether `request` is a framework's request that wraps Django's.
     """
 
     view: Callable[..., Any]
@@ -53,6 +53,7 @@ class Call(NamedTuple):
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     request: Any
+    state: RequestState
     owner: Any
     marker: TransactionMarker | None
     wrapped: bool
@@ -60,19 +61,13 @@ class Call(NamedTuple):
     @property
     def is_async(self) -> bool:
         """True if the view is a method of an async class, whose `dispatch` is no coroutine."""
-        return getattr(self.owner, "view_is_async", False) is True
-
-    @property
-    def state(self) -> RequestState:
-        """The state that the package keeps with the request."""
-        return RequestState.of(self.request)
+        return self.owner is not None and getattr(self.owner, "view_is_async", False) is True
 
     @property
     def renders_later(self) -> bool:
         """True if the response is rendered after the view, under the lock of the request."""
-        state = self.state
         # A response that is recorded has to be rendered before that.
-        is_plain = state.has_middleware and not state.recording
+        is_plain = self.state.has_middleware and not self.state.recording
         return self.wrapped or (is_plain and changes_templates())
 
     @property
@@ -85,6 +80,8 @@ class Call(NamedTuple):
             return False
         if is_recording_wrapper(self.view):
             return True
+        if self.owner is None:  # a function was checked when it was decorated
+            return False
         handler = getattr(self.owner, str(self.request.method).lower(), None)
         if records_requests(self.view) or records_requests(handler):
             raise not_adjacent_error(self.view)
@@ -98,22 +95,24 @@ class Call(NamedTuple):
             return view(*self.args, **self.kwargs)
         recorder = state.take_recorder()
         locks_it = options.apply_to(request)
+        aliases: Sequence[str] = ()
         if not locks_it and recorder is None:
-            with (
-                transactions_of(self.marker, durable=False) as aliases,
-                judged_effects(request, undone=bool(aliases)),
-            ):
-                return view(*self.args, **self.kwargs)
+            with transactions_of(self.marker, durable=False) as aliases:
+                try:
+                    return view(*self.args, **self.kwargs)
+                except RedlockError as error:
+                    judge_effects(error, request, undone=bool(aliases))
+                    raise
         begun = finished = False
-        aliases, blocks = [], open_blocks()
+        blocks = open_blocks()
         inside = bool(blocks)
         check_answerable(view, blocks, answerable=state.has_middleware and recorder is None)
         try:
-            with ExitStack() as stack:
-                held, locked = self._enter(stack, durable=not inside) if locks_it else (None, None)
+            held, locked = self._enter(durable=not inside) if locks_it else (None, None)
+            try:
                 if held is not None and state.has_middleware and (inside or self.renders_later):
                     # Before the view, because the outer transaction ends first in any case.
-                    state.keep(held, stack)
+                    state.keep(held)
                 with transactions_of(
                     self.marker,
                     durable=not inside,
@@ -135,7 +134,10 @@ class Call(NamedTuple):
                 if recorder is not None:
                     recorder.committed()
                 if held is not None:
-                    state.keep_for_stream(response, request, held, stack)
+                    state.keep_for_stream(response, request, held)
+            finally:
+                if held is not None and held not in state.locks:
+                    held.release()
             return response
         except RedlockError as error:
             if not has_problem(error):
@@ -198,8 +200,10 @@ class Call(NamedTuple):
                     await recorder.afinish(response)
                 if held is not None:
                     if state.has_middleware and self.renders_later:
-                        state.keep(held, stack)
-                    state.keep_for_stream(response, request, held, stack)
+                        state.keep(held)
+                    state.keep_for_stream(response, request, held)
+                    if held in state.locks:
+                        stack.pop_all()
             return response
         except RedlockError as error:
             if not has_problem(error):
@@ -212,16 +216,14 @@ class Call(NamedTuple):
                 own = await aanswer(request, error, status=options.status_for(error))
             return own
 
-    def _enter(
-        self, stack: ExitStack, *, durable: bool
-    ) -> tuple[Lock, None] | tuple[None, TransactionLock]:
+    def _enter(self, *, durable: bool) -> tuple[Lock, None] | tuple[None, TransactionLock]:
         """Acquire the lock, or return the transaction that will hold it."""
         options, request = self._prepared()
         names = [template.render(request, self.kwargs) for template in options.templates]
         if options.in_transaction is not None:
             return None, options.transaction_lock(names, durable=durable)
         try:
-            return options.enter(stack, request, names), None
+            return options.enter(request, names), None
         except MayReadOldData as error:
             raise old_data_error(self.view, error) from None
 
@@ -265,15 +267,15 @@ def call_of(
     The request is found by its type: it is the first argument of a function, and the second of a
     method. Raises InvalidRedlock where there is none.
     """
-    for index in reversed(range(len(args[:2]))):
-        request = args[index]
+    for request in args[1::-1]:
         wrapped = isinstance(getattr(request, "_request", None), HttpRequest)
-        if isinstance(request, HttpRequest) or wrapped:
+        if wrapped or isinstance(request, HttpRequest):
             # method_decorator() binds the method before it decorates it.
             bound = getattr(getattr(view, "func", view), "__self__", None)
-            owner = args[0] if index else bound
+            owner = bound if request is args[0] else args[0]
             in_force = marker_of_request(request, marker, owner)
-            return Call(view, options, args, kwargs, request, owner, in_force, wrapped)
+            state = RequestState.of(request)
+            return Call(view, options, args, kwargs, request, state, owner, in_force, wrapped)
     raise InvalidRedlock(
         f"{view_name(view)} was called without a request: it must be the first argument of a "
         "function, or the first after self of a method"

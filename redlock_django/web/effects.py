@@ -5,13 +5,11 @@ The answer to the error says "Nothing was changed" and `retryable` only if that 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from django.db import connections
 
-from redlock_django.exceptions import LockLost, RedlockError, ResourceLocked, StoreUnavailable
+from redlock_django.exceptions import LockLost, ResourceLocked, StoreUnavailable
 
 _SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 
@@ -24,16 +22,6 @@ def judge_effects(error: BaseException, request: Any, *, undone: bool) -> None:
     if isinstance(error, (LockLost, ResourceLocked, StoreUnavailable)):
         known = undone or request.method in _SAFE_METHODS
         vars(error).setdefault("may_have_effects", not known)
-
-
-@contextmanager
-def judged_effects(request: Any, *, undone: bool) -> Iterator[None]:
-    """Judge the effects of a view for the errors that this block raises."""
-    try:
-        yield
-    except RedlockError as error:
-        judge_effects(error, request, undone=undone)
-        raise
 
 
 def was_rolled_back_by_django(request: Any, error: BaseException) -> bool:

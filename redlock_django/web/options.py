@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from contextlib import AsyncExitStack, ExitStack, suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -13,7 +13,7 @@ from django.http import HttpRequest
 
 from redlock_django.exceptions import InvalidRedlock, NotAcquired, RedlockError, ResourceLocked
 from redlock_django.locking.handler import locks
-from redlock_django.locking.lock import Lock, lock
+from redlock_django.locking.lock import Lock
 from redlock_django.locking.transaction_databases import check_database
 from redlock_django.locking.transaction_lock import TransactionLock
 from redlock_django.web.request_user import authenticates_itself
@@ -53,47 +53,47 @@ class LockOptions:
         """True if an async view must run to its end, although its client disconnects."""
         return (self.on_disconnect or locks[self.using].settings.on_disconnect) == "finish"
 
-    def enter(self, stack: ExitStack, request: HttpRequest, names: list[str]) -> Lock:
-        """Acquire the lock on these resources, and release it with `stack`.
+    @property
+    def seconds_to_wait(self) -> float:
+        """The seconds for which a request may wait; 0.0 if it does not wait."""
+        return locks[self.using].settings.wait if self.wait is None else self.wait
+
+    def enter(self, request: HttpRequest, names: list[str]) -> Lock:
+        """Acquire the lock on these resources, as a `with` block does.
 
         Only a request that has to wait returns its pooled database connections and counts towards
         MAX_WAITERS. If it may not wait, it is refused as one that does not.
         """
-        first = self._first_attempt(request, names)
-        if first is None or not has_room(self.using):
-            return stack.enter_context(self._lock(request, names, wait=0))
+        wait = self.seconds_to_wait
+        lock = self._lock(request, names, 0.0)
+        if not wait or not has_room(self.using):
+            return lock.__enter__()
+        lock.is_repeated = True
         with suppress(NotAcquired):
-            return stack.enter_context(first)
+            return lock.__enter__()
         with waiting_thread(self.using) as may_wait:
             if may_wait:
                 return_pooled_connections()
-            again = self._lock(request, names, wait=None if may_wait else 0)
-            return stack.enter_context(again)
+            return self._lock(request, names, wait if may_wait else 0.0).__enter__()
 
     async def aenter(self, stack: AsyncExitStack, request: HttpRequest, names: list[str]) -> Lock:
-        """Acquire as `enter` does; an async view waits in no thread."""
-        first = self._first_attempt(request, names) if has_pools() else None
-        if first is not None:
+        """Acquire as `enter` does, and release with `stack`; an async view waits in no thread."""
+        wait = self.seconds_to_wait
+        if wait and has_pools():
+            lock = self._lock(request, names, 0.0)
+            lock.is_repeated = True
             with suppress(NotAcquired):
-                return await stack.enter_async_context(first)
+                return await stack.enter_async_context(lock)
             await sync_to_async(return_pooled_connections)()
-        return await stack.enter_async_context(self._lock(request, names))
+        return await stack.enter_async_context(self._lock(request, names, wait))
 
-    def _first_attempt(self, request: HttpRequest, names: list[str]) -> Lock | None:
-        """Return a lock that does not wait, for a request that may wait after it; else None."""
-        if not (locks[self.using].settings.wait if self.wait is None else self.wait):
-            return None
-        first = self._lock(request, names, wait=0)
-        first.is_repeated = True
-        return first
-
-    def _lock(self, request: HttpRequest, names: list[str], wait: float | None = None) -> Lock:
+    def _lock(self, request: HttpRequest, names: list[str], wait: float) -> Lock:
         self.check()
-        return lock(
+        return Lock(
             *dict.fromkeys(names),  # two templates may name one resource
             using=self.using,
             ttl=self.ttl,
-            wait=self.wait if wait is None else wait,
+            wait=wait,
             holder={"path": request.path},
         )
 
@@ -106,7 +106,7 @@ class LockOptions:
         return TransactionLock(
             *names,
             database=self.in_transaction,
-            wait=locks[self.using].settings.wait if self.wait is None else self.wait,
+            wait=self.seconds_to_wait,
             durable=durable,
             waiting=partial(waiting_thread, self.using),
         )
@@ -127,8 +127,7 @@ class LockOptions:
 
     def check_user(self, view: Callable[..., Any], owner: object = None) -> None:
         """Raise InvalidRedlock if `<user.pk>` is read before the view authenticates the user."""
-        needs_user = any(template.needs_user for template in self.templates)
-        if needs_user and authenticates_itself(view, owner):
+        if self._needs_user and authenticates_itself(view, owner):
             raise InvalidRedlock(
                 f"{view_name(view)}: <user.pk> is read before REST framework authenticates the "
                 "user. Put @lock_resource on a handler method or an action of a class with "
@@ -143,6 +142,8 @@ class LockOptions:
 
     def check_kwargs(self, view: Callable[..., Any], kwargs: Collection[str]) -> None:
         """Raise InvalidRedlock if a template needs a URL kwarg that the URL does not provide."""
+        if self._url_kwargs.issubset(kwargs):
+            return
         for name, template in self.missing(kwargs):
             given = ", ".join(map(repr, kwargs)) or "none"
             where = f"{view_name(view)}: template {template!r}"
@@ -159,6 +160,14 @@ class LockOptions:
         if not isinstance(error, ResourceLocked):
             return None
         return self.status or locks[self.using].settings.status
+
+    @cached_property
+    def _needs_user(self) -> bool:
+        return any(template.needs_user for template in self.templates)
+
+    @cached_property
+    def _url_kwargs(self) -> frozenset[str]:
+        return frozenset[str]().union(*(template.names for template in self.templates))
 
     def missing(self, kwargs: Collection[str]) -> list[tuple[str, str]]:
         """Return the URL kwargs that templates need beyond `kwargs`, each with its template."""

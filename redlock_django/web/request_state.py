@@ -14,7 +14,6 @@ requests, such as `@idempotent`, uses it in this order:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack, ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -109,21 +108,18 @@ class RequestState:
             return self._prepared[1]
         return None
 
-    def keep(self, lock: Lock, stack: ExitStack | AsyncExitStack) -> None:
-        """Make a lock outlive its view and `stack`: it belongs to the request from here on."""
+    def keep(self, lock: Lock) -> None:
+        """Make a lock outlive its view: it belongs to the request from here on."""
         if lock not in self.locks:
             lock.detach()
             self.locks = (*self.locks, lock)
-            stack.pop_all()
 
-    def keep_for_stream(
-        self, response: Any, request: Any, lock: Lock, stack: ExitStack | AsyncExitStack
-    ) -> None:
-        """Make a lock outlive its view and `stack` if the response streams, until it is closed."""
+    def keep_for_stream(self, response: Any, request: Any, lock: Lock) -> None:
+        """Make a lock outlive its view if the response streams, until it is closed."""
         if not isinstance(response, StreamingHttpResponse):
             return
         guard_stream(response, lock)
-        self.keep(lock, stack)
+        self.keep(lock)
         lock.disown()  # this thread or task may serve another request before the stream ends
         if not self.has_middleware:
             call_on_close(response, request, self.release_locks)

@@ -8,8 +8,8 @@ opens the same one itself. Where a transaction is already open, the lock is kept
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 from django.db import connections, transaction
@@ -100,15 +100,14 @@ def view_name(view: Callable[..., Any]) -> str:
     return f"{getattr(named, '__module__', '?')}.{name}"
 
 
-@contextmanager
 def transactions_of(
     marker: TransactionMarker | None,
     *,
     durable: bool,
     record: str | None = None,
     locked: TransactionLock | None = None,
-) -> Iterator[list[str]]:
-    """Open the transactions that Django would have opened, and return their aliases.
+) -> AbstractContextManager[Sequence[str]]:
+    """Return a block in the transactions that Django would have opened, as their aliases.
 
     A `durable` transaction raises if it is inside another one, so leaving this block is COMMIT.
     `record` is an alias that is opened in any case and committed last: a record must not be
@@ -125,10 +124,15 @@ def transactions_of(
         )
     if last is not None:
         aliases = [alias for alias in aliases if alias != last] + [last]
+    return _open(aliases, durable, locked) if aliases else nullcontext(())
+
+
+@contextmanager
+def _open(aliases: list[str], durable: bool, locked: TransactionLock | None) -> Iterator[list[str]]:
     with ExitStack() as blocks:
         # Django wraps the view alias by alias, so the first is innermost and commits first.
         for alias in reversed(aliases):
-            if locked is not None and alias == last:
+            if locked is not None and alias == locked.database:
                 blocks.enter_context(locked)
             else:
                 blocks.enter_context(transaction.atomic(using=alias, durable=durable))
