@@ -6,6 +6,7 @@ import asyncio
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from asgiref.sync import sync_to_async
@@ -61,7 +62,7 @@ class Call(NamedTuple):
     @property
     def is_async(self) -> bool:
         """True if the view is a method of an async class, whose `dispatch` is no coroutine."""
-        return self.owner is not None and getattr(self.owner, "view_is_async", False) is True
+        return self.owner is not None and _is_async(type(self.owner))  # type: ignore[arg-type]
 
     @property
     def renders_later(self) -> bool:
@@ -253,6 +254,11 @@ class Call(NamedTuple):
         # A view class of such a framework may have a method that completes it earlier.
         finish = getattr(self.owner, "finish_under_lock", None)
         return response if finish is None else finish(self.request, response)
+
+
+@lru_cache(maxsize=1000)  # Django looks at every handler of the class each time
+def _is_async(view_class: type) -> bool:
+    return getattr(view_class, "view_is_async", False) is True
 
 
 def call_of(

@@ -109,7 +109,8 @@ def check_adjacent(view: Any) -> None:
     if is_recording_wrapper(view):
         return
     view_class = getattr(view, "view_class", None) or getattr(view, "cls", None)
-    handlers = [getattr(view_class, method.lower(), None) for method in _METHODS]
+    methods = _METHODS if view_class is not None else ()
+    handlers = [getattr(view_class, method.lower(), None) for method in methods]
     if any(map(records_requests, [view, *handlers])):
         raise not_adjacent_error(view)
 

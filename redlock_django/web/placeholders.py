@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Mapping, Sequence
+from functools import cache, lru_cache
 from typing import NamedTuple
 from uuid import UUID
 
@@ -46,13 +46,14 @@ class Slot(NamedTuple):
         return is_text and _ID.fullmatch(self.name) is not None
 
 
-def parse(text: str) -> tuple[list[str], list[Slot]]:
+@lru_cache(maxsize=1000)  # resource() and class-based views read a template for each call
+def parse(text: str) -> tuple[Sequence[str], Sequence[Slot]]:
     """Return the pieces of a template between its placeholders, and the placeholders.
 
     Raises InvalidRedlock for a malformed template.
     """
     pieces = _PLACEHOLDER.split(text)
-    literals, slots = pieces[::2], [_slot(text, inner) for inner in pieces[1::2]]
+    literals, slots = pieces[::2], tuple(_slot(text, inner) for inner in pieces[1::2])
     if not text:
         raise InvalidRedlock("a resource template must not be empty")
     for literal in literals:
@@ -68,7 +69,7 @@ def parse(text: str) -> tuple[list[str], list[Slot]]:
         raise _malformed(text, "between two placeholders there must be a ':'")
     if len({slot.key for slot in slots}) < len(slots):
         raise _malformed(text, "a placeholder appears twice")
-    return literals, slots
+    return tuple(literals), slots
 
 
 def _malformed(text: str, fault: str) -> InvalidRedlock:

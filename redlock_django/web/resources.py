@@ -55,7 +55,7 @@ class Template:
             self.needs_user = any(s.source == "user" for s in self._slots)
         elif callable(source):
             self.text = getattr(source, "__qualname__", repr(source))
-            self._slots = []
+            self._slots = ()
             self._computed = source
         else:
             raise InvalidRedlock(
