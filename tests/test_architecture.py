@@ -83,7 +83,8 @@ LAYERS = [
     locking.lock
     fenced operate.* models migrations.*
     web web.body web.disconnects web.effects web.placeholders web.problems web.rendering
-    web.request_user web.routes web.streams web.transactions web.waiting_requests
+    web.request_user web.routes web.streams web.waiting_requests
+    web.transactions
     web.resources
     web.options web.responses web.hold
     web.request_state

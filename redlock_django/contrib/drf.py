@@ -17,9 +17,9 @@ from redlock_django.web.effects import judge_effects
 from redlock_django.web.problems import has_problem, problem_of, retry_after
 from redlock_django.web.request_state import RequestState, opens_transaction, records_requests
 from redlock_django.web.transactions import (
+    call_in_transactions,
     marker_of_request,
     transaction_marker,
-    transactions_of,
     view_name,
 )
 
@@ -171,12 +171,7 @@ class LockAPIMixin(APIView):
         self, handler: Callable[..., Any], request: Request, *args: Any, **kwargs: Any
     ) -> Any:
         marker = marker_of_request(request, None, self)
-        with transactions_of(marker, durable=False) as aliases:
-            try:
-                return handler(request, *args, **kwargs)
-            except RedlockError as error:
-                judge_effects(error, request, undone=bool(aliases))
-                raise
+        return call_in_transactions(marker, request, handler, request, *args, **kwargs)
 
     def handle_exception(self, error: Exception) -> HttpResponseBase:
         """Return the response for an error, also for a lock error raised in a handler."""

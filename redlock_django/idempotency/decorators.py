@@ -22,7 +22,7 @@ from redlock_django.idempotency.placement import (
 from redlock_django.idempotency.settings import CHOICES, METHODS
 from redlock_django.web.call import Call, call_of
 from redlock_django.web.options import no_lock
-from redlock_django.web.request_state import records_requests
+from redlock_django.web.request_state import is_async_class, records_requests
 from redlock_django.web.transactions import transaction_marker, view_name
 
 View = TypeVar("View", bound=Callable[..., Any])
@@ -179,7 +179,7 @@ def _sync_view(view: Callable[..., Any], options: IdempotentOptions) -> Any:
         call = call_of(view, no_lock(options.using), args, kwargs, marker)
         _check_permissions(call, options)
         execution = Execution(call, options)
-        return execution.arun() if call.is_async else execution.run()
+        return execution.arun() if is_async_class(call.owner.__class__) else execution.run()
 
     run_once._non_atomic_requests = marker  # type: ignore[attr-defined]
     return run_once

@@ -10,6 +10,8 @@ from django.http import Http404, HttpRequest
 from django.http.multipartparser import MultiPartParserError
 from django.urls import get_resolver, get_urlconf
 
+from redlock_django.web.request_state import is_async_class
+
 if TYPE_CHECKING:
     from redlock_django.web.call import Call
 
@@ -30,7 +32,7 @@ def answer_to(call: Call, error: Exception) -> Any:
     returned instead of raising the exception, because its exception handler runs only once.
     """
     if call.wrapped:
-        return None if call.is_async else _answer_of_framework(call, error)
+        return None if is_async_class(call.owner.__class__) else _answer_of_framework(call, error)
     for error_class, status in _STATUSES.items():
         if isinstance(error, error_class):
             return _answer_of_django(call.request, error, status)

@@ -6,7 +6,6 @@ import asyncio
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from asgiref.sync import sync_to_async
@@ -23,6 +22,7 @@ from redlock_django.web.request_state import RequestState, is_recording_wrapper,
 from redlock_django.web.responses import aanswer, answer
 from redlock_django.web.transactions import (
     TransactionMarker,
+    call_in_transactions,
     check_answerable,
     check_async,
     check_recordable,
@@ -60,11 +60,6 @@ class Call(NamedTuple):
     wrapped: bool
 
     @property
-    def is_async(self) -> bool:
-        """True if the view is a method of an async class, whose `dispatch` is no coroutine."""
-        return self.owner is not None and _is_async(type(self.owner))  # type: ignore[arg-type]
-
-    @property
     def renders_later(self) -> bool:
         """True if the response is rendered after the view, under the lock of the request."""
         # A response that is recorded has to be rendered before that.
@@ -96,15 +91,10 @@ class Call(NamedTuple):
             return view(*self.args, **self.kwargs)
         recorder = state.take_recorder()
         locks_it = options.apply_to(request)
-        aliases: Sequence[str] = ()
         if not locks_it and recorder is None:
-            with transactions_of(self.marker, durable=False) as aliases:
-                try:
-                    return view(*self.args, **self.kwargs)
-                except RedlockError as error:
-                    judge_effects(error, request, undone=bool(aliases))
-                    raise
+            return call_in_transactions(self.marker, request, view, *self.args, **self.kwargs)
         begun = finished = False
+        aliases: Sequence[str] = ()
         blocks = open_blocks()
         inside = bool(blocks)
         check_answerable(view, blocks, answerable=state.has_middleware and recorder is None)
@@ -254,11 +244,6 @@ class Call(NamedTuple):
         # A view class of such a framework may have a method that completes it earlier.
         finish = getattr(self.owner, "finish_under_lock", None)
         return response if finish is None else finish(self.request, response)
-
-
-@lru_cache(maxsize=1000)  # Django looks at every handler of the class each time
-def _is_async(view_class: type) -> bool:
-    return getattr(view_class, "view_is_async", False) is True
 
 
 def call_of(

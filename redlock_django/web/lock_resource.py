@@ -17,6 +17,7 @@ from redlock_django.exceptions import InvalidRedlock
 from redlock_django.web.call import call_of
 from redlock_django.web.options import LockOptions, OnLocked
 from redlock_django.web.request_state import (
+    is_async_class,
     is_recording_wrapper,
     opens_transaction,
     records_requests,
@@ -121,7 +122,7 @@ def _sync_view(view: Callable[..., Any], options: LockOptions) -> Any:
     @functools.wraps(view)
     def locked(*args: Any, **kwargs: Any) -> Any:
         call = call_of(view, options, args, kwargs, marker)
-        return call.arun() if call.is_async else call.run()
+        return call.arun() if is_async_class(call.owner.__class__) else call.run()
 
     locked._non_atomic_requests = marker  # type: ignore[attr-defined]
     return locked

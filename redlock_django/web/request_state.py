@@ -13,8 +13,8 @@ requests, such as `@idempotent`, uses it in this order:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Hashable, Sequence
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from django.http import HttpRequest, HttpResponse, StreamingHttpResponse
@@ -146,6 +146,12 @@ def is_recording_wrapper(view: Callable[..., Any]) -> bool:
         function = function.func
     function = getattr(function, "__func__", function)
     return getattr(function, "records_requests", None) is function
+
+
+@lru_cache(maxsize=1000)  # Django looks at every handler of the class each time
+def is_async_class(view_class: Hashable) -> bool:
+    """Return whether the methods of a view class are async, although `dispatch` is no coroutine."""
+    return getattr(view_class, "view_is_async", False) is True
 
 
 def opens_transaction(view: Callable[..., Any]) -> bool:

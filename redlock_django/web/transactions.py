@@ -17,9 +17,10 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.http import HttpRequest, StreamingHttpResponse
 from django.http.response import HttpResponseBase
 
-from redlock_django.exceptions import InvalidRedlock
+from redlock_django.exceptions import InvalidRedlock, RedlockError
 from redlock_django.locking.open_transactions import MayReadOldData
 from redlock_django.locking.transaction_lock import TransactionLock
+from redlock_django.web.effects import judge_effects
 
 
 class TransactionMarker(set[str]):
@@ -137,6 +138,22 @@ def _open(aliases: list[str], durable: bool, locked: TransactionLock | None) -> 
             else:
                 blocks.enter_context(transaction.atomic(using=alias, durable=durable))
         yield aliases
+
+
+def call_in_transactions(
+    marker: TransactionMarker | None,
+    request: Any,
+    view: Callable[..., Any],
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Call a view without a lock of its own in its transactions, and judge its lock errors."""
+    with transactions_of(marker, durable=False) as aliases:
+        try:
+            return view(*args, **kwargs)
+        except RedlockError as error:
+            judge_effects(error, request, undone=bool(aliases))
+            raise
 
 
 def old_data_error(view: Callable[..., Any], error: MayReadOldData) -> InvalidRedlock:
