@@ -14,6 +14,5 @@ class InFlightLock(Lock):
 
     _strict = True
 
-    def _in_order(self) -> tuple[str, ...]:
-        # The first resource that is refused has a meaning, and every client has the same order.
-        return self.resources
+    # The first resource that is refused has a meaning, and every client has the same order.
+    _sorted = tuple

@@ -186,7 +186,9 @@ def server(using: str, is_master: bool, name: str, up: bool, reason: str) -> Non
 
 
 def _note_release(held_lease: ReportedLease, freed: bool | None) -> float:
-    held = max(held_lease.released_at - held_lease.acquired_at, 0.0)
+    held = held_lease.released_at - held_lease.acquired_at
+    if held < 0:
+        held = 0.0
     counters.count_end(held_lease.backend.alias, "released", held)
     if logger.isEnabledFor(logging.DEBUG):
         logger.debug(

@@ -75,12 +75,11 @@ class HeldLease:
 
     def remove_lock(self, lock: object) -> bool:
         """Note that a lock does not share the lease any more; return whether others do."""
-        others = []
-        for reference in self._locks:  # nearly always one
+        self._locks, former = [], self._locks
+        for reference in former:  # nearly always one
             if (one := reference()) is not None and one is not lock:
-                others.append(reference)  # noqa: PERF401 - for one, a comprehension is slower
-        self._locks = others
-        return len(others) > 0
+                self._locks.append(reference)
+        return self._locks != []
 
     def lock_objects(self) -> list[Any]:
         """Return the locks that share the lease."""
@@ -166,10 +165,6 @@ class HeldLease:
         self.context = None
         if left:
             self.released_at = self.lease.until - left
-
-    def earliest_check(self) -> float:
-        """Return a moment not after that of the first check, by the backend's clock."""
-        return self.lease.started + self.lease.ttl / 3 if self.renew else self.lease.until
 
     def next_check(self) -> float:
         """Return when to extend the lease or to look whether it expired, by the backend's clock."""

@@ -17,9 +17,13 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 @cache
-def _process_json(pid: int) -> str:
+def _process_json() -> str:
     """Return the JSON about this process, which is the same for all its locks, without the "}"."""
-    return _encode({"host": _HOST, "pid": pid, "app": _APP})[:-1]
+    return _encode({"host": _HOST, "pid": os.getpid(), "app": _APP})[:-1]
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_process_json.cache_clear)
 
 
 def holder_json(extra: Mapping[str, str], min_hold: float = 0.0) -> str:
@@ -28,7 +32,7 @@ def holder_json(extra: Mapping[str, str], min_hold: float = 0.0) -> str:
     `min_hold` is the minimum hold in seconds, if there is one. Values of `extra` are cut to 200
     characters.
     """
-    about = f'{_process_json(os.getpid())},"at":{wall_ns() / 1e9:.3f}'
+    about = f'{_process_json()},"at":{wall_ns() / 1e9:.3f}'
     if min_hold:
         about += f',"min_hold":{min_hold:.3f}'
     # JSON allows a name twice, and readers take the last: `extra` may replace what is above.

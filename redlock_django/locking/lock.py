@@ -58,7 +58,7 @@ class Lock(LockState):
             if not wait:
                 registry.refuse_held(service.backend, self.resources)
             holder = holder_json(self._holder, self._min_hold)
-            lease = service.backend.acquire(self._in_order(), ttl, wait, holder)
+            lease = service.backend.acquire(self._in_order, ttl, wait, holder)
         except NotAcquired as error:
             self._proceed_or_raise(service, error)
             return self
@@ -81,7 +81,7 @@ class Lock(LockState):
             if not wait:
                 registry.refuse_held(service.backend, self.resources)
             holder = holder_json(self._holder, self._min_hold)
-            lease = await service.backend.aacquire(self._in_order(), ttl, wait, holder)
+            lease = await service.backend.aacquire(self._in_order, ttl, wait, holder)
         except NotAcquired as error:
             self._proceed_or_raise(service, error)
             return self
@@ -99,10 +99,6 @@ class Lock(LockState):
         # Not a wrapper around `_acquire`: a signal that is handled when a wrapper returns would
         # lose an acquired lock.
         pass
-
-    def _in_order(self) -> tuple[str, ...]:
-        # All clients use the same order: see `rounds.acquire`.
-        return self.resources if len(self.resources) == 1 else tuple(sorted(self.resources))
 
     def _discard(self, service: LockService, lease: Lease) -> None:
         service.backend.post_release(lease)

@@ -170,6 +170,8 @@ class LockState(LockParameters):
             self._held_lease.remove_lock(self)
         self._held_lease, self._unlocked = None, False
         outer = registry.leases_of_caller(service.backend, self.resources)
+        if not outer:
+            return False
         for resource, held_lease in [*outer.items()]:
             if not held_lease.seconds_left():
                 if held_lease.lock_objects() and (self._reentrant or held_lease.is_kept):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar
 
@@ -25,6 +25,8 @@ class LockParameters:
     """
 
     _resolved: tuple[LockService, float, float] | None = None
+    _sorted: Callable[[Sequence[str]], Iterable[str]] = staticmethod(sorted)
+    """All clients acquire resources in the same order: see `rounds.acquire`."""
 
     def __init__(
         self,
@@ -39,14 +41,16 @@ class LockParameters:
         holder: Mapping[str, str] | None = None,
     ) -> None:
         self.resources: tuple[str, ...]
+        self._in_order: tuple[str, ...]
         try:
-            if len(resources) == 1:
-                self.resources = (check_resource(resources[0]),)  # in half the time
+            if len(resources) == 1:  # as nearly always, and in half the time
+                self.resources = self._in_order = (check_resource(resources[0]),)
             else:
                 self.resources = tuple(map(check_resource, resources))
+                self._in_order = tuple(self._sorted(self.resources))
         except BadResource as error:
             raise BadName(str(error), resource=error.resource) from None
-        if len(resources) != 1:
+        if self._in_order is not self.resources:
             self._check_several(locks[using].backend.max_resources)
         self.using = using
         self._ttl = ttl

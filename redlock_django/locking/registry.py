@@ -54,10 +54,13 @@ A copy of the context shares the value, so the value is replaced and never chang
 least twice as large as the next: adding to n leases copies log n of them on average.
 """
 
+_threads_of_async_code = SyncToAsync.threadlocal
+"""Has a `task_context` in each thread in which `sync_to_async` has ever run sync code."""
+
 
 def register(held_lease: HeldLease, resources: Iterable[str]) -> None:
     """Add a lease that the running task or thread has acquired for these resources."""
-    if _serves_async_code():
+    if "task_context" in _threads_of_async_code.__dict__:
         held_lease.call = next(_running_calls(), None)
     held_lease.owner = _current_owner()
     reference = RegistryEntry(held_lease, _forget)
@@ -73,7 +76,7 @@ def register(held_lease: HeldLease, resources: Iterable[str]) -> None:
     while here and len(here[-1]) < 2 * len(block):
         block = _unreleased(here[-1:]) | block
         here = here[:-1]
-    _acquired_here.set((*here, block))
+    _acquired_here.set((*here, block) if here else (block,))
 
 
 def unregister(held_lease: HeldLease) -> None:
@@ -201,11 +204,6 @@ def _belongs_to_caller(held_lease: HeldLease, owner: object) -> bool:
     return any(held_lease.call is call for call in _running_calls())
 
 
-def _serves_async_code() -> bool:
-    """Return whether `sync_to_async` has ever run sync code in this thread."""
-    return "task_context" in SyncToAsync.threadlocal.__dict__
-
-
 def _running_calls() -> Iterator[object]:
     """Yield each unfinished call that waits for the caller, latest first.
 
@@ -215,7 +213,7 @@ def _running_calls() -> Iterator[object]:
     asgiref itself remembers only the call that began last, which may be over.
     """
     call: object = None
-    if _serves_async_code():
+    if "task_context" in _threads_of_async_code.__dict__:
         frame: FrameType | None = sys._getframe()
         while frame is not None:
             if frame.f_code is SyncToAsync.thread_handler.__code__:

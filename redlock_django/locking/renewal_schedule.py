@@ -50,15 +50,13 @@ class Schedule:
         Returns whether the thread or loop must look earlier than it would by itself.
         """
         held_lease.schedule = self
-        when = held_lease.earliest_check()
+        lease = held_lease.lease
+        # Not after the moment of its first check, which takes longer to find.
+        when = lease.started + lease.ttl / 3 if held_lease.renew else lease.until
         if held_lease.backend.clock is not clock:
             when += now - held_lease.backend.clock()
         self._new.append((when, weakref.ref(held_lease)))
         return when < self.wakes_at or len(self._new) > MOST_NEW
-
-    def is_served(self, now: float) -> bool:
-        """Return whether a thread or loop is about to look by itself, and not long overdue."""
-        return now < self.wakes_at + LONG_OVERDUE < math.inf
 
     def sort(self, held_lease: HeldLease) -> None:
         """Sort a lease in by its next check."""

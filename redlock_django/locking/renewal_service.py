@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import math
 import os
 import threading
 import time
@@ -21,7 +22,7 @@ from contextlib import contextmanager, suppress
 from redlock_django.backends.base import BaseBackend
 from redlock_django.engine.validity import Lease, LeaseState
 from redlock_django.locking.held_lease import HeldLease
-from redlock_django.locking.renewal_schedule import Schedule
+from redlock_django.locking.renewal_schedule import LONG_OVERDUE, Schedule
 from redlock_django.locking.signal_thread import signal_thread
 from redlock_django.wire.clock import clock
 from redlock_django.wire.wakeup import Wakeup
@@ -56,11 +57,12 @@ class RenewalService:
 
         Raises RuntimeError if no thread is running and none can be started.
         """
-        now = clock()
-        if not self._schedule.is_served(now):  # to ask the thread whether it is alive takes longer
+        schedule, now = self._schedule, clock()
+        # To ask the thread whether it is alive takes longer.
+        if not now < schedule.wakes_at + LONG_OVERDUE < math.inf:
             with self._mutex:
                 self._start()
-        if self._schedule.add(held_lease, now):
+        if schedule.add(held_lease, now):
             self._wakeup.wake()
 
     def ensure_running(self) -> None:
