@@ -75,7 +75,9 @@ class NotAcquired(RedlockError):
         retry_after: float | Callable[[], float | None] | None = None,
         waited: float = 0.0,
     ) -> None:
-        super().__init__(message, resource=resource, tally=tally)
+        # Not super().__init__(): `BaseException.__new__` has the message.
+        self.resource = resource
+        self._tally = tally or {}
         self._retry_after = retry_after
         self.waited = waited
 

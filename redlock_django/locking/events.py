@@ -98,7 +98,6 @@ def acquired(held_lease: ReportedLease) -> None:
 
 def refused(
     error: NotAcquired,
-    *,
     sender: type,
     using: str,
     resources: tuple[str, ...],

@@ -40,13 +40,13 @@ class Lock(LockState):
         Raises ResourceLocked, QuorumUnreachable, AlreadyHeld, LockLost for a lock inside one that
         was lost, or Django's SynchronousOnlyOperation inside a running event loop.
         """
-        return self._acquire()
+        return self._acquire(in_block=False)
 
     async def aacquire(self) -> Self:
         """Acquire as `acquire` does; the lock then belongs to the running task and its loop."""
-        return await self._aacquire()
+        return await self._aacquire(in_block=False)
 
-    def _acquire(self, *, in_block: bool = False) -> Self:
+    def _acquire(self, in_block: bool) -> Self:
         if running_loop() is not None:
             self._refuse_in_loop()
         service, ttl, wait = self._resolve()
@@ -60,7 +60,8 @@ class Lock(LockState):
             holder = holder_json(self._holder, self._min_hold)
             lease = service.backend.acquire(self._in_order, ttl, wait, holder)
         except NotAcquired as error:
-            self._proceed_or_raise(service, error)
+            if not self._proceeds_without(service, error):
+                raise
             return self
         try:
             held_lease = self._register(service, lease, in_block)
@@ -71,7 +72,7 @@ class Lock(LockState):
             raise
         return self
 
-    async def _aacquire(self, *, in_block: bool = False) -> Self:
+    async def _aacquire(self, in_block: bool) -> Self:
         service, ttl, wait = self._resolve()
         if self._share_outer_lease(service):
             return self
@@ -83,7 +84,8 @@ class Lock(LockState):
             holder = holder_json(self._holder, self._min_hold)
             lease = await service.backend.aacquire(self._in_order, ttl, wait, holder)
         except NotAcquired as error:
-            self._proceed_or_raise(service, error)
+            if not self._proceeds_without(service, error):
+                raise
             return self
         try:
             held_lease = self._register(service, lease, in_block)

@@ -220,25 +220,16 @@ class LockState(LockParameters):
             f"{names}: this task or thread holds it already; {why}", resource=self._names
         )
 
-    def _proceed_or_raise(self, service: LockService, error: NotAcquired) -> None:
-        """Raise the error, or continue without a lock if ON_UNAVAILABLE allows it."""
+    def _proceeds_without(self, service: LockService, error: NotAcquired) -> bool:
+        """Report a refusal; return True to continue without a lock, if ON_UNAVAILABLE allows it."""
         if self.is_repeated:
-            raise error
-        unavailable = isinstance(error, StoreUnavailable)
-        if error.asked and not unavailable:
+            return False
+        if isinstance(error, StoreUnavailable):
+            self._unlocked = service.settings.on_unavailable == "proceed" and not self._strict
+        elif error.asked:
             registry.confirm(service.backend, self.resources)
-        proceed = unavailable and service.settings.on_unavailable == "proceed" and not self._strict
-        events.refused(
-            error,
-            sender=type(self),
-            using=self.using,
-            resources=self.resources,
-            holder=self._holder,
-            proceed=proceed,
-        )
-        if not proceed:
-            raise error
-        self._unlocked = True
+        events.refused(error, type(self), self.using, self.resources, self._holder, self._unlocked)
+        return self._unlocked
 
     def disown(self) -> None:
         """Stop counting as held by the task or thread that acquired the lock.

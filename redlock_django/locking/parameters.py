@@ -50,7 +50,7 @@ class LockParameters:
                 self._in_order = tuple(self._sorted(self.resources))
         except BadResource as error:
             raise BadName(str(error), resource=error.resource) from None
-        if self._in_order is not self.resources:
+        if len(resources) != 1:
             self._check_several(locks[using].backend.max_resources)
         self.using = using
         self._ttl = ttl
