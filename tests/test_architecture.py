@@ -134,12 +134,17 @@ def modules() -> dict[str, Path]:
     return found
 
 
+@cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def imports(path: Path, *, for_types: bool = False, inside_functions: bool = True) -> set[str]:
     """Return every module that a file imports, by default also inside functions.
 
     Imports for type checkers only count with `for_types`.
     """
-    tree = ast.parse(path.read_text())
+    tree = _tree(path)
     typing_only: set[ast.AST] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):

@@ -162,6 +162,7 @@ def post(url: str, key: str, api_key: str = "me") -> tuple[int, bytes, str | Non
         return answer.status, answer.read(), answer.headers["Idempotent-Replayed"]
 
 
+@pytest.mark.nightly  # by day, the lines that are pasted send such a request with the same view
 def test_a_repeated_post_gets_the_same_answer(site: Path) -> None:
     (site / "site1" / "urls.py").write_text(code(IDEMPOTENCY, "## Try it"))
     manage(site, "manage.py", "migrate", "-v0")

@@ -66,7 +66,7 @@ def serving(masters: list[LocalMaster], **env: str) -> Iterator[str]:
         process.wait(60)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def site(five_masters: list[LocalMaster]) -> Iterator[str]:
     """The address of a site with Django's own admin and a strict Content-Security-Policy."""
     with serving(five_masters) as address:

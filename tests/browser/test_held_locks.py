@@ -145,8 +145,9 @@ def test_masters_with_faults(visitor: Visitor, masters: list[LocalMaster]) -> No
     assert overflowing(page) == []
 
 
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.nightly)])
 def test_a_lost_quorum_is_the_first_thing_on_the_page(
-    visitor: Visitor, masters: list[LocalMaster]
+    visitor: Visitor, masters: list[LocalMaster], scheme: str
 ) -> None:
     everyday(masters)
     page = visitor.open()
@@ -159,7 +160,7 @@ def test_a_lost_quorum_is_the_first_thing_on_the_page(
     shoot(page, "degraded")
     for master in masters[1:3]:
         master.kill()
-    page = visitor.open(color_scheme="dark")
+    page = visitor.open(color_scheme=scheme)
     banner = page.locator("#redlock-quorum")
     expect(banner).to_contain_text("No quorum: locks are refused now.")
     expect(banner.locator("li")).to_have_count(4)
@@ -169,12 +170,9 @@ def test_a_lost_quorum_is_the_first_thing_on_the_page(
     top = "selector => document.querySelector(selector).getBoundingClientRect().top"
     assert page.evaluate(top, "#redlock-quorum") < page.evaluate(top, "#redlock-count")
     assert violations(page) == []
-    shoot(page, "lost-dark")
-    page = visitor.open()
-    assert violations(page) == []
-    shoot(page, "lost")
+    shoot(page, f"lost-{scheme}")
     page.set_viewport_size(PHONE["viewport"])
-    shoot(page, "lost-phone")
+    shoot(page, f"lost-{scheme}-phone")
     assert overflowing(page) == []
 
 
