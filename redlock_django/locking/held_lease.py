@@ -31,6 +31,7 @@ class HeldLease:
     backend's clock, to which the lease may be extended. `reference` is its entry in the registry,
     `owner` is the task or thread that acquired it, and `call` identifies the call of
     `sync_to_async` in which it did. At `confirmed_at` the servers last refused it to others.
+    `is_shared` is True once a second lock has shared it.
     `schedule` is the one that checks it, in `context` if that is a loop's. `holder` is shown of the
     holder in addition to host, process and time. `loss_reason` is "" until the lease is lost.
     `released_at` is the moment at which its release began.
@@ -39,6 +40,7 @@ class HeldLease:
     """
 
     state = LeaseState.RENEWED
+    is_shared = False
     released = False
     released_at = 0.0
     loss_reason = ""
@@ -72,14 +74,12 @@ class HeldLease:
     def add_lock(self, lock: object) -> None:
         """Note that a lock shares the lease: several do if it was acquired again (`reentrant`)."""
         self._locks.append(weakref.ref(lock))
+        self.is_shared = True
 
     def remove_lock(self, lock: object) -> bool:
         """Note that a lock does not share the lease any more; return whether others do."""
-        self._locks, former = [], self._locks
-        for reference in former:  # nearly always one
-            if (one := reference()) is not None and one is not lock:
-                self._locks.append(reference)
-        return self._locks != []
+        self._locks = [r for r in self._locks if (one := r()) is not None and one is not lock]
+        return bool(self._locks)
 
     def lock_objects(self) -> list[Any]:
         """Return the locks that share the lease."""

@@ -15,12 +15,19 @@ from django.utils.asyncio import async_unsafe
 
 from redlock_django.engine.validity import Lease
 from redlock_django.exceptions import NotAcquired
-from redlock_django.locking import events, open_transactions, registry
+from redlock_django.locking import events, registry
 from redlock_django.locking.cancellation import call_after_threads
 from redlock_django.locking.handler import LockService, locks
 from redlock_django.locking.held_lease import HeldLease
 from redlock_django.locking.holder import holder_json
 from redlock_django.locking.lock_state import USE_ASYNC, LockState
+from redlock_django.locking.open_transactions import (
+    acheck,
+    akeep,
+    check,
+    keep,
+    open_transactions,
+)
 from redlock_django.locking.parameters import parameters_of, refuse_timeout
 from redlock_django.locking.renewal_service import renewal_service
 from redlock_django.locking.running_loop import running_loop
@@ -52,8 +59,8 @@ class Lock(LockState):
         service, ttl, wait = self._resolve()
         if self._share_outer_lease(service):
             return self
-        if self._until_commit:
-            open_transactions.check(self.resources)
+        if self._until_commit and open_transactions():
+            check(self.resources)
         try:
             if not wait:
                 registry.refuse_held(service.backend, self.resources)
@@ -77,7 +84,7 @@ class Lock(LockState):
         if self._share_outer_lease(service):
             return self
         if self._until_commit:
-            await open_transactions.acheck(self.resources)
+            await acheck(self.resources)
         try:
             if not wait:
                 registry.refuse_held(service.backend, self.resources)
@@ -155,7 +162,7 @@ class Lock(LockState):
             return False
         freed: bool | None = None
         try:
-            if self._until_commit and open_transactions.keep(self):
+            if self._until_commit and open_transactions() and keep(self):
                 return False
             if not self._leave(held_lease):
                 return False
@@ -177,7 +184,7 @@ class Lock(LockState):
             return False
         freed: bool | None = None
         try:
-            if self._until_commit and await open_transactions.akeep(self):
+            if self._until_commit and await akeep(self):
                 self.detach()  # the transaction may outlive the task and its loop
                 return False
             if not self._leave(held_lease):

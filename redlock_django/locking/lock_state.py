@@ -160,15 +160,16 @@ class LockState(LockParameters):
             self.kept_by.remove(self)
             if self.locked:
                 return True
-        if self._held_lease is not None and self._held_lease.seconds_left():
-            raise AlreadyHeld(
-                f"{self._names}: this Lock object holds it already; make another one, with "
-                "reentrant=True if it is meant to be nested",
-                resource=self._names,
-            )
         if self._held_lease is not None:
+            if self._held_lease.seconds_left():
+                raise AlreadyHeld(
+                    f"{self._names}: this Lock object holds it already; make another one, with "
+                    "reentrant=True if it is meant to be nested",
+                    resource=self._names,
+                )
             self._held_lease.remove_lock(self)
-        self._held_lease, self._unlocked = None, False
+            self._held_lease = None
+        self._unlocked = False
         outer = registry.leases_of_caller(service.backend, self.resources)
         if not outer:
             return False
@@ -253,13 +254,13 @@ class LockState(LockParameters):
     def _leave(self, held_lease: HeldLease) -> bool:
         """Stop sharing a lease; return whether to release it now. May be called repeatedly."""
         self._held_lease = None
-        if held_lease.inherited:
-            logger.debug("redlock %s: held by the parent process, not released", self._names)
-            return False
-        if held_lease.remove_lock(self):
+        if held_lease.is_shared and held_lease.remove_lock(self):
             return False
         registry.unregister(held_lease)
         left = held_lease.seconds_left()  # reports the loss if it has expired
+        if not left and held_lease.inherited:
+            logger.debug("redlock %s: held by the parent process, not released", self._names)
+            return False
         if held_lease.loss_reason and not held_lease.released:
             events.released_late(held_lease)
         held_lease.mark_released(left)

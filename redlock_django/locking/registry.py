@@ -116,10 +116,10 @@ def leases_of_caller(backend: BaseBackend, resources: Iterable[str]) -> dict[str
     process, may hold the resource now. The key has the backend and not the alias: locks under other
     settings do not count.
     """
-    found: dict[str, HeldLease] = {}
     here = _acquired_here.get()
     if not (here or (_held_leases and running_loop() is not None)):
-        return found  # the lease of a thread belongs to a caller in the same context only
+        return {}  # the lease of a thread belongs to a caller in the same context only
+    found: dict[str, HeldLease] = {}
     owner = _current_owner()
     for resource in resources:
         key = (backend, resource)
