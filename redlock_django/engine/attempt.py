@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from redlock_django.engine.commands import Acquire, Command, Confirm, Release
-from redlock_django.engine.fast_path import new_tally
+from redlock_django.engine.fast_path import FastTally
 from redlock_django.engine.fencing import highest, stored_by_majority
 from redlock_django.engine.protocol_steps import Protocol, Round
 from redlock_django.engine.quorum import WON, Ballot, Tally
@@ -31,7 +31,8 @@ class Attempt:
         self.ask = ask
         self.started = started
         self.patient = patient
-        self.tally = self.last = new_tally(deployment.masters, skew=deployment.skew, rivals=True)
+        # Positional arguments: keywords take long on the way through the constructor of a class.
+        self.tally = self.last = FastTally(deployment.masters, deployment.skew, True)
         self.round = Round((ask,) * deployment.masters, self.tally, patient)
         self.late = self.won = False
         self.until = 0.0
@@ -60,7 +61,7 @@ class Attempt:
         self.fences = highest(tally, len(ask.resources))
         if not stored_by_majority(tally, self.fences):
             confirm = Confirm(ask.deployment, ask.resources, ask.value, self.fences)
-            self.last = new_tally(tally.masters, skew=tally.skew)
+            self.last = FastTally(tally.masters, tally.skew)
             now = yield Round((confirm,) * tally.masters, self.last, self.patient)
         self._end(now)
         return now
@@ -111,7 +112,7 @@ class Attempt:
         if reached:
             release = undo_of(ask, leave=leave, calls=leave or self.unreachable)
             commands = to_masters(release, reached, tally.masters)
-            now = yield Round(commands, new_tally(tally.masters), awaited=False)
+            now = yield Round(commands, FastTally(tally.masters), awaited=False)
         return now
 
 

@@ -29,6 +29,8 @@ INCLUDED: Mapping[str, tuple[str, ...]] = {
     "release": ("queue",),
 }
 
+TOKEN = 32  # the hex digits of a token, with which a value begins
+
 PROPOSAL = Struct("<d")
 _CONSTANTS = Struct("<4d")
 _GRANT = Struct("<4q")
@@ -72,7 +74,7 @@ class Command:
     @property
     def token(self) -> str:
         """The token that this command is about."""
-        return self.value.partition(" ")[0]
+        return self.value[:TOKEN]
 
     def keys(self) -> list[str]:
         """Return the KEYS of the script."""
@@ -224,13 +226,9 @@ class Heal(Command):
     def arguments(self) -> list[Argument]:
         deployment = self.deployment
         return [
-            self.value,
-            ms(self.ttl),
-            deployment.skew,
-            ms(deployment.fence_ttl),
-            *self.resources,
-            *self.fences,
-        ]
+            self.value, ms(self.ttl), deployment.skew, ms(deployment.fence_ttl),
+            *self.resources, *self.fences,
+        ]  # fmt: skip
 
     def vote(self, reply: Reply) -> Vote:
         # This master did not have the lock until now and may have granted it to another client in

@@ -26,8 +26,14 @@ from redlock_django.engine.quorum import (
 )
 
 
+class Switch:
+    """The switch of the fast path. Tests and REDLOCK_FAST_PATH=0 turn it off."""
+
+    on = True
+
+
 class FastTally(Tally):
-    """A tally that builds its votes when they are needed."""
+    """A tally that builds its votes when they are needed; from the start if `Switch` is off."""
 
     __slots__ = ("_earliest", "_fences", "_latest", "_missing", "_unsent", "is_plain")
     _votes: list[Any]
@@ -41,7 +47,7 @@ class FastTally(Tally):
         self.rivals = rivals
         self._votes = [None] * masters
         self.verdict = PENDING
-        self.is_plain = True
+        self.is_plain = Switch.on
         # What each plain grant has: these fences, and a clock in between.
         self._fences: tuple[int, ...] | None = None
         self._earliest = self._latest = 0
@@ -115,18 +121,6 @@ class FastTally(Tally):
     @property
     def forgot(self) -> frozenset[int]:
         return frozenset() if self.is_plain else super().forgot
-
-
-class Switch:
-    """The switch of the fast path. Tests and REDLOCK_FAST_PATH=0 turn it off."""
-
-    on = True
-
-
-def new_tally(masters: int, *, skew: int | None = None, rivals: bool = False) -> Tally:
-    """Return the tally of a new round."""
-    # Without keywords, which take long on the way through the constructor of a class.
-    return (FastTally if Switch.on else Tally)(masters, skew, rivals)
 
 
 @cache

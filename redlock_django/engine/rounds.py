@@ -11,7 +11,7 @@ from dataclasses import replace
 from redlock_django.engine.attempt import Attempt, to_masters
 from redlock_django.engine.commands import Acquire, Extend, Heal, Release
 from redlock_django.engine.deployment import Deployment
-from redlock_django.engine.fast_path import new_tally
+from redlock_django.engine.fast_path import FastTally
 from redlock_django.engine.protocol_steps import Protocol, Round
 from redlock_django.engine.quorum import WON
 from redlock_django.engine.refusal import refusal
@@ -133,7 +133,7 @@ def extend(
     ask = Extend(deployment, lease.resources, value, ttl)
     heal = Heal(deployment, lease.resources, value, ttl, lease.fences)
     forgot = lease.tally.forgot
-    tally = new_tally(deployment.masters, skew=deployment.skew)
+    tally = FastTally(deployment.masters, deployment.skew)
     commands = tuple(heal if master in forgot else ask for master in range(deployment.masters))
     now = yield Round(commands, tally)
     lease = replace(lease, tally=tally, reached=lease.reached | forgot)
@@ -173,17 +173,19 @@ def release(
     left = with_drift(held_for) if held_for > 0 else 0.0
     ask = Release(deployment, lease.resources, lease.value, bury, left, lease.waiter)
     frees = () if left else lease.resources
-    # An extension under way may be healing the masters that had forgotten the lock.
-    reached = lease.reached | lease.tally.forgot
-    tally = new_tally(deployment.masters)
+    reached = lease.reached
+    if len(reached) < deployment.masters:
+        # An extension under way may be healing the masters that had forgotten the lock.
+        reached |= lease.tally.forgot
+    tally = FastTally(deployment.masters)
     commands = to_masters(ask, reached, deployment.masters)
     try:
-        yield Round(commands, tally, awaited=awaited, frees=frees)
+        yield Round(commands, tally, 0.0, awaited, frees)
     except GeneratorExit:
         raise
     except BaseException:
         # The interrupt may have struck before a byte was sent; to release twice is harmless.
-        yield Round(commands, new_tally(deployment.masters), awaited=False)
+        yield Round(commands, FastTally(deployment.masters), awaited=False)
         raise
     if tally.verdict is WON:
         return True

@@ -21,6 +21,7 @@ CALM, CALM_LONGEST = 1.0, 10.0
 CROWD = 400  # so many waiters in front bring a pause half the way to the longest one
 TURN = 100  # ms of a waiter's turn; as in queue.lua
 NEAR = 8  # with more waiters in front, a waiter hardly watches a turn that another one watches
+_NONE: frozenset[int] = frozenset()
 UNREACHABLE = 20  # how many times longer a pause is without a quorum: up to 2 s
 
 
@@ -41,7 +42,7 @@ class Wait:
     def __init__(self, asked: float, wait: float, overrun: float) -> None:
         self.asked, self.give_up, self.limit = asked, asked + wait, asked + wait + overrun
         self.lost = self.splits = self.ticket = self.lag = 0
-        self.queued: frozenset[int] = frozenset()
+        self.queued = _NONE
         self.begun: Attempt | None = None
 
     def pause_behind(self, ticket: int) -> Pause:

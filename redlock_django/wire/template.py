@@ -9,69 +9,61 @@ commands (several resources, waiters, tombstones) are spelled by `pack_command` 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
-from operator import itemgetter
 from typing import Any
 
-from redlock_django.engine.commands import PROPOSAL, Acquire, Command, Release
+from redlock_django.engine.commands import PROPOSAL, TOKEN, Acquire, Command, Release
 from redlock_django.wire.link import pack_command
 
 MOST = 256  # templates kept; there is one for each length of names, holders and numbers
-_GAPS = "\x01\x02\x03\x04\x05"  # what fills the gaps of a sample: no key contains these
-_CONSTANTS = b"\x06"  # nor this
-
-Fill = Callable[[tuple[bytes, ...]], tuple[bytes, ...]]
+_GAP, _CONSTANTS = "\x01", b"\x02"  # in a sample; no key contains these
 
 
 class Templates:
     """The templates of one deployment's commands."""
 
     def __init__(self) -> None:
-        self._templates: dict[tuple[object, ...], tuple[bytes, Fill]] = {}
+        self._templates: dict[tuple[object, ...], bytes] = {}
 
     def pack(self, command: Command, number: int) -> bytes:
         """Return a command as `pack_command` does."""
-        fixed: object
-        if type(command) is Acquire and not command.waiter:
-            fixed, proposal = command.ttl, command.proposal
-        elif type(command) is Release and command.plain:
-            fixed, proposal = command.calls, 0
-        else:
-            return pack_command(command, number)
         if len(command.resources) != 1:
             return pack_command(command, number)
-        token, space, holder = command.value.encode().partition(b" ")
-        name = command.resources[0].encode()
-        round_number = b"%d" % number
-        gaps = (name, token, holder, round_number, PROPOSAL.pack(proposal))
-        key = (command.name, fixed, len(name), len(token), len(holder), len(round_number))
+        name, value = command.resources[0].encode(), command.value.encode()
+        digits = b"%d" % number
+        fixed: float
+        gaps: tuple[bytes, ...]
+        if type(command) is Acquire and not command.waiter:
+            fixed = command.ttl
+            proposal = PROPOSAL.pack(command.proposal)
+            gaps = (value[:TOKEN], name, name, name, digits, value, proposal, name)
+        elif type(command) is Release and command.plain:
+            fixed = command.calls
+            gaps = (name, name, digits, value, name) if fixed else (name, digits, value, name)
+        else:
+            return pack_command(command, number)
+        key = (command.name, fixed, len(name), len(value), len(digits))
         template = self._templates.get(key)
         if template is None:
-            if not (space and all(gaps)):
-                return pack_command(command, number)
             if len(self._templates) >= MOST:
                 self._templates.clear()
-            template = self._templates[key] = _template(command, gaps)
-        layout, fill = template
-        return layout % fill(gaps)
+            template = self._templates[key] = _template(command, *key[2:])
+        return template % gaps
 
 
-def _template(command: Command, gaps: tuple[bytes, ...]) -> tuple[bytes, Fill]:
-    """Return the bytes of a command with `%b` for each gap, and what puts the gaps in order."""
-    name, token, holder, number, proposal = (
-        gap * len(text) for gap, text in zip(_GAPS, gaps, strict=True)
-    )
-    changed: dict[str, Any] = {"resources": (name,), "value": f"{token} {holder}"}
+def _template(command: Command, name: int, value: int, digits: int) -> bytes:
+    """Return a command with `%b` instead of its resource, value, proposal and round number.
+
+    The arguments are the lengths of these in bytes.
+    """
+    changed: dict[str, Any] = {"resources": (_GAP * name,), "value": _GAP * value}
     constants = b""
     if isinstance(command, Acquire):
-        (changed["proposal"],) = PROPOSAL.unpack(proposal.encode())
+        (changed["proposal"],) = PROPOSAL.unpack(_GAP.encode() * PROPOSAL.size)
         constants = command.constants()
-    sample: Any = number
+    sample: Any = _GAP * digits
     data = pack_command(replace(command, **changed), sample)
     if constants:  # these may have any bytes, also those that fill gaps
         data = data.replace(constants, _CONSTANTS)
-    pieces = re.split(f"([{_GAPS}]+)".encode(), data)
-    order = [_GAPS.index(chr(gap[0])) for gap in pieces[1::2]]
-    layout = b"%b".join(piece.replace(b"%", b"%%") for piece in pieces[::2])
-    return layout.replace(_CONSTANTS, constants.replace(b"%", b"%%")), itemgetter(*order)
+    layout = re.sub(_GAP.encode() + b"+", b"%b", data.replace(b"%", b"%%"))
+    return layout.replace(_CONSTANTS, constants.replace(b"%", b"%%"))

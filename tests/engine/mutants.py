@@ -36,7 +36,7 @@ from redlock_django.engine.attempt import Attempt
 from redlock_django.engine.commands import Heal, Release
 from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.errors import RedlockError
-from redlock_django.engine.fast_path import FastTally, new_tally
+from redlock_django.engine.fast_path import FastTally
 from redlock_django.engine.membership import Membership
 from redlock_django.engine.protocol_steps import Round
 from redlock_django.engine.quorum import Tally
@@ -144,7 +144,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "rivals are not distinguished", "quorum: one other holder, or a split vote",
         Attempt.__init__,
-        argument(new_tally, rivals="False"), schedules.a_proven_holder_ends_the_round,
+        argument(FastTally, rivals="False"), schedules.a_proven_holder_ends_the_round,
     ),
     Mutant(
         "a split vote is a refusal", "quorum: a split vote is asked again", Wait.goes_on,
@@ -533,7 +533,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "any clock extends", "extension: a clock off the median does not count", rounds.extend,
-        argument(new_tally, skew="None"), schedules.an_extension_counts_no_clock_off_the_median,
+        argument(FastTally, skew="None"), schedules.an_extension_counts_no_clock_off_the_median,
     ),
     Mutant(
         "heal without a marker", "master: heal writes to no other deployment", MemoryMaster._heal,
@@ -567,7 +567,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a release skips masters being healed", "extension: a release goes to healed masters, too",
         rounds.release,
-        instead("lease.reached | lease.tally.forgot", "lease.reached"),
+        without("reached |= lease.tally.forgot"),
         test_rounds.test_a_release_goes_to_masters_that_may_have_the_lock_and_to_those_being_healed,
     ),
     Mutant(

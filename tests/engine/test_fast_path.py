@@ -14,7 +14,7 @@ from redlock_django.engine import rounds
 from redlock_django.engine.commands import Confirm
 from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.errors import NotAcquired
-from redlock_django.engine.fast_path import FastTally, Switch, new_tally
+from redlock_django.engine.fast_path import FastTally, Switch
 from redlock_django.engine.fencing import highest, stored_by_majority
 from redlock_django.engine.protocol_steps import Round, Step
 from redlock_django.engine.quorum import Ballot, Tally, Verdict, Vote, failed, granted, quorum
@@ -211,11 +211,11 @@ def test_fewer_grants_than_a_quorum_are_not_unanimous(masters: int) -> None:
     assert tally.unanimous == (7,)
 
 
-def test_the_switch_chooses_the_tally() -> None:
+def test_the_switch_decides_if_votes_are_built_at_once() -> None:
     with fast_path(True):
-        assert type(new_tally(3)) is FastTally
+        assert FastTally(3).is_plain
     with fast_path(False):
-        assert type(new_tally(3)) is Tally
+        assert not FastTally(3).is_plain
 
 
 @pytest.mark.parametrize("seeds", [4, pytest.param(40, marks=pytest.mark.nightly)])

@@ -11,7 +11,7 @@ import hiredis
 
 from redlock_django.engine.commands import Acquire, Command, Release
 from redlock_django.engine.deployment import Deployment
-from redlock_django.engine.fast_path import new_tally
+from redlock_django.engine.fast_path import FastTally
 from redlock_django.engine.protocol_steps import Round
 from redlock_django.engine.statuses import MISMATCH, UNMARKED
 from redlock_django.wire.address import Address
@@ -106,7 +106,7 @@ class ManualLinks(Links):
         commands = tuple(command if m.index in where else None for m in self.masters)
         rivals = isinstance(command, Acquire)
         skew = self.deployment.skew if command.trusted else None
-        tally = new_tally(len(self.masters), skew=skew, rivals=rivals)
+        tally = FastTally(len(self.masters), skew=skew, rivals=rivals)
         asked = Round(commands, tally, patient=clock() + patient if patient else 0.0)
         exchange = self.exchange(asked, lambda: None)
         self.begin(exchange)

@@ -14,7 +14,7 @@ import pytest
 
 from redlock_django.engine.commands import Acquire, Command, Confirm, Extend, Heal, Release
 from redlock_django.engine.deployment import Deployment
-from redlock_django.engine.fast_path import FastTally, Switch, new_tally
+from redlock_django.engine.fast_path import FastTally, Switch
 from redlock_django.engine.protocol_steps import Round
 from redlock_django.engine.quorum import Verdict
 from redlock_django.wire.exchange import granted_length
@@ -97,7 +97,7 @@ class Session:
             commands[rng.randrange(len(commands))] = None
         rivals = isinstance(command, Acquire)
         skew = links.deployment.skew if command.trusted else None
-        tally = new_tally(len(commands), skew=skew, rivals=rivals)
+        tally = FastTally(len(commands), skew=skew, rivals=rivals)
         woken: list[int] = []
         exchange = links.exchange(Round(tuple(commands), tally), lambda: woken.append(1))
         links.begin(exchange)
@@ -196,12 +196,12 @@ def test_a_healthy_round_takes_it() -> None:
     """Otherwise the tests above would compare nothing."""
     with timed_links(True) as (links, time):
         with patch.object(Links, "redial", side_effect=AssertionError("the long way")):
-            first = links.exchange(Round((links.acquire(),) * 3, new_tally(3)), lambda: None)
+            first = links.exchange(Round((links.acquire(),) * 3, FastTally(3)), lambda: None)
             links.begin(first)
             links.flush()
         _answered(links, time, first)  # and now the clocks are known
         with patch.object(Links, "_answer", side_effect=AssertionError("the long way")):
-            exchange = links.exchange(Round((links.acquire(),) * 3, new_tally(3)), lambda: None)
+            exchange = links.exchange(Round((links.acquire(),) * 3, FastTally(3)), lambda: None)
             links.begin(exchange)
             links.flush()
             _answered(links, time, exchange)
@@ -463,7 +463,7 @@ def test_templates_spell_commands_as_pack_command_does() -> None:
             assert templates.pack(command, number) == pack_command(command, number)
 
 
-def test_a_value_without_a_holder_has_no_template() -> None:
+def test_a_value_may_have_no_holder() -> None:
     command = Release(deployment=DEPLOYMENT, resources=("r",), value=TOKEN)
     assert Templates().pack(command, 7) == pack_command(command, 7)
 
