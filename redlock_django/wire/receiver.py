@@ -93,7 +93,7 @@ class Receiver(Dialer):
                             and len(reply) == asked.granted
                             and reply[0] == asked.number
                             and reply[1] == GRANTED
-                            and type(reply[2]) is int
+                            and {*map(type, reply[2:])} == {int}
                         ):
                             time, fences = reply[2], tuple(reply[3:])
                         if time > 0:

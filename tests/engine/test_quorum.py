@@ -7,7 +7,6 @@ from itertools import permutations, product
 
 import pytest
 
-from redlock_django.engine.fast_path import FastTally
 from redlock_django.engine.quorum import Ballot, Tally, Verdict, Vote, failed, granted, quorum
 
 YES, NO, FAIL = Ballot.GRANTED, Ballot.REFUSED, Ballot.FAILED
@@ -40,14 +39,6 @@ def test_every_ballot_in_every_order(masters: int) -> None:
         expected = [oracle(masters, ballots[: index + 1]) for index in range(masters)]
         assert verdicts == expected, ballots
         assert tally.verdict is expected[-1] is not Verdict.PENDING
-
-
-@pytest.mark.parametrize("kind", [Tally, FastTally])
-def test_a_fence_that_is_not_an_integer_makes_no_vote(kind: type[Tally]) -> None:
-    tally = kind(3)
-    with pytest.raises(ValueError, match="expected an integer as a fence, got bytes"):
-        tally.grant(0, 1, (b"7",))  # type: ignore[arg-type]
-    assert tally.votes[0] is None
 
 
 @pytest.mark.parametrize("masters", range(1, 5))

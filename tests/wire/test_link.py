@@ -92,6 +92,10 @@ def no_time(said: Received) -> bytes:
     return resp([said.number, 1, b"now", 5])
 
 
+def no_fence(said: Received) -> bytes:
+    return resp([said.number, 1, time.time_ns() // 1000, b"7"])
+
+
 def unknown_status(said: Received) -> bytes:
     return resp([said.number, 77, time.time_ns() // 1000])
 
@@ -113,6 +117,7 @@ def not_resp(said: Received) -> bytes:
         no_number,
         too_short,
         no_time,
+        no_fence,
         unknown_status,
         half_a_refusal,
         not_resp,
