@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from redlock_django.engine.attempt import Attempt, to_masters
-from redlock_django.engine.commands import Acquire, Extend, Heal, Release
+from redlock_django.engine.commands import Extend, Heal, Release
 from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.fast_path import FastTally
 from redlock_django.engine.protocol_steps import Protocol, Round
@@ -60,25 +60,16 @@ def acquire(
 
     Raises ResourceLocked or QuorumUnreachable once `wait` is over.
     """
-    waiting = Wait(now, wait, overrun)
-
-    def begin(now: float) -> Attempt:
-        """Begin the next attempt, unless the driver has done so in the pause before it."""
-        if waiting.begun is None:
-            proposal = next(proposals) + waiting.lag
-            waiting.ticket = waiting.ticket or proposal
-            value = f"{next(tokens)} {holder}"
-            ask = Acquire(deployment, resources, value, ttl, proposal, waiter, waiting.ticket)
-            waiting.begun = Attempt(ask, now, waiting.give_up)
-        return waiting.begun
-
+    waiting = Wait(
+        deployment, resources, ttl, holder, waiter, tokens, proposals, now, wait, overrun
+    )
     attempt: Attempt | None = None
     resting = False
     try:
         if behind:
-            now = yield waiting.pause_behind(next(proposals))
+            now = yield waiting.pause_behind()
         while True:
-            attempt = begin(now)
+            attempt = waiting.begin(now)
             resting, waiting.begun = False, None
             now = yield attempt.round
             if not attempt.wins_plainly(now):
@@ -100,7 +91,7 @@ def acquire(
             if not again:
                 break
             resting = not waiter  # then no master has a lock or a ticket of this client
-            now = yield waiting.pause(attempt, now, delay(waiting.lost), begin, split=split)
+            now = yield waiting.pause(attempt, now, delay(waiting.lost), split=split)
     except GeneratorExit:
         raise
     except BaseException:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Iterator
 from statistics import median
 
 from redlock_django.engine.attempt import Attempt
+from redlock_django.engine.commands import Acquire
+from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.protocol_steps import Pause
 from redlock_django.engine.quorum import Ballot, Tally
 
@@ -26,31 +28,59 @@ UNREACHABLE = 20  # how many times longer a pause is without a quorum: up to 2 s
 
 
 class Wait:
-    """The wait of one call: until when it asks again, and its place in the masters' queues.
+    """The wait of one call: its attempts, until when they go on, and its place in the queues.
 
-    It began at `asked`. The last attempt begins once `wait` seconds are over or, if votes are
-    split, at most `overrun` after that. `lost` counts the attempts that were lost, `splits` those
-    of them with split votes. `ticket` is the waiter's place, 0 before its first attempt, and `lag`
-    by how many µs its clock is known to be behind. `queued` has the masters that may have the
-    waiter in a queue. `begun` is the attempt that follows, if it has begun in the pause before it.
+    The arguments are explained in `rounds.acquire`. The wait began at `asked`. The last attempt
+    begins once `wait` seconds are over or, if votes are split, at most `overrun` after that. `lost`
+    counts the attempts that were lost, `splits` those of them with split votes. `ticket` is the
+    waiter's place, 0 before its first attempt, and `lag` by how many µs its clock is known to be
+    behind. `queued` has the masters that may have the waiter in a queue. `begun` is the attempt
+    that follows, if it has begun in the pause before it.
     """
 
     __slots__ = (
-        "asked", "begun", "give_up", "lag", "limit", "lost", "queued", "splits", "ticket",
+        "asked", "begun", "deployment", "give_up", "holder", "lag", "limit", "lost", "proposals",
+        "queued", "resources", "splits", "ticket", "tokens", "ttl", "waiter",
     )  # fmt: skip
 
-    def __init__(self, asked: float, wait: float, overrun: float) -> None:
+    def __init__(
+        self,
+        deployment: Deployment,
+        resources: tuple[str, ...],
+        ttl: float,
+        holder: str,
+        waiter: str,
+        tokens: Iterator[str],
+        proposals: Iterator[int],
+        asked: float,
+        wait: float,
+        overrun: float,
+    ) -> None:
+        self.deployment, self.resources, self.ttl = deployment, resources, ttl
+        self.holder, self.waiter, self.tokens, self.proposals = holder, waiter, tokens, proposals
         self.asked, self.give_up, self.limit = asked, asked + wait, asked + wait + overrun
         self.lost = self.splits = self.ticket = self.lag = 0
         self.queued = _NONE
         self.begun: Attempt | None = None
 
-    def pause_behind(self, ticket: int) -> Pause:
+    def begin(self, now: float) -> Attempt:
+        """Begin the next attempt, unless the driver has done so in the pause before it."""
+        if self.begun is None:
+            proposal = next(self.proposals) + self.lag
+            self.ticket = self.ticket or proposal
+            ask = Acquire(
+                self.deployment, self.resources, f"{next(self.tokens)} {self.holder}", self.ttl,
+                proposal, self.waiter, self.ticket,
+            )  # fmt: skip
+            self.begun = Attempt(ask, now, self.give_up)
+        return self.begun
+
+    def pause_behind(self) -> Pause:
         """Return the first pause of a waiter that may not ask yet: until it may, or gives up.
 
         If a crowd asked earlier, a busy host would answer none of it in time.
         """
-        self.ticket = ticket
+        self.ticket = next(self.proposals)
         return Pause(self.give_up - self.asked)
 
     def goes_on(self, now: float, *, split: bool) -> bool:
@@ -59,15 +89,7 @@ class Wait:
         self.splits += split
         return now < self.give_up or (split and self.splits < SPLIT_ROUNDS and now < self.limit)
 
-    def pause(
-        self,
-        attempt: Attempt,
-        now: float,
-        delay: float,
-        begin: Callable[[float], Attempt],
-        *,
-        split: bool,
-    ) -> Pause:
+    def pause(self, attempt: Attempt, now: float, delay: float, *, split: bool) -> Pause:
         """Return the pause after an attempt; `delay` is random, see `retry_delays`.
 
         If the attempt shows that this client's clock is wrong, the ticket becomes what a majority's
@@ -85,7 +107,9 @@ class Wait:
             delay, unheard = retry_delays(attempt.last, delay, queueing=queueing)
         end = self.give_up if now < self.give_up else self.limit
         seconds = max(0.0, min(delay, end - now))
-        return Pause(seconds, unheard, *_place(attempt), self.ticket, lambda now: begin(now).round)
+        return Pause(
+            seconds, unheard, *_place(attempt), self.ticket, lambda now: self.begin(now).round
+        )
 
 
 def _place(attempt: Attempt) -> tuple[str, int]:

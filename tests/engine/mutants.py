@@ -321,16 +321,13 @@ MUTANTS: tuple[Mutant, ...] = (
         test_rounds.test_validity_is_judged_after_the_confirm_round,
     ),
     Mutant(
-        "one token for all rounds", "rounds: a fresh token for each", rounds.acquire,
-        together(
-            at_start("token = next(tokens)"), instead("next(tokens)", "token", nth=2),
-        ),
+        "one token for all rounds", "rounds: a fresh token for each", Wait.begin,
+        at_start("self.tokens = iter([next(self.tokens)] * 2)"),
         test_safety.test_a_late_undo_cannot_free_the_round_after_it,
     ),
     Mutant(
-        "one proposal for all rounds", "rounds: a proposal is the present wall clock",
-        rounds.acquire,
-        instead("next(proposals)", "(waiting.ticket or next(proposals))", nth=1),
+        "one proposal for all rounds", "rounds: a proposal is the present wall clock", Wait.begin,
+        instead("next(self.proposals)", "(self.ticket or next(self.proposals))"),
         test_rounds.test_every_round_has_a_fresh_token_and_a_new_proposal,
     ),
     Mutant(
@@ -819,8 +816,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a waiter asks again although a round was sent for it",
-        "queue: a round that was sent in a pause is not sent again", rounds.acquire,
-        instead("waiting.begun is None", "True"),
+        "queue: a round that was sent in a pause is not sent again", Wait.begin,
+        always("self.begun is None"),
         schedules.a_round_that_was_begun_in_the_pause_before_it_is_not_begun_again,
     ),
     Mutant(
@@ -877,7 +874,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a waiter behind others has a later ticket",
         "queue: a waiter that may not ask yet has the ticket of its coming",
-        Wait.pause_behind, without("self.ticket = ticket"),
+        Wait.pause_behind, without("self.ticket = next(self.proposals)"),
         test_queue.test_a_waiter_behind_others_of_its_process_asks_later_with_its_first_ticket,
     ),
     Mutant(
