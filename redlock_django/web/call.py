@@ -23,7 +23,6 @@ from redlock_django.web.responses import aanswer, answer
 from redlock_django.web.transactions import (
     TransactionMarker,
     call_in_transactions,
-    check_answerable,
     check_async,
     check_recordable,
     check_response,
@@ -31,6 +30,7 @@ from redlock_django.web.transactions import (
     not_adjacent_error,
     old_data_error,
     transactions_of,
+    unanswerable_error,
     view_name,
 )
 
@@ -97,7 +97,8 @@ class Call(NamedTuple):
         aliases: Sequence[str] = ()
         blocks = open_blocks()
         inside = bool(blocks)
-        check_answerable(view, blocks, answerable=state.has_middleware and recorder is None)
+        if inside and (recorder is not None or not state.has_middleware):
+            raise unanswerable_error(view, blocks[0])
         try:
             held, locked = self._enter(durable=not inside) if locks_it else (None, None)
             try:

@@ -47,13 +47,13 @@ class Slot(NamedTuple):
 
 
 @lru_cache(maxsize=1000)  # resource() and class-based views read a template for each call
-def parse(text: str) -> tuple[Sequence[str], Sequence[Slot]]:
-    """Return the pieces of a template between its placeholders, and the placeholders.
+def parse(text: str) -> tuple[str, Sequence[tuple[Slot, str]]]:
+    """Return the text before the first placeholder, and each placeholder with the text after it.
 
     Raises InvalidRedlock for a malformed template.
     """
     pieces = _PLACEHOLDER.split(text)
-    literals, slots = pieces[::2], tuple(_slot(text, inner) for inner in pieces[1::2])
+    literals, slots = pieces[::2], [_slot(text, inner) for inner in pieces[1::2]]
     if not text:
         raise InvalidRedlock("a resource template must not be empty")
     for literal in literals:
@@ -69,7 +69,7 @@ def parse(text: str) -> tuple[Sequence[str], Sequence[Slot]]:
         raise _malformed(text, "between two placeholders there must be a ':'")
     if len({slot.key for slot in slots}) < len(slots):
         raise _malformed(text, "a placeholder appears twice")
-    return tuple(literals), slots
+    return literals[0], tuple(zip(slots, literals[1:], strict=True))
 
 
 def _malformed(text: str, fault: str) -> InvalidRedlock:

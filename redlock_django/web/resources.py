@@ -7,7 +7,7 @@ import inspect
 import json
 import re
 import unicodedata
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from django.http import HttpRequest
@@ -49,13 +49,14 @@ class Template:
         self._computed: Computed | None = None
         if isinstance(source, str):
             self.text = source
-            self._literals, self._slots = parse(source)
+            self._start, self._rest = parse(source)
+            self._slots = [slot for slot, _ in self._rest]
             self.names = frozenset(s.name for s in self._slots if s.source == "url")
             self.needs_request = any(s.source != "url" for s in self._slots)
             self.needs_user = any(s.source == "user" for s in self._slots)
         elif callable(source):
             self.text = getattr(source, "__qualname__", repr(source))
-            self._slots = ()
+            self._slots = []
             self._computed = source
         else:
             raise InvalidRedlock(
@@ -74,7 +75,7 @@ class Template:
         if self._computed:
             return self._check(self._computed(request, **kwargs))
         user = self._known(request, request_user(request)) if self.needs_user else None
-        return self._join([_read(slot, request, kwargs, user) for slot in self._slots])
+        return self._join(lambda slot: _read(slot, request, kwargs, user))
 
     async def arender(self, request: HttpRequest, kwargs: Mapping[str, Any]) -> str:
         """Return the resource name as `render` does, in an async view."""
@@ -82,7 +83,7 @@ class Template:
             result = self._computed(request, **kwargs)
             return self._check(await result if inspect.isawaitable(result) else result)
         user = self._known(request, await arequest_user(request)) if self.needs_user else None
-        return self._join([_read(slot, request, kwargs, user) for slot in self._slots])
+        return self._join(lambda slot: _read(slot, request, kwargs, user))
 
     def unconverted(self, converters: Mapping[str, object]) -> list[str]:
         """Return the placeholders that may have several spellings of one value, as written.
@@ -101,7 +102,7 @@ class Template:
             raise InvalidRedlock(f"template {self.text!r} needs a value for {_quoted(missing)}")
         if unknown := values.keys() - set(wanted):
             raise InvalidRedlock(f"template {self.text!r} has no placeholder {_quoted(unknown)}")
-        return self._join([values[key] for key in wanted])
+        return self._join(lambda slot: values[slot.key])
 
     def _known(self, request: HttpRequest, user: Any) -> Any:
         if user is None and not hasattr(request, "user"):
@@ -122,10 +123,10 @@ class Template:
         except BadResource as error:
             raise InvalidRedlock(f"the resource callable {self.text!r}: {error}") from None
 
-    def _join(self, values: Sequence[object]) -> str:
-        name = self._literals[0]
-        for slot, value, literal in zip(self._slots, values, self._literals[1:], strict=True):
-            name += encode(written(slot, value)) + literal
+    def _join(self, value_of: Callable[[Slot], object]) -> str:
+        name = self._start
+        for slot, literal in self._rest:
+            name += encode(written(slot, value_of(slot))) + literal
         return check_resource(_shortened(name))
 
 

@@ -125,7 +125,10 @@ def transactions_of(
         )
     if last is not None:
         aliases = [alias for alias in aliases if alias != last] + [last]
-    return _open(aliases, durable, locked) if aliases else nullcontext(())
+    return _open(aliases, durable, locked) if aliases else _NONE
+
+
+_NONE: AbstractContextManager[Sequence[str]] = nullcontext(())
 
 
 @contextmanager
@@ -214,20 +217,13 @@ def check_recordable(view: Callable[..., Any], response: Any) -> None:
         )
 
 
-def check_answerable(
-    view: Callable[..., Any], blocks: list[BaseDatabaseWrapper], *, answerable: bool
-) -> None:
-    """Raise InvalidRedlock if a lock error cannot be answered after these blocks' rollback.
-
-    `answerable` is whether LockMiddleware will answer it.
-    """
-    for connection in blocks:
-        if not answerable:
-            raise InvalidRedlock(
-                f"{view_name(view)} is called inside an atomic block of {connection.alias!r}, so "
-                "only LockMiddleware can answer a lock error after that is rolled back. "
-                f"{OUTSIDE}. Or add 'redlock_django.middleware.LockMiddleware' to MIDDLEWARE"
-            )
+def unanswerable_error(view: Callable[..., Any], connection: BaseDatabaseWrapper) -> InvalidRedlock:
+    """Return the error for a view whose lock errors cannot be answered after a block's rollback."""
+    return InvalidRedlock(
+        f"{view_name(view)} is called inside an atomic block of {connection.alias!r}, so only "
+        f"LockMiddleware can answer a lock error after that is rolled back. {OUTSIDE}. "
+        "Or add 'redlock_django.middleware.LockMiddleware' to MIDDLEWARE"
+    )
 
 
 OUTSIDE = (
