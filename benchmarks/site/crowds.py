@@ -26,15 +26,16 @@ class Called:
     crowd = 1
 
     def __init__(self, masters: list[Any]) -> None:
-        from benchmarks.site.views import Sites, configure, witness
+        from benchmarks.site.views import Sites, cache_witness, configure, counts, witness
 
         places = [(host, port) for host, port in masters]
         configure(places)
         witness.masters(places)
-        self._witness, self._site = witness, Sites()
+        cache_witness.masters(places)
+        self._site, self.seen = Sites(), counts
 
     def key(self, resource: str) -> str:
-        return self._witness.key(resource)
+        return f"redlock:lock:{resource}"
 
     def ask(self, place: int, path: str) -> None:
         """Send one request. Raises RuntimeError for any status but 200."""
@@ -55,10 +56,6 @@ class Called:
         response.close()
         if said != ["200 OK"]:
             raise RuntimeError(f"{path} was answered {said}")
-
-    def seen(self) -> dict[str, int]:
-        """Return the counts of the intruder in the views."""
-        return {"looks": self._witness.looks, "overlaps": self._witness.overlaps}
 
 
 class Served:

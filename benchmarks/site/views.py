@@ -50,7 +50,7 @@ def configure(masters: list[tuple[str, int]]) -> None:
         CACHES={
             "default": {
                 "BACKEND": "django_redis.cache.RedisCache",
-                "LOCATION": f"redis://{host}:{port}/1",
+                "LOCATION": f"redis://{host}:{port}/0",
             }
         },
         REDLOCK=redlock(masters),
@@ -59,9 +59,14 @@ def configure(masters: list[tuple[str, int]]) -> None:
 
 
 class Witness:
-    """Makes an intruder look at every n-th order while it is paid."""
+    """Makes an intruder look at every n-th order while it is paid.
 
-    def __init__(self) -> None:
+    `prefix` precedes a resource in the key of its lock, which is on `masters_used` masters, None
+    for all.
+    """
+
+    def __init__(self, prefix: str = "redlock:lock:", masters_used: int | None = None) -> None:
+        self._prefix, self.masters_used = prefix, masters_used
         self._turns = count()
         self.looks = self.overlaps = 0
         self._masters: list[tuple[str, int]] = json.loads(os.environ.get("BENCH_MASTERS", "[]"))
@@ -79,14 +84,12 @@ class Witness:
             self.looks += intruder.looks
             self.overlaps += intruder.overlaps
 
-    masters_used = None
-
     def key(self, resource: str) -> str:
         """Return the key of its lock on a master."""
-        return f"redlock:lock:{resource}"
+        return f"{self._prefix}{resource}"
 
 
-witness = Witness()
+witness, cache_witness = Witness(), Witness(":1:", masters_used=1)  # the prefix of Django's caches
 
 
 def bare(request: HttpRequest, pk: int) -> HttpResponse:
@@ -104,12 +107,21 @@ def locked(request: HttpRequest, pk: int) -> HttpResponse:
 def cached(request: HttpRequest, pk: int) -> HttpResponse:
     """Pay while holding django-redis's lock on one master."""
     with cache.lock(f"order:{pk}", timeout=TTL):  # type: ignore[attr-defined]
+        cache_witness.see(f"order:{pk}")
         return JsonResponse({"paid": pk})
 
 
+def counts() -> dict[str, int]:
+    """Return the counts of the intruders."""
+    return {
+        "looks": witness.looks + cache_witness.looks,
+        "overlaps": witness.overlaps + cache_witness.overlaps,
+    }
+
+
 def seen(request: HttpRequest) -> HttpResponse:
-    """Return the counts of the intruder."""
-    return JsonResponse({"looks": witness.looks, "overlaps": witness.overlaps})
+    """Return the counts of the intruders."""
+    return JsonResponse(counts())
 
 
 urlpatterns = [
