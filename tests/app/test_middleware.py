@@ -43,7 +43,7 @@ from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
 
 WRITES = pytest.mark.django_db(transaction=True)
 Urls = Callable[..., None]
-PACKAGE = str(Path(redlock_django.__file__).parent)
+LAYER = tuple(str(Path(redlock_django.__file__).with_name(name)) for name in ("web", "middleware"))
 locked = lock_resource("order:<int:pk>")
 
 
@@ -67,6 +67,10 @@ def raising(error: Exception) -> Callable[..., HttpResponse]:
         raise error
 
     return view
+
+
+def respond(request: HttpRequest, **_: int) -> HttpResponse:
+    return HttpResponse()
 
 
 # Answers.
@@ -123,13 +127,22 @@ def test_other_errors_are_none_of_its_business(urls: Urls, client: Client) -> No
     assert client.get("/").status_code == 403
 
 
-def test_a_view_that_it_does_not_touch_costs_a_dozen_calls(rf: RequestFactory) -> None:
-    middleware, request = LockMiddleware(lambda _: HttpResponse()), rf.get("/")
+@pytest.mark.parametrize(
+    ("view", "calls"),
+    [(respond, range(5, 13)), (locked(respond), range(50, 111))],
+    ids=["not touched", "locked"],
+)
+def test_what_a_request_costs(
+    rf: RequestFactory, plain: None, view: Callable[..., HttpResponse], calls: range
+) -> None:
+    middleware: Any = LockMiddleware(lambda request: view(request, pk=7))
+    middleware(rf.get("/"))  # what is done once is done
+    request = rf.get("/")
     called: list[str] = []
 
     def note(frame: FrameType, event: str, _: object) -> None:
-        if "call" in event and frame.f_code.co_filename.startswith(PACKAGE):
-            called.append(event)
+        if "call" in event and frame.f_code.co_filename.startswith(LAYER):
+            called.append(frame.f_code.co_qualname if event == "call" else event)
 
     sys.setprofile(note)
     try:
@@ -137,7 +150,7 @@ def test_a_view_that_it_does_not_touch_costs_a_dozen_calls(rf: RequestFactory) -
     finally:
         sys.setprofile(None)
 
-    assert 5 < len(called) <= 12
+    assert len(called) in calls, called
 
 
 async def test_an_async_view_is_answered_too(urls: Urls, plain: None) -> None:
