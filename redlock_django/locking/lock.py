@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Coroutine
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Self
 
+from asgiref.sync import sync_to_async
 from django.utils.asyncio import async_unsafe
 
 from redlock_django.engine.validity import Lease
@@ -21,13 +23,7 @@ from redlock_django.locking.handler import LockService, locks
 from redlock_django.locking.held_lease import HeldLease
 from redlock_django.locking.holder import holder_json
 from redlock_django.locking.lock_state import USE_ASYNC, LockState
-from redlock_django.locking.open_transactions import (
-    acheck,
-    akeep,
-    check,
-    keep,
-    open_transactions,
-)
+from redlock_django.locking.open_transactions import check, keep, may_be_open, open_transactions
 from redlock_django.locking.parameters import parameters_of, refuse_timeout
 from redlock_django.locking.renewal_service import renewal_service
 from redlock_django.locking.running_loop import running_loop
@@ -83,8 +79,8 @@ class Lock(LockState):
         service, ttl, wait = self._resolve()
         if self._share_outer_lease(service):
             return self
-        if self._until_commit:
-            await acheck(self.resources)
+        if self._until_commit and may_be_open():
+            await sync_to_async(check)(self.resources)
         try:
             if not wait:
                 registry.refuse_held(service.backend, self.resources)
@@ -184,7 +180,7 @@ class Lock(LockState):
             return False
         freed: bool | None = None
         try:
-            if self._until_commit and await akeep(self):
+            if self._until_commit and may_be_open() and await sync_to_async(keep)(self):
                 self.detach()  # the transaction may outlive the task and its loop
                 return False
             if not self._leave(held_lease):
@@ -229,8 +225,8 @@ class Lock(LockState):
     def __exit__(self, *exception: object) -> None:
         self.release()
 
-    async def __aenter__(self) -> Self:
-        return await self._aacquire(in_block=True)
+    def __aenter__(self) -> Coroutine[Any, Any, Self]:
+        return self._aacquire(in_block=True)
 
     async def __aexit__(self, kind: type[BaseException] | None, *exception: object) -> None:
         is_cancelled = kind is not None and issubclass(kind, asyncio.CancelledError)

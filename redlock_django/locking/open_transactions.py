@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import Any, Protocol
 
-from asgiref.sync import sync_to_async
 from django.db import Error, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
@@ -27,9 +26,9 @@ READ_COMMITTED = ("read committed", "read uncommitted")
 
 _ATTRIBUTE = "_redlock_kept_locks"
 
-_of_threads: threading.local | None
-_of_threads = getattr(getattr(connections, "_connections", None), "_storage", None)
-"""Where asgiref keeps the connections of each thread without a loop."""
+_storage = getattr(getattr(connections, "_connections", None), "_storage", None)
+_of_threads = _storage if isinstance(_storage, threading.local) else None
+"""Where asgiref keeps the connections of the running thread if it runs no loop."""
 
 
 class MayReadOldData(InvalidRedlock):
@@ -105,12 +104,6 @@ def check(resources: tuple[str, ...]) -> None:
             raise MayReadOldData(", ".join(resources), connection.alias)
 
 
-async def acheck(resources: tuple[str, ...]) -> None:
-    """Check as `check` does, in async code."""
-    if _may_be_open():
-        await sync_to_async(check)(resources)
-
-
 def sees_commits(connection: BaseDatabaseWrapper) -> bool:
     """Ask an open transaction whether each of its statements sees all earlier commits of others.
 
@@ -145,16 +138,11 @@ def guard_commits(lock: KeptLock, blocks: Iterable[BaseDatabaseWrapper]) -> None
         _kept_locks_of(connection).guard(lock)
 
 
-async def akeep(lock: KeptLock) -> bool:
-    """Keep a lock as `keep` does, in async code."""
-    return _may_be_open() and await sync_to_async(keep)(lock)
+def may_be_open() -> bool:
+    """Return whether a transaction may be open around a coroutine, in the thread of its sync code.
 
-
-def _may_be_open() -> bool:
-    """Return whether a transaction may be open around a coroutine.
-
-    Asking the thread of its sync code in any case would make every async lock wait for the sync
-    code of other tasks.
+    Asking that thread in any case would make every async lock wait for the sync code of other
+    tasks.
     """
     return has_sync_caller() or has_left_open(_is_open)
 

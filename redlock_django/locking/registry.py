@@ -178,7 +178,8 @@ def _find(backend: BaseBackend, resource: str) -> HeldLease | None:
 
 
 def _current_owner() -> object:
-    task = None if running_loop() is None else asyncio.current_task()
+    loop = running_loop()
+    task = None if loop is None else asyncio.current_task(loop)
     return threading.current_thread() if task is None else first_caller(task)
 
 

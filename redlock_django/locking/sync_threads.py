@@ -23,6 +23,10 @@ _connections: WeakValueDictionary[tuple[int | None, str], BaseDatabaseWrapper] =
 )
 """The connections by the thread and the alias for which they were opened."""
 
+_data = getattr(getattr(AsyncToSync.executors, "_storage", None), "_data", None)
+_executors = _data if isinstance(_data, ContextVar) else None
+"""The variable in which asgiref keeps `AsyncToSync.executors.current`; older ones have several."""
+
 
 @receiver(connection_created)
 def _note_connection(connection: BaseDatabaseWrapper, **_: Any) -> None:
@@ -46,8 +50,7 @@ def _executor_of_caller() -> object:
     Every lock asks twice. Where nothing was ever set, as in most tasks, asgiref raises an error
     whose text takes longer than all the rest.
     """
-    variable = getattr(getattr(AsyncToSync.executors, "_storage", None), "_data", None)
-    if isinstance(variable, ContextVar) and variable.get(None) is None:
+    if _executors is not None and _executors.get(None) is None:
         return None
     return getattr(AsyncToSync.executors, "current", None)
 
