@@ -256,7 +256,7 @@ class RedlockBackend(ShardableBackend):
             lease,
             awaited=awaited,
             bury=bury,
-            held_for=lease.held_for(self.clock),
+            held_for=lease.earliest_end and lease.held_for(self.clock),
         )
 
 

@@ -10,30 +10,28 @@ from redlock_django.engine.quorum import WON, Ballot, Tally
 from redlock_django.engine.validity import valid_until
 
 
-class Attempt:
+class Attempt(Round):
     """One attempt to acquire the lock of `ask`, which began at `started`.
 
-    Its first `round` asks every master for the lock.
-    Its rounds are patient up to the moment `patient`; see `Round`. To ask again instead would not
-    help: a master answers in order. Many waiters that did so have kept a busy host from answering
-    any of them in time.
+    It is also its first round, which asks every master for the lock. All its rounds are patient up
+    to the same moment. To ask again instead would not help: a master answers in order. Many waiters
+    that did so have kept a busy host from answering any of them in time.
     `tally` has the votes on the lock, `last` those of the attempt's last round. `late` is whether
     the masters answered too slowly for the lock's TTL. An attempt that has `won` holds the lock
     until the moment `until`, with these `fences`.
     """
 
-    __slots__ = (
-        "ask", "fences", "last", "late", "patient", "round", "started", "tally", "until", "won",
-    )  # fmt: skip
+    __slots__ = ("ask", "fences", "last", "late", "started", "until", "won")
 
     def __init__(self, ask: Acquire, started: float, patient: float = 0.0) -> None:
-        deployment = ask.deployment
+        masters = ask.deployment.masters
+        # As in `Round`, and by positional arguments: an attempt takes twice as long otherwise.
+        self.commands = (ask,) * masters
+        self.tally = self.last = FastTally(masters, ask.deployment.skew, True)
+        self.patient = patient
+        self.awaited, self.frees = True, ()
         self.ask = ask
         self.started = started
-        self.patient = patient
-        # Positional arguments: keywords take long on the way through the constructor of a class.
-        self.tally = self.last = FastTally(deployment.masters, deployment.skew, True)
-        self.round = Round((ask,) * deployment.masters, self.tally, patient)
         self.late = self.won = False
         self.until = 0.0
         self.fences: tuple[int, ...] = ()

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from redlock_django.engine.attempt import Attempt, to_masters
-from redlock_django.engine.commands import Extend, Heal, Release
+from redlock_django.engine.commands import Command, Extend, Heal, Release
 from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.fast_path import FastTally
 from redlock_django.engine.protocol_steps import Protocol, Round
@@ -42,7 +42,7 @@ def acquire(
     The last attempt begins once `wait` is over or, if votes are split, at most `overrun` after
     that. `tokens` yields a new token for every round: with one token for all rounds, a late undo of
     the first round would delete the lock that the second round won. `proposals` yields the wall
-    clock in µs, and `delay` returns a random pause after so many attempts in seconds. `home` is the
+    clock in µs. `delay` returns the random seconds to pause after so many attempts. `home` is the
     lease's.
 
     A waiter joins a queue on every master that refuses it. Its ticket is its first proposal; if its
@@ -71,7 +71,7 @@ def acquire(
         while True:
             attempt = waiting.begin(now)
             resting, waiting.begun = False, None
-            now = yield attempt.round
+            now = yield attempt
             if not attempt.wins_plainly(now):
                 now = yield from attempt.judge(now)
             if waiter:
@@ -164,19 +164,19 @@ def release(
     left = with_drift(held_for) if held_for > 0 else 0.0
     ask = Release(deployment, lease.resources, lease.value, bury, left, lease.waiter)
     frees = () if left else lease.resources
-    reached = lease.reached
-    if len(reached) < deployment.masters:
+    masters = deployment.masters
+    commands: tuple[Command | None, ...] = (ask,) * masters
+    if len(lease.reached) < masters:
         # An extension under way may be healing the masters that had forgotten the lock.
-        reached |= lease.tally.forgot
-    tally = FastTally(deployment.masters)
-    commands = to_masters(ask, reached, deployment.masters)
+        commands = to_masters(ask, lease.reached | lease.tally.forgot, masters)
+    tally = FastTally(masters)
     try:
         yield Round(commands, tally, 0.0, awaited, frees)
     except GeneratorExit:
         raise
     except BaseException:
         # The interrupt may have struck before a byte was sent; to release twice is harmless.
-        yield Round(commands, FastTally(deployment.masters), awaited=False)
+        yield Round(commands, FastTally(masters), awaited=False)
         raise
     if tally.verdict is WON:
         return True

@@ -107,9 +107,7 @@ class Wait:
             delay, unheard = retry_delays(attempt.last, delay, queueing=queueing)
         end = self.give_up if now < self.give_up else self.limit
         seconds = max(0.0, min(delay, end - now))
-        return Pause(
-            seconds, unheard, *_place(attempt), self.ticket, lambda now: self.begin(now).round
-        )
+        return Pause(seconds, unheard, *_place(attempt), self.ticket, self.begin)
 
 
 def _place(attempt: Attempt) -> tuple[str, int]:

@@ -564,7 +564,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a release skips masters being healed", "extension: a release goes to healed masters, too",
         rounds.release,
-        without("reached |= lease.tally.forgot"),
+        instead("lease.reached | lease.tally.forgot", "lease.reached"),
         test_rounds.test_a_release_goes_to_masters_that_may_have_the_lock_and_to_those_being_healed,
     ),
     Mutant(
