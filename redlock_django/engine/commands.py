@@ -59,13 +59,14 @@ class Command:
     `name` is the name of the script. A `trusted` command ends with two more arguments: the marker
     that the client expects and the time at which that master is ready. They differ from master to
     master, so the link adds them. `sets` means that the command may leave the lock on the master,
-    `fenced` that its answer has the fence of each resource.
+    `fenced` that its answer has the fence of each resource, `votes` that a grant of it counts.
     """
 
     name: ClassVar[str]
     trusted: ClassVar[bool] = True
     sets: ClassVar[bool] = False
     fenced: ClassVar[bool] = False
+    votes: ClassVar[bool] = True
 
     deployment: Deployment
     resources: tuple[str, ...]
@@ -216,6 +217,7 @@ class Heal(Command):
     name: ClassVar[str] = "heal"
     sets: ClassVar[bool] = True
     fenced: ClassVar[bool] = True
+    votes: ClassVar[bool] = False
 
     ttl: float
     fences: tuple[int, ...]
@@ -225,10 +227,8 @@ class Heal(Command):
 
     def arguments(self) -> list[Argument]:
         deployment = self.deployment
-        return [
-            self.value, ms(self.ttl), deployment.skew, ms(deployment.fence_ttl),
-            *self.resources, *self.fences,
-        ]  # fmt: skip
+        numbers = ms(self.ttl), deployment.skew, ms(deployment.fence_ttl)
+        return [self.value, *numbers, *self.resources, *self.fences]
 
     def vote(self, reply: Reply) -> Vote:
         # This master did not have the lock until now and may have granted it to another client in

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from redlock_django.engine.attempt import leaves_late_grants, undo_of
-from redlock_django.engine.commands import Acquire, Command, Heal, Release
+from redlock_django.engine.commands import Acquire, Command, Release
 from redlock_django.engine.protocol_steps import Round
 from redlock_django.engine.quorum import PENDING, Vote
 
@@ -65,13 +65,6 @@ class Owed:
         return undo_of(self.command, leave=True)
 
 
-def granted_length(command: Command) -> int:
-    """Return the length of a reply that grants what a command asks for; 0 if none does."""
-    if isinstance(command, Heal):  # a healed master counts from the next extension only
-        return 0
-    return 3 + (len(command.resources) if command.fenced else 0)
-
-
 class Exchange(Owed):
     """One round that was sent, or is being sent.
 
@@ -95,11 +88,6 @@ class Exchange(Owed):
     def exchange(self) -> Exchange:
         """This round."""
         return self
-
-    def owe(self, command: Command, sent: float, ran: float) -> None:
-        """Note what is written to every master now."""
-        self.command, self.sent, self.ran = command, sent, ran
-        self.granted = granted_length(command)
 
     def cast(self, master: int, vote: Vote) -> None:
         """Count a vote, and wake the waiting caller once there is a verdict."""

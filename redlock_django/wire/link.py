@@ -12,6 +12,7 @@ import struct
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from types import BuiltinMethodType
 from typing import Any
 
 import hiredis
@@ -52,7 +53,6 @@ class Link:
         "ran",
         "recv",
         "send_some",
-        "sent",
         "socket",
         "tail",
         "took",
@@ -66,6 +66,8 @@ class Link:
         if isinstance(connected, ssl.SSLSocket):
             self.recv = _all_of(_asked_twice(self.recv))
             self.send_some = _asked_twice(self.send_some)
+        if not isinstance(self.send_some, BuiltinMethodType):
+            self.send_some = _in_order(self.send_some)
         self.pushes = pushes  # the link uses RESP3: a push cannot be mistaken for a reply
         self.parser = hiredis.Reader()
         self.feed: Callable[[bytes], object] = self.parser.feed
@@ -78,8 +80,6 @@ class Link:
         self.heard = clock()  # when the last reply came
         self.took = 0.0  # how long the last reply took, in seconds
         self.ran = 0.0  # how long the driver had been running when the last reply came
-        # How many bytes the send that is under way has sent; [] if unknown, None if there is none.
-        self.sent: list[int] | None = None
         self.blocked = False
 
     def write(self, owed: Owed, data: bytes) -> None:
@@ -91,29 +91,17 @@ class Link:
 
     def send(self) -> None:
         """Send as many bytes as the socket accepts. Raises OSError, or ProtocolDesync."""
-        if self.sent is not None:
-            if not self.sent:
-                # An interrupt struck during the send: it is unknown which bytes the master has.
-                raise ProtocolDesync("a send was interrupted")
-            del self.out[: self.sent[0]]
-            self.sent = None
-        while True:
-            if not self.out:
-                return
-            sending = map(self.send_some, (self.out,))
-            sent: list[int] = []
-            self.sent = sent
+        out = self.out
+        while out:
             try:
-                # The bytes are sent and counted in one call of C, during which no signal is handled
-                # (docs/explanation/interrupts.md). A process that ends by Ctrl-C has no time to
+                # The bytes are sent and counted in one step of Python, during and after which no
+                # signal is handled before the next line is done: see
+                # docs/explanation/interrupts.md. A process that ends by Ctrl-C has no time to
                 # connect again.
-                sent.extend(sending)
+                [sent] = map(self.send_some, (out,))
             except WOULD_BLOCK:
-                self.sent = None
                 return
-            # Statements without a call: no signal is handled between these either.
-            del self.out[: sent[0]]
-            self.sent = None
+            del out[:sent]
 
     def drain(self, until: float) -> None:
         """Read and drop bytes until the master has closed the connection or it is `until`."""
@@ -134,6 +122,26 @@ class Link:
                 self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
         with suppress(OSError):
             self.socket.close()
+
+
+def _in_order(send: Callable[[Any], int]) -> Callable[[Any], int]:
+    """Wrap a send that is Python code so that nothing is sent after one that was interrupted."""
+    is_sending = False
+
+    def send_in_order(data: Any) -> int:
+        nonlocal is_sending
+        if is_sending:  # it is unknown which bytes the master has
+            raise ProtocolDesync("a send was interrupted")
+        is_sending = True
+        try:
+            sent = send(data)
+        except OSError:
+            is_sending = False
+            raise
+        is_sending = False
+        return sent
+
+    return send_in_order
 
 
 def _all_of(receive: Callable[[int], bytes]) -> Callable[[int], bytes]:

@@ -127,17 +127,17 @@ class Sender(LinkState):
             return False
         plan, commands = self.plan, exchange.asked.commands
         command = commands[plan.asked[0]]
-        if command is None:
+        if command is None or not command.votes:
             return False
         is_whole = not plan.left_out and commands.count(command) == len(commands)
         if not (is_whole or self._leave_out(exchange, command)):
             return False
         data = self._templates.pack(command, exchange.number)
-        exchange.owe(command, now, self.lateness.running.passed)
+        exchange.command, exchange.sent, exchange.ran = command, now, self.lateness.running.passed
+        exchange.granted = 3 + (len(command.resources) if command.fenced else 0)
         trusted = command.trusted
         for link in plan.links:
-            # As in `Link.write`.
-            link.owed.append(exchange)
+            link.owed.append(exchange)  # first: see `Link.write`
             if trusted:
                 link.out += data + link.tail
             else:

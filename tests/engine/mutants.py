@@ -45,10 +45,9 @@ from redlock_django.engine.waiting import Wait
 from redlock_django.locking.held_lease import HeldLease
 from redlock_django.wire import join, server_info
 from redlock_django.wire.aio import LoopLinks
-from redlock_django.wire.exchange import granted_length
 from redlock_django.wire.late_watch import LateWatch
 from redlock_django.wire.lateness import Lateness, RunningTime
-from redlock_django.wire.link import Link
+from redlock_django.wire.link import Link, _in_order
 from redlock_django.wire.links import Links
 from redlock_django.wire.local_queues import LocalQueues
 from redlock_django.wire.master import Master, Pace
@@ -264,7 +263,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a healed master grants", "fast path: heal counts from the next extension",
-        granted_length, never("isinstance(command, Heal)"),
+        Links._begin_plainly, never("not command.votes"),
         test_plain_rounds.test_a_healed_master_does_not_count,
     ),
     Mutant(
@@ -992,8 +991,8 @@ MUTANTS: tuple[Mutant, ...] = (
         link_schedules.an_unexpected_reply_drops_the_link,
     ),
     Mutant(
-        "half a command is sent on", "link: closed after an interrupted send", Link.send,
-        instead("raise ProtocolDesync(...)", "return"),
+        "half a command is sent on", "link: closed after an interrupted send", _in_order,
+        never("is_sending"),
         test_link.test_an_interrupted_send_drops_the_link,
     ),
     Mutant(

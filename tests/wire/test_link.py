@@ -216,15 +216,70 @@ def test_a_command_larger_than_the_socket_takes_is_sent_to_the_end(name: str) ->
     assert [len(said.arguments[0]) for said in player.heard] == [len(large) + 33] * 2
 
 
+class Struck(Exception):
+    """The exception that the handler of a signal raises in these tests."""
+
+
+class Interrupted:
+    """A socket whose send, like that of TLS, is Python code; a signal interrupts the first one."""
+
+    def __init__(self, real: socket.socket) -> None:
+        self.recv, self._send, self._sends = real.recv, real.send, 0
+
+    def send(self, data: bytearray) -> int:
+        sent, self._sends = self._send(data), self._sends + 1
+        if self._sends == 1:
+            raise Struck
+        return sent
+
+
 def test_an_interrupted_send_drops_the_link() -> None:
-    player = ScriptedMaster()
-    link = Link(player.joined().socket)
-    link.out += b"PING\r\n"
-    link.sent = []
-    with pytest.raises(ProtocolDesync):
-        link.send()
-    link.close(cut=True)
-    player.close()
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        link = Link(Interrupted(ours))  # type: ignore[arg-type]
+        link.out += b"PING\r\n"
+        with pytest.raises(Struck):
+            link.send()
+        with pytest.raises(ProtocolDesync):
+            link.send()
+
+
+def test_a_signal_during_a_send_repeats_and_drops_no_byte() -> None:
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    link, sent, struck, received = Link(ours), bytearray(), 0, bytearray()
+
+    armed = False
+
+    def strike(*_: object) -> None:
+        if armed:
+            raise Struck
+
+    before = signal.signal(signal.SIGALRM, strike)
+    try:
+        for number in range(20_000):
+            line = b"%d\r\n" % number
+            sent += line
+            link.out += line
+            try:
+                armed = True
+                signal.setitimer(signal.ITIMER_REAL, 1e-6 * (number % 40 + 1))
+                link.send()
+                armed = False
+            except Struck:
+                armed, struck = False, struck + 1
+            received += theirs.recv(1 << 16) if number % 100 == 99 else b""
+    finally:
+        armed = False
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    link.send()
+    link.close(cut=False)
+    while data := theirs.recv(1 << 16):
+        received += data
+    theirs.close()
+    assert struck > 100
+    assert received == sent
 
 
 @both

@@ -17,7 +17,6 @@ from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.fast_path import FastTally, Switch
 from redlock_django.engine.protocol_steps import Round
 from redlock_django.engine.quorum import Verdict
-from redlock_django.wire.exchange import granted_length
 from redlock_django.wire.link import pack_command
 from redlock_django.wire.links import Links
 from redlock_django.wire.master import Master
@@ -115,7 +114,8 @@ class Session:
         self.owed[index].pop(0)
         owed = link.owed[0]
         number = owed.exchange.number if owed.exchange is not None else 0
-        fences = max(granted_length(owed.command) - 3, 0) if owed.command else 0
+        command = owed.command
+        fences = len(command.resources) if command is not None and command.fenced else 0
         time = self.time.wall
         word = rng.choices(
             ("grant", "higher", "ahead", "refuse", "not ready", "error", "number", "shape"),
