@@ -1,9 +1,9 @@
 """Templates of the commands that nearly every lock sends: bytes with gaps.
 
 To spell an acquire or a release costs much more than to fill in what differs from the last one:
-token, holder, round number, proposal and the name of the resource. A template is made from
-`pack_command` itself, so that there is one place that knows the layout of a command. Other
-commands (several resources, waiters, tombstones) are spelled by `pack_command` each time.
+token, holder, round number, proposal, the name of the resource, and the waiter. A template is made
+from `pack_command` itself, so that there is one place that knows the layout of a command. Other
+commands (several resources, tombstones) are spelled by `pack_command` each time.
 """
 
 from __future__ import annotations
@@ -33,37 +33,49 @@ class Templates:
         digits = b"%d" % number
         fixed: float
         gaps: tuple[bytes, ...]
-        if type(command) is Acquire and not command.waiter:
+        if type(command) is Acquire:
             fixed = command.ttl
             proposal = PROPOSAL.pack(command.proposal)
             gaps = (value[:TOKEN], name, name, name, digits, value, proposal, name)
-        elif type(command) is Release and command.plain:
+            if command.waiter:
+                gaps += (b"%d" % command.ticket, command.waiter.encode())
+        elif type(command) is Release and not (command.bury or command.left):
             fixed = command.calls
             gaps = (name, name, digits, value, name) if fixed else (name, digits, value, name)
+            if command.waiter:
+                gaps = (*gaps[:-1], command.waiter.encode(), name)
         else:
             return pack_command(command, number)
-        key = (command.name, fixed, len(name), len(value), len(digits))
+        key: tuple[object, ...] = (command.name, fixed, len(name), len(value), len(digits))
+        if command.waiter:
+            key += tuple(map(len, gaps))
         template = self._templates.get(key)
         if template is None:
             if len(self._templates) >= MOST:
                 self._templates.clear()
-            template = self._templates[key] = _template(command, *key[2:])
+            template = self._templates[key] = _template(command, number)
         return template % gaps
 
 
-def _template(command: Command, name: int, value: int, digits: int) -> bytes:
-    """Return a command with `%b` instead of its resource, value, proposal and round number.
-
-    The arguments are the lengths of these in bytes.
-    """
-    changed: dict[str, Any] = {"resources": (_GAP * name,), "value": _GAP * value}
+def _template(command: Acquire | Release, number: int) -> bytes:
+    """Return a command with `%b` for each gap."""
+    changed = {
+        "resources": (_gap(command.resources[0]),),
+        "value": _gap(command.value),
+        "waiter": _gap(command.waiter),
+    }
     constants = b""
     if isinstance(command, Acquire):
+        changed["ticket"] = _gap(command.ticket)
         (changed["proposal"],) = PROPOSAL.unpack(_GAP.encode() * PROPOSAL.size)
         constants = command.constants()
-    sample: Any = _GAP * digits
-    data = pack_command(replace(command, **changed), sample)
+    data = pack_command(replace(command, **changed), _gap(number))
     if constants:  # these may have any bytes, also those that fill gaps
         data = data.replace(constants, _CONSTANTS)
-    layout = re.sub(_GAP.encode() + b"+", b"%b", data.replace(b"%", b"%%"))
-    return layout.replace(_CONSTANTS, constants.replace(b"%", b"%%"))
+    template = re.sub(_GAP.encode() + b"+", b"%b", data.replace(b"%", b"%%"))
+    return template.replace(_CONSTANTS, constants.replace(b"%", b"%%"))
+
+
+def _gap(piece: str | int) -> Any:
+    """Return what takes the place of a piece in a sample: as many bytes, which no key contains."""
+    return _GAP * len(str(piece).encode())

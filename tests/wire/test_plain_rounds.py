@@ -444,8 +444,11 @@ def _commands() -> Iterator[Command]:
                 "deployment": DEPLOYMENT, "resources": resources, "value": value,
             }  # fmt: skip
             proposal = rng.randrange(10**15, 10**16)
-            for waiter in ("", "wake 7"):
-                yield Acquire(**common, ttl=ttl, proposal=proposal, waiter=waiter, ticket=proposal)
+            for waiter in ("", "wake 7", "wake 77"):
+                for ticket in (proposal, 7):
+                    yield Acquire(
+                        **common, ttl=ttl, proposal=proposal, waiter=waiter, ticket=ticket
+                    )
                 for bury, calls in product((True, False), repeat=2):
                     for left in (0.0, rng.random()):
                         yield Release(**common, bury=bury, left=left, calls=calls, waiter=waiter)
