@@ -116,16 +116,19 @@ def leases_of_caller(backend: BaseBackend, resources: Iterable[str]) -> dict[str
     process, may hold the resource now. The key has the backend and not the alias: locks under other
     settings do not count.
     """
+    found: dict[str, HeldLease] = {}
     here = _acquired_here.get()
     if not (here or (_held_leases and running_loop() is not None)):
-        return {}  # the lease of a thread belongs to a caller in the same context only
-    found: dict[str, HeldLease] = {}
-    owner = _current_owner()
+        return found  # the lease of a thread belongs to a caller in the same context only
     for resource in resources:
         key = (backend, resource)
-        references = [block[key] for block in reversed(here) if key in block]
-        if isinstance(owner, asyncio.Task) and key in _held_leases:
-            references.append(_held_leases[key])
+        references = [block[key] for block in reversed(here) if key in block] if here else []
+        last = _held_leases.get(key)
+        if last is None and not references:
+            continue
+        owner = _current_owner()
+        if last is not None and isinstance(owner, asyncio.Task):
+            references.append(last)
         for reference in references:
             held_lease = reference()
             if held_lease is not None and _belongs_to_caller(held_lease, owner):
