@@ -22,7 +22,7 @@ from redlock_django.web.request_state import (
     opens_transaction,
     records_requests,
 )
-from redlock_django.web.resources import Computed, Template
+from redlock_django.web.resources import Computed, Template, template_of
 from redlock_django.web.transactions import (
     async_view_error,
     not_adjacent_error,
@@ -140,7 +140,7 @@ def _async_view(view: Callable[..., Any], options: LockOptions) -> Any:
 def _templates(sources: tuple[str | Computed, ...]) -> tuple[Template, ...]:
     if not sources:
         raise InvalidRedlock("lock_resource() needs a template: @lock_resource('order:<int:pk>')")
-    return tuple(map(Template, sources))
+    return tuple(map(template_of, sources))
 
 
 def _checked(value: Any, name: str, least: float) -> float | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -174,6 +174,7 @@ class LockOptions:
         return [(n, t.text) for t in self.templates for n in sorted(t.names - set(kwargs))]
 
 
+@cache
 def no_lock(using: str) -> LockOptions:
     """Return the options of a view that opens its own transaction and acquires no lock."""
     return LockOptions(

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from functools import cache, lru_cache
+from collections.abc import Mapping
+from functools import cache
 from typing import NamedTuple
 from uuid import UUID
 
@@ -46,8 +46,7 @@ class Slot(NamedTuple):
         return is_text and _ID.fullmatch(self.name) is not None
 
 
-@lru_cache(maxsize=1000)  # resource() and class-based views read a template for each call
-def parse(text: str) -> tuple[str, Sequence[tuple[Slot, str]]]:
+def parse(text: str) -> tuple[str, list[tuple[Slot, str]]]:
     """Return the text before the first placeholder, and each placeholder with the text after it.
 
     Raises InvalidRedlock for a malformed template.
@@ -69,7 +68,7 @@ def parse(text: str) -> tuple[str, Sequence[tuple[Slot, str]]]:
         raise _malformed(text, "between two placeholders there must be a ':'")
     if len({slot.key for slot in slots}) < len(slots):
         raise _malformed(text, "a placeholder appears twice")
-    return literals[0], tuple(zip(slots, literals[1:], strict=True))
+    return literals[0], list(zip(slots, literals[1:], strict=True))
 
 
 def _malformed(text: str, fault: str) -> InvalidRedlock:

@@ -8,6 +8,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Awaitable, Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from django.http import HttpRequest
@@ -51,6 +52,7 @@ class Template:
             self.text = source
             self._start, self._rest = parse(source)
             self._slots = [slot for slot, _ in self._rest]
+            self._keys = {slot.key for slot in self._slots}
             self.names = frozenset(s.name for s in self._slots if s.source == "url")
             self.needs_request = any(s.source != "url" for s in self._slots)
             self.needs_user = any(s.source == "user" for s in self._slots)
@@ -97,10 +99,9 @@ class Template:
         """Return the resource name for plain values, by the names of the placeholders."""
         if self._computed:
             raise InvalidRedlock("resource() needs a string; call a callable template directly")
-        wanted = [slot.key for slot in self._slots]
-        if missing := set(wanted) - values.keys():
+        if missing := self._keys - values.keys():
             raise InvalidRedlock(f"template {self.text!r} needs a value for {_quoted(missing)}")
-        if unknown := values.keys() - set(wanted):
+        if unknown := values.keys() - self._keys:
             raise InvalidRedlock(f"template {self.text!r} has no placeholder {_quoted(unknown)}")
         return self._join(lambda slot: values[slot.key])
 
@@ -130,6 +131,16 @@ class Template:
         return check_resource(_shortened(name))
 
 
+def template_of(source: str | Computed) -> Template:
+    """Return the template that a string or a callable makes; a string is parsed once."""
+    return _parsed(source) if isinstance(source, str) else Template(source)
+
+
+@lru_cache(maxsize=1000)
+def _parsed(text: str) -> Template:
+    return Template(text)
+
+
 def resource(template: str, **values: object) -> str:
     """Return the resource name that a view with this template locks.
 
@@ -138,7 +149,7 @@ def resource(template: str, **values: object) -> str:
     malformed template and for a missing or unknown value, and BadResource for a value that is empty
     or does not match its converter.
     """
-    return Template(template).render_values(values)
+    return template_of(template).render_values(values)
 
 
 def _quoted(names: Any) -> str:
