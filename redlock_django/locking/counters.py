@@ -123,8 +123,7 @@ class Counters:
     def __iter__(self) -> Iterator[str]:
         return iter(list(self._numbers))
 
-    # CPython changes threads, handles signals and runs finalizers only where a function is called
-    # or a loop repeats. So nothing comes between reading a number and writing it.
+    # None of these takes a mutex, or calls anything: see docs/explanation/interrupts.md.
 
     def count(self, alias: str, name: str, amount: float = 1) -> None:
         """Add an amount to a counter of an alias, by its name in `Counts`."""

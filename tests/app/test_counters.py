@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from redlock_django.backends.memory import MemoryBackend
+from redlock_django.engine.validity import Lease
 from redlock_django.exceptions import (
     InvalidRedlock,
     LockLost,
@@ -82,6 +83,23 @@ def test_a_lock_acquired_and_released(advance_clock: Callable[[float], None]) ->
         with lock(R, "order:2"):
             advance_clock(2)
     assert counted() == {"acquired": 3, "released": 3, "held_seconds": 6}
+
+
+def test_a_lock_is_held_until_its_release_begins(
+    backend: MemoryBackend,
+    advance_clock: Callable[[float], None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    release = backend.release
+
+    def slow_release(lease: Lease) -> bool | None:
+        advance_clock(1)
+        return release(lease)
+
+    monkeypatch.setattr(backend, "release", slow_release)
+    with lock(R):
+        advance_clock(2)
+    assert counted() == {"acquired": 1, "released": 1, "held_seconds": 2}
 
 
 def test_coroutines_count_too() -> None:
