@@ -1,7 +1,7 @@
 """The accelerator of the verdict: a tally that counts plain grants without building votes.
 
 Nearly every round is answered by masters that grant with the same fence and agreeing clocks, or do
-not answer at all. A `FastTally` stores such answers as they came and only compares them. At the
+not answer at all. A `FastTally` compares such grants and stores only their clocks. At the
 first other answer (a refusal, another fence, a clock that is off, too few masters left), or when a
 caller looks at single votes, it builds the votes and is a `Tally` from then on, in the same state:
 the algorithm is written once, in `quorum`, `fencing` and `rounds`. That both always agree is shown
@@ -59,7 +59,7 @@ class FastTally(Tally):
         if fences != self._fences:
             if self._fences is not None:
                 return super().grant(master, time, fences)
-            near = (self.skew or 0) >> 1  # half of it, so that any two are near enough
+            near = (self.skew or 0) >> 1  # half of it, so that any two agree
             self._fences, self._earliest, self._latest = fences, time - near, time + near
         elif self.skew is not None and not self._earliest <= time <= self._latest:
             return super().grant(master, time, fences)
