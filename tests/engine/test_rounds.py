@@ -18,7 +18,7 @@ from redlock_django.engine.commands import (
     Heal,
     Release,
 )
-from redlock_django.engine.errors import QuorumUnreachable, ResourceLocked
+from redlock_django.engine.errors import LockLost, QuorumUnreachable, ResourceLocked
 from redlock_django.engine.protocol_steps import Pause, Protocol, Round, Step
 from redlock_django.engine.quorum import Ballot, Tally, Verdict, Vote, failed, granted
 from redlock_django.engine.trampoline import is_finished
@@ -153,6 +153,11 @@ def test_the_texts_of_a_refusal_are_built_when_they_are_read() -> None:
         assert reasons.call_count == 0
         assert caught.value.tally == caught.value.tally == dict.fromkeys(("m0", "m1", "m2"), "no")
         assert reasons.call_count == 1
+
+
+def test_the_error_of_a_lost_lock_keeps_its_resource_when_it_is_pickled() -> None:
+    copied = pickle.loads(pickle.dumps(LockLost("the lock is lost", resource="r")))
+    assert (str(copied), copied.resource, copied.tally) == ("the lock is lost", "r", {})
 
 
 def test_an_error_names_the_resources_at_fault() -> None:
