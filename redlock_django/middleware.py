@@ -16,7 +16,7 @@ from redlock_django.locking.handler import locks
 from redlock_django.locking.sync_threads import has_sync_caller
 from redlock_django.web.effects import judge_effects, was_rolled_back_by_django
 from redlock_django.web.problems import has_problem
-from redlock_django.web.request_state import RequestState, add_attributes
+from redlock_django.web.request_state import RequestState, request_attributes
 from redlock_django.web.responses import answer
 from redlock_django.web.rules import rules
 from redlock_django.web.single_use_pages import current_page, forbid_caching, page_of
@@ -44,7 +44,7 @@ class LockMiddleware:
         """Return the response to a request."""
         if (urlconf := getattr(request, "urlconf", None)) not in rules.applied:
             rules.apply(urlconf)
-        add_attributes(request)
+        vars(request).update(request_attributes)
         if self._is_async:
             return self._acall(request, urlconf)
         token = current_page.set(request)  # as page_of() does: most requests pay for no more

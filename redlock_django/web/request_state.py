@@ -159,7 +159,8 @@ def opens_transaction(view: Callable[..., Any]) -> bool:
     return hasattr(view, "lock_options") or getattr(view, "opens_transaction", False) is True
 
 
-_attributes: dict[str, object] = {_HAS_MIDDLEWARE: True}
+request_attributes: dict[str, object] = {_HAS_MIDDLEWARE: True}
+"""The attributes that `LockMiddleware` adds to every request."""
 
 
 def register_attribute(name: str, make: Callable[[], object]) -> None:
@@ -167,9 +168,4 @@ def register_attribute(name: str, make: Callable[[], object]) -> None:
 
     `make` returns its value, which all requests share. It is called when it is first used.
     """
-    _attributes[name] = SimpleLazyObject(make)
-
-
-def add_attributes(request: HttpRequest) -> None:
-    """Add the attributes of a request that comes through `LockMiddleware`."""
-    vars(request).update(_attributes)
+    request_attributes[name] = SimpleLazyObject(make)
