@@ -17,8 +17,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from _pytest import fixtures
-from _pytest.compat import getfuncargnames
 from django.db import connections
 from hypothesis import HealthCheck, settings
 
@@ -62,14 +60,6 @@ with contextlib.suppress(ImportError):  # older releases do not
     for module in (utils, driver_info):  # the module that looks it up differs between releases
         vars(module)["get_lib_version"] = cache(utils.get_lib_version)
 
-
-# pytest makes a function for each fixture that asks for `request`, more than ten for each test, and
-# inspects the signature of each. They have no arguments.
-def _argument_names(function: Any, *, name: str = "", cls: type | None = None) -> tuple[str, ...]:
-    return () if name == "request" else getfuncargnames(function, name=name, cls=cls)
-
-
-vars(fixtures)["getfuncargnames"] = _argument_names
 
 if os.environ.get("REDLOCK_LEAST_ACL"):
     restrict()
