@@ -494,10 +494,12 @@ def test_what_is_tolerated_is_a_warning(
 def shift_remembered_clock(variant: Variant, *indexes: int) -> None:
     def change() -> None:
         for index in indexes:
-            offset = variant.links.masters[index].offset
-            assert offset is not None
-            low, high, at = offset
-            variant.links.masters[index].offset = (low - 60, high - 60, at)
+            master = variant.links.masters[index]
+            assert master.offset is not None
+            low, high, at = master.offset
+            master.offset = (low - 60, high - 60, at)
+            least, most, end = master.steady
+            master.steady = (least - 60, most - 60, end)
 
     variant.inside(change)
 
