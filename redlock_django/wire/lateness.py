@@ -39,7 +39,7 @@ USUAL = 8  # how many times longer than usual a reply may take
 LONGEST = 4  # the longest patience, in times of MASTER_TIMEOUT
 
 SHORTEST = 0.001  # seconds of the shortest poll
-SHORT = 0.005  # seconds by which a poll may be exceeded although the process did not stall
+SHORT = 0.005  # seconds without a poll, or beyond its end, in which the process did not stall
 MOST_STALLS = 50  # the last stalls that are remembered
 MOST_OWED = 20_000  # more than the releases that are kept for one master and sent at once
 
@@ -105,12 +105,14 @@ class RunningTime:
 
         A poll that took much longer means that this process stalled, and the masters may have
         stalled as well: then only a part of the time counts. But a short poll counts as a whole: on
-        a busy machine nearly every one is exceeded, and what is left would never end.
+        a busy machine nearly every one is exceeded, and what is left would never end. Before a poll
+        that ended early, a short time without one counts, too: this process was computing. A longer
+        one may be a stall.
         """
         since = now - self._counted
         self._counted = now
         if took < asked:  # as nearly always
-            self.passed += took if took < since else since
+            self.passed += since if since < took + SHORT else took
             return
         # Rounding may leave a rest that is too small to add: then no reply would get late.
         if asked < SHORTEST:

@@ -1275,6 +1275,16 @@ MUTANTS: tuple[Mutant, ...] = (
         link_schedules.a_new_link_shows_how_long_replies_take,
     ),
     Mutant(
+        "computing takes no time", "link: short times between two polls count",
+        RunningTime.polled, instead("took + SHORT", "took"),
+        test_lateness.test_short_times_between_two_polls_count,
+    ),
+    Mutant(
+        "a stall between polls is lateness", "link: a stall between two polls does not count",
+        RunningTime.polled, instead("took + SHORT", "9e9"),
+        test_lateness.test_a_stall_between_two_polls_does_not_count,
+    ),
+    Mutant(
         "a rest too small to add", "link: a poll counts as a millisecond at least",
         RunningTime.polled, never("asked < SHORTEST"),
         test_lateness.test_a_reply_gets_late_however_the_numbers_are_rounded,

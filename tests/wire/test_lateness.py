@@ -30,6 +30,21 @@ def test_a_poll_counts_as_far_as_the_process_was_running(
     assert running.passed == pytest.approx(counted)
 
 
+def test_short_times_between_two_polls_count() -> None:
+    """A client that computes most of the time polls for a small part of it."""
+    running = RunningTime(100.0)
+    for pair in range(1, 201):
+        running.polled(0.2, 0.0002, 100.0 + pair / 1000)  # 0.8 ms for its own work
+    assert running.passed == pytest.approx(0.2)
+
+
+def test_a_stall_between_two_polls_does_not_count() -> None:
+    running = RunningTime(100.0)
+    for poll in range(1, 11):
+        running.polled(0.2, 0.001, 100.0 + poll)
+    assert running.passed == pytest.approx(0.01)
+
+
 def test_no_time_counts_twice() -> None:
     """The polls of two threads, such as a reader and the tender, may overlap."""
     running = RunningTime(100.0)
