@@ -55,8 +55,9 @@ def acquire(
     would each be called for a lock that is reserved for the other.
 
     A waiter that is `behind` others of its process for the same resources pauses first, until the
-    driver ends the pause or `wait` is over. Its ticket is from before. `served` is called once the
-    lock is won.
+    driver ends the pause or `wait` is over. Its ticket is from before. If `wait` is over, it asks
+    once, as a client that does not wait: of a crowd that gives up at the same moment, none joins
+    the queues only to leave them. `served` is called once the lock is won.
 
     Raises ResourceLocked or QuorumUnreachable once `wait` is over.
     """
@@ -68,6 +69,8 @@ def acquire(
     try:
         if behind:
             now = yield waiting.pause_behind()
+            if now >= waiting.give_up:
+                waiter = waiting.waiter = ""  # for its only attempt, it need not join a queue
         while True:
             attempt = waiting.begin(now)
             resting, waiting.begun = False, None

@@ -877,6 +877,12 @@ MUTANTS: tuple[Mutant, ...] = (
         test_queue.test_a_waiter_behind_others_of_its_process_asks_later_with_its_first_ticket,
     ),
     Mutant(
+        "a waiter behind others joins a queue to leave it",
+        "queue: a waiter behind others whose wait is over joins no queue",
+        rounds.acquire, never("now >= waiting.give_up"),
+        test_queue.test_a_waiter_behind_others_whose_wait_is_over_asks_and_joins_no_queue,
+    ),
+    Mutant(
         "a stopped process has a turn for each of its waiters",
         "queue: a turn that passes unused removes the waiters of its process",
         MemoryMaster._call_first,
