@@ -237,6 +237,7 @@ class RedlockBackend(ShardableBackend):
             delay=retry_delay,
             waiter="" if waiter is None else waiter.name,
             behind=waiter is not None and waiter.behind,
+            crowd=None if waiter is None or waiter.crowd is None else waiter.crowd.refusal,
             served=None if waiter is None else waiter.leave,
             home=home,
         )

@@ -4,10 +4,40 @@ from __future__ import annotations
 
 from functools import partial
 
+from redlock_django.engine.attempt import Attempt
 from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.errors import NotAcquired, QuorumUnreachable, ResourceLocked, Text
 from redlock_django.engine.quorum import NOT_ASKED, Ballot, Tally
 from redlock_django.engine.waiting import free_in
+
+
+class CrowdRefusal:
+    """The last answer to any waiter of a crowd, if it proves that others hold the lock.
+
+    By it, a waiter is refused that its process has kept from asking until its wait was over.
+    """
+
+    __slots__ = ("_tally",)
+
+    def __init__(self) -> None:
+        self._tally: Tally | None = None
+
+    def note(self, attempt: Attempt) -> None:
+        """Note how an attempt has ended."""
+        self._tally = attempt.last if attempt.last.rival_won and not attempt.late else None
+
+    @property
+    def is_refused(self) -> bool:
+        """True if the crowd was refused last, and has not acquired the lock since."""
+        return self._tally is not None
+
+    def error(self, resources: tuple[str, ...]) -> ResourceLocked | None:
+        """Return the error for a waiter that has not asked; None if the masters must be asked."""
+        if (tally := self._tally) is None:
+            return None
+        names = _at_fault(resources, tally)
+        text, retry_after = Text(partial(_held, names, tally)), partial(free_in, tally)
+        return ResourceLocked(text, resource=names, retry_after=retry_after)
 
 
 def refusal(
@@ -16,16 +46,21 @@ def refusal(
     """Return the error for a round that was not won."""
     if late or tally.unreachable:
         return _unreachable(deployment, ", ".join(resources), tally, late)
-    names = resources[0]
-    if len(resources) > 1:  # name only those at fault; the others may be free
-        faults = {vote.resource for vote in tally.votes if vote and vote.ballot is Ballot.REFUSED}
-        names = ", ".join(resources[index] for index in sorted(faults))
+    names = _at_fault(resources, tally)
     return ResourceLocked(
         Text(partial(_held, names, tally)),
         resource=names,
         tally=partial(_answers, deployment, tally),
         retry_after=partial(free_in, tally),
     )
+
+
+def _at_fault(resources: tuple[str, ...], tally: Tally) -> str:
+    """Return the names of the resources at fault; the others may be free."""
+    if len(resources) == 1:
+        return resources[0]
+    faults = {vote.resource for vote in tally.votes if vote and vote.ballot is Ballot.REFUSED}
+    return ", ".join(resources[index] for index in sorted(faults))
 
 
 def _held(names: str, tally: Tally) -> str:

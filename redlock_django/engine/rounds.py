@@ -12,11 +12,13 @@ from redlock_django.engine.attempt import Attempt, to_masters
 from redlock_django.engine.commands import Command, Extend, Heal, Release
 from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.fast_path import FastTally
-from redlock_django.engine.protocol_steps import Protocol, Round
+from redlock_django.engine.protocol_steps import Pause, Protocol, Round
 from redlock_django.engine.quorum import WON
-from redlock_django.engine.refusal import refusal
+from redlock_django.engine.refusal import CrowdRefusal, refusal
 from redlock_django.engine.validity import LeaseState, RedlockLease, valid_until, with_drift
 from redlock_django.engine.waiting import Wait
+
+LAST_MOMENT = 0.1  # seconds at the end of a wait in which a waiter does not begin to ask
 
 
 def acquire(
@@ -33,6 +35,7 @@ def acquire(
     delay: Callable[[int], float],
     waiter: str = "",
     behind: bool = False,
+    crowd: CrowdRefusal | None = None,
     served: Callable[[], None] | None = None,
     home: object = None,
 ) -> Protocol[RedlockLease]:
@@ -55,9 +58,11 @@ def acquire(
     would each be called for a lock that is reserved for the other.
 
     A waiter that is `behind` others of its process for the same resources pauses first, until the
-    driver ends the pause or `wait` is over. Its ticket is from before. If `wait` is over, it asks
-    once, as a client that does not wait: of a crowd that gives up at the same moment, none joins
-    the queues only to leave them. `served` is called once the lock is won.
+    driver ends the pause or `wait` is over. Its ticket is from before. If `wait` is over, or will
+    be in a moment, it is refused as the last of those others was, whose answers `crowd` has: many
+    that give up at the same moment would else keep the masters from answering the next waiter. If
+    that is not known, it asks once, as a client that does not wait, and joins no queue. `served` is
+    called once the lock is won.
 
     Raises ResourceLocked or QuorumUnreachable once `wait` is over.
     """
@@ -69,6 +74,12 @@ def acquire(
     try:
         if behind:
             now = yield waiting.pause_behind()
+            if crowd is not None and crowd.is_refused:
+                if 0 < (left := waiting.give_up - now) < LAST_MOMENT:
+                    now = yield Pause(left)
+                if now >= waiting.give_up and (known := crowd.error(resources)):
+                    known.waited = known.took = now - waiting.asked
+                    raise known
             if now >= waiting.give_up:
                 waiter = waiting.waiter = ""  # for its only attempt, it need not join a queue
         while True:
@@ -79,6 +90,8 @@ def acquire(
                 now = yield from attempt.judge(now)
             if waiter:
                 waiting.queued |= attempt.tally.asked
+            if crowd is not None:
+                crowd.note(attempt)
             if attempt.won:
                 if served is not None:
                     served()  # here, where an interrupt is answered with an undo

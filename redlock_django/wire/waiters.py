@@ -12,6 +12,7 @@ from itertools import count, islice
 from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.protocol_steps import Pause
 from redlock_django.engine.quorum import quorum
+from redlock_django.engine.refusal import CrowdRefusal
 from redlock_django.wire.clock import clock
 from redlock_django.wire.exchange import Exchange, wake_none
 from redlock_django.wire.local_queues import LocalQueues
@@ -145,9 +146,10 @@ class Crowd:
     does not keep a busy host from answering the first of it.
     """
 
-    __slots__ = ("__weakref__", "_waiters")
+    __slots__ = ("__weakref__", "_waiters", "refusal")
 
     def __init__(self) -> None:
+        self.refusal = CrowdRefusal()
         # Weak: an interrupt may end a call before its waiter leaves.
         self._waiters: dict[str, weakref.ref[Waiter]] = {}
 

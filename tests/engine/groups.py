@@ -66,6 +66,9 @@ class SimulatedGroup(BaseBackend):
             delay=client.delay,
             waiter="" if client.waiter is None else client.waiter.name,
             behind=client.waiter is not None and client.waiter.behind,
+            crowd=None
+            if client.waiter is None or client.waiter.crowd is None
+            else client.waiter.crowd.refusal,
             served=None if client.waiter is None else client.waiter.leave,
         )
         try:

@@ -12,6 +12,7 @@ from redlock_django.engine import rounds
 from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.protocol_steps import Pause, Protocol, Result, Round, Step
 from redlock_django.engine.quorum import Ballot, failed
+from redlock_django.engine.refusal import CrowdRefusal
 from redlock_django.engine.validity import RedlockLease
 
 START = 1_760_000_000.0
@@ -114,6 +115,7 @@ class Masters:
         wall: float = 0.0,
         waiter: str = "",
         behind: bool = False,
+        crowd: CrowdRefusal | None = None,
     ) -> Protocol[RedlockLease]:
         """Return the acquire protocol, with tokens that are all different."""
         return rounds.acquire(
@@ -129,6 +131,7 @@ class Masters:
             delay=lambda attempts: 0.01,
             waiter=waiter,
             behind=behind,
+            crowd=crowd,
         )
 
     def taken(self, *resources: str, **how: Any) -> RedlockLease:

@@ -27,6 +27,7 @@ from redlock_django.engine import (
     fencing,
     membership,
     quorum,
+    refusal,
     renewal,
     rounds,
     validity,
@@ -879,8 +880,28 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a waiter behind others joins a queue to leave it",
         "queue: a waiter behind others whose wait is over joins no queue",
-        rounds.acquire, never("now >= waiting.give_up"),
+        rounds.acquire, never("now >= waiting.give_up", nth=2),
         test_queue.test_a_waiter_behind_others_whose_wait_is_over_asks_and_joins_no_queue,
+    ),
+    Mutant(
+        "a crowd asks when its waits end",
+        "queue: a waiter behind others whose wait is over is refused as they were",
+        refusal.CrowdRefusal.note, never("attempt.last.rival_won"),
+        test_queue.test_a_waiter_behind_others_whose_wait_is_over_is_refused_as_they_were,
+    ),
+    Mutant(
+        "a crowd without an answer is refused",
+        "queue: a waiter behind others asks itself if they had no answer",
+        refusal.CrowdRefusal.note, always("attempt.last.rival_won"),
+        partial(
+            test_queue.test_a_waiter_behind_others_asks_itself_if_they_had_no_answer,
+            {"mute": (1, 2)},
+        ),
+    ),
+    Mutant(
+        "a waiter asks in the last moment", "queue: many waits that end make few questions",
+        rounds.acquire, never("0 < (left := waiting.give_up - now) < LAST_MOMENT"),
+        test_queue.test_a_waiter_that_may_ask_in_the_last_moment_of_its_wait_is_refused_at_its_end,
     ),
     Mutant(
         "a stopped process has a turn for each of its waiters",

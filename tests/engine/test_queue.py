@@ -12,6 +12,7 @@ from redlock_django.engine.commands import Acquire, Release
 from redlock_django.engine.errors import QuorumUnreachable, ResourceLocked
 from redlock_django.engine.protocol_steps import Pause, Protocol, Round, Step
 from redlock_django.engine.quorum import Ballot, Tally, Verdict, Vote, failed, granted
+from redlock_django.engine.refusal import CrowdRefusal
 from redlock_django.engine.validity import RedlockLease
 from redlock_django.engine.waiting import CALM, CALM_LONGEST, FALLBACK, LONGEST, retry_delays
 from tests.engine.masters import START, Masters
@@ -715,6 +716,71 @@ def test_a_waiter_behind_others_whose_wait_is_over_asks_and_joins_no_queue() -> 
     with pytest.raises(ResourceLocked) as caught:
         protocol.send(masters.now)  # without a round that leaves the queues
     assert caught.value.waited == 0.5
+
+
+def test_a_waiter_behind_others_whose_wait_is_over_is_refused_as_they_were() -> None:
+    masters, crowd = Masters(3), CrowdRefusal()
+    masters.taken()
+    protocol = masters.acquire(wait=0.5, waiter=B, behind=True, crowd=crowd)
+    assert next(protocol) == Pause(0.5)
+    Waiting(masters, A, crowd=crowd)
+    masters.now += 0.5
+    with pytest.raises(ResourceLocked, match="r: held by another client") as caught:
+        protocol.send(masters.now)  # without a round
+    assert caught.value.waited == caught.value.took == pytest.approx(0.501)
+    assert caught.value.attempts == 0
+    assert caught.value.retry_after == pytest.approx(10.0, abs=0.2)
+    assert not caught.value.asked, "no server has answered this call"
+
+
+def test_a_waiter_that_may_ask_in_the_last_moment_of_its_wait_is_refused_at_its_end() -> None:
+    masters, crowd = Masters(3), CrowdRefusal()
+    masters.taken()
+    protocol = masters.acquire(wait=0.5, waiter=B, behind=True, crowd=crowd)
+    next(protocol)
+    Waiting(masters, A, crowd=crowd)
+    masters.now += 0.45
+    pause = protocol.send(masters.now)
+    assert isinstance(pause, Pause)
+    masters.now += pause.seconds
+    with pytest.raises(ResourceLocked) as caught:
+        protocol.send(masters.now)
+    assert caught.value.waited == pytest.approx(0.5)
+
+
+def test_a_waiter_that_may_ask_earlier_asks() -> None:
+    masters, crowd = Masters(3), CrowdRefusal()
+    masters.taken()
+    protocol = masters.acquire(wait=0.5, waiter=B, behind=True, crowd=crowd)
+    next(protocol)
+    Waiting(masters, A, crowd=crowd)
+    masters.now += 0.3
+    assert isinstance(protocol.send(masters.now), Round)
+
+
+def test_a_waiter_behind_one_that_was_served_asks_to_the_end() -> None:
+    masters, crowd = Masters(3), CrowdRefusal()
+    held = masters.taken()
+    protocol = masters.acquire(wait=0.5, waiter=B, behind=True, crowd=crowd)
+    next(protocol)
+    first = Waiting(masters, A, crowd=crowd)
+    free(masters, held)
+    first.won()
+    masters.now += 0.5
+    assert isinstance(protocol.send(masters.now), Round)
+
+
+@pytest.mark.parametrize("how", [{"mute": (1, 2)}, {"deaf": (0, 1, 2)}])
+def test_a_waiter_behind_others_asks_itself_if_they_had_no_answer(how: dict[str, Any]) -> None:
+    masters, crowd = Masters(3), CrowdRefusal()
+    masters.taken()
+    protocol = masters.acquire(wait=0.5, waiter=B, behind=True, crowd=crowd)
+    next(protocol)
+    first = Waiting(masters, A, crowd=crowd)
+    first.ask()
+    first.refused(**how)
+    masters.now += 0.5
+    assert isinstance(protocol.send(masters.now), Round)
 
 
 def test_an_interrupted_waiter_behind_others_sends_nothing() -> None:

@@ -168,6 +168,30 @@ def test_of_many_waiters_of_a_process_three_are_in_the_queues_and_the_order_stay
         assert not variant.links.waiters.crowds
 
 
+@both
+def test_of_many_waiters_whose_waits_end_most_are_refused_without_a_question(
+    name: str, masters: list[LocalMaster]
+) -> None:
+    many, attempts = 30, 0
+    with (
+        joined(name, masters[:3]) as variant,
+        ThreadPoolExecutor(many) as pool,
+        masters[0].client() as client,
+    ):
+        lease = variant.acquire("order:1")
+        client.config_resetstat()
+        takers = [pool.submit(variant.acquire, "order:1", wait=1.0) for _ in range(many)]
+        for taker in takers:
+            with pytest.raises(ResourceLocked, match="order:1: held by another client") as caught:
+                taker.result(60)
+            assert caught.value.waited > 0.9
+            attempts += caught.value.attempts
+        assert client.info("commandstats")["cmdstat_evalsha"]["calls"] < many
+        assert MOST_ASKING <= attempts < many
+        variant.release(lease)
+        assert queued(masters[:3], "order:1") == [0] * 3
+
+
 @pytest.mark.usefixtures("no_fallback")
 def test_waiters_that_are_cancelled_let_the_next_ones_of_their_process_ask(
     masters: list[LocalMaster],
