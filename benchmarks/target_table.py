@@ -50,8 +50,8 @@ def missed(results: Results) -> Iterator[str]:
         yield f"\n  {WOULD.get(profile, 'Why was not examined.')}\n"
 
 
-# Where the kernel is entered; wire/link.py sends within list.extend.
-_KERNEL = re.compile(r"poll of|of _socket.socket|extend of list")
+# Where the kernel is entered. cProfile does not see the send that `Link.send` unpacks from a map.
+_KERNEL = re.compile(r"poll of|of _socket.socket|wire/link.py:send$")
 
 
 def _profile(lines: list[tuple[float, str]]) -> str:
