@@ -109,9 +109,10 @@ class Link:
             self._drain(until)
 
     def _drain(self, until: float) -> None:
+        receive = _asked_twice(self.socket.recv)  # of TLS, `recv` would wait for more
         while (left := until - clock()) > 0:
             self.socket.settimeout(left)
-            if not self.recv(CHUNK):
+            if not receive(CHUNK):
                 return
 
     def close(self, *, cut: bool) -> None:

@@ -8,6 +8,7 @@ import json
 import select
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -280,6 +281,27 @@ def test_a_signal_during_a_send_repeats_and_drops_no_byte() -> None:
     theirs.close()
     assert struck > 100
     assert received == sent
+
+
+class TalkativeTLS(ssl.SSLSocket):
+    """A TLS socket whose master has two more parts of a reply, and then closes the connection."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.parts = [b":1", b"\r\n", b""]
+
+    def settimeout(self, value: float | None) -> None:
+        self.asked.append("settimeout")
+
+    def recv(self, buflen: int = 1024, flags: int = 0) -> bytes:
+        self.asked.append("recv")
+        return self.parts.pop(0)
+
+
+def test_a_tls_link_that_is_drained_waits_no_longer_than_it_may() -> None:
+    talkative = TalkativeTLS()
+    Link(talkative).drain(clock() + 60.0)
+    assert talkative.asked == ["settimeout", "recv"] * 3
 
 
 @both
