@@ -94,6 +94,10 @@ class Waiter:
         self._until = now + seconds
         return seconds
 
+    def rested(self) -> None:
+        """End a pause: what ended it does not end the next one, if no round comes in between."""
+        self._until = math.inf
+
     def watch(self) -> None:
         """Note that the turn of another waiter has begun: if it passes unused, this one asks."""
         self.hurry(WATCH)
@@ -222,6 +226,7 @@ class Waiters:
             self.queues.leave(waiter, waiter.pause)
         waiter.pause = None
         waiter.wake = wake_none
+        waiter.rested()
 
     def interrupt(self, waiter: Waiter) -> None:
         """Note that a waiter was interrupted, perhaps in a pause, and undoes what it began."""

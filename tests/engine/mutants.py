@@ -815,6 +815,11 @@ MUTANTS: tuple[Mutant, ...] = (
         without("waiter.pause = None"), schedules.after_a_pause_no_round_is_sent_for_its_waiter,
     ),
     Mutant(
+        "a call ends two pauses", "queue: what ended a pause does not end the next one",
+        Waiters.end_pause, without("waiter.rested()"),
+        schedules.what_ended_a_pause_does_not_end_the_next_one,
+    ),
+    Mutant(
         "a waiter asks again although a round was sent for it",
         "queue: a round that was sent in a pause is not sent again", Wait.begin,
         always("self.begun is None"),

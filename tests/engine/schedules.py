@@ -531,6 +531,17 @@ def after_a_pause_no_round_is_sent_for_its_waiter() -> None:
     assert rest.waiter.pause is None
 
 
+def what_ended_a_pause_does_not_end_the_next_one() -> None:
+    rest = _Rest(0, 1, 2)
+    rest.waiters.begin_pause(rest.waiter, Pause(60.0))
+    rest.waiter.ask_now()
+    assert rest.waiter.until == rest.now
+    rest.waiters.end_pause(rest.waiter)
+    rest.now += 1.0
+    rest.waiters.begin_pause(rest.waiter, Pause(2.0))
+    assert rest.waiter.until == 3.0
+
+
 class _Process:
     """Waiters that sleep in the queue of "r", with their tickets."""
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from redlock_django.engine import waiting
+from redlock_django.engine import rounds, waiting
 from redlock_django.engine.errors import QuorumUnreachable, ResourceLocked
 from redlock_django.engine.fast_path import Switch
 from redlock_django.wire import waiters as wire_waiters
@@ -170,25 +170,22 @@ def test_of_many_waiters_of_a_process_three_are_in_the_queues_and_the_order_stay
 
 @both
 def test_of_many_waiters_whose_waits_end_most_are_refused_without_a_question(
-    name: str, masters: list[LocalMaster]
+    name: str, masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    many, attempts = 30, 0
-    with (
-        joined(name, masters[:3]) as variant,
-        ThreadPoolExecutor(many) as pool,
-        masters[0].client() as client,
-    ):
+    # However far apart their waits begin, and so end, on a busy machine.
+    monkeypatch.setattr(rounds, "LAST_MOMENT", 60.0)
+    many, asked = 12, 0
+    with joined(name, masters[:3]) as variant, ThreadPoolExecutor(many) as pool:
         lease = variant.acquire("order:1")
-        client.config_resetstat()
-        takers = [pool.submit(variant.acquire, "order:1", wait=1.0) for _ in range(many)]
+        takers = [pool.submit(variant.acquire, "order:1", wait=2.0) for _ in range(many)]
         for taker in takers:
             with pytest.raises(ResourceLocked, match="order:1: held by another client") as caught:
                 taker.result(60)
-            assert caught.value.waited > 0.9
-            attempts += caught.value.attempts
-        assert client.info("commandstats")["cmdstat_evalsha"]["calls"] < many
-        assert MOST_ASKING <= attempts < many
+            assert caught.value.waited > 1.9
+            asked += caught.value.asked
+        assert asked == MOST_ASKING
         variant.release(lease)
+        variant.settle()
         assert queued(masters[:3], "order:1") == [0] * 3
 
 
