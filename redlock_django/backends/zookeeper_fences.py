@@ -73,9 +73,12 @@ class Fences:
             if isinstance(root, NoNodeError):
                 yield from self._requests.ask(self._make, is_write=True)
                 continue
-            if isinstance(base, NoNodeError) or self._number(base) <= root.mtime * 1000:
-                yield from self._raise_base()
-                yield Step(0.001)  # the servers' time is in ms: no fence is ahead of it
+            now = root.mtime * 1000
+            number = 0 if isinstance(base, NoNodeError) else self._number(base)
+            if number <= now:
+                number = yield from self._raise_base()
+            # No fence is ahead of the servers' time: the next store may go on from there.
+            yield Step((number - now) / 1_000_000)
             session.prepared = self._requests.generation
 
     def of_node(self, created: int, base: Any) -> Protocol[int]:

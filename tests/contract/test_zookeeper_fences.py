@@ -1,0 +1,45 @@
+"""The fences of a tree are not ahead of the servers' time when a session begins to use them."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("kazoo")
+
+from redlock_django.backends.zookeeper_fences import Fences
+from redlock_django.backends.zookeeper_tree import SPAN
+
+NOW = 1_760_000_000_000  # what the servers' clock shows, in ms
+
+
+class Answered:
+    """Requests that servers answer, whose base of fences is that many µs ahead of their time."""
+
+    generation = 1
+
+    def __init__(self, ahead: int) -> None:
+        self.session = SimpleNamespace(prepared=0)
+        self.base = b"%d" % (NOW * 1000 + ahead)
+
+    def ask(self, send: Any, *, is_write: bool = False) -> Generator[Any, None, list[Any]]:
+        yield from ()
+        base = self.base, SimpleNamespace(version=1)
+        return [SimpleNamespace(mtime=NOW), base] if "_look" in repr(send) else [None]
+
+
+@pytest.mark.parametrize(
+    ("ahead", "seconds"), [(-1_000_000, 0.001), (-10, (SPAN - 9) / 1e6), (500, 0.0005)]
+)
+def test_a_session_waits_until_no_fence_is_ahead_of_the_servers_time(
+    ahead: int, seconds: float
+) -> None:
+    """Otherwise the store to which a site moves next would give lower fences."""
+    answered: Any = Answered(ahead)
+    tree: Any = SimpleNamespace(root="/r", fences="/r/fences")
+    steps = list(Fences(answered, tree).prepare())
+    assert [step.seconds for step in steps] == [pytest.approx(seconds)]
+    assert answered.session.prepared == 1
