@@ -748,6 +748,21 @@ def test_a_waiter_that_may_ask_in_the_last_moment_of_its_wait_is_refused_at_its_
     assert caught.value.waited == pytest.approx(0.5)
 
 
+def test_a_waiter_in_the_last_moment_asks_if_one_before_it_was_served_meanwhile() -> None:
+    masters, crowd = Masters(3), CrowdRefusal()
+    held = masters.taken()
+    protocol = masters.acquire(wait=0.5, waiter=B, behind=True, crowd=crowd)
+    next(protocol)
+    first = Waiting(masters, A, crowd=crowd)
+    masters.now += 0.45
+    pause = protocol.send(masters.now)
+    assert isinstance(pause, Pause)
+    free(masters, held)
+    first.won()
+    masters.now += pause.seconds
+    assert isinstance(protocol.send(masters.now), Round)
+
+
 def test_a_waiter_that_may_ask_earlier_asks() -> None:
     masters, crowd = Masters(3), CrowdRefusal()
     masters.taken()
