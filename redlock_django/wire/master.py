@@ -51,11 +51,10 @@ class Plan:
     link. `until` is 0.0 from the moment at which anything changes for one of all masters.
     """
 
-    __slots__ = ("asked", "left_out", "links", "members", "until")
+    __slots__ = ("asked", "left_out", "links", "until")
 
     def __init__(self) -> None:
         self.asked: tuple[int, ...] = ()
-        self.members: frozenset[int] = frozenset()
         self.links: tuple[Link, ...] = ()
         self.left_out: dict[int, Vote] = {}
         self.until = 0.0

@@ -142,7 +142,7 @@ class Sender(LinkState):
                 link.out += data + link.tail
             else:
                 link.out += data
-        self._dirty |= plan.members
+        self._dirty.update(plan.asked)
         return True
 
     def _leave_out(self, exchange: Exchange, command: Command) -> bool:
@@ -187,7 +187,6 @@ class Sender(LinkState):
             return False
         plan = self.plan
         plan.asked, plan.links, plan.left_out = tuple(links), tuple(links.values()), left_out
-        plan.members = frozenset(links)
         plan.until = min(self.masters[index].sound_until for index in links)
         return True
 
