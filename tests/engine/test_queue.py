@@ -718,11 +718,17 @@ def test_a_waiter_behind_others_whose_wait_is_over_asks_and_joins_no_queue() -> 
     assert caught.value.waited == 0.5
 
 
-def test_a_waiter_behind_others_whose_wait_is_over_is_refused_as_they_were() -> None:
+def _behind_others() -> tuple[Masters, CrowdRefusal, RedlockLease, Protocol[RedlockLease]]:
+    """Return masters with a held lock, and B, which waits 0.5 s for it behind others."""
     masters, crowd = Masters(3), CrowdRefusal()
-    masters.taken()
+    held = masters.taken()
     protocol = masters.acquire(wait=0.5, waiter=B, behind=True, crowd=crowd)
     assert next(protocol) == Pause(0.5)
+    return masters, crowd, held, protocol
+
+
+def test_a_waiter_behind_others_whose_wait_is_over_is_refused_as_they_were() -> None:
+    masters, crowd, _, protocol = _behind_others()
     Waiting(masters, A, crowd=crowd)
     masters.now += 0.5
     with pytest.raises(ResourceLocked, match="r: held by another client") as caught:
@@ -734,10 +740,7 @@ def test_a_waiter_behind_others_whose_wait_is_over_is_refused_as_they_were() -> 
 
 
 def test_a_waiter_that_may_ask_in_the_last_moment_of_its_wait_is_refused_at_its_end() -> None:
-    masters, crowd = Masters(3), CrowdRefusal()
-    masters.taken()
-    protocol = masters.acquire(wait=0.5, waiter=B, behind=True, crowd=crowd)
-    next(protocol)
+    masters, crowd, _, protocol = _behind_others()
     Waiting(masters, A, crowd=crowd)
     masters.now += 0.45
     pause = protocol.send(masters.now)
@@ -749,10 +752,7 @@ def test_a_waiter_that_may_ask_in_the_last_moment_of_its_wait_is_refused_at_its_
 
 
 def test_a_waiter_in_the_last_moment_asks_if_one_before_it_was_served_meanwhile() -> None:
-    masters, crowd = Masters(3), CrowdRefusal()
-    held = masters.taken()
-    protocol = masters.acquire(wait=0.5, waiter=B, behind=True, crowd=crowd)
-    next(protocol)
+    masters, crowd, held, protocol = _behind_others()
     first = Waiting(masters, A, crowd=crowd)
     masters.now += 0.45
     pause = protocol.send(masters.now)
@@ -764,20 +764,14 @@ def test_a_waiter_in_the_last_moment_asks_if_one_before_it_was_served_meanwhile(
 
 
 def test_a_waiter_that_may_ask_earlier_asks() -> None:
-    masters, crowd = Masters(3), CrowdRefusal()
-    masters.taken()
-    protocol = masters.acquire(wait=0.5, waiter=B, behind=True, crowd=crowd)
-    next(protocol)
+    masters, crowd, _, protocol = _behind_others()
     Waiting(masters, A, crowd=crowd)
     masters.now += 0.3
     assert isinstance(protocol.send(masters.now), Round)
 
 
 def test_a_waiter_behind_one_that_was_served_asks_to_the_end() -> None:
-    masters, crowd = Masters(3), CrowdRefusal()
-    held = masters.taken()
-    protocol = masters.acquire(wait=0.5, waiter=B, behind=True, crowd=crowd)
-    next(protocol)
+    masters, crowd, held, protocol = _behind_others()
     first = Waiting(masters, A, crowd=crowd)
     free(masters, held)
     first.won()
@@ -787,10 +781,7 @@ def test_a_waiter_behind_one_that_was_served_asks_to_the_end() -> None:
 
 @pytest.mark.parametrize("how", [{"mute": (1, 2)}, {"deaf": (0, 1, 2)}])
 def test_a_waiter_behind_others_asks_itself_if_they_had_no_answer(how: dict[str, Any]) -> None:
-    masters, crowd = Masters(3), CrowdRefusal()
-    masters.taken()
-    protocol = masters.acquire(wait=0.5, waiter=B, behind=True, crowd=crowd)
-    next(protocol)
+    masters, crowd, _, protocol = _behind_others()
     first = Waiting(masters, A, crowd=crowd)
     first.ask()
     first.refused(**how)
