@@ -60,7 +60,8 @@ class NotAcquired(RedlockError):
     `retry_after` is the time in seconds after which another attempt makes sense, or None if that is
     unknown. `waited` is the time in seconds that passed before the last attempt, 0.0 if that was
     the first. `took` is the time in seconds of all `attempts`; both are 0 if the store does not
-    count them.
+    count them. A waiter that is refused as others of its process were has made no attempt: then
+    `took` is its wait.
     """
 
     attempts: int = 0

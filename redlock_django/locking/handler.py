@@ -37,7 +37,7 @@ class LockServices:
 
     def __init__(self) -> None:
         self.services: dict[str, LockService] = {}
-        """Those that were created already and not closed."""
+        """The services that are open, by alias."""
         self._making = threading.RLock()
         self.forks = 0  # the number of forks between the first process and this one
 
