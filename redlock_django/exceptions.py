@@ -1,12 +1,6 @@
-"""All exceptions that users of the app may want to catch.
-
-The errors of idempotency are imported at their first use.
-"""
+"""All exceptions that users of the app may want to catch."""
 
 from __future__ import annotations
-
-from importlib import import_module
-from typing import TYPE_CHECKING
 
 from django.core.exceptions import ImproperlyConfigured
 
@@ -21,23 +15,6 @@ from redlock_django.engine.errors import (
     ResourceLocked,
     StoreUnavailable,
 )
-
-if TYPE_CHECKING:
-    from redlock_django.idempotency.errors import (
-        IdempotencyRefused,
-        IdempotencyUnavailable,
-        KeyExpired,
-        KeyInFlight,
-        KeyInvalid,
-        KeyMissing,
-        KeyReused,
-        KeyUnscoped,
-        OutcomeUncertain,
-        RequestTooLarge,
-        ResultUnavailable,
-        TooManyRecords,
-        TooManyWaiters,
-    )
 
 
 class BadName(BadResource):
@@ -54,6 +31,68 @@ class InvalidRedlock(ImproperlyConfigured):
 
 class IncompleteBody(RedlockError):
     """The connection was closed before the whole body of the request had arrived."""
+
+
+class IdempotencyRefused(RedlockError):
+    """The request is answered without running its view, because of its idempotency key.
+
+    `retry_after` is in seconds, or None where a retry is of no use. `problem_base` is the start of
+    the problem's `type`, before its code, if it has one of its own.
+    """
+
+    problem_base: str
+
+    def __init__(self, message: str = "", *, retry_after: float | None = None) -> None:
+        super().__init__(message or type(self).__doc__ or "")
+        self.retry_after = retry_after
+
+
+class KeyMissing(IdempotencyRefused):
+    """The view requires an idempotency key, and the request has none."""
+
+
+class KeyInvalid(IdempotencyRefused):
+    """The idempotency key is empty, too long, repeated or otherwise malformed."""
+
+
+class KeyUnscoped(IdempotencyRefused):
+    """An idempotency key belongs to a user, and this request has no user."""
+
+
+class KeyReused(IdempotencyRefused):
+    """The idempotency key was used before, for a different request."""
+
+
+class KeyInFlight(IdempotencyRefused):
+    """The first request with this idempotency key is still running."""
+
+
+class TooManyWaiters(IdempotencyRefused):
+    """The first request with this key is still running, and MAX_WAITERS threads wait already."""
+
+
+class TooManyRecords(IdempotencyRefused):
+    """The owner of this idempotency key has used MAX_RECORDS keys within MAX_RECORDS_WINDOW."""
+
+
+class KeyExpired(IdempotencyRefused):
+    """The retention of this idempotency key is over, and its response is deleted."""
+
+
+class OutcomeUncertain(IdempotencyRefused):
+    """It is not known whether the first request with this idempotency key took effect."""
+
+
+class ResultUnavailable(IdempotencyRefused):
+    """The first request with this idempotency key completed, but its response was not stored."""
+
+
+class RequestTooLarge(IdempotencyRefused):
+    """The body of a request with an idempotency key is too large to be compared."""
+
+
+class IdempotencyUnavailable(IdempotencyRefused):
+    """It cannot be determined whether this request has run before."""
 
 
 __all__ = [
@@ -83,9 +122,3 @@ __all__ = [
     "TooManyRecords",
     "TooManyWaiters",
 ]
-
-
-def __getattr__(name: str) -> object:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("redlock_django.idempotency.errors"), name)

@@ -93,7 +93,7 @@ LAYERS = [
     web.lock_resource
     web.mixins web.rules
     middleware
-    idempotency.errors idempotency.current idempotency.in_flight_lock idempotency.replay
+    idempotency.current idempotency.in_flight_lock idempotency.replay
     idempotency.encryption
     idempotency.events idempotency.fingerprint idempotency.key idempotency.protocol
     idempotency.scope idempotency.settings
@@ -112,9 +112,9 @@ LAYERS = [
     """.strip().splitlines()
 ]
 ENTRY_POINTS = {"admin", "checks", "contrib", "management", "testing"}
-# Modules that only re-export public names. For type checkers they import from layers above their
-# own; at runtime they import a name when it is first used.
-REEXPORTING = {"redlock_django", "redlock_django.exceptions"}
+# The module that only re-exports public names. For type checkers it imports from layers above its
+# own; at runtime it imports a name when it is first used.
+REEXPORTING = {"redlock_django"}
 PURE = {
     "asyncio", "datetime", "django", "logging", "os", "queue", "random", "redis", "secrets",
     "select", "socket", "ssl", "subprocess", "sys", "threading", "time",

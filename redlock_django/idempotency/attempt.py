@@ -17,24 +17,20 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
-from redlock_django.exceptions import AlreadyHeld, ResourceLocked, StoreUnavailable
-from redlock_django.idempotency import events
-from redlock_django.idempotency.attempt_steps import (
-    CallHook,
-    HoldLock,
-    InThread,
-    RunView,
-    Steps,
-)
-from redlock_django.idempotency.claim_reader import ClaimReader
-from redlock_django.idempotency.current import Idempotency
-from redlock_django.idempotency.errors import (
+from redlock_django.exceptions import (
+    AlreadyHeld,
     IdempotencyUnavailable,
     KeyInFlight,
     OutcomeUncertain,
+    ResourceLocked,
+    StoreUnavailable,
     TooManyRecords,
     TooManyWaiters,
 )
+from redlock_django.idempotency import events
+from redlock_django.idempotency.attempt_steps import CallHook, HoldLock, InThread, RunView, Steps
+from redlock_django.idempotency.claim_reader import ClaimReader
+from redlock_django.idempotency.current import Idempotency
 from redlock_django.idempotency.exception_answers import answer_to
 from redlock_django.idempotency.forms import add_key_field
 from redlock_django.idempotency.key import lock_name

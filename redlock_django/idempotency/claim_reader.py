@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from django.core.exceptions import RequestDataTooBig
 from django.http import HttpRequest
 
+from redlock_django.exceptions import KeyInvalid, KeyMissing, KeyUnscoped, RequestTooLarge
 from redlock_django.idempotency.attempt_steps import CallHook, GetUser, InThread, Steps
-from redlock_django.idempotency.errors import KeyInvalid, KeyMissing, KeyUnscoped, RequestTooLarge
 from redlock_django.idempotency.fingerprint import FORMS, request_fingerprint
 from redlock_django.idempotency.key import owner_hash, parse_key, request_hashes, seed_of
 from redlock_django.idempotency.options import IdempotentOptions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from redlock_django.idempotency.errors import (
+from redlock_django.exceptions import (
     IdempotencyRefused,
     KeyInFlight,
     KeyReused,

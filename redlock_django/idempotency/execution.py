@@ -11,11 +11,15 @@ from typing import Any
 from asgiref.sync import sync_to_async
 
 from redlock_django.engine.trampoline import adrive, drive
-from redlock_django.exceptions import IncompleteBody, InvalidRedlock, RedlockError
+from redlock_django.exceptions import (
+    IdempotencyRefused,
+    IncompleteBody,
+    InvalidRedlock,
+    RedlockError,
+)
 from redlock_django.idempotency.attempt import Attempt
 from redlock_django.idempotency.attempt_steps import CallHook, GetUser, HoldLock, InThread, RunView
 from redlock_django.idempotency.attempt_steps import Step as AttemptStep
-from redlock_django.idempotency.errors import IdempotencyRefused
 from redlock_django.idempotency.in_flight_lock import InFlightLock
 from redlock_django.idempotency.options import IdempotentOptions
 from redlock_django.idempotency.recorders import AnyRecorder, UnrecordedTransaction

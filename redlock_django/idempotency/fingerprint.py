@@ -16,8 +16,7 @@ from django.http.multipartparser import MultiPartParser
 from django.http.request import RawPostDataException
 from django.utils.datastructures import MultiValueDict
 
-from redlock_django.exceptions import InvalidRedlock
-from redlock_django.idempotency.errors import RequestTooLarge
+from redlock_django.exceptions import InvalidRedlock, RequestTooLarge
 from redlock_django.web.body import check_body_is_complete, declared_length
 
 FORMS = ("application/x-www-form-urlencoded", "multipart/form-data")

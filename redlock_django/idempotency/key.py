@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from django.conf import settings
 from django.utils.crypto import salted_hmac
 
-from redlock_django.idempotency.errors import KeyInvalid
+from redlock_django.exceptions import KeyInvalid
 
 LONGEST = 255
 """The greatest length of an idempotency key, in characters."""

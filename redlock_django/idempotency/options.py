@@ -10,8 +10,7 @@ from typing import Any
 from django.core.exceptions import RequestDataTooBig
 from django.http import HttpRequest
 
-from redlock_django.exceptions import InvalidRedlock
-from redlock_django.idempotency.errors import RequestTooLarge
+from redlock_django.exceptions import InvalidRedlock, RequestTooLarge
 from redlock_django.idempotency.fingerprint import FORMS
 from redlock_django.idempotency.protocol import ViewOutcome, view_outcome
 from redlock_django.idempotency.replay import StoredResponse

@@ -9,7 +9,7 @@ from __future__ import annotations
 from enum import Enum, StrEnum
 from typing import NamedTuple
 
-from redlock_django.idempotency.errors import (
+from redlock_django.exceptions import (
     IdempotencyRefused,
     IdempotencyUnavailable,
     KeyExpired,

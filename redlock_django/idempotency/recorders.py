@@ -10,8 +10,7 @@ from asgiref.sync import sync_to_async
 from django.db import connections, transaction
 from django.http.response import HttpResponseBase
 
-from redlock_django.exceptions import InvalidRedlock
-from redlock_django.idempotency.errors import IdempotencyUnavailable
+from redlock_django.exceptions import IdempotencyUnavailable, InvalidRedlock
 from redlock_django.idempotency.protocol import ViewOutcome, view_outcome
 from redlock_django.idempotency.replay import StoredResponse
 from redlock_django.idempotency.stores.base import Claim, Record, Store

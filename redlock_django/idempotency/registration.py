@@ -7,7 +7,7 @@ extension points are listed in docs/explanation/architecture.md.
 
 from __future__ import annotations
 
-from redlock_django.idempotency.errors import (
+from redlock_django.exceptions import (
     IdempotencyRefused,
     IdempotencyUnavailable,
     KeyExpired,

@@ -16,9 +16,9 @@ from redlock_django.conf.settings import ON_DISCONNECT
 from redlock_django.conf.values import choice, duration, flag, http_methods, string, whole
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.encryption import ResponseCipher
-from redlock_django.idempotency.errors import IdempotencyRefused
 from redlock_django.idempotency.replay import KEPT_HEADERS, NEVER_KEPT
 from redlock_django.locking.handler import locks
+from redlock_django.web.problems import PROBLEM_BASE
 from redlock_django.wire.address import nearest
 
 DAY = 24 * 3600
@@ -61,7 +61,7 @@ DEFAULTS: Mapping[str, Any] = {
     "ON_DISCONNECT": "finish",
     "ON_UNSCOPED": "reject",
     "TENANT": None,
-    "PROBLEM_BASE": IdempotencyRefused.problem_base,
+    "PROBLEM_BASE": PROBLEM_BASE,
 }
 """Every key of `IDEMPOTENCY` with its default."""
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 from django.http import HttpResponse
 from django.utils import timezone
 
-from redlock_django.idempotency.errors import ResultUnavailable
+from redlock_django.exceptions import ResultUnavailable
 from redlock_django.idempotency.key import RequestHashes
 from redlock_django.idempotency.protocol import RecordState, RecordStatus
 from redlock_django.idempotency.replay import StoredResponse

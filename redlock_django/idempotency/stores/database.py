@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from django.db import IntegrityError, InterfaceError, OperationalError
 from django.utils import timezone
 
+from redlock_django.exceptions import IdempotencyUnavailable
 from redlock_django.idempotency.encryption import ResponseCipher, decrypted
-from redlock_django.idempotency.errors import IdempotencyUnavailable
 from redlock_django.idempotency.protocol import RecordState
 from redlock_django.idempotency.replay import StoredResponse
 from redlock_django.idempotency.stores.base import (
