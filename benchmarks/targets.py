@@ -186,6 +186,10 @@ def _rate(case: str, other: str, bound: float, setting: str = "free") -> Target:
     return Target(work, f"by {other}", bound, values, False, profile="threads")
 
 
+HOT_US = 45
+"""The target of a pair without the kernel."""
+
+
 def _targets() -> list[Target]:
     pair, refuse = "acquire + release, one thread", "refuse a held lock"
     cpu = "client CPU by floor"
@@ -202,7 +206,7 @@ def _targets() -> list[Target]:
                compared("pairs", "pin", "one", "ours", "floor"), profile="pairs"),
         Target(pair, "rtt: p50 by floor", 1.12,
                compared("pairs", "rtt", "one", "ours", "floor"), profile="pairs"),
-        Target("the same, hot caches, no kernel", "client CPU", 45,
+        Target("the same, hot caches, no kernel", "client CPU", HOT_US,
                own("hot", "pin", "one", "ours", "cpu_us"), unit=" µs", profile="pairs"),
         Target("the same, hot caches, no kernel", "calls of Python and C", 300,
                own("hot", "pin", "one", "ours", "calls"), unit="", profile="pairs"),

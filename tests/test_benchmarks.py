@@ -6,9 +6,8 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -17,23 +16,15 @@ from benchmarks import __main__ as run
 from benchmarks.conductor import Plan, WorkerFailed
 from benchmarks.machine import Others, _used_by_others
 from benchmarks.native import compiler
-from benchmarks.peers.ours import Threads, redlock
 from benchmarks.report import markdown
 from benchmarks.results import Failure, Results, Row, Where
 from benchmarks.spread import table
 from benchmarks.stub import granting
 from benchmarks.targets import Target, compared
 from benchmarks.worker import jobs
-from benchmarks.worker.hot import hot
 from benchmarks.worker.witness import Intruder, Turnstile
 from benchmarks.workloads.handoff import together
-from redlock_django import lock, locks
-from redlock_django.exceptions import ResourceLocked
 from redlock_django.testing import LocalMaster
-from tests.live.linked import linked
-
-if TYPE_CHECKING:
-    from pytest_django import Settings
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -118,23 +109,6 @@ def test_stub_masters_grant_everything_but_a_second_holder() -> None:
         with Intruder(places, NoLock()) as intruder:
             intruder.look("order:1")
             assert intruder.overlaps == 0
-
-
-def test_pairs_without_the_kernel_begin_when_no_master_owes_a_reply(
-    masters: list[LocalMaster], settings: Settings
-) -> None:
-    settings.REDLOCK = redlock([("127.0.0.1", master.port) for master in masters])
-    contender = Threads.__new__(Threads)  # Django is configured already
-    contender._lock, contender._refused, contender._locks = lock, ResourceLocked, locks
-    contender.release(contender.acquire("first"))
-    linked()
-    masters[0].pause()
-    contender.release(contender.acquire("second"))  # the paused master owes two replies
-    timer = threading.Timer(0.1, masters[0].resume)
-    timer.start()
-    figures = hot(contender, seconds=0.0)
-    timer.join()
-    assert figures["pairs"] == 300
 
 
 def _plan(**options: Any) -> Plan:

@@ -26,7 +26,7 @@ BATCH = 100  # pairs between two looks at the clock
 
 
 class Memory:
-    """The masters of an alias, which answer from memory that they grant; see `_settle`."""
+    """The masters of an alias, which answer from memory that they grant; see `settle`."""
 
     def __init__(self, contender: Any) -> None:
         self.links: Any = contender._locks["default"].backend.sync_links()
@@ -65,21 +65,21 @@ class Memory:
 
 def hot(contender: Any, *, seconds: float) -> dict[str, Any]:
     """Return the processor time of a pair in µs, the best batch of all, and the calls it makes."""
-    _settle(contender)
+    settle(contender)
     until, best, batches = clock() + seconds, float("inf"), 0
     with Memory(contender) as memory:
         while clock() < until or batches < 3:
-            best, batches = min(best, _batch(contender, memory)), batches + 1
+            best, batches = min(best, batch(contender, memory)), batches + 1
         profile = cProfile.Profile()
         memory.answer(BATCH)
         profile.enable()
-        _pairs(contender)
+        run_pairs(contender)
         profile.disable()
     calls = pstats.Stats(profile).total_calls  # type: ignore[attr-defined]
     return {"cpu_us": best, "calls": calls / BATCH, "pairs": batches * BATCH}
 
 
-def _settle(contender: Any) -> None:
+def settle(contender: Any) -> None:
     """Lock until every master is connected, and wait until none owes a reply.
 
     A majority is enough for a lock. A reply that a master owes from before would be looked for
@@ -93,13 +93,15 @@ def _settle(contender: Any) -> None:
             time.sleep(0.01)  # the tender thread reads it
 
 
-def _batch(contender: Contender, memory: Memory) -> float:
+def batch(contender: Contender, memory: Memory) -> float:
+    """Return the processor time of a pair in µs, the average of one batch."""
     memory.answer(BATCH)
     began = time.thread_time()
-    _pairs(contender)
+    run_pairs(contender)
     return (time.thread_time() - began) / BATCH * 1e6
 
 
-def _pairs(contender: Contender) -> None:
+def run_pairs(contender: Contender) -> None:
+    """Run one batch, to which replies are prepared."""
     for _ in range(BATCH):
         contender.release(contender.acquire("hot"))
