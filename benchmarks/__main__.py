@@ -45,6 +45,7 @@ def main() -> int:
     with contextlib.suppress(environments.Missing):
         results.about["peers"] = peer_versions({row.contender for row in results.rows})
     results.about["load at the end"] = machine.load()
+    results.about[f"{machine.LOOP}, at the end"] = f"{machine.loop_ms():.3g} ms"
     results.about["took"] = f"{(time.monotonic() - began) / 60:.0f} min"
     write(results, asked.out)
     for trouble in results.troubles:

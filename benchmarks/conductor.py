@@ -121,10 +121,19 @@ class Plan:
         """Run a job, and add the masters' processor time for each pair."""
         before = self.masters.cpu()
         figures = worker.do(seconds=self.seconds, **job)
-        if setting != "stub" and figures["pairs"]:
-            pairs = figures["pairs"] * (1 + WARM_UP / self.seconds)
-            figures["servers_us"] = (self.masters.cpu() - before) / pairs * 1e6
+        if setting != "stub":
+            figures |= self.of_masters(before, figures["pairs"], self.seconds)
         return figures
+
+    def of_masters(self, before: float, pairs: int, seconds: float) -> dict[str, float]:
+        """Return the masters' processor time for each of the pairs of a job of `seconds`.
+
+        `before` is what they had used when it began.
+        """
+        if not pairs:
+            return {}
+        begun = pairs * (1 + WARM_UP / seconds)
+        return {"servers_us": (self.masters.cpu() - before) / begun * 1e6}
 
     @contextlib.contextmanager
     def worker(self, name: str, setting: str, *, n: int = 5, **options: Any) -> Iterator[Worker]:

@@ -129,6 +129,8 @@ TABLES = (
                 ("pairs/s", "per_s", 1.0),
                 ("failed", "failed", 1.0),
                 ("p99 ms, worst process", "p99_us", 1e-3),
+                ("client CPU µs a pair", "cpu_us", 1.0),
+                ("masters' CPU µs", "servers_us", 1.0),
             )
         ],
     ),

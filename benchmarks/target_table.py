@@ -6,8 +6,9 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator
 
+from benchmarks.reasons import reason
 from benchmarks.results import Results, written
-from benchmarks.targets import TARGETS, WOULD, Target
+from benchmarks.targets import TARGETS, Target
 
 
 def targets(results: Results) -> str:
@@ -47,7 +48,7 @@ def missed(results: Results) -> Iterator[str]:
         found = list(results.find(workload="profiles", case=profile))
         if found:
             yield f"\n  cProfile of {profile}: {_profile(found[-1].figures['profile'])}"
-        yield f"\n  {WOULD.get(profile, 'Why was not examined.')}\n"
+        yield f"\n  {reason(profile, results)}\n"
 
 
 # Where the kernel is entered. cProfile does not see the send that `Link.send` unpacks from a map.

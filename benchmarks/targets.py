@@ -17,7 +17,7 @@ class Target:
 
     `values` returns the figure of every round; their median counts. `profile` is the case of the
     workload `profiles` that shows where the time goes if the target is missed, and its key in
-    `WOULD`.
+    `reasons.REASONS`.
     """
 
     work: str
@@ -74,47 +74,6 @@ def own(workload: str, setting: str, case: str, mine: str, figure: str) -> Value
     """Return a figure itself."""
     where = Where(workload, setting, case, mine)
     return lambda results: list(results.values(where, figure).values())
-
-
-IN_C = (
-    "one call into C that sends to all masters, polls and reads their answers. Compiling engine/ "
-    "and wire/ as they are with mypyc was tried: the difference was within the noise"
-)
-WOULD = {
-    "pairs": f"A pair is ten sends, ten reads and two polls (strace), two polls more than the "
-    "floor; the rest is Python code, of which no part is large: benchmarks/README.md has what each "
-    f"step costs. What would help: {IN_C}.",
-    "pairs async": "Each answer takes one turn of asyncio's loop. What would help: uvloop, which "
-    f"saved 6 % and 28 % of the processor's time in two trials, and {IN_C}.",
-    "refusals": "A refusal is decided by the third answer, like a grant; the rest is Python code "
-    f"that counts votes and makes the exception. What would help: {IN_C}.",
-    "threads": "One interpreter runs one thread at a time, and a thread that waits for "
-    f"replies costs two switches and a wake-up for each round. What would help: {IN_C}; "
-    "several processes; tasks.",
-    "tasks": "The floor writes recorded bytes and decides nothing; redis-py locks on one master. "
-    f"What would help: {IN_C}.",
-    "handoff": "A hand-off is a release and a round of the next waiter, in one send to each "
-    "master. A master executes 3.5 scripts for it (release, grant, and the question of the waiter "
-    "that comes into the queue): 558,000 instructions, three times those of a pair. "
-    "python-redis-lock pops a list on one master. What would help: a release that calls nobody "
-    "if the next waiter's round follows in the same send (462,000 instructions, and ten pushes "
-    "less for the client).",
-    "scripts": "The 18 µs were set on a processor on which SET and compare-and-delete took 3.8 µs. "
-    "benchmarks/README.md shows what each part of the scripts costs; SET and compare-and-delete "
-    "are a quarter. What would help: no index, or replies without the master's clock; both are "
-    "promises.",
-    "crowd": "All processes and five masters share the processors, and a pair runs ten scripts on "
-    "them; redis-py's Lock uses one master. What would help: slimmer scripts, more processors.",
-    "faults": "The worst phase is the one in which two hung masters come back: they work off what "
-    "they owe, on processors that they share with the client (benchmarks/README.md). What would "
-    "help: processors of their own; a bound on the commands in flight to each master.",
-    "phases": "Each phase lasts as long as a job, so a busy moment makes it the worst: five rounds "
-    "of this workload alone gave 1.03. What would help: longer phases.",
-    "growth": "Each further master costs a send, a read and a vote. What would help: " + IN_C + ".",
-    "views": "Counted in instructions, LockMiddleware adds 9,400 to the 611,000 of a bare request "
-    "(0.985×, 2026-11-23); the rest is scatter. What would help: longer rounds.",
-}
-"""For each profile: why its targets are missed, if they are, and what would help."""
 
 
 def slope(mine: str, other: str) -> Values:

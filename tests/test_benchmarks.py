@@ -23,6 +23,7 @@ from benchmarks.stub import granting
 from benchmarks.targets import Target, compared
 from benchmarks.worker import jobs
 from benchmarks.worker.witness import Intruder, Turnstile
+from benchmarks.workloads import crowd
 from benchmarks.workloads.handoff import together
 from redlock_django.testing import LocalMaster
 
@@ -164,6 +165,14 @@ def test_a_measurement_is_repeated_while_other_programs_are_busy(
     assert plan.repeats == 7  # two repeats of each measurement at most
     plan.interleaved("pairs", [("pin", "one", ("floor",))], measure)
     assert plan.results.rows[-1].figures["p50_us"] == 4.0
+
+
+def test_figures_of_a_crowd_are_those_of_all_its_processes() -> None:
+    one = {"per_s": 10.0, "p99_us": 2.0, "max_us": 3.0, "failed": 0, "looks": 1, "overlaps": 0}
+    said = [{**one, "pairs": 10, "cpu_us": 100.0}, {**one, "pairs": 30, "cpu_us": 200.0}]
+    figures = crowd.together(said)
+    assert (figures["pairs"], figures["per_s"], figures["looks"]) == (40, 20.0, 2)
+    assert figures["cpu_us"] == 175.0
 
 
 def test_programs_of_this_run_are_not_others() -> None:

@@ -12,8 +12,8 @@ from benchmarks.conductor import Plan
 
 PROCESSES = 20
 CROWDS: dict[str, tuple[str, int, tuple[str, ...]]] = {
-    "20 × 8": ("threads", 8, ("ours", "redis-py")),
-    "20 × 30": ("tasks", 30, ("ours async", "redis-py async")),
+    "20 × 8": ("threads", 8, ("ours", "floor", "redis-py")),
+    "20 × 30": ("tasks", 30, ("ours async", "floor async", "redis-py async")),
 }
 """The job, how many threads or tasks a process has, and who is asked."""
 
@@ -24,9 +24,11 @@ def run(plan: Plan) -> None:
     def measure(setting: str, case: str, name: str) -> dict[str, Any]:
         (job, count, _), seconds = CROWDS[case], plan.seconds * 4
         with plan.workers(name, setting, PROCESSES) as workers:
+            before = plan.masters.cpu()
             for place, worker in enumerate(workers):
                 worker.ask(job=job, count=count, seconds=seconds, process=place)
-            return together([worker.answer(seconds * 2) for worker in workers])
+            figures = together([worker.answer(seconds * 2) for worker in workers])
+            return figures | plan.of_masters(before, figures["pairs"], seconds)
 
     groups = [
         (setting, case, asked)
@@ -41,6 +43,7 @@ def together(said: list[dict[str, Any]]) -> dict[str, Any]:
     done, failed = (sum(one[figure] for one in said) for figure in ("pairs", "failed"))
     return {
         "per_s": sum(one["per_s"] for one in said),
+        "cpu_us": sum(one["cpu_us"] * one["pairs"] for one in said) / max(done, 1),
         "p99_us": max(one["p99_us"] for one in said),
         "max_us": max(one["max_us"] for one in said),
         "pairs": done,
