@@ -47,20 +47,24 @@ class LockMiddleware:
         vars(request).update(request_attributes)
         if self._is_async:
             return self._acall(request, urlconf)
-        token = current_page.set(request)  # as page_of() does: most requests pay for no more
         try:
-            response: HttpResponseBase = self.get_response(request)
+            token = current_page.set(request)  # as page_of() does: most requests pay for no more
+            try:
+                response: HttpResponseBase = self.get_response(request)
+            finally:
+                current_page.reset(token)
             if getattr(request, "urlconf", None) != urlconf:
                 rules.refuse_late_urlconf()
+            if (state := RequestState.used(request)) is not None:
+                forbid_caching(request, response)
+                if response.streaming:
+                    call_on_close(response, request, state.release_locks)
+                else:
+                    state.release_locks()
+            return response
         except BaseException:
             RequestState.of(request).release_locks()
             raise
-        finally:
-            current_page.reset(token)
-        if (state := RequestState.used(request)) is not None:
-            forbid_caching(request, response)
-            _release_after(response, request, state)
-        return response
 
     async def _acall(self, request: HttpRequest, urlconf: object) -> HttpResponseBase:
         try:
@@ -68,6 +72,13 @@ class LockMiddleware:
                 response: HttpResponseBase = await self.get_response(request)
             if getattr(request, "urlconf", None) != urlconf:
                 rules.refuse_late_urlconf()
+            if (state := RequestState.used(request)) is not None:
+                forbid_caching(request, response)
+                if response.streaming:
+                    call_on_close(response, request, state.release_locks)
+                else:
+                    await _release(state)
+            return response
         except asyncio.CancelledError:
             # A sync view keeps running in its thread, and its transaction is still open.
             await call_after_threads(RequestState.of(request).release_locks)
@@ -75,14 +86,6 @@ class LockMiddleware:
         except BaseException:
             await _release(RequestState.of(request))
             raise
-        if (state := RequestState.used(request)) is None:
-            return response
-        forbid_caching(request, response)
-        if response.streaming:
-            _release_after(response, request, state)
-        else:
-            await _release(state)
-        return response
 
     def process_exception(self, request: HttpRequest, error: Exception) -> HttpResponse | None:
         """Answer a lock error; Django calls this after it has rolled back ATOMIC_REQUESTS."""
@@ -97,13 +100,6 @@ async def _release(state: RequestState) -> None:
     if state.locks and has_sync_caller():
         # A sync middleware may have opened a transaction in its thread.
         await sync_to_async(state.release_locks)()
-    else:
-        state.release_locks()
-
-
-def _release_after(response: HttpResponseBase, request: HttpRequest, state: RequestState) -> None:
-    if response.streaming:
-        call_on_close(response, request, state.release_locks)
     else:
         state.release_locks()
 

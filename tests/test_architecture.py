@@ -81,6 +81,7 @@ LAYERS = [
     locking.renewal_service
     locking.lock_state
     locking.lock
+    locking.exit_stacks
     fenced operate.* models migrations.*
     web web.body web.disconnects web.effects web.placeholders web.problems web.rendering
     web.request_user web.routes web.streams web.waiting_requests

@@ -23,6 +23,7 @@ from redlock_django.idempotency.attempt_steps import Step as AttemptStep
 from redlock_django.idempotency.in_flight_lock import InFlightLock
 from redlock_django.idempotency.options import IdempotentOptions
 from redlock_django.idempotency.recorders import AnyRecorder, UnrecordedTransaction
+from redlock_django.locking.exit_stacks import aenter_in_stack, enter_in_stack
 from redlock_django.web.call import Call
 from redlock_django.web.disconnects import finish_without_client
 from redlock_django.web.options import no_lock
@@ -98,7 +99,7 @@ class Execution:
             case GetUser():
                 return request_user(self._call.request)
             case HoldLock(resources, wait):
-                return stack.enter_context(self._lock(resources, wait))
+                return enter_in_stack(stack, self._lock(resources, wait))
             case RunView(recorder):
                 return self._run_view(recorder, Call.run)
 
@@ -112,7 +113,7 @@ class Execution:
             case GetUser():
                 return await arequest_user(self._call.request)
             case HoldLock(resources, wait):
-                return await stack.enter_async_context(self._lock(resources, wait))
+                return await aenter_in_stack(stack, self._lock(resources, wait))
             case RunView(recorder):
                 return await self._run_view(recorder, Call.arun)
 

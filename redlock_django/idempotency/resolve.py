@@ -16,6 +16,7 @@ from redlock_django.idempotency.options import store_of
 from redlock_django.idempotency.protocol import RecordState
 from redlock_django.idempotency.settings import settings_of
 from redlock_django.idempotency.stores.base import Store, UnresolvedRequest
+from redlock_django.locking.exit_stacks import enter_in_stack
 from redlock_django.locking.handler import locks
 from redlock_django.locking.names import printable
 from redlock_django.operate.inspection import who_holds
@@ -73,11 +74,9 @@ def resolve(
             try:
                 for alias in aliases:
                     # Not until COMMIT: each statement names the state that it expects.
-                    held.enter_context(
-                        InFlightLock(
-                            lock_name(record.key_hash), using=alias, wait=0, until_commit=False
-                        )
-                    )
+                    name = lock_name(record.key_hash)
+                    lock = InFlightLock(name, using=alias, wait=0, until_commit=False)
+                    enter_in_stack(held, lock)
             except ResourceLocked:
                 return ResolveOutcome.RUNNING
             except StoreUnavailable:

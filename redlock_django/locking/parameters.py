@@ -95,6 +95,10 @@ class LockParameters:
         self._resolved = service, ttl, wait
         return self._resolved
 
+    def set_wait(self, seconds: float) -> None:
+        """Wait for `seconds` at the next acquisition. Raises ValueError for a bad duration."""
+        self._wait, self._resolved = seconds, None
+
     @property
     def _names(self) -> str:
         return ", ".join(self.resources)

@@ -12,7 +12,7 @@ from asgiref.sync import sync_to_async
 from django.http import HttpRequest
 
 from redlock_django.exceptions import InvalidRedlock, LockLost, RedlockError
-from redlock_django.locking.open_transactions import MayReadOldData, guard_commits, open_blocks
+from redlock_django.locking.open_transactions import guard_commits, open_blocks
 from redlock_django.web.body import read_body
 from redlock_django.web.disconnects import finish_without_client
 from redlock_django.web.effects import judge_effects, was_rolled_back_by_django
@@ -28,7 +28,6 @@ from redlock_django.web.transactions import (
     check_response,
     marker_of_request,
     not_adjacent_error,
-    old_data_error,
     transactions_of,
     unanswerable_error,
     view_name,
@@ -100,11 +99,14 @@ class Call(NamedTuple):
         if inside and (recorder is not None or not state.has_middleware):
             raise unanswerable_error(view, blocks[0])
         try:
-            held, locked = self._enter(durable=not inside) if locks_it else (None, None)
+            held, locked = self._lock(durable=not inside) if locks_it else (None, None)
+            # Acquired inside of the `try`: a signal that raises must not leave the lock.
             try:
-                if held is not None and state.has_middleware and (inside or self.renders_later):
-                    # Before the view, because the outer transaction ends first in any case.
-                    state.keep(held)
+                if held is not None:
+                    options.enter(held, view)
+                    if state.has_middleware and (inside or self.renders_later):
+                        # Before the view, because the outer transaction ends first in any case.
+                        state.keep(held)
                 with transactions_of(
                     self.marker,
                     durable=not inside,
@@ -208,24 +210,21 @@ class Call(NamedTuple):
                 own = await aanswer(request, error, status=options.status_for(error))
             return own
 
-    def _enter(self, *, durable: bool) -> tuple[Lock, None] | tuple[None, TransactionLock]:
-        """Acquire the lock, or return the transaction that will hold it."""
+    def _lock(self, *, durable: bool) -> tuple[Lock, None] | tuple[None, TransactionLock]:
+        """Return the lock to acquire, or the transaction that will hold it."""
         options, request = self._prepared()
         names = [template.render(request, self.kwargs) for template in options.templates]
         if options.in_transaction is not None:
             return None, options.transaction_lock(names, durable=durable)
-        try:
-            return options.enter(request, names), None
-        except MayReadOldData as error:
-            raise old_data_error(self.view, error) from None
+        return options.lock(request, names), None
 
     async def _aenter(self, stack: AsyncExitStack) -> Lock:
         options, request = self._prepared()
         names = [await template.arender(request, self.kwargs) for template in options.templates]
-        try:
-            return await options.aenter(stack, request, names)
-        except MayReadOldData as error:
-            raise old_data_error(self.view, error) from None
+        lock = options.lock(request, names)
+        stack.push_async_exit(lock)  # before it is acquired, as in `run`
+        await options.aenter(lock, self.view)
+        return lock
 
     def _prepared(self) -> tuple[LockOptions, Any]:
         if not self.wrapped:

@@ -14,6 +14,7 @@ from asgiref.sync import iscoroutinefunction
 
 from redlock_django.conf.values import SHORTEST_TTL, duration, minimum_hold
 from redlock_django.exceptions import InvalidRedlock, ResourceLocked
+from redlock_django.locking.exit_stacks import aenter_in_stack, enter_in_stack
 from redlock_django.locking.lock import Lock, lock
 from redlock_django.web.resources import Template
 
@@ -131,7 +132,7 @@ def hold(
         async def aheld(*args: Any, **kwargs: Any) -> Any:
             async with AsyncExitStack() as stack:
                 try:
-                    await stack.enter_async_context(lock_for(args, kwargs))
+                    await aenter_in_stack(stack, lock_for(args, kwargs))
                 except ResourceLocked as error:
                     return skip(error)
                 return await function(*args, **kwargs)
@@ -140,7 +141,7 @@ def hold(
         def held(*args: Any, **kwargs: Any) -> Any:
             with ExitStack() as stack:
                 try:
-                    stack.enter_context(lock_for(args, kwargs))
+                    enter_in_stack(stack, lock_for(args, kwargs))
                 except ResourceLocked as error:
                     return skip(error)
                 return function(*args, **kwargs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from contextlib import AsyncExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from typing import Any
@@ -14,11 +14,12 @@ from django.http import HttpRequest
 from redlock_django.exceptions import InvalidRedlock, NotAcquired, RedlockError, ResourceLocked
 from redlock_django.locking.handler import locks
 from redlock_django.locking.lock import Lock
+from redlock_django.locking.open_transactions import MayReadOldData
 from redlock_django.locking.transaction_databases import check_database
 from redlock_django.locking.transaction_lock import TransactionLock
 from redlock_django.web.request_user import authenticates_itself
 from redlock_django.web.resources import Template
-from redlock_django.web.transactions import view_name
+from redlock_django.web.transactions import old_data_error, view_name
 from redlock_django.web.waiting_requests import (
     has_pools,
     has_room,
@@ -58,42 +59,61 @@ class LockOptions:
         """The seconds for which a request may wait; 0.0 if it does not wait."""
         return locks[self.using].settings.wait if self.wait is None else self.wait
 
-    def enter(self, request: HttpRequest, names: list[str]) -> Lock:
-        """Acquire the lock on these resources, as a `with` block does.
+    def enter(self, lock: Lock, view: Callable[..., Any]) -> None:
+        """Acquire a lock that does not wait yet, as a `with` block does; the caller releases it.
 
         Only a request that has to wait returns its pooled database connections and counts towards
         MAX_WAITERS. If it may not wait, it is refused as one that does not.
         """
+        try:
+            self._enter(lock)
+        except MayReadOldData as error:
+            raise old_data_error(view, error) from None
+
+    async def aenter(self, lock: Lock, view: Callable[..., Any]) -> None:
+        """Acquire as `enter` does; an async view waits in no thread."""
+        try:
+            await self._aenter(lock)
+        except MayReadOldData as error:
+            raise old_data_error(view, error) from None
+
+    def _enter(self, lock: Lock) -> None:
         wait = self.seconds_to_wait
-        lock = self._lock(request, names, 0.0)
         if not wait or not has_room(self.using):
-            return lock.__enter__()
+            lock.__enter__()
+            return
         lock.is_repeated = True
         with suppress(NotAcquired):
-            return lock.__enter__()
+            lock.__enter__()
+            return
+        lock.is_repeated = False
         with waiting_thread(self.using) as may_wait:
             if may_wait:
+                lock.set_wait(wait)
                 return_pooled_connections()
-            return self._lock(request, names, wait if may_wait else 0.0).__enter__()
+            lock.__enter__()
 
-    async def aenter(self, stack: AsyncExitStack, request: HttpRequest, names: list[str]) -> Lock:
-        """Acquire as `enter` does, and release with `stack`; an async view waits in no thread."""
+    async def _aenter(self, lock: Lock) -> None:
         wait = self.seconds_to_wait
         if wait and has_pools():
-            lock = self._lock(request, names, 0.0)
             lock.is_repeated = True
             with suppress(NotAcquired):
-                return await stack.enter_async_context(lock)
+                await lock.__aenter__()
+                return
+            lock.is_repeated = False
             await sync_to_async(return_pooled_connections)()
-        return await stack.enter_async_context(self._lock(request, names, wait))
+        if wait:
+            lock.set_wait(wait)
+        await lock.__aenter__()
 
-    def _lock(self, request: HttpRequest, names: list[str], wait: float) -> Lock:
+    def lock(self, request: HttpRequest, names: list[str]) -> Lock:
+        """Return the lock on these resources, for `enter`."""
         self.check()
         return Lock(
             *dict.fromkeys(names),  # two templates may name one resource
             using=self.using,
             ttl=self.ttl,
-            wait=wait,
+            wait=0.0,
             holder={"path": request.path},
         )
 

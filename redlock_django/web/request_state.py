@@ -119,16 +119,16 @@ class RequestState:
         if not isinstance(response, StreamingHttpResponse):
             return
         guard_stream(response, lock)
-        self.keep(lock)
         lock.disown()  # this thread or task may serve another request before the stream ends
         if not self.has_middleware:
             call_on_close(response, request, self.release_locks)
+        self.keep(lock)  # last: if a signal raises before, the caller releases the lock
 
     def release_locks(self) -> None:
         """Release the locks of the request; inside a running loop, do not wait for it."""
         while self.locks:
-            *self.locks, lock = self.locks
-            lock.release()
+            self.locks[-1].release()
+            self.locks = self.locks[:-1]  # after it: see docs/explanation/interrupts.md
 
 
 def records_requests(view: Callable[..., Any] | None) -> bool:
