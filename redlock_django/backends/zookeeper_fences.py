@@ -76,9 +76,9 @@ class Fences:
             now = root.mtime * 1000
             number = 0 if isinstance(base, NoNodeError) else self._number(base)
             if number <= now:
-                number = yield from self._raise_base()
-            # No fence is ahead of the servers' time: the next store may go on from there.
-            yield Step((number - now) / 1_000_000)
+                yield from self._raise_base()
+            else:
+                yield _until_past(number, now)
             session.prepared = self._requests.generation
 
     def of_node(self, created: int, base: Any) -> Protocol[int]:
@@ -93,19 +93,23 @@ class Fences:
         return (yield from self._raise_base())
 
     def _raise_base(self) -> Protocol[int]:
-        """Raise the base of fences; return it, a fence that no other client gets."""
+        """Raise the base of fences; return it, a fence that no other client gets.
+
+        Returns once the servers' time is not before it.
+        """
         path = self._tree.fences
         while True:
             root, base = yield from self._requests.ask(self._look, is_write=True)
-            now = (root.mtime + 1) * 1000
+            now: int = root.mtime * 1000
             if isinstance(base, NoNodeError):
-                new = int(now)
+                new = now + 1000
                 send = partial(_create, path, str(new).encode())
             else:
-                new = raised(self._number(base), now)
+                new = raised(self._number(base), now + 1000)
                 send = partial(_set, path, str(new).encode(), base[1].version)
             (stored,) = yield from self._requests.ask(send, is_write=True)
             if not isinstance(stored, EXPECTED):
+                yield _until_past(new, now)
                 return new
 
     def _number(self, base: Any) -> int:
@@ -121,6 +125,14 @@ class Fences:
 
     def _make(self, client: KazooClient) -> list[Any]:
         return [client.create_async(path) for path in self._tree.all]
+
+
+def _until_past(fence: int, now: int) -> Step:
+    """Return the pause until a fence is not ahead of the servers' time, which is `now`, in µs.
+
+    Otherwise the store to which a site moves next would give lower fences.
+    """
+    return Step((fence - now) / 1_000_000)
 
 
 def _create(path: str, data: bytes, client: KazooClient) -> list[Any]:

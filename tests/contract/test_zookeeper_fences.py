@@ -1,4 +1,4 @@
-"""The fences of a tree are not ahead of the servers' time when a session begins to use them."""
+"""The fences of a tree are not ahead of the servers' time when they are given."""
 
 from __future__ import annotations
 
@@ -43,3 +43,15 @@ def test_a_session_waits_until_no_fence_is_ahead_of_the_servers_time(
     steps = list(Fences(answered, tree).prepare())
     assert [step.seconds for step in steps] == [pytest.approx(seconds)]
     assert answered.session.prepared == 1
+
+
+@pytest.mark.parametrize(
+    ("ahead", "seconds"), [(-1_000_000, 0.001), (-10, (SPAN - 9) / 1e6), (500, (SPAN + 501) / 1e6)]
+)
+def test_a_base_that_a_lock_raises_is_waited_for(ahead: int, seconds: float) -> None:
+    """A node that waited since before the last base raises it, in the middle of a session."""
+    answered: Any = Answered(ahead)
+    tree: Any = SimpleNamespace(root="/r", fences="/r/fences")
+    base = answered.base, SimpleNamespace(mzxid=20)
+    steps = list(Fences(answered, tree).of_node(10, base))
+    assert [step.seconds for step in steps] == [pytest.approx(seconds)]
