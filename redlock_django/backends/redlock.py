@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import re
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Self
@@ -21,6 +21,7 @@ from redlock_django.engine.membership import Membership
 from redlock_django.engine.protocol_steps import Protocol
 from redlock_django.engine.rendezvous import identity
 from redlock_django.engine.validity import Lease, LeaseState, RedlockLease
+from redlock_django.engine.waiting import Client
 from redlock_django.wire.address import Address, nearest
 from redlock_django.wire.clock import wall_ns
 from redlock_django.wire.survey import Survey
@@ -175,8 +176,14 @@ class RedlockBackend(ShardableBackend):
         self.deployment = settings.deployment
         self.addresses = settings.addresses
         self.membership = Membership([self.deployment])
-        # The fencing tokens that this client proposes: the wall clock in µs.
-        self._proposals: Iterator[int] = iter(self.wall_us, None)
+        # Its rounds propose the wall clock in µs as fencing tokens.
+        self._client = Client(
+            self.deployment,
+            TOKENS,
+            iter(self.wall_us, None),
+            retry_delay,
+            overrun=2 * settings.master_timeout,
+        )
 
     @classmethod
     def open(cls, alias: str, settings: StoreSettings, notice: Notice = ignore) -> BaseBackend:
@@ -223,24 +230,11 @@ class RedlockBackend(ShardableBackend):
         waiter: Waiter | None = None,
         home: object = None,
     ) -> Protocol[RedlockLease]:
-        """Return the rounds that acquire a lease, with this process's clock and randomness."""
+        """Return the rounds that acquire a lease, beginning now."""
         return rounds.acquire(
-            self.deployment,
-            resources,
-            ttl,
-            holder,
-            now=self.clock(),
-            wait=wait,
-            overrun=2 * self.settings.master_timeout,
-            tokens=TOKENS,
-            proposals=self._proposals,
-            delay=retry_delay,
-            waiter="" if waiter is None else waiter.name,
-            behind=waiter is not None and waiter.behind,
-            crowd=None if waiter is None or waiter.crowd is None else waiter.crowd.refusal,
-            served=None if waiter is None else waiter.leave,
-            home=home,
-        )
+            self._client, resources, ttl, holder,
+            now=self.clock(), wait=wait, waiter=waiter, home=home,
+        )  # fmt: skip
 
     def _extend(self, lease: Lease, ttl: float) -> Protocol[tuple[LeaseState, RedlockLease]]:
         """Return the round that extends a lease of this store."""

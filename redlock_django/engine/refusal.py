@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Protocol
 
 from redlock_django.engine.attempt import Attempt
 from redlock_django.engine.deployment import Deployment
@@ -38,6 +39,23 @@ class CrowdRefusal:
         names = _at_fault(resources, tally)
         text, retry_after = Text(partial(_held, names, tally)), partial(free_in, tally)
         return ResourceLocked(text, resource=names, retry_after=retry_after)
+
+
+class Waiter(Protocol):
+    """A caller that waits for a lock, as its driver knows it: `name` is what masters call.
+
+    It is `behind` as long as enough others of its process ask for the same resources. Their last
+    answer is `crowd_refusal`, None if there are no others to follow.
+    """
+
+    name: str
+    behind: bool
+
+    @property
+    def crowd_refusal(self) -> CrowdRefusal | None: ...
+
+    def leave(self) -> None:
+        """Note that the lock was acquired."""
 
 
 def refusal(

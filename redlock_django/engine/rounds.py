@@ -5,7 +5,6 @@ Each is a generator, whose steps `protocol_steps` explains.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from redlock_django.engine.attempt import Attempt, to_masters
@@ -14,65 +13,54 @@ from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.fast_path import FastTally
 from redlock_django.engine.protocol_steps import Pause, Protocol, Round
 from redlock_django.engine.quorum import WON
-from redlock_django.engine.refusal import CrowdRefusal, refusal
+from redlock_django.engine.refusal import Waiter, refusal
 from redlock_django.engine.validity import LeaseState, RedlockLease, valid_until, with_drift
-from redlock_django.engine.waiting import Wait
+from redlock_django.engine.waiting import Client, Wait
 
 LAST_MOMENT = 0.1  # seconds at the end of a wait in which a waiter does not begin to ask
 
 
 def acquire(
-    deployment: Deployment,
+    client: Client,
     resources: tuple[str, ...],
     ttl: float,
     holder: str,
     *,
     now: float,
     wait: float,
-    overrun: float,
-    tokens: Iterator[str],
-    proposals: Iterator[int],
-    delay: Callable[[int], float],
-    waiter: str = "",
-    behind: bool = False,
-    crowd: CrowdRefusal | None = None,
-    served: Callable[[], None] | None = None,
+    waiter: Waiter | None = None,
     home: object = None,
 ) -> Protocol[RedlockLease]:
     """Acquire the lock of all `resources` or of none.
 
-    `ttl`, `wait` and `overrun` are in seconds; `holder` describes this client without the token.
-    The last attempt begins once `wait` is over or, if votes are split, at most `overrun` after
-    that. `tokens` yields a new token for every round: with one token for all rounds, a late undo of
-    the first round would delete the lock that the second round won. `proposals` yields the wall
-    clock in µs. `delay` returns the random seconds to pause after so many attempts. `home` is the
-    lease's.
+    `ttl` and `wait` are in seconds; `holder` describes the client without the token. The last
+    attempt begins once `wait` is over or, if votes are split, at most the client's `overrun` after
+    that. `home` is the lease's.
 
     A waiter joins a queue on every master that refuses it. Its ticket is its first proposal; if its
-    clock is wrong, the ticket is what a majority's clocks showed at that time. `waiter` is the name
-    by which masters call it when its turn comes. Waiters are served in order: a free lock is
-    granted to no client while an earlier waiter that can be called is in the queue, and so never to
-    a client that does not wait. A waiter that was called has 0.1 s to ask before its turn is over.
-    Several resources are waited for one at a time, in the queue of the first that is refused, and
-    none is held meanwhile. All clients should name them in the same order: two clients that do not
-    would each be called for a lock that is reserved for the other.
+    clock is wrong, the ticket is what a majority's clocks showed at that time. Masters call it by
+    its name when its turn comes. Waiters are served in order: a free lock is granted to no client
+    while an earlier waiter that can be called is in the queue, and so never to a client that does
+    not wait. A waiter that was called has 0.1 s to ask before its turn is over. Several resources
+    are waited for one at a time, in the queue of the first that is refused, and none is held
+    meanwhile. All clients should name them in the same order: two clients that do not would each
+    be called for a lock that is reserved for the other.
 
     A waiter that is `behind` others of its process for the same resources pauses first, until the
     driver ends the pause or `wait` is over. Its ticket is from before. If `wait` is over, or will
-    be in a moment, it is refused as the last of those others was, whose answers `crowd` has: many
-    that give up at the same moment would else keep the masters from answering the next waiter. If
-    that is not known, it asks once, as a client that does not wait, and joins no queue. `served` is
-    called once the lock is won.
+    be in a moment, it is refused as the last of those others was: many that give up at the same
+    moment would else keep the masters from answering the next waiter. If that is not known, it asks
+    once, as a client that does not wait, and joins no queue. It leaves the others once the lock is
+    won.
 
     Raises ResourceLocked or QuorumUnreachable once `wait` is over.
     """
-    waiting = Wait(
-        deployment, resources, ttl, holder, waiter, tokens, proposals, now, wait, overrun
-    )
+    name, crowd = ("", None) if waiter is None else (waiter.name, waiter.crowd_refusal)
+    waiting = Wait(client, resources, ttl, holder, name, now, wait)
     attempt: Attempt | None = None
     resting = False
     try:
-        if behind:
+        if waiter is not None and waiter.behind:
             now = yield waiting.pause_behind()
             if crowd is not None and crowd.is_refused:
                 if 0 < (left := waiting.give_up - now) < LAST_MOMENT:
@@ -81,24 +69,24 @@ def acquire(
                     known.waited = known.took = now - waiting.asked
                     raise known
             if now >= waiting.give_up:
-                waiter = waiting.waiter = ""  # for its only attempt, it need not join a queue
+                name = waiting.waiter = ""  # for its only attempt, it need not join a queue
         while True:
             attempt = waiting.begin(now)
             resting, waiting.begun = False, None
             now = yield attempt
             if not attempt.wins_plainly(now):
                 now = yield from attempt.judge(now)
-            if waiter:
+            if name:
                 waiting.queued |= attempt.tally.asked
             if crowd is not None:
                 crowd.note(attempt)
             if attempt.won:
-                if served is not None:
-                    served()  # here, where an interrupt is answered with an undo
+                if waiter is not None:
+                    waiter.leave()  # here, where an interrupt is answered with an undo
                 return RedlockLease(
                     resources, attempt.ask.token, holder, ttl, attempt.started, attempt.until,
                     attempt.fences, attempt.started - waiting.asked, waiting.lost + 1, home,
-                    waiting.queued or attempt.tally.reached, attempt.tally, waiter,
+                    waiting.queued or attempt.tally.reached, attempt.tally, name,
                 )  # fmt: skip
             split = attempt.split
             again = waiting.goes_on(now, split=split)
@@ -106,19 +94,19 @@ def acquire(
             now = yield from attempt.undo(now, queued, leave=not again)
             if not again:
                 break
-            resting = not waiter  # then no master has a lock or a ticket of this client
-            now = yield waiting.pause(attempt, now, delay(waiting.lost), split=split)
+            resting = not name  # then no master has a lock or a ticket of this client
+            now = yield waiting.pause(attempt, now, split=split)
     except GeneratorExit:
         raise
     except BaseException:
         # Sent again if the interrupt struck during the undo itself, perhaps before a byte was sent.
         attempt = waiting.begun or attempt
         if attempt is not None and not resting:
-            if waiter:
+            if name:
                 waiting.queued |= attempt.tally.asked
             yield from attempt.undo(now, waiting.queued, leave=True)
         raise
-    error = refusal(deployment, resources, attempt.last, attempt.late)
+    error = refusal(client.deployment, resources, attempt.last, attempt.late)
     error.waited, error.took = attempt.started - waiting.asked, now - waiting.asked
     error.attempts = waiting.lost
     raise error

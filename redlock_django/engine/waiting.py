@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from statistics import median
 
 from redlock_django.engine.attempt import Attempt
@@ -27,49 +28,73 @@ _NONE: frozenset[int] = frozenset()
 UNREACHABLE = 20  # how many times longer a pause is without a quorum: up to 2 s
 
 
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A client of a deployment, and the sources of what its rounds need.
+
+    `tokens` yields a new token for every round: with one token for all rounds, a late undo of the
+    first round would delete the lock that the second round won. `proposals` yields the wall clock
+    in µs. `delay` returns the random seconds to pause after so many attempts. Split votes are asked
+    again for at most `overrun` seconds once a wait is over.
+    """
+
+    deployment: Deployment
+    tokens: Iterator[str]
+    proposals: Iterator[int]
+    delay: Callable[[int], float]
+    overrun: float
+
+
 class Wait:
     """The wait of one call: its attempts, until when they go on, and its place in the queues.
 
-    The arguments are explained in `rounds.acquire`. The wait began at `asked`. The last attempt
-    begins once `wait` seconds are over or, if votes are split, at most `overrun` after that. `lost`
-    counts the attempts that were lost, `splits` those of them with split votes. `ticket` is the
-    waiter's place, 0 before its first attempt, and `lag` by how many µs its clock is known to be
-    behind. `queued` has the masters that may have the waiter in a queue. `begun` is the attempt
-    that follows, if it has begun in the pause before it.
+    The arguments are explained in `rounds.acquire`; `waiter` is the waiter's name, "" for none. The
+    wait began at `asked`, and is over at `give_up`. `lost` counts the attempts that were lost,
+    `splits` those of them with split votes. `ticket` is the waiter's place, 0 before its first
+    attempt, and `lag` by how many µs its clock is known to be behind. `queued` has the masters that
+    may have the waiter in a queue. `begun` is the attempt that follows, if it has begun in the
+    pause before it.
     """
 
     __slots__ = (
-        "asked", "begun", "deployment", "give_up", "holder", "lag", "limit", "lost", "proposals",
-        "queued", "resources", "splits", "ticket", "tokens", "ttl", "waiter",
+        "asked", "begun", "client", "give_up", "holder", "lag", "lost", "queued", "resources",
+        "splits", "ticket", "ttl", "waiter",
     )  # fmt: skip
 
     def __init__(
         self,
-        deployment: Deployment,
+        client: Client,
         resources: tuple[str, ...],
         ttl: float,
         holder: str,
         waiter: str,
-        tokens: Iterator[str],
-        proposals: Iterator[int],
         asked: float,
         wait: float,
-        overrun: float,
     ) -> None:
-        self.deployment, self.resources, self.ttl = deployment, resources, ttl
-        self.holder, self.waiter, self.tokens, self.proposals = holder, waiter, tokens, proposals
-        self.asked, self.give_up, self.limit = asked, asked + wait, asked + wait + overrun
+        self.client = client
+        self.resources = resources
+        self.ttl = ttl
+        self.holder = holder
+        self.waiter = waiter
+        self.asked = asked
+        self.give_up = asked + wait
         self.lost = self.splits = self.ticket = self.lag = 0
         self.queued = _NONE
         self.begun: Attempt | None = None
 
+    @property
+    def limit(self) -> float:
+        """The moment up to which the last attempt begins if votes are split."""
+        return self.give_up + self.client.overrun
+
     def begin(self, now: float) -> Attempt:
         """Begin the next attempt, unless the driver has done so in the pause before it."""
         if self.begun is None:
-            proposal = next(self.proposals) + self.lag
+            client = self.client
+            proposal = next(client.proposals) + self.lag
             self.ticket = self.ticket or proposal
             ask = Acquire(
-                self.deployment, self.resources, f"{next(self.tokens)} {self.holder}", self.ttl,
+                client.deployment, self.resources, f"{next(client.tokens)} {self.holder}", self.ttl,
                 proposal, self.waiter, self.ticket,
             )  # fmt: skip
             self.begun = Attempt(ask, now, self.give_up)
@@ -80,7 +105,7 @@ class Wait:
 
         If a crowd asked earlier, a busy host would answer none of it in time.
         """
-        self.ticket = next(self.proposals)
+        self.ticket = next(self.client.proposals)
         return Pause(self.give_up - self.asked)
 
     def goes_on(self, now: float, *, split: bool) -> bool:
@@ -89,8 +114,8 @@ class Wait:
         self.splits += split
         return now < self.give_up or (split and self.splits < SPLIT_ROUNDS and now < self.limit)
 
-    def pause(self, attempt: Attempt, now: float, delay: float, *, split: bool) -> Pause:
-        """Return the pause after an attempt; `delay` is random, see `retry_delays`.
+    def pause(self, attempt: Attempt, now: float, *, split: bool) -> Pause:
+        """Return the pause after an attempt that was lost; see `retry_delays`.
 
         If the attempt shows that this client's clock is wrong, the ticket becomes what a majority's
         clocks showed when the wait began.
@@ -99,7 +124,7 @@ class Wait:
         if lag := clock_lag(attempt.tally, ask.proposal, now - started):
             self.lag += lag
             self.ticket = ask.proposal + lag - round((started - self.asked) * 1_000_000)
-        unheard = delay
+        delay = unheard = self.client.delay(self.lost)
         queueing = bool(ask.waiter) and not attempt.unreachable
         # Where others share the votes, a waiter that has none and is in most queues need not ask
         # again at once. If all asked, a crowd would share the votes again.

@@ -73,6 +73,11 @@ class Waiter:
         sent = self.sent
         return len(self._callers) >= self._need if sent is None else sent.decided
 
+    @property
+    def crowd_refusal(self) -> CrowdRefusal | None:
+        """The last answer to its crowd; None if it is of none."""
+        return None if self.crowd is None else self.crowd.refusal
+
     def call(self, master: int) -> bool:
         """Note a call of a master (0-based index): return whether enough of them have called."""
         self._callers.add(master)

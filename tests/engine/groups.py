@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from redlock_django.backends.base import BaseBackend, StoreSettings
 from redlock_django.backends.sharded import Asking, ShardedBackend
 from redlock_django.backends.sharded_lease import Part
-from redlock_django.engine import rounds
+from redlock_django.engine import rounds, waiting
 from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.errors import NotAcquired
 from redlock_django.engine.protocol_steps import Round
@@ -54,22 +54,19 @@ class SimulatedGroup(BaseBackend):
         if wait > 0:
             client.waiter = self.wire.waiters.new(resources)
         protocol = rounds.acquire(
-            self.deployment,
+            waiting.Client(
+                self.deployment,
+                client.fresh(),
+                client.proposals(),
+                client.delay,
+                overrun=2 * self.wire.master_timeout,
+            ),
             resources,
             ttl,
             holder,
             now=self.clock(),
             wait=wait,
-            overrun=2 * self.wire.master_timeout,
-            tokens=client.fresh(),
-            proposals=client.proposals(),
-            delay=client.delay,
-            waiter="" if client.waiter is None else client.waiter.name,
-            behind=client.waiter is not None and client.waiter.behind,
-            crowd=None
-            if client.waiter is None or client.waiter.crowd is None
-            else client.waiter.crowd.refusal,
-            served=None if client.waiter is None else client.waiter.leave,
+            waiter=client.waiter,
         )
         try:
             return (yield from in_time.check(protocol))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import Any
@@ -14,6 +15,7 @@ from redlock_django.engine.protocol_steps import Pause, Protocol, Result, Round,
 from redlock_django.engine.quorum import Ballot, failed
 from redlock_django.engine.refusal import CrowdRefusal
 from redlock_django.engine.validity import RedlockLease
+from redlock_django.engine.waiting import Client
 
 START = 1_760_000_000.0
 MARKER = b"trusted"
@@ -119,19 +121,19 @@ class Masters:
     ) -> Protocol[RedlockLease]:
         """Return the acquire protocol, with tokens that are all different."""
         return rounds.acquire(
-            self.deployment,
+            Client(
+                self.deployment,
+                tokens or fresh(),
+                proposals=iter(lambda: int((self.now + self.wall + wall) * 1_000_000), None),
+                delay=lambda attempts: 0.01,
+                overrun=overrun,
+            ),
             resources or ("r",),
             ttl,
             holder,
             now=self.now,
             wait=wait,
-            overrun=overrun,
-            tokens=tokens or fresh(),
-            proposals=iter(lambda: int((self.now + self.wall + wall) * 1_000_000), None),
-            delay=lambda attempts: 0.01,
-            waiter=waiter,
-            behind=behind,
-            crowd=crowd,
+            waiter=Waiter(waiter, behind, crowd) if waiter else None,
         )
 
     def taken(self, *resources: str, **how: Any) -> RedlockLease:
@@ -152,6 +154,18 @@ class Masters:
     def fences(self, resource: str = "r") -> list[int]:
         """Return the fence on each master."""
         return [int(m.get(self.deployment.fence(resource)) or 0) for m in self.memories]
+
+
+@dataclass
+class Waiter:
+    """A waiter that `behind` and `crowd_refusal` describe; see `refusal.Waiter`."""
+
+    name: str
+    behind: bool
+    crowd_refusal: CrowdRefusal | None
+
+    def leave(self) -> None:
+        """Stay: there are no others."""
 
 
 _numbers = count(1)

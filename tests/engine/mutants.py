@@ -322,12 +322,12 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "one token for all rounds", "rounds: a fresh token for each", Wait.begin,
-        at_start("self.tokens = iter([next(self.tokens)] * 2)"),
+        instead("next(client.tokens)", "'0' * 32"),
         test_safety.test_a_late_undo_cannot_free_the_round_after_it,
     ),
     Mutant(
         "one proposal for all rounds", "rounds: a proposal is the present wall clock", Wait.begin,
-        instead("next(self.proposals)", "(self.ticket or next(self.proposals))"),
+        instead("next(client.proposals)", "(self.ticket or next(client.proposals))"),
         test_rounds.test_every_round_has_a_fresh_token_and_a_new_proposal,
     ),
     Mutant(
@@ -879,7 +879,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a waiter behind others has a later ticket",
         "queue: a waiter that may not ask yet has the ticket of its coming",
-        Wait.pause_behind, without("self.ticket = next(self.proposals)"),
+        Wait.pause_behind, without("self.ticket = next(self.client.proposals)"),
         test_queue.test_a_waiter_behind_others_of_its_process_asks_later_with_its_first_ticket,
     ),
     Mutant(

@@ -18,6 +18,7 @@ from redlock_django.engine.fast_path import FastTally, Switch
 from redlock_django.engine.fencing import highest, stored_by_majority
 from redlock_django.engine.protocol_steps import Round, Step
 from redlock_django.engine.quorum import Ballot, Tally, Verdict, Vote, failed, granted, quorum
+from redlock_django.engine.waiting import Client
 from tests.engine import sweep
 
 TIME = 1_760_000_000_000_000  # µs
@@ -126,10 +127,19 @@ def _trace(masters: int, answers: Iterator[Sequence[str]], prompt: int, late: in
     """
     deployment = Deployment(names=tuple(f"m{index}" for index in range(masters)))
     protocol = rounds.acquire(
-        deployment, ("r",), 10.0, "{}", now=100.0, wait=0.0, overrun=0.0,
-        tokens=(f"{number:032x}" for number in count()), proposals=count(TIME),
-        delay=lambda attempts: 0.01,
-    )  # fmt: skip
+        Client(
+            deployment,
+            tokens=(f"{number:032x}" for number in count()),
+            proposals=count(TIME),
+            delay=lambda attempts: 0.01,
+            overrun=0.0,
+        ),
+        ("r",),
+        10.0,
+        "{}",
+        now=100.0,
+        wait=0.0,
+    )
     done: list[object] = []
     rest: list[tuple[int, str]] = []
     try:
