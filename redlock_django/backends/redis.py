@@ -7,6 +7,7 @@ import select
 import threading
 import weakref
 from collections.abc import Callable, Sequence
+from inspect import GEN_CREATED, getgeneratorstate
 from typing import TypeVar
 
 from redlock_django.backends.base import Notice, ignore
@@ -15,6 +16,7 @@ from redlock_django.engine.validity import Lease, LeaseState, RedlockLease
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.wire.aio import LoopLinks
 from redlock_django.wire.links import Links
+from redlock_django.wire.reentry import Interrupting
 from redlock_django.wire.survey import Survey
 from redlock_django.wire.sync import SyncLinks
 
@@ -87,8 +89,13 @@ class RedisBackend(RedlockBackend):
 
     def release(self, lease: Lease) -> bool | None:
         home = lease.home
-        if isinstance(home, SyncLinks) and not (home.closed.is_set() or home.interrupting()):
-            return home.run(self._release(lease), wait_for_links=False)
+        if isinstance(home, SyncLinks) and not home.closed.is_set():
+            protocol = self._release(lease)
+            try:
+                return home.run(protocol, wait_for_links=False)
+            except Interrupting:
+                if getgeneratorstate(protocol) != GEN_CREATED:
+                    raise  # that of a signal handler, which has interrupted this release
         self.post_release(lease)
         return None
 

@@ -18,6 +18,13 @@ INTERRUPTS = (
 )
 
 
+class Interrupting(RuntimeError):
+    """An operation was refused because it interrupts another one of its thread."""
+
+    def __init__(self) -> None:
+        super().__init__(INTERRUPTS)
+
+
 class Running(threading.local):
     """A note of whether each thread is running a protocol on the links that have this object."""
 

@@ -19,7 +19,7 @@ from redlock_django.wire.clock import clock
 from redlock_django.wire.exchange import Batch, wake_none
 from redlock_django.wire.link_state import IDLE
 from redlock_django.wire.master import Master
-from redlock_django.wire.reentry import INTERRUPTS, Running
+from redlock_django.wire.reentry import Interrupting, Running
 from redlock_django.wire.thread_links import ThreadLinks
 from redlock_django.wire.waiters import Waiter
 
@@ -46,10 +46,11 @@ class SyncLinks(ThreadLinks):
         """Run a protocol to its end and return its result.
 
         With `wait_for_links`, a round without a quorum of links waits for connections under
-        way. The pauses of a `waiter` end when it is called.
+        way. The pauses of a `waiter` end when it is called. Raises Interrupting, and sends nothing,
+        if the caller interrupts another lock operation of this thread.
         """
         if self.inside() or self._running.is_interrupted(SyncLinks.run.__code__, self, 2):
-            raise RuntimeError(INTERRUPTS)
+            raise Interrupting
         if self._tender is None:
             self.start()
         self._running.busy = True
@@ -98,8 +99,8 @@ class SyncLinks(ThreadLinks):
 
     def waiter(self, resources: tuple[str, ...]) -> Waiter:
         """Return a new waiter for these resources; call its `leave` at the end."""
-        if self.interrupting():
-            raise RuntimeError(INTERRUPTS)
+        if self.inside() or self._running.is_interrupted(SyncLinks.run.__code__, self, 2):
+            raise Interrupting
         with self._mutex:
             return super().waiter(resources)
 
@@ -117,10 +118,6 @@ class SyncLinks(ThreadLinks):
             self.shut()
         self._tender_wakeup.wake()
         self._poller.close()
-
-    def interrupting(self) -> bool:
-        """Return whether the caller interrupts another lock operation of this thread."""
-        return self.inside() or self._running.is_interrupted(SyncLinks.run.__code__, self)
 
     # One step.
 
