@@ -77,10 +77,9 @@ class LockParameters:
 
     def _resolve(self) -> tuple[LockService, float, float]:
         """Return the service of the alias, the TTL and the wait in seconds."""
-        resolved = self._resolved
-        if resolved is not None and resolved[0] is locks.services.get(self.using):
-            return resolved
-        service = locks[self.using]
+        service = locks.services.get(self.using) or locks[self.using]  # a method call less
+        if self._resolved is not None and self._resolved[0] is service:
+            return self._resolved
         settings = service.settings
         ttl = settings.ttl if self._ttl is None else settings.check_ttl(self._ttl)
         wait = settings.wait if self._wait is None else settings.check_wait(self._wait)

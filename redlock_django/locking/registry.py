@@ -120,13 +120,14 @@ def leases_of_caller(backend: BaseBackend, resources: Iterable[str]) -> dict[str
     here = _acquired_here.get()
     if not (here or (_held_leases and running_loop() is not None)):
         return found  # the lease of a thread belongs to a caller in the same context only
+    owner: object = None
     for resource in resources:
         key = (backend, resource)
         references = [block[key] for block in reversed(here) if key in block] if here else []
         last = _held_leases.get(key)
         if last is None and not references:
             continue
-        owner = _current_owner()
+        owner = owner or _current_owner()
         if last is not None and isinstance(owner, asyncio.Task):
             references.append(last)
         for reference in references:
