@@ -148,7 +148,7 @@ REASONS = {
     "faults": Reason(
         "When two hung masters come back, they work off what they owe, on processors that they "
         "share with the client (benchmarks/README.md).",
-        "processors of their own; a bound on the commands in flight to each master",
+        "processors of their own",
     ),
     "phases": Reason(
         "Each phase lasts as long as a job, and the worst of six phases counts, so a busy moment "

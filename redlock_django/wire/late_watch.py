@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 from statistics import median
 
-from redlock_django.engine.quorum import failed
+from redlock_django.engine.quorum import failed, quorum
 from redlock_django.wire.clock import clock
 from redlock_django.wire.exchange import Exchange, Owed
 from redlock_django.wire.lateness import Lateness, RunningTime, late_reason
@@ -16,6 +16,8 @@ from redlock_django.wire.master import Master
 from redlock_django.wire.stalls import load_average
 
 logger = logging.getLogger("redlock_django")
+
+BEHIND = "has not answered its last commands yet"
 
 
 class LateWatch:
@@ -91,6 +93,30 @@ class LateWatch:
             self._patient.append((exchange, index, reason))
         else:
             exchange.cast(index, failed(reason))
+
+    def look(self, now: float) -> None:
+        """Look for masters that are behind: once in MOST_BEHIND rounds."""
+        links = {m.index: m.link for m in self.masters if m.link and not m.fault(now)}
+        owed = {index: len(link.owed) for index, link in links.items()}
+        for index in self.rule.behind(owed, len(self.masters)):
+            master, link = self.masters[index], links[index]
+            self.read(master)  # it may have answered by now
+            silent = now - max(link.heard, link.owed[0].sent) if link.owed else 0.0
+            if self.rule.is_quiet(silent, link.took):
+                link.behind = link.heard
+                master.look_closer()
+
+    def behind(self, now: float) -> dict[Master, str]:
+        """Return the masters that are behind, and why no round asks them.
+
+        There are none if no quorum can be asked without them.
+        """
+        behind = {m: BEHIND for m in self.masters if m.link and m.link.behind == m.link.heard}
+        if behind:
+            others = sum(1 for m in self.masters if m not in behind and not m.fault(now))
+            if others < quorum(len(self.masters)):
+                behind.clear()
+        return behind
 
     def in_time(self, master: Master) -> None:
         """Count a master again: it was late, and has answered all that it owed."""

@@ -21,6 +21,12 @@
    is starved, and to connect again costs it more than to wait.
 6. A *patient* round, whose caller waits for the lock anyway, does not lose the votes of 2 and 4 as
    long as no quorum has answered; and if no quorum can be asked otherwise, it asks late masters.
+7. A master is *behind* if it owes MOST_BEHIND replies more than each master of a quorum, and has
+   answered nothing for QUIET seconds and twice as long as its last reply took. The links look for
+   such masters once in MOST_BEHIND rounds. Until one of them answers, no round asks it for a vote,
+   as long as a quorum can be asked without it; what it owes still counts. So a master that hangs
+   has little to work off when it is back, at the expense of the host that it shares. One that is
+   far away, or slow with a burst of commands, is not behind: it answers meanwhile.
 
 The links and the simulator both judge by this module.
 """
@@ -28,6 +34,9 @@ The links and the simulator both judge by this module.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
+
+from redlock_django.engine.quorum import quorum
 
 GIVE_UP = 3.0
 """The seconds after which a link is given up, or six times MASTER_TIMEOUT if that is longer.
@@ -41,14 +50,21 @@ LONGEST = 4  # the longest patience, in times of MASTER_TIMEOUT
 SHORTEST = 0.001  # seconds of the shortest poll
 SHORT = 0.005  # seconds without a poll, or beyond its end, in which the process did not stall
 MOST_STALLS = 50  # the last stalls that are remembered
+MOST_BEHIND = 64
+"""The rounds after which the links look for masters that are behind, and what those owe more."""
+
+QUIET = 0.02  # the least time for which a master that is behind has answered nothing
 MOST_OWED = 20_000  # more than the releases that are kept for one master and sent at once
 
 
 class Lateness:
     """The rule for one MASTER_TIMEOUT; all ages are in seconds."""
 
-    def __init__(self, master_timeout: float, give_up: float = GIVE_UP) -> None:
+    def __init__(
+        self, master_timeout: float, give_up: float = GIVE_UP, most_behind: int = MOST_BEHIND
+    ) -> None:
         self.master_timeout = master_timeout
+        self.most_behind = most_behind
         self.give_up = max(give_up, 6 * master_timeout)
 
     def patience(self, usual: float) -> float:
@@ -73,6 +89,21 @@ class Lateness:
         It owes `owed` replies, and nothing has come for `silent` seconds, of `longest` seconds.
         """
         return silent >= longest or owed > MOST_OWED
+
+    def behind(self, owed: Mapping[int, int], masters: int) -> list[int]:
+        """Return which masters owe so many replies that they are behind if they are quiet.
+
+        `owed` is how many each of the masters owes that may vote, of `masters` in all.
+        """
+        need = quorum(masters)
+        if len(owed) < need:
+            return []
+        most = sorted(owed.values())[need - 1] + self.most_behind
+        return [master for master, replies in owed.items() if replies >= most]
+
+    def is_quiet(self, silent: float, took: float) -> bool:
+        """Return whether a master answers nothing; its last reply took `took` seconds."""
+        return silent >= max(QUIET, 2 * took)
 
 
 def late_reason(seconds: float, stalled: float, load: tuple[float, int]) -> str:

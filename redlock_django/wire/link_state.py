@@ -127,6 +127,12 @@ class LinkState:
         """Return whether a round may win only if it waits for connections under way."""
         return self.may_reach_quorum() and any(c is not None and c.trusted for c in asked.commands)
 
+    def _conflict(self) -> str:
+        """Return why no master may be asked for a lock, "" if each may."""
+        if other := self.membership.conflict:
+            return f"not asked, because {other} belongs to another deployment"
+        return ""
+
     def owing(self) -> list[Master]:
         """Return the masters that owe a reply."""
         return [m for m in self.masters if m.link is not None and m.link.owed]

@@ -18,6 +18,7 @@ from redlock_django.engine.quorum import NOT_ASKED, Vote, failed, quorum
 from redlock_django.wire.clock import clock
 from redlock_django.wire.exchange import Exchange, Owed
 from redlock_django.wire.join import join_arguments
+from redlock_django.wire.lateness import MOST_BEHIND, SHORTEST
 from redlock_django.wire.link import Link, ProtocolDesync, broken, pack
 from redlock_django.wire.link_state import LinkState
 from redlock_django.wire.master import Master
@@ -47,6 +48,8 @@ class Sender(LinkState):
     def begin(self, exchange: Exchange) -> None:
         """Queue a round's commands on the links; `flush` sends them."""
         now = clock()
+        if not exchange.number % MOST_BEHIND:
+            self.lateness.look(now)
         if not self._begin_plainly(exchange, now):
             self._begin_each(exchange, now)
         if frees := exchange.asked.frees:
@@ -76,6 +79,7 @@ class Sender(LinkState):
         self.redial()
         # Without the late masters there is no quorum, and a waiter has nothing better to do.
         patient = exchange.asked.waits_on(now) and self.usable() < quorum(len(self.masters))
+        behind = self.lateness.behind(now)
         asked: list[tuple[Master, Command]] = []
         for master, command in zip(self.masters, exchange.asked.commands, strict=True):
             if command is None:
@@ -85,7 +89,7 @@ class Sender(LinkState):
                 self.read(master)  # it may have answered by now
             fault = ""
             if command.trusted or master.link is None:
-                fault = master.fault(now, late=not patient)
+                fault = master.fault(now, late=not patient) or behind.get(master, "")
             if isinstance(command, Acquire):
                 fault = fault or self._conflict()
             if fault:
@@ -172,22 +176,25 @@ class Sender(LinkState):
     def _may_plan(self, now: float) -> bool:
         """Return whether a quorum can be asked without a closer look, and plan to ask it.
 
-        All other masters must be late or without a link, and nothing be left to do for them.
+        All others must be late, behind or without a link, and nothing be left to do for them.
         """
         links: dict[int, Link] = {}
         left_out: dict[int, Vote] = {}
+        behind = self.lateness.behind(now)
         for master in self.masters:
-            if (link := master.link) and self.sound(master, now):
+            if (link := master.link) and self.sound(master, now) and master not in behind:
                 links[master.index] = link
-            elif (master.late or not link) and not master.unfinished:
-                left_out[master.index] = failed(master.fault(now), sent=False)
+            elif (master.late or master in behind or not link) and not master.unfinished:
+                why = master.fault(now) or behind[master]
+                left_out[master.index] = failed(why, sent=False)
             else:
                 return False
         if len(links) < quorum(len(self.masters)):
             return False
         plan = self.plan
         plan.asked, plan.links, plan.left_out = tuple(links), tuple(links.values()), left_out
-        plan.until = min(self.masters[index].sound_until for index in links)
+        # Masters that are behind may answer at any time.
+        plan.until = now + SHORTEST if behind else min(self.masters[i].sound_until for i in links)
         return True
 
     def sound(self, master: Master, now: float) -> bool:
@@ -204,12 +211,6 @@ class Sender(LinkState):
             return False
         master.sound_until = link.inspected + INSPECTED
         return True
-
-    def _conflict(self) -> str:
-        """Return why no master may be asked for a lock, "" if each may."""
-        if other := self.membership.conflict:
-            return f"not asked, because {other} belongs to another deployment"
-        return ""
 
     def _undo_late(self, master: Master, owed: Owed) -> None:
         """Release what a master has granted, or may grant, to a client that was refused already."""

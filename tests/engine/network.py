@@ -152,6 +152,7 @@ class Link:
         self.owed: deque[Message] = deque()
         self.expired = 0  # how many of these replies are so old that they cost their votes
         self.heard = 0.0  # when its last reply came, in the seconds that the client was running
+        self.behind = -1.0  # the same, as the master was found to be behind
         self.took = 0.0  # how long that reply took
         self.inspected = hello.sent  # when INFO was last asked for
         self.watched = False  # whether an event is scheduled that checks for an overdue reply
@@ -203,7 +204,8 @@ class Wire:
         self.world = world
         self.owner = owner
         self.inspected = inspected  # INFO is asked for again after so many seconds; 0: never
-        self.lateness = Lateness(master_timeout, give_up)
+        # So few that masters are often behind, although rounds are far fewer than in reality.
+        self.lateness = Lateness(master_timeout, give_up, most_behind=4)
         self.lines = [Line(world, owner.clock, master) for master in masters]
         self.deployment = deployment
         self.membership = membership
@@ -237,6 +239,9 @@ class Wire:
         missing = sum(line.link is None or bool(line.late) for line in self.lines)
         few = len(self.lines) - missing <= len(self.lines) // 2
         patient = few and exchange.asked.waits_on(now)
+        if not exchange.number % self.lateness.most_behind:
+            self._look(now)
+        behind = self._behind(now)
         asked: list[tuple[Line, Command]] = []
         for line, command in zip(self.lines, exchange.commands, strict=True):
             if command is None:
@@ -254,6 +259,9 @@ class Wire:
             elif command.trusted and line.late and not patient:
                 self.world.seen["late"] += 1
                 exchange.cast(line.index, _not_sent(line.late))
+            elif command.trusted and line in behind:
+                self.world.seen["behind"] += 1
+                exchange.cast(line.index, _not_sent("has not answered its last commands yet"))
             else:
                 asked.append((line, command))
         hopeless = exchange.decided and exchange.tally.unreachable
@@ -275,6 +283,31 @@ class Wire:
             self._write(line, message)
             if line.late:
                 self._fail_late(line, exchange, line.late)
+
+    def _may_vote(self, now: float) -> list[Line]:
+        return [
+            line
+            for line in self.lines
+            if line.link and not line.late and now >= line.ready and not line.doubt(now)
+        ]
+
+    def _look(self, now: float) -> None:
+        """Look for masters that are behind, as `LateWatch.look` does."""
+        owed = {line.index: len(line.link.owed) for line in self._may_vote(now)}
+        for index in self.lateness.behind(owed, len(self.lines)):
+            link = self.lines[index].link
+            silent = self._running() - max(link.heard, link.owed[0].written)
+            if self.lateness.is_quiet(silent, link.took):
+                link.behind = link.heard
+
+    def _behind(self, now: float) -> list[Line]:
+        """Return the masters that are behind, as `LateWatch.behind` does."""
+        behind = [line for line in self.lines if line.link and line.link.behind == line.link.heard]
+        if behind and sum(line not in behind for line in self._may_vote(now)) < quorum(
+            len(self.lines)
+        ):
+            return []
+        return behind
 
     def _message(self, packed: Packed | None, *, mode: str = "", run_id: str = "") -> Message:
         clock = self.owner.clock

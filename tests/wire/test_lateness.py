@@ -1,14 +1,22 @@
-"""The time that counts for the lateness of masters: that during which this process was running."""
+"""The lateness of masters: the time that counts for it, and how far a master may be behind."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from random import Random
+from unittest.mock import patch
 
 import pytest
 
+from redlock_django.engine.fast_path import Switch
+from redlock_django.engine.quorum import Ballot, Verdict, Vote
 from redlock_django.wire.clock import clock
-from redlock_django.wire.lateness import RunningTime, late_reason
-from tests.wire.manual_links import TIMEOUT, manual_links
+from redlock_django.wire.exchange import Exchange
+from redlock_django.wire.lateness import MOST_BEHIND, Lateness, RunningTime, late_reason
+from tests.wire.manual_links import TIMEOUT, ManualLinks, manual_links
+from tests.wire.scripted import resp
 
 QUIET = (0.5, 2)  # load average, processors
 
@@ -123,3 +131,143 @@ def test_a_refusal_without_a_stall_names_the_master() -> None:
         links.lateness.running._counted -= TIMEOUT
         links.lateness.waited(TIMEOUT, TIMEOUT, clock())
         assert exchange.tally.reasons() == [late_reason(TIMEOUT, 0.0, QUIET)]
+
+
+@pytest.mark.parametrize(
+    ("owed", "behind"),
+    [
+        pytest.param((64, 64, 0, 0, 0), [0, 1], id="two that hang"),
+        pytest.param((63, 64, 0, 0, 0), [1], id="one that does not owe so much"),
+        pytest.param((100, 99, 0, 0, 36), [0], id="the others owe some replies"),
+        pytest.param((100, 0, 0, 36, 37), [0], id="of the others, a quorum counts"),
+        pytest.param((100, 0, 37, 37, 37), [], id="the quorum owes more"),
+        pytest.param((900, 900, 900, 0, 0), [], id="never a majority"),
+    ],
+)
+def test_a_master_is_behind_that_owes_more_than_a_quorum_of_others(
+    owed: tuple[int, ...], behind: list[int]
+) -> None:
+    assert Lateness(0.25).behind(dict(enumerate(owed)), 5) == behind
+
+
+def test_no_master_is_behind_without_which_there_is_no_quorum() -> None:
+    assert Lateness(0.25).behind({0: 900, 1: 0}, 5) == []
+    assert Lateness(0.25).behind({0: 900, 1: 0, 2: 0}, 5) == []
+    assert Lateness(0.25).behind({0: 900, 1: 0, 2: 0, 3: 0}, 5) == [0]
+
+
+def _rounds(links: ManualLinks, rounds: int, *answering: int) -> Exchange:
+    """Win so many rounds by the answers of these masters; return the last."""
+    for _ in range(rounds):
+        exchange = links.ask(links.acquire())
+        for index in answering:
+            links.reply(index, exchange.number)
+        assert exchange.tally.verdict is Verdict.WON
+    return exchange
+
+
+def _owed(links: ManualLinks, index: int) -> int:
+    link = links.masters[index].link
+    assert link is not None
+    return len(link.owed)
+
+
+def _answer(links: ManualLinks, index: int) -> None:
+    """Answer the oldest command that a master has not answered."""
+    link = links.masters[index].link
+    assert link is not None
+    links.reply(index, link.owed[0].number)
+
+
+@contextmanager
+def _links_quiet_at_once() -> Iterator[ManualLinks]:
+    """Open links to five masters, each of which is quiet as soon as it answers nothing."""
+    quiet = patch.object(Lateness, "is_quiet", lambda self, silent, took: silent > 0)
+    with quiet, manual_links(5) as links:
+        _rounds(links, 3, 0, 1, 2, 3, 4)
+        yield links
+
+
+@pytest.fixture(params=[True, False], ids=["fast path", "long way"])
+def _both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Switch, "on", request.param)
+
+
+@pytest.mark.usefixtures("_both_ways")
+def test_a_master_that_hangs_is_not_asked_until_it_answers() -> None:
+    with _links_quiet_at_once() as links:
+        _rounds(links, 10 * MOST_BEHIND, 0, 1, 2)
+        hung = [_owed(links, 3), _owed(links, 4)]
+        assert max(hung) <= 3 * MOST_BEHIND
+        assert not any(master.late for master in links.masters), "no reply is old"
+        _answer(links, 3)
+        _settle(links)
+        _rounds(links, 1, 0, 1, 2)
+        assert [_owed(links, 3), _owed(links, 4)] == hung, "one more was asked, and one answered"
+
+
+def _settle(links: ManualLinks) -> None:
+    """End the time for which a plan without the masters that are behind is used."""
+    links.plan.until = min(links.plan.until, clock())
+
+
+def test_a_master_is_read_before_it_is_behind() -> None:
+    with _links_quiet_at_once() as links:
+        for _ in range(10 * MOST_BEHIND):
+            exchange = _rounds(links, 1, 0, 1, 2)
+            for index in (3, 4):
+                links.ends[index].say(resp([exchange.number, 1, int(time.time() * 1e6), 7]))
+            assert exchange.tally.asked == {0, 1, 2, 3, 4}
+
+
+def test_a_master_is_behind_only_if_it_is_quiet() -> None:
+    """One that is far away owes many replies all the time, and answers all the time."""
+    with manual_links(5) as links:
+        _rounds(links, 3, 0, 1, 2, 3, 4)
+        _rounds(links, 4 * MOST_BEHIND, 0, 1, 2, 4)
+        far = links.masters[3].link
+        assert far is not None
+        for silent, took, asks in ((0.01, 0.0, True), (5.0, 3.0, True), (5.0, 2.0, False)):
+            _answer(links, 3)
+            now = clock()
+            far.heard, far.took = now - silent, took
+            far.owed[0].sent = far.heard
+            links.lateness.look(now)
+            _settle(links)
+            assert (3 in links.ask(links.acquire()).tally.asked) is asks
+
+
+def test_a_master_that_was_idle_is_not_quiet() -> None:
+    """A burst of commands that comes after a pause is answered after a round trip."""
+    with manual_links(5) as links:
+        _rounds(links, 3, 0, 1, 2, 3, 4)
+        for master in links.masters:
+            assert master.link is not None
+            master.link.heard -= 0.9
+        _rounds(links, MOST_BEHIND + 1, 0, 1, 2, 4)
+        links.lateness.look(links.masters[3].link.owed[0].sent + 0.001)  # type: ignore[union-attr]
+        assert 3 in links.ask(links.acquire()).tally.asked
+
+
+def test_what_a_master_that_is_behind_owes_still_counts() -> None:
+    with _links_quiet_at_once() as links:
+        first = links.ask(links.acquire())
+        for index in (0, 1):
+            links.reply(index, first.number)
+        for index in (2, 4):
+            first.cast(index, Vote(Ballot.REFUSED))
+            links.reply(index, first.number)
+        _rounds(links, 4 * MOST_BEHIND, 0, 1, 2)
+        assert links.ask(links.acquire()).tally.asked == {0, 1, 2}
+        assert not first.decided
+        _answer(links, 3)
+        assert first.tally.verdict is Verdict.WON
+
+
+@pytest.mark.usefixtures("_both_ways")
+def test_masters_that_are_behind_are_asked_if_there_is_no_quorum_without_them() -> None:
+    with _links_quiet_at_once() as links:
+        _rounds(links, 4 * MOST_BEHIND, 0, 1, 2)
+        assert links.ask(links.acquire()).tally.asked == {0, 1, 2}
+        links.lose(links.masters[0], "lost")
+        assert links.ask(links.acquire()).tally.asked == {1, 2, 3, 4}
