@@ -124,13 +124,18 @@ class AsyncMixin(LockResourceMixin, View):
 # Slow views, for clients that disconnect.
 
 
-@locked
-def slow(request: HttpRequest, pk: int) -> HttpResponse:
-    """Write, wait, write again: a holder of the lock never sees only the first write."""
+def write_twice(pk: int) -> HttpResponse:
+    """Increment before and after the twin becomes 2: no holder of the lock sees the first alone."""
     with transaction.atomic():
         increment(pk)
-        time.sleep(1)
+        until(lambda: Counter.objects.get(pk=-pk).value == 2, "not released", seconds=20)
         return increment(pk)
+
+
+@locked
+def slow(request: HttpRequest, pk: int) -> HttpResponse:
+    """Write twice in the thread of the request."""
+    return write_twice(pk)
 
 
 class SlowHandler(View):
@@ -139,10 +144,7 @@ class SlowHandler(View):
     @locked
     def post(self, request: HttpRequest, pk: int) -> HttpResponse:
         """Increment twice."""
-        with transaction.atomic():
-            increment(pk)
-            time.sleep(1)
-            return increment(pk)
+        return write_twice(pk)
 
 
 @lock_resource("counter:<int:pk>", on_disconnect="cancel")
@@ -153,13 +155,10 @@ async def cancelled(request: HttpRequest, pk: int) -> HttpResponse:
 
 
 def slow_work(pk: int) -> HttpResponse:
-    """Set the twin to 1, and increment twice as `slow` does, before and after it becomes 2."""
+    """Set the twin to 1, and write twice."""
     try:
         Counter.objects.filter(pk=-pk).update(value=1)
-        with transaction.atomic():
-            increment(pk)
-            until(lambda: Counter.objects.get(pk=-pk).value == 2, "not released", seconds=20)
-            return increment(pk)
+        return write_twice(pk)
     finally:
         # Django closes the connections of the request's own thread only.
         connections.close_all()
