@@ -112,13 +112,13 @@ async def cold(masters: list[LocalMaster], cut: Callable[..., Any]) -> None:
 
 
 async def warm(masters: list[LocalMaster], cut: Callable[..., Any]) -> None:
-    async with lock("other"):
+    async with lock("other", wait=60):
         pass
     await cut(lock(R).aacquire())
 
 
 async def several(masters: list[LocalMaster], cut: Callable[..., Any]) -> None:
-    async with lock("other"):
+    async with lock("other", wait=60):
         pass
     await cut(lock(R, "order:2", "order:3").aacquire())
 
@@ -219,7 +219,7 @@ def _sweep(masters: list[LocalMaster], name: str) -> None:
 def test_timed_out_by_wait_for(masters: list[LocalMaster], seconds: float) -> None:
     async def main() -> int:
         out = 0
-        async with lock("other"):
+        async with lock("other", wait=60):
             pass
         for _ in range(5):
             held = lock(R)
@@ -230,7 +230,7 @@ def test_timed_out_by_wait_for(masters: list[LocalMaster], seconds: float) -> No
             else:
                 await held.arelease()
         await asyncio.to_thread(nothing_left, masters)
-        async with lock(R):
+        async with lock(R, wait=60):
             pass
         return out
 
@@ -240,7 +240,7 @@ def test_timed_out_by_wait_for(masters: list[LocalMaster], seconds: float) -> No
 
 def test_timed_out_while_the_masters_hang(masters: list[LocalMaster]) -> None:
     async def main() -> None:
-        async with lock("other"):
+        async with lock("other", wait=60):
             pass
         for master in masters:
             master.pause()

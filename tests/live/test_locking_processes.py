@@ -25,6 +25,7 @@ from redlock_django.locking.renewal_service import renewal_service
 from redlock_django.testing.masters import LocalMaster
 from redlock_django.wire.sync import SyncLinks
 from tests.live.left_over import locked, nothing_left
+from tests.live.linked import linked
 from tests.timeouts import generous_timeouts
 from tests.waiting import until
 
@@ -50,8 +51,7 @@ def _on_real_masters(masters: list[LocalMaster], settings: Settings) -> None:
             **generous_timeouts(0.6),
         }
     }
-    with lock("first"):
-        until(lambda: links().usable() == len(masters), what="a link to every master")
+    linked()
 
 
 @pytest.fixture(autouse=True)
@@ -430,10 +430,11 @@ def test_workers_of_a_preloading_server(
     log: list[str] = []
 
     def work() -> None:
-        with lock(f"warm:{os.getpid()}"):
+        # On a busy machine seconds may pass in the middle of any line.
+        with lock(f"warm:{os.getpid()}", ttl=30):
             pass
         for number in range(200):
-            with lock(f"r{number % 5}", wait=20) as held:
+            with lock(f"r{number % 5}", wait=60, ttl=30) as held:
                 held.ensure_held()
 
     def child() -> None:
@@ -443,17 +444,15 @@ def test_workers_of_a_preloading_server(
         assert bad == [], bad
         locks.close()
 
-    with lock("preloaded", renew=True) as held:
+    with lock("preloaded", ttl=30, renew=True) as held:
         caplog.clear()
-        began = time.monotonic()
         children = [Child(child) for _ in range(2)]
         work()
         for process in children:
-            process.check(30)
+            process.check(60)
         log += [r.getMessage() for r in caplog.records if r.levelname in ("WARNING", "ERROR")]
         held.ensure_held()
     assert log == []
-    assert time.monotonic() - began < 30
     nothing_left(masters)
 
 
