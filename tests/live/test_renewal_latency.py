@@ -12,6 +12,7 @@ from redlock_django.locking.handler import locks
 from redlock_django.locking.lock import Lock, lock
 from redlock_django.signals import lock_lost
 from tests.live.linked import linked
+from tests.waiting import stalls
 from tests.wire.proxy import behind
 
 if TYPE_CHECKING:
@@ -63,9 +64,10 @@ def test_many_locks_are_renewed_over_a_slow_network(
         lock_lost.connect(receive)
         stack.callback(lock_lost.disconnect, receive)
         held = acquire_all(many, ttl)
+        stalled = stack.enter_context(stalls())
         # As long as it would take for a lease that is never extended to expire, twice.
         threading.Event().wait(2 * ttl)
-        shortest = min(one.remaining() for one in held)
+        shortest = min(one.remaining() for one in held) + stalled()
         for proxy in proxies:
             proxy.delay_up = proxy.delay_down = 0.0
         for one in held:
