@@ -108,5 +108,6 @@ def test_a_short_campaign_of_a_database_keeps_all_promises(
         [*command, "--minutes", "1"], capture_output=True, text=True, check=False, timeout=300
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "| another transaction has all rows | 1 |" in done.stdout
+    # On a fast machine a kind comes twice in a minute: SQLite has fewer of them.
+    assert "| another transaction has all rows |" in done.stdout
     assert done.stdout.endswith("all promises kept\n")
