@@ -99,7 +99,7 @@ def test_the_documentation_lists_the_same_permissions() -> None:
 
 
 def test_lock_life_cycle_with_the_permissions_for_locks(site: list[LocalMaster]) -> None:
-    with lock("order:1", "user:7", ttl=5) as held:
+    with lock("order:1", "user:7", ttl=30) as held:
         with pytest.raises(ResourceLocked):  # held by another client, as the masters know
             locks["default"].backend.acquire(("order:1",), 5, 0, "{}")
         until(lambda: on(site, "order:1") == 3, what="on all masters")
