@@ -42,9 +42,6 @@ class Link:
         "behind",
         "blocked",
         "expired",
-        "feed",
-        "gets",
-        "has_more",
         "heard",
         "inspected",
         "out",
@@ -71,9 +68,6 @@ class Link:
             self.send_some = _in_order(self.send_some)
         self.pushes = pushes  # the link uses RESP3: a push cannot be mistaken for a reply
         self.parser = hiredis.Reader()
-        self.feed: Callable[[bytes], object] = self.parser.feed
-        self.gets: Callable[[], Any] = self.parser.gets
-        self.has_more: Callable[[], bool] = self.parser.has_data
         self.owed: deque[Owed] = deque()
         self.expired = 0  # how many of these replies are so old that they cost their votes
         self.out = bytearray()

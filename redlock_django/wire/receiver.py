@@ -52,7 +52,7 @@ class Receiver(Dialer):
                 self.lose(master, broken(error), ended=True)
                 continue
             if data:
-                link.feed(data)
+                link.parser.feed(data)
             else:
                 self.lose(master, "closed the connection", ended=True)
         # One look at the clock for all, after the last byte was received.
@@ -72,10 +72,10 @@ class Receiver(Dialer):
             link = master.link
             if link is None:
                 continue
-            owed, sound = link.owed, heard < master.sound_until
+            owed, parser, sound = link.owed, link.parser, heard < master.sound_until
             try:
                 while True:  # without a condition: see docs/explanation/interrupts.md
-                    reply = link.gets()
+                    reply = parser.gets()
                     if reply is False:
                         break
                     time = -1  # the master's clock, if it plainly grants; 0 if it did not tell it
@@ -121,7 +121,7 @@ class Receiver(Dialer):
                     link.ran = ran
                     link.heard = heard
                     link.took = heard - asked.sent
-                    if not link.has_more():
+                    if not parser.has_data():
                         break
             except (hiredis.ProtocolError, ProtocolDesync, ValueError, struct.error) as error:
                 logger.error(
