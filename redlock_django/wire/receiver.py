@@ -72,39 +72,40 @@ class Receiver(Dialer):
             link = master.link
             if link is None:
                 continue
-            owed, parser, sound = link.owed, link.parser, heard < master.sound_until
+            owed, parser = link.owed, link.parser
+            plain = heard < master.sound_until and not link.expired
             try:
                 while True:  # without a condition: see docs/explanation/interrupts.md
                     reply = parser.gets()
                     if reply is False:
                         break
-                    time = -1  # the master's clock, if it plainly grants; 0 if it did not tell it
-                    if owed and (sound if not link.expired else not owed[0].undecided):
+                    time = None  # the master's clock, if it plainly grants; 0 without a clock
+                    if owed and (plain or (link.expired and not owed[0].undecided)):
                         asked: Any = owed[0]  # an Exchange, if it has a reply that grants
-                        fences = NO_FENCES
-                        if reply == asked.number and asked.granted == 3:  # a plain release
-                            time = 0
-                        elif asked.granted == 4 and type(reply) is bytes:
+                        length = asked.granted
+                        if length == 3 and reply == asked.number:  # a plain release
+                            time, fences = 0, NO_FENCES
+                        elif length == 4 and type(reply) is bytes:
                             number, status, its_time, fence = unpack_grant(reply)
                             if number == asked.number and status == GRANTED:
                                 time, fences = its_time, (fence,)
                         elif (
                             type(reply) is list
-                            and len(reply) == asked.granted
+                            and len(reply) == length
                             and reply[0] == asked.number
                             and reply[1] == GRANTED
                             and {*map(type, reply[2:])} == {int}
                         ):
                             time, fences = reply[2], tuple(reply[3:])
-                        if time > 0:
+                        if time:
                             shown, (least, most, until) = time / 1e6, master.steady
                             if not (
                                 heard < until
                                 and heard >= asked.sent
                                 and asked.sent + least <= shown <= heard + most
                             ) and not self.steps.note(master, shown - heard, shown - asked.sent):
-                                time = -1  # a clock has stepped
-                    if time < 0:
+                                time = None  # a clock has stepped
+                    if time is None:
                         self._answer(master, link, reply)
                         if master.link is not link:
                             break
@@ -116,7 +117,7 @@ class Receiver(Dialer):
                         elif verdict is LOST:
                             self._undo_late(master, asked)
                     owed.popleft()  # last, as in `_answer`
-                    if link.expired:
+                    if not plain and link.expired:
                         link.expired -= 1
                     link.ran = ran
                     link.heard = heard

@@ -1041,7 +1041,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a release without a clock is a step", "link: 0 in a reply is no time of a master",
         Receiver._count,
-        always("time > 0"), link_schedules.a_release_without_the_time_is_no_clock_step,
+        instead("reply[2], tuple(...)", "reply[2] or 1, NO_FENCES"),
+        link_schedules.a_release_without_the_time_is_no_clock_step,
     ),
     Mutant(
         "a failed release without a clock is a step", "link: 0 in a refusal is no time of a master",
