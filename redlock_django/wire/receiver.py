@@ -31,7 +31,6 @@ from redlock_django.wire.server_info import read_info, run_of
 
 logger = logging.getLogger("redlock_django")
 
-
 NO_FENCES: tuple[int, ...] = ()
 
 
@@ -109,6 +108,7 @@ class Receiver(Dialer):
                         self._answer(master, link, reply)
                         if master.link is not link:
                             break
+                        plain = heard < master.sound_until and not link.expired
                         continue
                     verdict = asked.tally.grant(master.index, time, fences)
                     if verdict is not PENDING:

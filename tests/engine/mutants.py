@@ -273,6 +273,11 @@ MUTANTS: tuple[Mutant, ...] = (
         test_plain_rounds.test_a_clock_step_ends_it,
     ),
     Mutant(
+        "a step ends with its reply", "fast path: no vote that comes together with a step",
+        Links._count, without("plain = heard < master.sound_until and not link.expired", nth=2),
+        test_plain_rounds.test_no_reply_that_comes_together_with_a_clock_step_counts,
+    ),
+    Mutant(
         "an old look at the clock", "fast path: clocks that drift are noted", Links._count,
         always("heard < until"),
         test_plain_rounds.test_bounds_of_clocks_are_not_old,

@@ -385,6 +385,16 @@ def test_a_clock_step_ends_it() -> None:
         assert "stepped" in exchange.tally.reasons()[0]
 
 
+def test_no_reply_that_comes_together_with_a_clock_step_counts() -> None:
+    with timed_links(True) as (links, time):
+        _answered(links, time, links.ask(links.acquire()))
+        asked = [links.ask(links.acquire(word * 32)) for word in "bc"]
+        ahead = time.wall + 5_000_000
+        links.ends[0].say(b"".join(resp([one.number, 1, ahead, 7]) for one in asked))
+        links.read(links.masters[0])
+        assert ["stepped" in one.tally.reasons()[0] for one in asked] == [True, True]
+
+
 def test_bounds_of_clocks_are_not_old() -> None:
     """The longer ago they were noted, the larger are the steps that may be drift."""
     with timed_links(True, masters=1) as (links, time):
