@@ -85,8 +85,11 @@ class Link:
         self.owed.append(owed)
         self.out += data
 
-    def send(self) -> None:
-        """Send as many bytes as the socket accepts. Raises OSError, or ProtocolDesync."""
+    def send(self) -> bool:
+        """Send bytes, and return whether some are left because the socket accepts no more now.
+
+        Raises OSError, or ProtocolDesync.
+        """
         out = self.out
         while out:
             try:
@@ -96,8 +99,9 @@ class Link:
                 # connect again.
                 [sent] = map(self.send_some, (out,))
             except WOULD_BLOCK:
-                return
+                return True
             del out[:sent]
+        return False
 
     def drain(self, until: float) -> None:
         """Read and drop bytes until the master has closed the connection or it is `until`."""

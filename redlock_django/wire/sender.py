@@ -142,10 +142,7 @@ class Sender(LinkState):
         trusted = command.trusted
         for link in plan.links:
             link.owed.append(exchange)  # first: see `Link.write`
-            if trusted:
-                link.out += data + link.tail
-            else:
-                link.out += data
+            link.out += data + link.tail if trusted else data
         self._dirty.update(plan.asked)
         return True
 
@@ -266,15 +263,16 @@ class Sender(LinkState):
 
     def flush(self) -> None:
         """Send the queued bytes, in one send for each master."""
-        while self._dirty:
-            master = self.masters[self._dirty.pop()]
+        masters, dirty = self.masters, self._dirty
+        while dirty:
+            master = masters[dirty.pop()]
             if (link := master.link) is None:
                 continue
             try:
-                link.send()
+                blocked = link.send()
             except (OSError, ProtocolDesync) as error:
                 self.lose(master, broken(error), ended=isinstance(error, OSError))
                 continue
-            if (link.out or link.blocked) and link.blocked is not bool(link.out):
-                link.blocked = bool(link.out)
+            if blocked is not link.blocked:
+                link.blocked = blocked
                 self._watch(master)

@@ -1040,7 +1040,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a plain release overtakes", "fast path: a release travels after its acquire",
         Links._begin_plainly,
-        instead("link.out += data", "link.out[:0] = data"),
+        instead("link.out += ...", "link.out[:0] = data"),
         link_schedules.a_release_is_sent_after_its_acquire,
     ),
     Mutant(
