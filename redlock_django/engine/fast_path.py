@@ -37,6 +37,8 @@ class FastTally(Tally):
     __slots__ = ("_earliest", "_fences", "_latest", "_missing", "_unsent", "is_plain")
     _votes: list[Any]
     """While it `is_plain`, a vote that grants is the master's clock alone."""
+    _earliest: int
+    _latest: int
 
     def __init__(self, masters: int, skew: int | None = None, rivals: bool = False) -> None:
         # As in `Tally`, without a call of it, which would take as long as all of this.
@@ -47,17 +49,16 @@ class FastTally(Tally):
         self._votes = [None] * masters
         self.verdict = PENDING
         self.is_plain = Switch.on
-        # What each plain grant has: these fences, and a clock in between.
+        # What each plain grant has: these fences, and a clock between the two that the first sets.
         self._fences: tuple[int, ...] | None = None
-        self._earliest = self._latest = 0
         self._unsent: tuple[int, ...] = ()  # the masters to which no byte was sent
 
     def grant(self, master: int, time: int, fences: tuple[int, ...]) -> Verdict:
         votes = self._votes
-        if votes[master] is not None or not self.is_plain:
+        if votes[master] is not None:
             return super().grant(master, time, fences)
         if fences != self._fences:
-            if self._fences is not None:
+            if self._fences is not None or not self.is_plain:
                 return super().grant(master, time, fences)
             near = (self.skew or 0) >> 1  # half of it, so that any two agree
             self._fences, self._earliest, self._latest = fences, time - near, time + near
@@ -88,7 +89,7 @@ class FastTally(Tally):
         """Build the votes, and count them as a `Tally` does."""
         fences = self._fences or ()
         self._votes = [granted(vote, fences) if type(vote) is int else vote for vote in self._votes]
-        self.is_plain = False
+        self.is_plain, self._fences = False, None  # which no later grant has
         if self.verdict is PENDING:
             self.verdict = self._judge()
 
