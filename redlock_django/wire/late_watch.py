@@ -109,9 +109,13 @@ class LateWatch:
     def behind(self, now: float) -> dict[Master, str]:
         """Return the masters that are behind, and why no round asks them.
 
-        There are none if no quorum can be asked without them.
+        There are none if no quorum can be asked without them; and a late master is late only.
         """
-        behind = {m: BEHIND for m in self.masters if m.link and m.link.behind == m.link.heard}
+        behind = {
+            m: BEHIND
+            for m in self.masters
+            if m.link and m.link.behind == m.link.heard and not m.late
+        }
         if behind:
             others = sum(1 for m in self.masters if m not in behind and not m.fault(now))
             if others < quorum(len(self.masters)):

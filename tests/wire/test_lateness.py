@@ -211,6 +211,17 @@ def _settle(links: ManualLinks) -> None:
     links.plan.until = min(links.plan.until, clock())
 
 
+def test_a_master_that_was_behind_is_late_all_the_same() -> None:
+    """A plan without late masters lasts: they are not looked at in every round."""
+    with _links_quiet_at_once() as links:
+        _rounds(links, 4 * MOST_BEHIND, 0, 1, 2)
+        assert len(links.lateness.behind(clock())) == 2
+        for master in links.masters[3:]:
+            links.lateness._mark_late(master, "did not answer")
+        _rounds(links, 2, 0, 1, 2)
+        assert links.plan.until > clock() + 0.5
+
+
 def test_a_master_is_read_before_it_is_behind() -> None:
     with _links_quiet_at_once() as links:
         for _ in range(10 * MOST_BEHIND):
