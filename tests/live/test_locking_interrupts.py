@@ -29,6 +29,7 @@ from redlock_django.locking.lock import Lock, lock
 from redlock_django.testing.masters import LocalMaster
 from redlock_django.wire import dialer
 from redlock_django.wire.link import Link
+from redlock_django.wire.sync import SyncLinks
 from tests.live.left_over import locked, nothing_left
 from tests.live.linked import linked, wait_linked
 from tests.timeouts import generous_timeouts
@@ -731,4 +732,27 @@ def test_a_signal_handler_that_takes_a_lock_breaks_no_other(masters: list[LocalM
         done.set()
         striking.join()
         signal.signal(signal.SIGUSR1, before)
+    nothing_left(masters)
+
+
+def test_a_release_hides_no_error_of_a_signal_handler(
+    masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The handler that interrupts it asks for a lock, and does not expect to be refused."""
+    held = lock(R).acquire()
+    carry = SyncLinks._take
+
+    def interrupted(*arguments: Any) -> None:
+        monkeypatch.undo()
+        signal.raise_signal(signal.SIGUSR1)
+        carry(*arguments)
+
+    before = signal.signal(signal.SIGUSR1, lambda *_: lock("handler").acquire())
+    monkeypatch.setattr(SyncLinks, "_take", interrupted)
+    try:
+        assert held.release() is False
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert "the release failed" in caplog.text
+    assert "Let the handler set a flag" in caplog.text
     nothing_left(masters)
