@@ -7,7 +7,7 @@ only their fingerprints.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
@@ -135,18 +135,35 @@ def refused(
         )
 
 
-def released(held_lease: ReportedLease, freed: bool | None) -> None:
-    """Report the release of a lock that was held; `freed` is None if it is not confirmed yet."""
-    held = _note_release(held_lease, freed)
-    if lock_released.receivers:
-        send(lock_released, **_signal_arguments(held_lease), held=held, freed=freed)
+def released(held_lease: ReportedLease, freed: bool | None, send: Callable[..., Any] = send) -> Any:
+    """Report the release of a lock that was held; `freed` is None if it is not confirmed yet.
+
+    Returns what `send` returned, None if the signal has no receiver.
+    """
+    held = held_lease.released_at - held_lease.acquired_at
+    if held < 0:
+        held = 0.0
+    counters.count_end(held_lease.backend.alias, "released", held)
+    if logger.isEnabledFor(logging.DEBUG):
+        logger.debug(
+            "redlock %s: released by %s after %.3f s%s",
+            ", ".join(held_lease.lease.resources),
+            held_lease.lease.fingerprint,
+            held,
+            "" if freed else ", not confirmed",
+            extra={**_log_fields(held_lease), "held": held},
+        )
+    if observers:
+        _observe("released", held_lease, held, freed)
+    if not lock_released.receivers:
+        return None
+    return send(lock_released, **_signal_arguments(held_lease), held=held, freed=freed)
 
 
 async def areleased(held_lease: ReportedLease, freed: bool | None) -> None:
     """Report as `released` does, and wait for all receivers: the loop may end right after this."""
-    held = _note_release(held_lease, freed)
-    if lock_released.receivers:
-        await asend(lock_released, **_signal_arguments(held_lease), held=held, freed=freed)
+    if (sending := released(held_lease, freed, asend)) is not None:
+        await sending
 
 
 def released_late(held_lease: ReportedLease) -> None:
@@ -182,25 +199,6 @@ def server(using: str, is_master: bool, name: str, up: bool, reason: str) -> Non
         logger.warning("redlock server %s failed: %s", name, reason, extra=extra)
     signal = master_up if up else master_down
     send(signal, sender=BaseBackend, using=using, master=name, reason=reason)
-
-
-def _note_release(held_lease: ReportedLease, freed: bool | None) -> float:
-    held = held_lease.released_at - held_lease.acquired_at
-    if held < 0:
-        held = 0.0
-    counters.count_end(held_lease.backend.alias, "released", held)
-    if logger.isEnabledFor(logging.DEBUG):
-        logger.debug(
-            "redlock %s: released by %s after %.3f s%s",
-            ", ".join(held_lease.lease.resources),
-            held_lease.lease.fingerprint,
-            held,
-            "" if freed else ", not confirmed",
-            extra={**_log_fields(held_lease), "held": held},
-        )
-    if observers:
-        _observe("released", held_lease, held, freed)
-    return held
 
 
 def _log_fields(held_lease: ReportedLease) -> dict[str, Any]:
