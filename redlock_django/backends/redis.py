@@ -125,11 +125,11 @@ class RedisBackend(RedlockBackend):
         return Survey(self.addresses, self.deployment, timeout)
 
     def voided(self, lease: Lease) -> bool:
-        home, ours = lease.home, self._sync
-        if isinstance(home, Links) and home.steps.void(lease):
-            return True
         # The links of a loop that has ended notice nothing: see `Lock.detach`.
-        return ours is not None and ours is not home and ours.steps.void(lease)
+        home, ours = lease.home, self._sync
+        if ours is not None and ours.steps.void(lease):
+            return True
+        return home is not ours and isinstance(home, Links) and home.steps.void(lease)
 
     # Links.
 

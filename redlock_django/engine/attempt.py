@@ -21,6 +21,7 @@ class Attempt(Round):
     until the moment `until`, with these `fences`.
     """
 
+    fences: tuple[int, ...]
     __slots__ = ("ask", "fences", "last", "late", "started", "until", "won")
 
     def __init__(self, ask: Acquire, started: float, patient: float = 0.0) -> None:
@@ -34,7 +35,6 @@ class Attempt(Round):
         self.started = started
         self.late = self.won = False
         self.until = 0.0
-        self.fences: tuple[int, ...] = ()
 
     def wins_plainly(self, now: float) -> bool:
         """Return whether plain grants have decided the first round, which ended at `now`.

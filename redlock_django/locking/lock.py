@@ -43,13 +43,13 @@ class Lock(LockState):
         Raises ResourceLocked, QuorumUnreachable, AlreadyHeld, LockLost for a lock inside one that
         was lost, or Django's SynchronousOnlyOperation inside a running event loop.
         """
-        return self._acquire(in_block=False)
+        return self._acquire()
 
     async def aacquire(self) -> Self:
         """Acquire as `acquire` does; the lock then belongs to the running task and its loop."""
-        return await self._aacquire(in_block=False)
+        return await self._aacquire()
 
-    def _acquire(self, in_block: bool) -> Self:
+    def _acquire(self, in_block: bool = False) -> Self:
         if running_loop() is not None:
             self._refuse_in_loop()
         service, ttl, wait = self._resolve()
@@ -75,7 +75,7 @@ class Lock(LockState):
             raise
         return self
 
-    async def _aacquire(self, in_block: bool) -> Self:
+    async def _aacquire(self, in_block: bool = False) -> Self:
         service, ttl, wait = self._resolve()
         if self._share_outer_lease(service):
             return self

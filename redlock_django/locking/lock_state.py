@@ -243,9 +243,8 @@ class LockState(LockParameters):
     def _register(self, service: LockService, lease: Lease, in_block: bool) -> HeldLease:
         if self._min_hold:
             lease = replace(lease, earliest_end=lease.started + self._min_hold)
-        settings = service.settings
-        hold_until = lease.started + settings.max_hold
-        renew = in_block and settings.renew if self._renew is None else self._renew
+        renew = in_block and service.settings.renew if self._renew is None else self._renew
+        hold_until = lease.started + service.settings.max_hold
         held_lease = HeldLease(service.backend, lease, self, hold_until, renew, self._holder)
         self._held_lease = held_lease
         registry.register(held_lease, self.resources)
@@ -258,10 +257,13 @@ class LockState(LockParameters):
             return False
         registry.unregister(held_lease)
         left = held_lease.seconds_left()  # reports the loss if it has expired
-        if not left and held_lease.inherited:
+        if left:
+            held_lease.mark_released(left)
+            return True
+        if held_lease.inherited:
             logger.debug("redlock %s: held by the parent process, not released", self._names)
             return False
         if held_lease.loss_reason and not held_lease.released:
             events.released_late(held_lease)
-        held_lease.mark_released(left)
-        return left > 0
+        held_lease.mark_released(0.0)
+        return False

@@ -46,6 +46,7 @@ class RegistryEntry(weakref.ref["HeldLease"]):
 Block = dict["RegistryKey", RegistryEntry]
 
 _held_leases: Block = {}
+_NO_BLOCK: Block = {}  # never changed
 
 _acquired_here: ContextVar[tuple[Block, ...]] = ContextVar("redlock_acquired_here", default=())
 """The leases that were acquired in this context, and some that have been released since.
@@ -101,7 +102,7 @@ def _forget(reference: RegistryEntry) -> None:
         # Not another one that the owner acquired since.
         if _held_leases.get(key) is reference:
             _held_leases.pop(key, None)
-    reference.block = {}  # it refers to its entry
+    reference.block = _NO_BLOCK  # it refers to its entry
 
 
 def disown(held_lease: HeldLease) -> None:
@@ -116,10 +117,10 @@ def leases_of_caller(backend: BaseBackend, resources: Iterable[str]) -> dict[str
     process, may hold the resource now. The key has the backend and not the alias: locks under other
     settings do not count.
     """
-    found: dict[str, HeldLease] = {}
     here = _acquired_here.get()
     if not (here or (_held_leases and running_loop() is not None)):
-        return found  # the lease of a thread belongs to a caller in the same context only
+        return {}  # the lease of a thread belongs to a caller in the same context only
+    found: dict[str, HeldLease] = {}
     owner: object = None
     for resource in resources:
         key = (backend, resource)
