@@ -616,7 +616,7 @@ def test_a_foreign_lock_refuses_us(masters: list[LocalMaster]) -> None:
     with pytest.raises(ResourceLocked) as again:
         asyncio.run(lock(R).aacquire())
     assert again.value.retry_after == pytest.approx(30, abs=1)
-    assert values(masters) == [b"another client"] * 3
+    until(lambda: values(masters) == [b"another client"] * 3)  # late grants are released soon
     assert locked(masters) == {KEY: 3}
 
 
