@@ -49,15 +49,18 @@ class SyncLinks(ThreadLinks):
         way. The pauses of a `waiter` end when it is called. Raises Interrupting, and sends nothing,
         if the caller interrupts another lock operation of this thread.
         """
-        if self.inside() or self._running.is_interrupted(SyncLinks.run.__code__, self, 2):
+        running = self._running
+        if self.inside() or (
+            running.busy and running.is_interrupted(SyncLinks.run.__code__, self, 2)
+        ):
             raise Interrupting
         if self._tender is None:
             self.start()
-        self._running.busy = True
+        running.busy = True
         try:
             step = next(protocol)
         except StopIteration as done:  # there was nothing to send: the extension came too late
-            self._running.busy = False
+            running.busy = False
             early: Result = done.value
             return early
         while True:
@@ -66,12 +69,12 @@ class SyncLinks(ThreadLinks):
                     self._take(step, wait_for_links, waiter)
                     step = protocol.send(clock())
             except StopIteration as done:
-                self._running.busy = False
+                running.busy = False
                 result: Result = done.value
                 return result
             except BaseException as error:
                 if is_finished(protocol):
-                    self._running.busy = False
+                    running.busy = False
                     raise  # the protocol itself raised this
                 if waiter is not None:
                     with self._mutex:
@@ -142,7 +145,7 @@ class SyncLinks(ThreadLinks):
             self._wait_for_links()
         if waiter is not None:
             waiter.ask()
-        self._await(self.exchange(step, wake_none))
+        self._await(self.exchange(step, self._wake_reader))
         self._tender_wakeup.wake()
 
     def _take_all(self, steps: Sequence[Round]) -> None:

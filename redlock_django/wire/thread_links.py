@@ -1,9 +1,10 @@
 """The links that all threads of a process share: one sends for all, and one reads for all.
 
 Threads queue their rounds; the thread that has the mutex sends everything that is queued, in one
-send for each master; one waiting thread at a time polls, and reads for all. A thread that stops
-waiting passes the reading on to a thread that waits for answers or, if there is none, to one that
-waits to be called. A tender thread reads the replies that no thread waits for any more.
+send for each master. If others were woken with it, it gives way to them first: they queue their
+next rounds, too. One waiting thread at a time polls, and reads for all. A thread that stops waiting
+passes the reading on to a thread that waits for answers or, if there is none, to one that waits to
+be called. A tender thread reads the replies that no thread waits for any more.
 
 No loop inside a `with` or `try` here ends in a condition: Python 3.12 and 3.13 handle signals on
 the jump back from one, and an exception raised there skips the `finally`.
@@ -14,9 +15,12 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import threading
 from collections import deque
+from collections.abc import Callable
 from functools import partial
+from operator import attrgetter
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -34,6 +38,7 @@ logger = logging.getLogger("redlock_django")
 Sleeper = Exchange | Batch | Waiter
 """A thread sleeps until one of these is decided, and until its time `until` at most."""
 Sleepers = dict[Sleeper, None]
+is_decided = attrgetter("decided")
 
 
 class ThreadLinks(Links):
@@ -43,6 +48,8 @@ class ThreadLinks(Links):
         # Only ever acquired by `with`: an interrupt cannot strike between acquiring it and being
         # certain to release it. Reentrant for finalizers alone, see `inside`.
         self._mutex = threading.RLock()
+        # Whether a finalizer or signal handler interrupts this thread inside the mutex.
+        self.inside: Callable[[], bool] = self._mutex._is_owned  # type: ignore[attr-defined]
         self._link_waits: dict[Wakeup, None] = {}
         self._queue: deque[Exchange] = deque()
         self._busy = False  # the thread that has the mutex will look at the queue again
@@ -56,10 +63,6 @@ class ThreadLinks(Links):
         self._tender: threading.Thread | None = None
         # At the end, because other threads may use the links from there on.
         super().__init__(*args, **kwargs)
-
-    def inside(self) -> bool:
-        """Return whether a finalizer or signal handler interrupts this thread inside the mutex."""
-        return self._mutex._is_owned()  # type: ignore[attr-defined,no-any-return]
 
     # Sending.
 
@@ -122,6 +125,9 @@ class ThreadLinks(Links):
         try:
             self._queue.append(exchange)
             if not self._busy:
+                # Others were woken with this thread, and have not run yet.
+                if self._waiting and any(map(is_decided, [*self._waiting])):
+                    self._gather()
                 with self._mutex:
                     self._send_all()
                     if self._reader is None and not exchange.decided:
@@ -129,12 +135,27 @@ class ThreadLinks(Links):
             while True:
                 if exchange.decided:
                     break
-                self._wait(exchange, self._waiting, self.master_timeout)
+                if self._reader is exchange:
+                    self._poll()
+                else:
+                    self._wait(exchange, self._waiting, self.master_timeout)
         except BaseException:
             exchange.abandon()
             raise
         finally:
             self._leave(exchange)
+
+    def _gather(self) -> None:
+        """Wait for other threads that can run; they leave their rounds to this one meanwhile.
+
+        Otherwise a thread whose masters answer quickly would hardly ever stop: the interpreter goes
+        on with it after each call to the kernel, and the others would wait for milliseconds.
+        """
+        try:
+            self._busy = True
+            os.sched_yield()
+        finally:
+            self._busy = False
 
     def _wait(self, sleeper: Sleeper, sleepers: Sleepers, longest: float) -> None:
         """Read for all threads if none does; else sleep until woken, as one of the `sleepers`."""
@@ -193,8 +214,9 @@ class ThreadLinks(Links):
             if successor := next((other for other in waiting if not other.decided), None):
                 successor.wake()
 
-    def _poll(self, longest: float) -> None:
-        if self._queue:  # an interrupted thread has left it
+    def _poll(self, longest: float = math.inf) -> None:
+        if self._queue:  # by a thread that gives way, or was interrupted
+            os.sched_yield()
             with self._mutex:
                 self._send_all()
         began = clock()

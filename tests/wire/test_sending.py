@@ -1,17 +1,25 @@
-"""The sends of a loop: tasks share them, but masters need not wait until all tasks have asked."""
+"""Tasks and threads share their sends, but masters need not wait until all tasks have asked."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Event, get_ident
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 
 from redlock_django.wire.address import Address
 from redlock_django.wire.aio import SENT_TOGETHER, LoopLinks
-from redlock_django.wire.exchange import Exchange
+from redlock_django.wire.exchange import Batch, Exchange
+from redlock_django.wire.sync import SyncLinks
 from tests.engine.masters import Masters
+from tests.waiting import until
 from tests.wire.manual_links import Ends, ManualLinks
+from tests.wire.scripted import ScriptedMaster
+from tests.wire.test_link import scripted
 
 
 async def _heard(tasks: int) -> list[int]:
@@ -55,3 +63,57 @@ def test_masters_get_the_first_of_many_rounds_before_the_last_has_begun() -> Non
         *[0] * SENT_TOGETHER, *[SENT_TOGETHER] * SENT_TOGETHER, 2 * SENT_TOGETHER,
         2 * SENT_TOGETHER + 1,
     ]  # fmt: skip
+
+
+def _sent_by_two_threads(after: Callable[[], None]) -> list[int]:
+    """Return how many commands each send has, if a second thread runs before the first one sends.
+
+    The first thread gives way to a third one, which was woken before. It calls `after` before it
+    goes on; it may be interrupted.
+    """
+    seconds: list[Future[Any]] = []
+    sent: list[int] = []
+    is_over, first = Event(), get_ident()
+    with (
+        scripted("threads", ScriptedMaster(), master_timeout=60.0) as variant,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        links = variant.links
+        assert isinstance(links, SyncLinks)
+        link = links.masters[0].link
+        assert link is not None
+        send = link.send_some
+
+        def noted(data: bytearray) -> int:
+            sent.append(data.count(b"EVALSHA"))
+            return send(data)
+
+        def give_way() -> None:
+            if get_ident() != first:  # the second thread gives way in turn
+                is_over.wait(20)
+                return
+            seconds.append(pool.submit(variant.acquire, "second"))
+            until(lambda: len(links._queue) == 2)
+            is_over.set()
+            after()
+
+        link.send_some = noted
+        links._waiting[Batch(0)] = None
+        with patch("os.sched_yield", give_way):
+            try:
+                variant.acquire("first")
+            finally:
+                seconds[0].result(20)
+    return sent
+
+
+def test_threads_that_were_woken_together_send_together() -> None:
+    assert _sent_by_two_threads(after=lambda: None) == [2]
+
+
+def test_an_interrupt_before_a_send_drops_no_round_of_another_thread() -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        _sent_by_two_threads(after=interrupt)
