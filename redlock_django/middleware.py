@@ -19,7 +19,7 @@ from redlock_django.web.problems import has_problem
 from redlock_django.web.request_state import RequestState, request_attributes
 from redlock_django.web.responses import answer
 from redlock_django.web.rules import rules
-from redlock_django.web.single_use_pages import current_page, forbid_caching, page_of
+from redlock_django.web.single_use_pages import current_page, forbid_caching
 from redlock_django.web.streams import call_on_close
 
 
@@ -48,15 +48,16 @@ class LockMiddleware:
         if self._is_async:
             return self._acall(request, urlconf)
         try:
-            token = current_page.set(request)  # as page_of() does: most requests pay for no more
+            outer = current_page.get()
+            current_page.set(request)
             try:
                 response: HttpResponseBase = self.get_response(request)
             finally:
-                current_page.reset(token)
+                current_page.set(outer)
             if getattr(request, "urlconf", None) != urlconf:
                 rules.refuse_late_urlconf()
             if (state := RequestState.used(request)) is not None:
-                forbid_caching(request, response)
+                forbid_caching(state, response)
                 if response.streaming:
                     call_on_close(response, request, state.release_locks)
                 else:
@@ -68,12 +69,16 @@ class LockMiddleware:
 
     async def _acall(self, request: HttpRequest, urlconf: object) -> HttpResponseBase:
         try:
-            with page_of(request):
+            outer = current_page.get()
+            current_page.set(request)
+            try:
                 response: HttpResponseBase = await self.get_response(request)
+            finally:
+                current_page.set(outer)
             if getattr(request, "urlconf", None) != urlconf:
                 rules.refuse_late_urlconf()
             if (state := RequestState.used(request)) is not None:
-                forbid_caching(request, response)
+                forbid_caching(state, response)
                 if response.streaming:
                     call_on_close(response, request, state.release_locks)
                 else:

@@ -7,8 +7,6 @@ with a new key, a second click would be a second submission.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -19,18 +17,10 @@ from django.utils.cache import patch_cache_control
 from redlock_django.web.request_state import RequestState
 
 current_page: ContextVar[HttpRequest | None] = ContextVar("redlock_request", default=None)
-"""The request whose page is being made."""
+"""The request whose page is being made.
 
-
-@contextmanager
-def page_of(request: HttpRequest) -> Iterator[None]:
-    """Make `mark_single_use` know the request whose page is made in this block."""
-    previous = current_page.get()
-    current_page.set(request)
-    try:
-        yield
-    finally:
-        current_page.set(previous)  # not reset(): a task may be closed in another context
+The one before is set again, not reset by a token: a task may be closed in another context.
+"""
 
 
 def mark_single_use() -> None:
@@ -42,11 +32,11 @@ def mark_single_use() -> None:
         request._cache_update_cache = False  # type: ignore[attr-defined]
 
 
-def forbid_caching(request: HttpRequest, response: Any) -> None:
+def forbid_caching(state: RequestState, response: Any) -> None:
     """Set the header of a page that was marked; a response that is not rendered yet, later."""
     if not isinstance(response, HttpResponseBase):
         return
     if getattr(response, "is_rendered", True) is False:
-        response.add_post_render_callback(lambda rendered: forbid_caching(request, rendered))  # type: ignore[attr-defined]
-    elif RequestState.of(request).single_use:
+        response.add_post_render_callback(lambda rendered: forbid_caching(state, rendered))  # type: ignore[attr-defined]
+    elif state.single_use:
         patch_cache_control(response, private=True, no_cache=True)
