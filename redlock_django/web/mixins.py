@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from datetime import timedelta
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from asgiref.sync import iscoroutinefunction
@@ -87,10 +88,11 @@ class LockResourceMixin(View):
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         """Run the next dispatch under the lock."""
         keys = self.get_lock_key()
-        if keys is not self.lock_key:
-            keys = _names(self, keys)
-        locked = _decorator(self, keys)(super().dispatch)
-        return locked(request, *args, **kwargs)
+        if keys is self.lock_key:
+            locked = _locked_dispatch(self)
+        else:
+            locked = _decorator(self, _names(self, keys))(_next_dispatch(self))
+        return locked(self, request, *args, **kwargs)
 
     dispatch.opens_transaction = True  # type: ignore[attr-defined]
 
@@ -119,6 +121,38 @@ def _names(view: Any, keys: str | Sequence[str]) -> str | Sequence[str]:
                 "Write return resource('order:<int:pk>', pk=...), not an f-string or a template"
             )
     return keys
+
+
+_arguments = attrgetter(
+    "lock_key",
+    "lock_using",
+    "lock_ttl",
+    "lock_wait",
+    "lock_methods",
+    "lock_status",
+    "lock_on_disconnect",
+    "lock_in_transaction",
+)
+
+
+def _locked_dispatch(view: LockResourceMixin) -> Callable[..., Any]:
+    """Return the next dispatch of the view's class under its lock.
+
+    It is made at the first request, and again where the arguments differ from those of the request
+    before: an instance, or another `as_view()` of the class, may have its own.
+    """
+    dispatch, arguments = _next_dispatch(view), _arguments(view)
+    made = vars(type(view)).get("_redlock_dispatch")
+    if made is None or made[:2] != (dispatch, arguments):
+        made = dispatch, arguments, _decorator(view, view.lock_key)(dispatch)
+        type(view)._redlock_dispatch = made  # type: ignore[attr-defined]
+    locked: Callable[..., Any] = made[2]
+    return locked
+
+
+def _next_dispatch(view: LockResourceMixin) -> Callable[..., Any]:
+    dispatch: Callable[..., Any] = super(LockResourceMixin, type(view)).dispatch
+    return dispatch
 
 
 def _decorator(view: Any, keys: str | Sequence[str]) -> Callable[[Any], Any]:

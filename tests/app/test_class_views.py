@@ -299,3 +299,36 @@ def test_a_lock_key_of_a_wrong_type_is_an_error() -> None:
 
         class Wrong(LockResourceMixin, View):
             lock_key = 5  # type: ignore[assignment]
+
+
+@pytest.mark.django_db
+def test_each_as_view_and_each_instance_has_arguments_of_its_own(
+    urls: Urls, client: Client, held_elsewhere: Callable[[str], Any]
+) -> None:
+    """The arguments of a class are checked once, and not taken for those of its other views."""
+
+    class Own(LockResourceMixin, View):
+        lock_key = "order:<int:pk>"
+
+        def post(self, request: HttpRequest, pk: int) -> HttpResponse:
+            return HttpResponse("done")
+
+        def setup(self, request: HttpRequest, *args: Any, **kwargs: Any) -> None:
+            super().setup(request, *args, **kwargs)
+            if "status" in request.GET:
+                self.lock_status = int(request.GET["status"])
+
+    urls(
+        path("class/<int:pk>/", Own.as_view()),
+        path("other/<int:pk>/", Own.as_view(lock_key="other:<int:pk>")),
+        path("unlocked/<int:pk>/", Own.as_view(lock_methods=["PUT"])),
+    )
+    with held_elsewhere("order:7"):
+        for _ in range(2):
+            assert client.post("/class/7/").status_code == 423
+            assert client.post("/class/7/?status=409").status_code == 409
+            assert client.post("/other/7/").status_code == 200
+            assert client.post("/unlocked/7/").status_code == 200
+    with held_elsewhere("other:7"):
+        assert client.post("/class/7/").status_code == 200
+        assert client.post("/other/7/").status_code == 423
