@@ -61,13 +61,12 @@ def _views(results: Results) -> str:
     """Return what LockMiddleware adds to a request in this run."""
     said = []
     for how in ("called", "served"):
-        rates = [
-            results.median(Where("views", "free", how, name), "per_s")
+        times = [
+            results.median(Where("views", "free", how, name), "cpu_us")
             for name in ("bare", "bare, no LockMiddleware")
         ]
-        if all(rates):
-            with_it, without = (1e6 / (rate or 1) for rate in rates)
-            said.append(f"{how} {with_it:.0f} µs, and {without:.0f} µs without it")
+        if all(times):
+            said.append(f"{how} {times[0]:.1f} µs, and {times[1]:.1f} µs without it")
     return f"In this run a request took {'; '.join(said)}." if said else ""
 
 

@@ -188,13 +188,15 @@ TABLES = (
         [Column(phase, "free", phase, "max_us", scale=1e-3) for phase in ("healthy", *FAULTS)],
     ),
     Table(
-        "Views: requests/s, all in one process",
+        "Views: requests/s and processor time of the server, all in one process",
         "views",
         [
             Column("called in a loop", "free", "called", "per_s"),
             Column("× bare", "free", "called", "per_s", by="bare"),
             Column("served by gunicorn", "free", "served", "per_s"),
             Column("× bare", "free", "served", "per_s", by="bare"),
+            Column("called: CPU µs", "free", "called", "cpu_us"),
+            Column("served: CPU µs", "free", "served", "cpu_us"),
         ],
     ),
     Table(

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -294,3 +295,14 @@ def test_the_intruder_asks_the_group_that_decides(masters: list[LocalMaster]) ->
 def test_a_spread_in_which_only_the_share_of_the_new_group_moves() -> None:
     rows = list(table(2_000))[2:]
     assert [row.split("|")[1].strip() for row in rows] == ["2", "4", "8"]
+
+
+def test_the_views_are_requested_in_orders_that_favour_none() -> None:
+    """Each view has each place once, and follows each other one once."""
+    from benchmarks.site.crowds import ORDERS
+    from benchmarks.site.views import VIEWS
+
+    places = range(len(VIEWS))
+    assert all(sorted(order) == [*places] for order in (*ORDERS, *zip(*ORDERS, strict=True)))
+    pairs = [pair for order in ORDERS for pair in pairwise(order)]
+    assert len(pairs) == len({*pairs}) == len(VIEWS) * (len(VIEWS) - 1)

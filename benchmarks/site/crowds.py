@@ -24,6 +24,7 @@ class Called:
 
     masters_used = None
     crowd = 1
+    cpu = staticmethod(time.process_time)
 
     def __init__(self, masters: list[Any]) -> None:
         from benchmarks.site.views import Sites, cache_witness, configure, counts, witness
@@ -107,29 +108,45 @@ class Served:
 
     def seen(self) -> dict[str, int]:
         """Return the counts of the intruder in the views."""
-        seen: dict[str, int] = json.loads(self.ask(0, "/with/seen/").partition(b"\r\n\r\n")[2])
+        seen = self._seen()
+        return {"looks": seen["looks"], "overlaps": seen["overlaps"]}
+
+    def cpu(self) -> float:
+        """Return the processor time of the server's process in seconds."""
+        return float(self._seen()["cpu"])
+
+    def _seen(self) -> dict[str, Any]:
+        seen: dict[str, Any] = json.loads(self.ask(0, "/with/seen/").partition(b"\r\n\r\n")[2])
         return seen
 
 
+ORDERS = ((0, 1, 3, 2), (1, 2, 0, 3), (2, 3, 1, 0), (3, 0, 2, 1))
+"""Orders of four views, in which each is at each place once, and follows each other one once."""
+
+
 def requests(
-    site: Any, intruder: object, *, seconds: float, slices: int = 5, warm_up: float = 0.2
+    site: Any, intruder: object, *, seconds: float, repeats: int = 2, warm_up: float = 0.2
 ) -> dict[str, Any]:
     """Request every view in turn, in slices, so that all run under the same conditions.
 
-    Gives for each view its requests per second, over the slices together.
+    Gives for each view its requests per second, and the processor time of a request in its process,
+    over the slices together.
     """
     from benchmarks.site.views import VIEWS
 
-    for path in VIEWS.values():
-        _press(site, path, warm_up)
-    total = {name: [0, 0.0] for name in VIEWS}
     names = list(VIEWS)
-    for turn in range(slices):
-        for name in (*names[turn % len(names) :], *names[: turn % len(names)]):
-            done, took = _press(site, VIEWS[name], seconds / slices)
-            total[name][0] += done
-            total[name][1] += took
-    views = {name: {"per_s": done / took} for name, (done, took) in total.items()}
+    for name in names:
+        _press(site, VIEWS[name], warm_up)
+    total = dict.fromkeys(names, (0, 0.0, 0.0))
+    for order in ORDERS * repeats:
+        for name in (names[place] for place in order):
+            before = site.cpu()
+            one = *_press(site, VIEWS[name], seconds / len(ORDERS) / repeats), site.cpu() - before
+            total[name] = tuple(map(sum, zip(total[name], one, strict=True)))  # type: ignore[assignment]
+    views = {
+        name: {"per_s": done / took, "cpu_us": cpu / done * 1e6}
+        for name, (done, took, cpu) in total.items()
+    }
     return {"views": views, **site.seen()}
 
 

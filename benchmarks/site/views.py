@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from itertools import count
 
 import django
@@ -120,8 +121,8 @@ def counts() -> dict[str, int]:
 
 
 def seen(request: HttpRequest) -> HttpResponse:
-    """Return the counts of the intruders."""
-    return JsonResponse(counts())
+    """Return the counts of the intruders, and the processor time of this process in seconds."""
+    return JsonResponse({**counts(), "cpu": time.process_time()})
 
 
 urlpatterns = [

@@ -1,7 +1,9 @@
 """Requests per second of a bare view, a locked view, and one with django-redis's cache.lock.
 
 All run in turns in one server process: called as WSGI in a loop (only Django), and served by
-gunicorn (one process, eight threads) to eight connections.
+gunicorn (one process, eight threads) to eight connections. What LockMiddleware costs is taken from
+the processor time of that process: on a busy machine, a site beside itself makes 0.97 to 1.08 times
+the requests per second, and takes 1.00 times the processor time (2026-11-23).
 """
 
 from __future__ import annotations
