@@ -111,6 +111,8 @@ def bytecodes(contender: Any, memory: Memory) -> Counter[tuple[str, str]]:
 
     batch(contender, memory)  # caches are hot now
     memory.answer(BATCH)
+    # Python 3.12 traces bytecodes only if a frame asks for it before the trace begins.
+    sys._getframe().f_trace_opcodes = True
     before = sys.gettrace()
     sys.settrace(enter)
     try:

@@ -29,6 +29,7 @@ A master that was hung sends hundreds of them together. The thread that reads th
 get to its own round for tens of milliseconds.
 """
 WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+NOT_BROKEN = (*WOULD_BLOCK, TimeoutError)
 
 
 class ProtocolDesync(Exception):
@@ -174,7 +175,7 @@ def _asked_twice(operation: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def ask(argument: Any) -> Any:
         try:
             return operation(argument)
-        except (*WOULD_BLOCK, TimeoutError):
+        except NOT_BROKEN:
             raise
         except OSError as error:
             _forget_errors()
