@@ -1,4 +1,4 @@
-"""What a pair costs without the kernel if Cython has compiled engine/ and wire/, as they are.
+"""The cost of a pair without the kernel if Cython has compiled engine/ and wire/, as they are.
 
 `uv run --group release python -m benchmarks.compiled` compiles a copy for some minutes, measures
 pairs (`worker/hot.py`) of the copy and of the source in turn, and prints the best of each. It needs

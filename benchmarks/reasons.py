@@ -14,8 +14,8 @@ from benchmarks.results import Results, Where, written
 from benchmarks.targets import FAULTS
 
 IN_C = (
-    "one call into C that sends to all masters, polls and reads their answers; or engine/ and wire/ "
-    "compiled by Cython, with which a pair without the kernel takes two thirds of its time "
+    "one call into C that sends to all masters, polls and reads their answers; or engine/ and "
+    "wire/ compiled by Cython, with which a pair without the kernel takes two thirds of its time "
     "(`python -m benchmarks.compiled`)"
 )
 
