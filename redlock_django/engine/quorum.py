@@ -30,7 +30,7 @@ class Vote(NamedTuple):
     number of waiters in front of this client in its queue (-1 if the client is not in it).
     `reserved` is True if the lock is free, but it is a waiter's turn. `sent` is False only if no
     byte was sent to the master. `stale` is True if the vote failed because the connection had been
-    closed while no client used it.
+    closed while no client used it, or because other masters seemed to be enough.
     """
 
     ballot: Ballot
@@ -208,7 +208,7 @@ class Tally:
 
     @property
     def only_stale(self) -> bool:
-        """True if the round failed, and might have been won but for stale connections."""
+        """True if the round failed, and might have been won but for stale votes."""
         lasting = sum(
             vote.ballot is Ballot.FAILED and not vote.stale for vote in self.votes if vote
         )

@@ -98,7 +98,8 @@ class Sender(LinkState):
                 elif master.waits(now) and now - master.looked > LOOK_AGAIN:
                     master.looked = now
                     self._check(master, "join")
-                exchange.cast(master.index, failed(fault, sent=False))
+                stale = fault == behind.get(master)
+                exchange.cast(master.index, failed(fault, sent=False, stale=stale))
             else:
                 asked.append((master, command))
         # If a majority is known to be down, nothing that needs a quorum is sent.
@@ -183,7 +184,8 @@ class Sender(LinkState):
                 links[master.index] = link
             elif (master.late or master in behind or not link) and not master.unfinished:
                 why = master.fault(now) or behind[master]
-                left_out[master.index] = failed(why, sent=False)
+                stale = why == behind.get(master)
+                left_out[master.index] = failed(why, sent=False, stale=stale)
             else:
                 return False
         if len(links) < quorum(len(self.masters)):

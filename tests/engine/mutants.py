@@ -1345,6 +1345,11 @@ MUTANTS: tuple[Mutant, ...] = (
         test_lateness.test_masters_that_are_behind_are_asked_if_there_is_no_quorum_without_them,
     ),
     Mutant(
+        "lost without those that are behind", "link: asked again if another master fails meanwhile",
+        Links._may_plan, instead("why == behind.get(master)", "False"),
+        test_lateness.test_masters_that_are_behind_are_asked_if_there_is_no_quorum_without_them,
+    ),
+    Mutant(
         "behind unread replies", "link: a master is read before it is taken for behind",
         LateWatch.look, without("self.read(master)"),
         test_lateness.test_a_master_is_read_before_it_is_behind,

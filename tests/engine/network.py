@@ -48,6 +48,7 @@ from tests.engine.stepping import Truth
 from tests.engine.world import Clock, Packed, SimulatedMaster, Violation, World
 
 NOT_ASKED = failed("not asked", sent=False)
+NOT_NEEDED = failed("has not answered its last commands yet", sent=False, stale=True)
 RARE = {
     BURIED: "buried",
     NOT_READY: "not ready",
@@ -261,7 +262,7 @@ class Wire:
                 exchange.cast(line.index, _not_sent(line.late))
             elif command.trusted and line in behind:
                 self.world.seen["behind"] += 1
-                exchange.cast(line.index, _not_sent("has not answered its last commands yet"))
+                exchange.cast(line.index, NOT_NEEDED)
             else:
                 asked.append((line, command))
         hopeless = exchange.decided and exchange.tally.unreachable

@@ -279,6 +279,8 @@ def test_what_a_master_that_is_behind_owes_still_counts() -> None:
 def test_masters_that_are_behind_are_asked_if_there_is_no_quorum_without_them() -> None:
     with _links_quiet_at_once() as links:
         _rounds(links, 4 * MOST_BEHIND, 0, 1, 2)
-        assert links.ask(links.acquire()).tally.asked == {0, 1, 2}
+        exchange = links.ask(links.acquire())
+        assert exchange.tally.asked == {0, 1, 2}
         links.lose(links.masters[0], "lost")
+        assert exchange.tally.only_stale, "it is asked again at once"
         assert links.ask(links.acquire()).tally.asked == {1, 2, 3, 4}
