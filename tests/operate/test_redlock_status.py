@@ -180,6 +180,17 @@ def test_the_memory_backend(settings: Settings) -> None:
     assert run("redlock_status", "--using", "nope").status == 2
 
 
+def test_a_master_behind_a_proxy_that_hides_its_run_id(settings: Settings) -> None:
+    settings.REDLOCK = {"default": THREE_IN_MEMORY}
+    memory().masters[0].run_id = ""
+    for master in run("redlock_status", "--format=json").json["masters"]:
+        assert master["appendonly"] is False
+        assert master["maxmemory_policy"] == "noeviction"
+    heads, *rows = run("redlock_status").out.splitlines()
+    aof = heads.split().index("AOF")
+    assert [row.split()[aof + 2] for row in rows] == ["no"] * 3  # "0.0 ms" and "+0 ms" are two
+
+
 def test_a_database(settings: Settings, database_access: None) -> None:
     settings.REDLOCK = {"default": {"BACKEND": DATABASE}}
     with lock("order:1"):

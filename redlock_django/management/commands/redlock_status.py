@@ -39,12 +39,13 @@ class Command(OperatorCommand):
         with StallWatch() as host:
             masters = master_status(using)
         groups, word = quorums(masters), server_word(using)
+        are_masters = word == "master"
         if self.as_json:
             self.write_json(
                 {
                     "using": using,
                     "at": iso(time.time()),
-                    "masters": [_described(one) for one in masters],
+                    "masters": [_described(one, are_masters) for one in masters],
                     "counted": sum(one.counted for one in groups),
                     "needed": sum(one.needed for one in groups),
                     "quorum": all(one.counted >= one.needed for one in groups),
@@ -58,7 +59,7 @@ class Command(OperatorCommand):
         else:
             self.write_table(
                 (word.upper(), "COUNTED", "LATENCY", "CLOCK", "VERSION", "AOF", "HELD", "FAULTS"),
-                map(_row, masters),
+                (_row(one, are_masters) for one in masters),
                 flexible=(0, 7),
             )
         self._notes(using, masters)
@@ -108,7 +109,7 @@ def _host(host: StallWatch) -> dict[str, Any]:
     }
 
 
-def _described(one: ServerHealth) -> dict[str, Any]:
+def _described(one: ServerHealth, is_master: bool) -> dict[str, Any]:
     health = one.health
     known: dict[str, Any] = {}
     if health is not None:
@@ -121,7 +122,7 @@ def _described(one: ServerHealth) -> dict[str, Any]:
             "trusted_in": health.ready_in,
             "forbidden": list(health.forbidden),
         }
-        if health.run_id:  # of a master
+        if is_master:
             known |= {
                 "uptime": health.uptime,
                 "maxmemory_policy": health.policy,
@@ -145,7 +146,7 @@ _KEYS = (
 )  # fmt: skip
 
 
-def _row(one: ServerHealth) -> tuple[str, ...]:
+def _row(one: ServerHealth, is_master: bool) -> tuple[str, ...]:
     health = one.health
     counted = "yes" if one.counted else "no"
     faults = ", ".join(code for code, _ in one.faults)
@@ -157,7 +158,7 @@ def _row(one: ServerHealth) -> tuple[str, ...]:
         f"{health.latency * 1000:.1f} ms",
         f"{round(health.offset * 1000):+d} ms",
         f"{health.server} {health.version}",
-        ("yes" if health.persistent else "no") if health.run_id else "-",
+        ("yes" if health.persistent else "no") if is_master else "-",
         "?" if health.held is None else str(health.held),
         faults,
     )
