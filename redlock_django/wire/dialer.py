@@ -14,11 +14,12 @@ from redlock_django.engine.commands import Release
 from redlock_django.engine.quorum import failed
 from redlock_django.wire.clock import clock
 from redlock_django.wire.exchange import Owed
-from redlock_django.wire.join import Joined, Trust, Unfit, Unmarked
+from redlock_django.wire.join import Joined, Trust, Unfit, Unmarked, check
 from redlock_django.wire.link import Link, pack_command, pack_parts
 from redlock_django.wire.link_state import IDLE
 from redlock_django.wire.master import Master, dial, discard
 from redlock_django.wire.sender import Sender
+from redlock_django.wire.server_info import run_of
 
 logger = logging.getLogger("redlock_django")
 
@@ -161,6 +162,16 @@ class Dialer(Sender):
         if master.link is not None:
             master.link.tail = pack_parts(trust.marker, trust.ready_at)
         self.steps.note(master, *trust.offset)
+
+    def _inspected(self, master: Master, info: dict[str, str]) -> None:
+        """Lose the link of a master that may not be counted any more, by its INFO."""
+        try:
+            check(info, self.tolerate)
+        except Unfit as error:
+            self.lose(master, str(error))
+            return
+        if run_of(info) != master.run_id:
+            self.lose(master, "has evicted keys, or taken other data by replication")
 
     def lose(self, master: Master, reason: str, *, late: bool = False, ended: bool = False) -> None:
         """Close a link that failed, notify every caller that waits for it, and connect again.

@@ -9,13 +9,13 @@ from typing import Any
 
 import hiredis
 
-from redlock_django.engine.commands import Command, Release, as_array, script, unpack_grant
+from redlock_django.engine.commands import Acquire, Release, as_array, script, unpack_grant
 from redlock_django.engine.quorum import LOST, PENDING, Ballot, failed
 from redlock_django.engine.statuses import GRANTED, NOT_READY
 from redlock_django.wire.clock import clock
 from redlock_django.wire.dialer import Dialer
-from redlock_django.wire.exchange import Exchange, Owed
-from redlock_django.wire.join import Trust, Unfit, check, first_word, join_arguments, read_trust
+from redlock_django.wire.exchange import Owed
+from redlock_django.wire.join import Trust, Unfit, first_word, join_arguments, read_trust
 from redlock_django.wire.link import (
     BACKLOG,
     CHUNK,
@@ -27,7 +27,7 @@ from redlock_django.wire.link import (
     pack_command,
 )
 from redlock_django.wire.master import Master
-from redlock_django.wire.server_info import read_info, run_of
+from redlock_django.wire.server_info import read_info
 
 logger = logging.getLogger("redlock_django")
 
@@ -205,16 +205,6 @@ class Receiver(Dialer):
                 self._undo_late(master, owed)
         self._pop_owed(link)
 
-    def _inspected(self, master: Master, info: dict[str, str]) -> None:
-        """Lose the link of a master that may not be counted any more, by its INFO."""
-        try:
-            check(info, self.tolerate)
-        except Unfit as error:
-            self.lose(master, str(error))
-            return
-        if run_of(info) != master.run_id:
-            self.lose(master, "has evicted keys, or taken other data by replication")
-
     def _handle_push(self, master: Master, link: Link, push: list[Any]) -> None:
         """Handle a push: the answer to SUBSCRIBE, a call for a waiter, or another to ignore."""
         kind = push[0] if push else None
@@ -242,7 +232,7 @@ class Receiver(Dialer):
         if owed.subscribes:
             self._log_polling(master, f"answered {word} to SUBSCRIBE")
             return
-        if word == "NOSCRIPT" and self._retry(master, owed.exchange, owed.command):
+        if word == "NOSCRIPT" and self._retry(master, owed):
             return
         if owed.exchange is not None:
             owed.exchange.cast(master.index, failed(f"answered {word}"))
@@ -254,23 +244,29 @@ class Receiver(Dialer):
         elif isinstance(owed.command, Release):  # MISCONF, NOREPLICAS, OOM: for writes alone
             master.refuse_release(owed.command, clock() + self.deployment.max_ttl)
 
-    def _retry(self, master: Master, exchange: Exchange | None, command: Command | None) -> bool:
+    def _retry(self, master: Master, owed: Owed) -> bool:
         """Answer NOSCRIPT by EVAL, unless the round is over: then its undo is already sent."""
+        command = owed.command
+        if isinstance(command, Acquire):
+            # If its undo had to be sent again by EVAL, it would arrive after the next acquire.
+            self._load(master, "release")
         if command is None:
             asked = join_arguments(
                 self.deployment, master.run_id, master.check_mode, 0, self.membership, text=True
             )
             data = pack("EVAL", *asked)
-        elif isinstance(command, Release) or (exchange is not None and not exchange.decided):
-            number = exchange.number if exchange is not None else 0
-            data = pack_command(command, number, text=True)
+        elif isinstance(command, Release) or owed.undecided is not None:
+            data = pack_command(command, owed.number, text=True)
         else:
             # Otherwise a master that is always the last to answer would never learn the script.
-            data = pack("SCRIPT", "LOAD", script(command.name)[0])
-            self._write(master, Owed(None, None, clock(), loads=True), data)
+            self._load(master, command.name)
             return False
-        self._write(master, Owed(exchange, command, clock()), data)
+        self._write(master, Owed(owed.exchange, command, clock()), data)
         return True
+
+    def _load(self, master: Master, name: str) -> None:
+        data = pack("SCRIPT", "LOAD", script(name)[0])
+        self._write(master, Owed(None, None, clock(), loads=True), data)
 
     def _checked(self, master: Master, trust: Trust) -> None:
         master.checking = False

@@ -1159,8 +1159,13 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a decided round is sent again", "link: a decided round is not sent by EVAL", Links._retry,
-        always("exchange is not None and not exchange.decided"),
+        always("owed.undecided is not None"),
         link_schedules.a_decided_round_is_not_sent_again,
+    ),
+    Mutant(
+        "an undo by EVAL", "link: a master that lacks acquire learns release with it",
+        Links._retry, never("isinstance(command, Acquire)"),
+        link_schedules.an_undo_is_known_to_a_master_that_learns_to_acquire,
     ),
     Mutant(
         "NOSCRIPT is a failure", "link: NOSCRIPT is answered by EVAL", Links._handle_error,
