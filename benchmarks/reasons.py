@@ -129,8 +129,8 @@ REASONS = {
         IN_C,
     ),
     "threads": Reason(
-        "One interpreter runs one thread at a time, and a thread that waits for replies costs two "
-        "switches and a wake-up for each round.",
+        "One interpreter runs one thread at a time, and a thread that waits for replies sleeps and "
+        "is woken for each round.",
         f"{IN_C}; several processes; tasks",
     ),
     "tasks": Reason(
