@@ -108,9 +108,8 @@ class LoopLinks(Links):
             self.begin(self.exchange(step, wake_none))
             self._flush()  # immediately: the loop may be about to end
             return
-        if waiter is not None and waiter.sent is not None and waiter.sent.asked is step:
-            waiter.sent = None
-            return  # the pause has ended with its verdict
+        if waiter is not None and waiter.takes_verdict(step):
+            return
         self.look_at_idle_links()
         if wait_for_links and not self.plan.until and self.may_gain_quorum(step):
             await self._wait_for_links()

@@ -135,8 +135,7 @@ class SyncLinks(ThreadLinks):
             self._send(self.exchange(step, wake_none))
             self._tender_wakeup.wake()
             return
-        if waiter is not None and waiter.sent is not None and waiter.sent.asked is step:
-            waiter.sent = None  # the pause has ended with its verdict
+        if waiter is not None and waiter.takes_verdict(step):
             self._tender_wakeup.wake()
             return
         if clock() - self._last_poll > IDLE:

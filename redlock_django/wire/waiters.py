@@ -10,7 +10,7 @@ from collections.abc import Set as AbstractSet
 from itertools import count, islice
 
 from redlock_django.engine.deployment import Deployment
-from redlock_django.engine.protocol_steps import Pause
+from redlock_django.engine.protocol_steps import Pause, Round
 from redlock_django.engine.quorum import quorum
 from redlock_django.engine.refusal import CrowdRefusal
 from redlock_django.wire.clock import clock
@@ -139,6 +139,13 @@ class Waiter:
     def answered(self) -> None:
         """Wake the caller: the round that was sent for this waiter is decided."""
         self.wake()
+
+    def takes_verdict(self, asked: Round) -> bool:
+        """Return whether this round was sent during the pause, which has ended with its verdict."""
+        if self.sent is None or self.sent.asked is not asked:
+            return False
+        self.sent = None
+        return True
 
     def leave(self) -> None:
         """Leave the crowd, so that its next waiter may ask: the call is over, however it ended."""
