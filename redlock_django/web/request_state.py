@@ -127,8 +127,10 @@ class RequestState:
     def release_locks(self) -> None:
         """Release the locks of the request; inside a running loop, do not wait for it."""
         while self.locks:
-            self.locks[-1].release()
-            self.locks = self.locks[:-1]  # after it: see docs/explanation/interrupts.md
+            lock = self.locks[-1]
+            lock.release()
+            # After it: see docs/explanation/interrupts.md. Signal receivers may have kept others.
+            self.locks = tuple(other for other in self.locks if other is not lock)
 
 
 def records_requests(view: Callable[..., Any] | None) -> bool:

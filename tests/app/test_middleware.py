@@ -38,6 +38,7 @@ from redlock_django.locking.lock import lock
 from redlock_django.middleware import LockMiddleware
 from redlock_django.signals import lock_released
 from redlock_django.web.lock_resource import lock_resource
+from redlock_django.web.request_state import RequestState
 from testproject.shop.models import Order
 from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
 
@@ -545,3 +546,21 @@ def test_the_exception_of_the_body_wins(
 
     urls(path("", view if variant == "sync" else aview))
     assert Client().get("/").status_code == 403
+
+
+def test_a_lock_kept_while_another_is_released_is_released_too() -> None:
+    state, first, second = RequestState(), lock("order:1"), lock("order:2")
+    state.keep(first.acquire())
+    second.acquire()
+
+    def keep(resources: tuple[str, ...], **_: object) -> None:
+        if resources == ("order:1",):
+            state.keep(second)
+
+    lock_released.connect(keep)
+    try:
+        state.release_locks()
+    finally:
+        lock_released.disconnect(keep)
+    assert not first.locked
+    assert not second.locked
