@@ -230,8 +230,11 @@ class Lock(LockState):
 
     async def __aexit__(self, kind: type[BaseException] | None, *exception: object) -> None:
         is_cancelled = kind is not None and issubclass(kind, asyncio.CancelledError)
-        # A disconnect or a timeout cannot stop a thread: it may be about to COMMIT.
-        await (call_after_threads(self.arelease) if is_cancelled else self.arelease())
+        if is_cancelled and self._held_lease is not None:
+            # A disconnect or a timeout cannot stop a thread: it may be about to COMMIT.
+            await call_after_threads(self.arelease)
+        else:
+            await self.arelease()
 
 
 @parameters_of(Lock)

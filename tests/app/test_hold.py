@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import inspect
 import io
+import threading
 from typing import TYPE_CHECKING, Any, assert_type
 
 import celery
 import pytest
-from asgiref.sync import iscoroutinefunction
+from asgiref.sync import iscoroutinefunction, sync_to_async
 from django.core.exceptions import SynchronousOnlyOperation
 from django.core.management import BaseCommand, CommandError, call_command
 from django.db import transaction
@@ -46,8 +47,6 @@ def _memory(settings: Settings) -> None:
 
 @pytest.fixture
 def nightly_held_elsewhere() -> Iterator[None]:
-    import threading
-
     taken, enough = threading.Event(), threading.Event()
 
     def holder() -> None:
@@ -203,6 +202,31 @@ def test_acquiring_it_twice_raises_or_nests() -> None:
             plain()
         assert nesting() == "ran"
         assert is_locked("nightly")
+
+
+async def test_a_cancelled_wait_waits_for_no_thread(nightly_held_elsewhere: None) -> None:
+    """Only a lock that is held must outlast the sync code that runs under it."""
+    loop, started, enough = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+
+    def occupy() -> None:
+        loop.call_soon_threadsafe(started.set)
+        enough.wait(60)
+
+    @hold("nightly", wait=60)
+    async def rebuild() -> None:
+        raise AssertionError("the lock was not held")
+
+    busy = asyncio.create_task(sync_to_async(occupy)())
+    await started.wait()
+    waiting = asyncio.create_task(rebuild())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    try:
+        await asyncio.wait([waiting], timeout=20)
+        assert waiting.cancelled()
+    finally:
+        enough.set()
+        await busy
 
 
 async def test_a_sync_function_does_not_block_a_loop() -> None:
