@@ -24,13 +24,15 @@ class Attempt(Round):
     fences: tuple[int, ...]
     __slots__ = ("ask", "fences", "last", "late", "started", "until", "won")
 
-    def __init__(self, ask: Acquire, started: float, patient: float = 0.0) -> None:
+    def __init__(
+        self, ask: Acquire, started: float, patient: float = 0.0, spares: bool = False
+    ) -> None:
         masters = ask.deployment.masters
         # As in `Round`, and by positional arguments: an attempt takes twice as long otherwise.
         self.commands = (ask,) * masters
         self.tally = self.last = FastTally(masters, ask.deployment.skew, True)
         self.patient = patient
-        self.awaited, self.frees = True, ()
+        self.awaited, self.frees, self.spares = True, (), spares
         self.ask = ask
         self.started = started
         self.late = self.won = False

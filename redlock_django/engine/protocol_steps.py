@@ -24,7 +24,8 @@ class Round:
 
     A round that is not `awaited` is sent without waiting for its answers. Once it is sent, the
     locks of `frees` are free, unless they were lost before. A round that is `patient` waits for
-    late answers up to that moment, as long as no quorum has answered.
+    late answers up to that moment, as long as no quorum has answered. A round that `spares` masters
+    does not ask those that owe it many replies, as long as a quorum can be asked without them.
     """
 
     commands: tuple[Command | None, ...]
@@ -32,6 +33,7 @@ class Round:
     patient: float = 0.0
     awaited: bool = True
     frees: tuple[str, ...] = ()
+    spares: bool = False
 
     def waits_on(self, now: float) -> bool:
         """Return whether an answer that is late is still waited for."""

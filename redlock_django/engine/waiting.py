@@ -97,7 +97,8 @@ class Wait:
                 client.deployment, self.resources, f"{next(client.tokens)} {self.holder}", self.ttl,
                 proposal, self.waiter, self.ticket,
             )  # fmt: skip
-            self.begun = Attempt(ask, now, self.give_up)
+            # Only the first attempt spares masters: those may be needed if it is lost.
+            self.begun = Attempt(ask, now, self.give_up, not self.lost)
         return self.begun
 
     def pause_behind(self) -> Pause:

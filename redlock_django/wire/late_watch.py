@@ -99,23 +99,20 @@ class LateWatch:
         links = {m.index: m.link for m in self.masters if m.link and not m.fault(now)}
         owed = {index: len(link.owed) for index, link in links.items()}
         for index in self.rule.behind(owed, len(self.masters)):
-            master, link = self.masters[index], links[index]
-            self.read(master)  # it may have answered by now
-            silent = now - max(link.heard, link.owed[0].sent) if link.owed else 0.0
+            link = links[index]
+            silent = now - max(link.heard, link.owed[0].sent)
             if self.rule.is_quiet(silent, link.took):
                 link.behind = link.heard
-                master.look_closer()
+                self.masters[index].look_closer()
 
     def behind(self, now: float) -> dict[Master, str]:
         """Return the masters that are behind, and why no round asks them.
 
         There are none if no quorum can be asked without them; and a late master is late only.
         """
-        behind = {
-            m: BEHIND
-            for m in self.masters
-            if m.link and m.link.behind == m.link.heard and not m.late
-        }
+        for master in filter(_is_behind, self.masters):
+            self.read(master)  # it may have answered by now
+        behind = dict.fromkeys(filter(_is_behind, self.masters), BEHIND)
         if behind:
             others = sum(1 for m in self.masters if m not in behind and not m.fault(now))
             if others < quorum(len(self.masters)):
@@ -205,3 +202,8 @@ class LateWatch:
             extra={"master": master.address.name},
         )
         self.changed()
+
+
+def _is_behind(master: Master) -> bool:
+    link = master.link
+    return link is not None and link.behind == link.heard and not master.late

@@ -23,11 +23,12 @@
    long as no quorum has answered; and if no quorum can be asked otherwise, it asks late masters.
 7. A master is *behind* if it owes MOST_BEHIND replies more than each master of a quorum, and has
    answered nothing for QUIET seconds and twice as long as its last reply took. The links look for
-   such masters once in MOST_BEHIND rounds. Until one of them answers, no round asks it for a vote,
-   as long as a quorum can be asked without it; what it owes still counts. If a round is lost
-   because another master fails meanwhile, its call asks again at once. So a master that hangs has
-   little to work off when it is back, at the expense of the host that it shares. One that is far
-   away, or slow with a burst of commands, is not behind: it answers meanwhile.
+   such masters once in MOST_BEHIND rounds. Until one of them answers, the first attempt of a call
+   to acquire a lock does not ask it, as long as a quorum can be asked without it; what it owes
+   still counts. If that attempt is lost because another master fails meanwhile, its call asks all
+   of them at once. So a master that hangs has little to work off when it is back, at the expense of
+   the host that it shares. One that is far away, or slow with a burst of commands, is not behind:
+   it answers meanwhile.
 
 The links and the simulator both judge by this module.
 """

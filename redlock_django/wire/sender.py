@@ -79,7 +79,7 @@ class Sender(LinkState):
         self.redial()
         # Without the late masters there is no quorum, and a waiter has nothing better to do.
         patient = exchange.asked.waits_on(now) and self.usable() < quorum(len(self.masters))
-        behind = self.lateness.behind(now)
+        behind = self.lateness.behind(now) if exchange.asked.spares else {}
         asked: list[tuple[Master, Command]] = []
         for master, command in zip(self.masters, exchange.asked.commands, strict=True):
             if command is None:
@@ -157,8 +157,8 @@ class Sender(LinkState):
         for index in plan.left_out:
             if (other := commands[index]) is None:
                 alike += 1
-            elif not other.trusted:
-                return False  # a release, which a late master gets, and which is kept for others
+            elif not other.trusted or (plan.left_out[index].stale and not exchange.asked.spares):
+                return False  # a release, for example, which a late master gets
         if alike != len(commands):
             return False
         for index, vote in plan.left_out.items():

@@ -1355,9 +1355,19 @@ MUTANTS: tuple[Mutant, ...] = (
         test_lateness.test_masters_that_are_behind_are_asked_if_there_is_no_quorum_without_them,
     ),
     Mutant(
-        "behind unread replies", "link: a master is read before it is taken for behind",
-        LateWatch.look, without("self.read(master)"),
-        test_lateness.test_a_master_is_read_before_it_is_behind,
+        "each attempt spares masters", "link: an attempt that follows asks every master",
+        Wait.begin, instead("not self.lost", "True"),
+        test_rounds.test_only_the_first_attempt_spares_masters,
+    ),
+    Mutant(
+        "an extension spares masters", "link: only a first attempt leaves out those behind",
+        Links._leave_out, never("plan.left_out[index].stale and not exchange.asked.spares"),
+        test_lateness.test_only_a_first_attempt_leaves_out_masters_that_are_behind,
+    ),
+    Mutant(
+        "answers of masters behind are not read", "link: read before it is left out again",
+        LateWatch.behind, without("self.read(master)"),
+        test_lateness.test_a_master_whose_answer_is_unread_is_not_behind,
     ),
     Mutant(
         "a far master is behind", "link: a master that answers is not behind",

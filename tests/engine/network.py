@@ -260,7 +260,7 @@ class Wire:
             elif command.trusted and line.late and not patient:
                 self.world.seen["late"] += 1
                 exchange.cast(line.index, _not_sent(line.late))
-            elif command.trusted and line in behind:
+            elif exchange.asked.spares and line in behind:
                 self.world.seen["behind"] += 1
                 exchange.cast(line.index, NOT_NEEDED)
             else:

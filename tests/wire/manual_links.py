@@ -100,14 +100,17 @@ class ManualLinks(Links):
         self.arrived(index, ends.joined(run_id or f"{index}", ready=ready, ahead=ahead))
         return ends
 
-    def ask(self, command: Command, *indexes: int, patient: float = 0.0) -> Exchange:
+    def ask(
+        self, command: Command, *indexes: int, patient: float = 0.0, spares: bool = False
+    ) -> Exchange:
         """Send a round's command to some masters, or to all; it is patient for these seconds."""
         where = indexes or range(len(self.masters))
         commands = tuple(command if m.index in where else None for m in self.masters)
         rivals = isinstance(command, Acquire)
         skew = self.deployment.skew if command.trusted else None
         tally = FastTally(len(self.masters), skew=skew, rivals=rivals)
-        asked = Round(commands, tally, patient=clock() + patient if patient else 0.0)
+        until = clock() + patient if patient else 0.0
+        asked = Round(commands, tally, patient=until, spares=spares)
         exchange = self.exchange(asked, lambda: None)
         self.begin(exchange)
         self.flush()

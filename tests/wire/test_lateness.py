@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 import pytest
 
+from redlock_django.engine.commands import Extend
 from redlock_django.engine.fast_path import Switch
 from redlock_django.engine.quorum import Ballot, Verdict, Vote
 from redlock_django.wire.clock import clock
@@ -156,10 +157,14 @@ def test_no_master_is_behind_without_which_there_is_no_quorum() -> None:
     assert Lateness(0.25).behind({0: 900, 1: 0, 2: 0, 3: 0}, 5) == [0]
 
 
+def _first_attempt(links: ManualLinks) -> Exchange:
+    return links.ask(links.acquire(), spares=True)
+
+
 def _rounds(links: ManualLinks, rounds: int, *answering: int) -> Exchange:
     """Win so many rounds by the answers of these masters; return the last."""
     for _ in range(rounds):
-        exchange = links.ask(links.acquire())
+        exchange = _first_attempt(links)
         for index in answering:
             links.reply(index, exchange.number)
         assert exchange.tally.verdict is Verdict.WON
@@ -246,7 +251,7 @@ def test_a_master_is_behind_only_if_it_is_quiet() -> None:
             far.owed[0].sent = far.heard
             links.lateness.look(now)
             _settle(links)
-            assert (3 in links.ask(links.acquire()).tally.asked) is asks
+            assert (3 in _first_attempt(links).tally.asked) is asks
 
 
 def test_a_master_that_was_idle_is_not_quiet() -> None:
@@ -258,7 +263,7 @@ def test_a_master_that_was_idle_is_not_quiet() -> None:
             master.link.heard -= 0.9
         _rounds(links, MOST_BEHIND + 1, 0, 1, 2, 4)
         links.lateness.look(links.masters[3].link.owed[0].sent + 0.001)  # type: ignore[union-attr]
-        assert 3 in links.ask(links.acquire()).tally.asked
+        assert 3 in _first_attempt(links).tally.asked
 
 
 def test_what_a_master_that_is_behind_owes_still_counts() -> None:
@@ -270,7 +275,7 @@ def test_what_a_master_that_is_behind_owes_still_counts() -> None:
             first.cast(index, Vote(Ballot.REFUSED))
             links.reply(index, first.number)
         _rounds(links, 4 * MOST_BEHIND, 0, 1, 2)
-        assert links.ask(links.acquire()).tally.asked == {0, 1, 2}
+        assert _first_attempt(links).tally.asked == {0, 1, 2}
         assert not first.decided
         _answer(links, 3)
         assert first.tally.verdict is Verdict.WON
@@ -280,8 +285,33 @@ def test_what_a_master_that_is_behind_owes_still_counts() -> None:
 def test_masters_that_are_behind_are_asked_if_there_is_no_quorum_without_them() -> None:
     with _links_quiet_at_once() as links:
         _rounds(links, 4 * MOST_BEHIND, 0, 1, 2)
-        exchange = links.ask(links.acquire())
+        exchange = _first_attempt(links)
         assert exchange.tally.asked == {0, 1, 2}
         links.lose(links.masters[0], "lost")
         assert exchange.tally.only_stale, "it is asked again at once"
-        assert links.ask(links.acquire()).tally.asked == {1, 2, 3, 4}
+        assert _first_attempt(links).tally.asked == {1, 2, 3, 4}
+
+
+@pytest.mark.usefixtures("_both_ways")
+def test_only_a_first_attempt_leaves_out_masters_that_are_behind() -> None:
+    """A lock that is lost may need them, and a held one whose third master hangs meanwhile."""
+    with _links_quiet_at_once() as links:
+        _rounds(links, 4 * MOST_BEHIND, 0, 1, 2)
+        assert _first_attempt(links).tally.asked == {0, 1, 2}
+        assert links.ask(links.acquire()).tally.asked == {0, 1, 2, 3, 4}
+        held = links.acquire()
+        extend = Extend(held.deployment, held.resources, held.value, 10.0)
+        assert links.ask(extend).tally.asked == {0, 1, 2, 3, 4}
+
+
+@pytest.mark.usefixtures("_both_ways")
+def test_a_master_whose_answer_is_unread_is_not_behind() -> None:
+    """No thread reads while none waits for an answer."""
+    with _links_quiet_at_once() as links:
+        _rounds(links, 4 * MOST_BEHIND, 0, 1, 2)
+        assert _first_attempt(links).tally.asked == {0, 1, 2}
+        link = links.masters[3].link
+        assert link is not None
+        links.ends[3].say(resp([link.owed[0].number, 1, int(time.time() * 1e6), 7]))
+        _settle(links)
+        assert _first_attempt(links).tally.asked == {0, 1, 2, 3}
