@@ -241,7 +241,7 @@ def test_a_round_that_failed_for_stale_connections_is_asked_again() -> None:
 
 
 def test_only_the_first_attempt_spares_masters() -> None:
-    """Those that owe many replies may be needed if it is lost."""
+    """A master that owes many replies may be needed if it is lost."""
     masters = Masters(3)
     protocol = masters.acquire()
     spares: list[bool] = []
