@@ -19,7 +19,7 @@ from redlock_django.web.problems import has_problem
 from redlock_django.web.request_state import RequestState, request_attributes
 from redlock_django.web.responses import answer
 from redlock_django.web.rules import rules
-from redlock_django.web.single_use_pages import current_page, forbid_caching
+from redlock_django.web.single_use_pages import PageInProgress, forbid_caching
 from redlock_django.web.streams import call_on_close
 
 
@@ -48,12 +48,8 @@ class LockMiddleware:
         if self._is_async:
             return self._acall(request, urlconf)
         try:
-            outer = current_page.get()
-            current_page.set(request)
-            try:
+            with PageInProgress(request):
                 response: HttpResponseBase = self.get_response(request)
-            finally:
-                current_page.set(outer)
             if getattr(request, "urlconf", None) != urlconf:
                 rules.refuse_late_urlconf()
             if (state := RequestState.used(request)) is not None:
@@ -69,12 +65,8 @@ class LockMiddleware:
 
     async def _acall(self, request: HttpRequest, urlconf: object) -> HttpResponseBase:
         try:
-            outer = current_page.get()
-            current_page.set(request)
-            try:
+            with PageInProgress(request):
                 response: HttpResponseBase = await self.get_response(request)
-            finally:
-                current_page.set(outer)
             if getattr(request, "urlconf", None) != urlconf:
                 rules.refuse_late_urlconf()
             if (state := RequestState.used(request)) is not None:

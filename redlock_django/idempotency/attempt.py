@@ -46,7 +46,7 @@ from redlock_django.idempotency.settings import IdempotencySettings
 from redlock_django.idempotency.stores.base import AlreadyRecorded, Claim, Record, Store
 from redlock_django.idempotency.stores.database import DATABASE_ERRORS, DatabaseStore
 from redlock_django.locking.open_transactions import open_blocks
-from redlock_django.web.single_use_pages import current_page, forbid_caching
+from redlock_django.web.single_use_pages import PageInProgress, forbid_caching
 from redlock_django.web.waiting_requests import (
     has_pools,
     return_pooled_connections,
@@ -96,12 +96,8 @@ class Attempt:
         if claim is None:
             self._request.idempotency = Idempotency()  # type: ignore[attr-defined]
             add_key_field(self._request, self._options.using)
-            outer = current_page.get()
-            current_page.set(self._request)
-            try:
+            with PageInProgress(self._request):
                 response = yield RunView(self._unrecorded_transaction())
-            finally:
-                current_page.set(outer)
             forbid_caching(self.call.state, response)
             if header in self._request.headers or self._reader.from_form:
                 _set_header(response, "Idempotency-Status", "ignored")

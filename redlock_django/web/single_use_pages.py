@@ -7,7 +7,7 @@ with a new key, a second click would be a second submission.
 
 from __future__ import annotations
 
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 from typing import Any
 
 from django.http import HttpRequest
@@ -17,10 +17,27 @@ from django.utils.cache import patch_cache_control
 from redlock_django.web.request_state import RequestState
 
 current_page: ContextVar[HttpRequest | None] = ContextVar("redlock_request", default=None)
-"""The request whose page is being made.
+"""The request whose page is being made."""
 
-The one before is set again, not reset by a token: a task may be closed in another context.
-"""
+
+class PageInProgress:
+    """Make `mark_single_use` know the request whose page is made in this block.
+
+    It is a class, because most requests need no more of this package, and a generator costs more.
+    """
+
+    __slots__ = ("_request", "_token")
+
+    def __init__(self, request: HttpRequest) -> None:
+        self._request = request
+
+    def __enter__(self) -> None:
+        self._token = current_page.set(self._request)
+
+    def __exit__(self, *exception: object) -> None:
+        outer = self._token.old_value
+        # Not reset(): a task may be closed in another context.
+        current_page.set(None if outer is Token.MISSING else outer)
 
 
 def mark_single_use() -> None:
