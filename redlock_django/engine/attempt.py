@@ -81,8 +81,8 @@ class Attempt(Round):
         """True if no client is proved to hold the lock: a split vote, or a race with a release.
 
         Asking again at once is right even for a client that does not wait; otherwise all of them
-        may lose. The same if connections had been closed while idle, as routers do: the next
-        attempt has new ones.
+        may lose. The same if connections had been closed while idle, as routers do, or masters were
+        spared: the next attempt has new ones, and asks all.
         """
         return self.last.only_stale or not (self.unreachable or self.last.rival_won)
 

@@ -18,6 +18,7 @@ from redlock_django.wire.stalls import load_average
 logger = logging.getLogger("redlock_django")
 
 BEHIND = "has not answered its last commands yet"
+"""Why a master that is behind is not asked."""
 
 
 class LateWatch:
@@ -105,14 +106,14 @@ class LateWatch:
                 link.behind = link.heard
                 self.masters[index].look_closer()
 
-    def behind(self, now: float) -> dict[Master, str]:
-        """Return the masters that are behind, and why no round asks them.
+    def behind(self, now: float) -> set[Master]:
+        """Return the masters that are behind, which a first attempt does not ask.
 
         There are none if no quorum can be asked without them; and a late master is late only.
         """
         for master in filter(_is_behind, self.masters):
             self.read(master)  # it may have answered by now
-        behind = dict.fromkeys(filter(_is_behind, self.masters), BEHIND)
+        behind = set(filter(_is_behind, self.masters))
         if behind:
             others = sum(1 for m in self.masters if m not in behind and not m.fault(now))
             if others < quorum(len(self.masters)):

@@ -18,6 +18,7 @@ from redlock_django.engine.quorum import NOT_ASKED, Vote, failed, quorum
 from redlock_django.wire.clock import clock
 from redlock_django.wire.exchange import Exchange, Owed
 from redlock_django.wire.join import join_arguments
+from redlock_django.wire.late_watch import BEHIND
 from redlock_django.wire.lateness import MOST_BEHIND, SHORTEST
 from redlock_django.wire.link import Link, ProtocolDesync, broken, pack
 from redlock_django.wire.link_state import LinkState
@@ -79,7 +80,7 @@ class Sender(LinkState):
         self.redial()
         # Without the late masters there is no quorum, and a waiter has nothing better to do.
         patient = exchange.asked.waits_on(now) and self.usable() < quorum(len(self.masters))
-        behind = self.lateness.behind(now) if exchange.asked.spares else {}
+        behind = self.lateness.behind(now) if exchange.asked.spares else ()
         asked: list[tuple[Master, Command]] = []
         for master, command in zip(self.masters, exchange.asked.commands, strict=True):
             if command is None:
@@ -89,7 +90,7 @@ class Sender(LinkState):
                 self.read(master)  # it may have answered by now
             fault = ""
             if command.trusted or master.link is None:
-                fault = master.fault(now, late=not patient) or behind.get(master, "")
+                fault = master.fault(now, late=not patient) or (BEHIND if master in behind else "")
             if isinstance(command, Acquire):
                 fault = fault or self._conflict()
             if fault:
@@ -98,8 +99,7 @@ class Sender(LinkState):
                 elif master.waits(now) and now - master.looked > LOOK_AGAIN:
                     master.looked = now
                     self._check(master, "join")
-                stale = fault == behind.get(master)
-                exchange.cast(master.index, failed(fault, sent=False, stale=stale))
+                exchange.cast(master.index, failed(fault, sent=False, stale=fault == BEHIND))
             else:
                 asked.append((master, command))
         # If a majority is known to be down, nothing that needs a quorum is sent.
@@ -158,7 +158,7 @@ class Sender(LinkState):
             if (other := commands[index]) is None:
                 alike += 1
             elif not other.trusted or (plan.left_out[index].stale and not exchange.asked.spares):
-                return False  # a release, for example, which a late master gets
+                return False  # a release, or a round that needs the masters that are behind
         if alike != len(commands):
             return False
         for index, vote in plan.left_out.items():
@@ -183,9 +183,8 @@ class Sender(LinkState):
             if (link := master.link) and self.sound(master, now) and master not in behind:
                 links[master.index] = link
             elif (master.late or master in behind or not link) and not master.unfinished:
-                why = master.fault(now) or behind[master]
-                stale = why == behind.get(master)
-                left_out[master.index] = failed(why, sent=False, stale=stale)
+                why = master.fault(now) or BEHIND
+                left_out[master.index] = failed(why, sent=False, stale=why == BEHIND)
             else:
                 return False
         if len(links) < quorum(len(self.masters)):
