@@ -123,16 +123,10 @@ def _names(view: Any, keys: str | Sequence[str]) -> str | Sequence[str]:
     return keys
 
 
-_arguments = attrgetter(
-    "lock_key",
-    "lock_using",
-    "lock_ttl",
-    "lock_wait",
-    "lock_methods",
-    "lock_status",
-    "lock_on_disconnect",
-    "lock_in_transaction",
-)
+_ARGUMENTS = ("using", "ttl", "wait", "methods", "status", "on_disconnect", "in_transaction")
+"""The arguments of `lock_resource` that are attributes of the view: `lock_using` and so on."""
+
+_arguments = attrgetter(*(f"lock_{name}" for name in _ARGUMENTS))
 
 
 def _locked_dispatch(view: LockResourceMixin) -> Callable[..., Any]:
@@ -141,12 +135,13 @@ def _locked_dispatch(view: LockResourceMixin) -> Callable[..., Any]:
     It is made at the first request, and again where the arguments differ from those of the request
     before: an instance, or another `as_view()` of the class, may have its own.
     """
-    dispatch, arguments = _next_dispatch(view), _arguments(view)
+    dispatch = _next_dispatch(view)
+    made_of = dispatch, view.lock_key, _arguments(view)
     made = vars(type(view)).get("_redlock_dispatch")
-    if made is None or made[:2] != (dispatch, arguments):
-        made = dispatch, arguments, _decorator(view, view.lock_key)(dispatch)
+    if made is None or made[0] != made_of:
+        made = made_of, _decorator(view, view.lock_key)(dispatch)
         type(view)._redlock_dispatch = made  # type: ignore[attr-defined]
-    locked: Callable[..., Any] = made[2]
+    locked: Callable[..., Any] = made[1]
     return locked
 
 
@@ -164,13 +159,7 @@ def _decorator(view: Any, keys: str | Sequence[str]) -> Callable[[Any], Any]:
     templates = [keys] if isinstance(keys, str) else keys
     return lock_resource(
         *(_constant(text) if "<" not in text else text for text in templates),
-        using=view.lock_using,
-        ttl=view.lock_ttl,
-        wait=view.lock_wait,
-        methods=view.lock_methods,
-        status=view.lock_status,
-        on_disconnect=view.lock_on_disconnect,
-        in_transaction=view.lock_in_transaction,
+        **dict(zip(_ARGUMENTS, _arguments(view), strict=True)),
     )
 
 
