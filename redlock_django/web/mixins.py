@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from copy import deepcopy
 from datetime import timedelta
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -139,7 +140,8 @@ def _locked_dispatch(view: LockResourceMixin) -> Callable[..., Any]:
     made_of = dispatch, view.lock_key, _arguments(view)
     made = vars(type(view)).get("_redlock_dispatch")
     if made is None or made[0] != made_of:
-        made = made_of, _decorator(view, view.lock_key)(dispatch)
+        # A copy, because a list may change in place.
+        made = deepcopy(made_of), _decorator(view, view.lock_key)(dispatch)
         type(view)._redlock_dispatch = made  # type: ignore[attr-defined]
     locked: Callable[..., Any] = made[1]
     return locked

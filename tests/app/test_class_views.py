@@ -332,3 +332,24 @@ def test_each_as_view_and_each_instance_has_arguments_of_its_own(
     with held_elsewhere("other:7"):
         assert client.post("/class/7/").status_code == 200
         assert client.post("/other/7/").status_code == 423
+
+
+@pytest.mark.django_db
+def test_a_list_of_arguments_may_change_after_the_first_request(
+    urls: Urls, client: Client, held_elsewhere: Callable[[str], Any]
+) -> None:
+    """A method that is added to the list would else not be locked."""
+    methods = ["PUT"]
+
+    class Changing(LockResourceMixin, View):
+        lock_key = "order:<int:pk>"
+        lock_methods = methods
+
+        def post(self, request: HttpRequest, pk: int) -> HttpResponse:
+            return HttpResponse("done")
+
+    urls(path("class/<int:pk>/", Changing.as_view()))
+    with held_elsewhere("order:7"):
+        assert client.post("/class/7/").status_code == 200
+        methods.append("POST")
+        assert client.post("/class/7/").status_code == 423
