@@ -16,12 +16,12 @@ _Lock = TypeVar("_Lock", bound=Lock)
 
 
 def enter_in_stack(stack: ExitStack, lock: _Lock) -> _Lock:
-    """Acquire a lock as a `with` block does, release it when the stack is closed; return it."""
+    """Acquire a new lock as a `with` block does, release it with the stack; return it."""
     stack.push(lock)
     return lock.__enter__()
 
 
 async def aenter_in_stack(stack: AsyncExitStack, lock: _Lock) -> _Lock:
-    """Acquire a lock as an `async with` block does, and release it with the stack; return it."""
+    """Acquire a new lock as an `async with` block does, release it with the stack; return it."""
     stack.push_async_exit(lock)
     return await lock.__aenter__()

@@ -95,7 +95,7 @@ class LockParameters:
         return self._resolved
 
     def set_wait(self, seconds: float) -> None:
-        """Wait for `seconds` at the next acquisition. Raises ValueError for a bad duration."""
+        """Wait for `seconds` from the next acquisition on, which checks them."""
         self._wait, self._resolved = seconds, None
 
     @property

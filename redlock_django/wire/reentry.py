@@ -30,15 +30,15 @@ class Running(threading.local):
 
     busy = False
 
-    def is_interrupted(self, driver: CodeType, links: object, depth: int = 1) -> bool:
+    def is_interrupted(self, driver: CodeType, links: object) -> bool:
         """Return whether this thread is running one already, in the code of that driver.
 
-        The stack is searched from `depth` on, 1 for the caller.
+        The stack is searched from the caller's caller on: the caller may be the driver itself.
         """
         if not self.busy:
             return False
         # An interrupt may have left the mark behind: only the stack is certain.
-        frame: FrameType | None = sys._getframe(depth)
+        frame: FrameType | None = sys._getframe(2)
         while frame is not None:
             if frame.f_code is driver and frame.f_locals.get("self") is links:
                 return True

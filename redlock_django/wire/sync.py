@@ -50,9 +50,7 @@ class SyncLinks(ThreadLinks):
         if the caller interrupts another lock operation of this thread.
         """
         running = self._running
-        if self.inside() or (
-            running.busy and running.is_interrupted(SyncLinks.run.__code__, self, 2)
-        ):
+        if self.inside() or (running.busy and running.is_interrupted(SyncLinks.run.__code__, self)):
             raise Interrupting
         if self._tender is None:
             self.start()
@@ -102,7 +100,7 @@ class SyncLinks(ThreadLinks):
 
     def waiter(self, resources: tuple[str, ...]) -> Waiter:
         """Return a new waiter for these resources; call its `leave` at the end."""
-        if self.inside() or self._running.is_interrupted(SyncLinks.run.__code__, self, 2):
+        if self.inside() or self._running.is_interrupted(SyncLinks.run.__code__, self):
             raise Interrupting
         with self._mutex:
             return super().waiter(resources)

@@ -38,7 +38,7 @@ logger = logging.getLogger("redlock_django")
 Sleeper = Exchange | Batch | Waiter
 """A thread sleeps until one of these is decided, and until its time `until` at most."""
 Sleepers = dict[Sleeper, None]
-is_decided = attrgetter("decided")
+_is_decided = attrgetter("decided")
 
 
 class ThreadLinks(Links):
@@ -126,7 +126,7 @@ class ThreadLinks(Links):
             self._queue.append(exchange)
             if not self._busy:
                 # Others were woken with this thread, and have not run yet.
-                if self._waiting and any(map(is_decided, [*self._waiting])):
+                if self._waiting and any(map(_is_decided, [*self._waiting])):
                     self._gather()
                 with self._mutex:
                     self._send_all()
@@ -135,7 +135,7 @@ class ThreadLinks(Links):
             while True:
                 if exchange.decided:
                     break
-                if self._reader is exchange:
+                if self._reader is exchange:  # as nearly always; what `_wait` does, in less time
                     self._poll()
                 else:
                     self._wait(exchange, self._waiting, self.master_timeout)

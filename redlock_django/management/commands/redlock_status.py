@@ -39,7 +39,7 @@ class Command(OperatorCommand):
         with StallWatch() as host:
             masters = master_status(using)
         groups, word = quorums(masters), server_word(using)
-        are_masters = word == "master"
+        are_masters = locks[using].backend.servers_are_masters
         if self.as_json:
             self.write_json(
                 {
