@@ -295,8 +295,9 @@ def test_only_the_next_waiter_is_woken(store: Store, client: KazooClient) -> Non
         until(partial(_waits, number + 1), what="it waits")
     nodes = in_order(client.get_children(backend.tree.queue("order:1")))
     assert nodes[0].token == holder.token
-    watched = [path.rpartition("/")[2] for path in kazoo_of(backend)._data_watchers]
-    assert sorted(watched) == sorted(node.name for node in nodes[:-1])
+    ahead = {node.name for node in nodes[:-1]}
+    until(lambda: _watched(backend) >= ahead, what="each waiter watches the one before it")
+    assert _watched(backend) == ahead
     caller.release(holder)
     for waiter in waiters:
         caller.release(waiter.lease())
@@ -620,6 +621,11 @@ def test_the_majority_of_the_servers_fails(
         server.wait()
     until(partial(_acquires, "order:3"), what="locks can be acquired again", seconds=30)
     locks.close()
+
+
+def _watched(backend: ZooKeeperBackend) -> set[str]:
+    """Return the names of the nodes that the client watches."""
+    return {path.rpartition("/")[2] for path in list(kazoo_of(backend)._data_watchers)}
 
 
 def _waits(many: int) -> bool:
