@@ -36,10 +36,12 @@ class Dialer(Sender):
     def redial(self) -> bool:
         """Start dialing threads that could not be started, and repeat releases that were refused.
 
-        Returns whether nothing is left to repeat. Every round calls this, and the driver does from
-        time to time.
+        What an interrupt has left of losing a link is done first. Returns whether nothing is left
+        to repeat. Every round calls this, and the driver does from time to time.
         """
         for master in self.masters:
+            if master.losing is not None:
+                self._finish_losing(master, *master.losing)
             if master.undialed is not None and not self.closed.is_set():
                 self._dial(master, *master.undialed)
             if master.refused_releases and master.link is not None:
@@ -178,15 +180,43 @@ class Dialer(Sender):
 
         If the connection `ended`, a vote on a link that was idle before fails as stale.
         """
-        link = master.link
-        if link is None:
-            return
-        self._unwatch(master)
-        master.link = None
-        master.checking = False
-        master.late = ""
+        if master.link is not None:
+            master.losing = master.link, reason, late, ended
+            self._finish_losing(master, *master.losing)
+
+    def _finish_losing(
+        self, master: Master, link: Link, reason: str, late: bool, ended: bool
+    ) -> None:
+        """Do what `lose` does; after an interrupt, `redial` does all of it again."""
+        if master.link is link:
+            self._unwatch(master)
+            master.reason = reason
+            master.checking = False
+            master.late = ""
+            self._fail_owed(master, link, ended=ended)
+            self.waiters.lose(master.index)
+            master.link = None
         # A link that is closed on purpose still delivers its releases.
         link.close(cut=not self.closed.is_set())
+        if master.link is None and not self.closed.is_set():
+            # A connection that ended without a fault (an idle time-out, a restart) may come back at
+            # once. A master that was late, or fails again, is left alone for a while.
+            calm = not late and master.failures == 0
+            logger.log(
+                logging.INFO if calm else logging.WARNING,
+                "redlock master %s: %s",
+                master.address.name,
+                reason,
+                extra={"master": master.address.name},
+            )
+            self._dial(master, reason, 0.0 if calm else master.backoff())
+        master.failures += 1
+        self.steps.decide()
+        self._changed()
+        master.losing = None
+
+    def _fail_owed(self, master: Master, link: Link, *, ended: bool) -> None:
+        """Fail the votes that a lost link owes, and keep the releases for the next one."""
         for owed in link.owed:
             command = owed.command
             if isinstance(command, Release):
@@ -197,24 +227,7 @@ class Dialer(Sender):
                 master.remember_unanswered(command.token)
             if owed.exchange is not None:
                 stale = ended and owed.sent - link.heard > IDLE
-                owed.exchange.cast(master.index, failed(reason, stale=stale))
-        # A connection that ended without a fault (an idle time-out, a restart) may come back at
-        # once. A master that was late, or fails again, is left alone for a while.
-        calm = not late and master.failures == 0
-        delay = 0.0 if calm else master.backoff()
-        master.failures += 1
-        if not self.closed.is_set():
-            logger.log(
-                logging.INFO if calm else logging.WARNING,
-                "redlock master %s: %s",
-                master.address.name,
-                reason,
-                extra={"master": master.address.name},
-            )
-            self._dial(master, reason, delay)
-        self.waiters.lose(master.index)
-        self.steps.decide()
-        self._changed()
+                owed.exchange.cast(master.index, failed(master.reason, stale=stale))
 
 
 class _DialReceiver:

@@ -38,7 +38,7 @@ MAX_REMEMBERED = 10_000  # releases and unanswered tokens kept for a master that
 
 
 DOUBTFUL = frozenset((
-    "distrusted_until", "failures", "late", "link", "reason", "suspect", "trust", "twin",
+    "distrusted_until", "failures", "late", "link", "losing", "reason", "suspect", "trust", "twin",
     "undialed",
 ))  # fmt: skip
 """What a master's votes depend on: after each change it is looked at again, see `sound_until`."""
@@ -104,6 +104,7 @@ class Master:
         self.connecting = False  # a first attempt to connect is under way
         # The reason and delay with which a thread must be started that connects to it.
         self.undialed: tuple[str, float] | None = None
+        self.losing: tuple[Link, str, bool, bool] | None = None  # see `Dialer.lose`
         self.failures = 0
         self.late = ""  # why its votes are not waited for: it owes a late reply
         self.suspect = ""  # a clock step that is being examined
@@ -197,7 +198,7 @@ class Master:
     @property
     def unfinished(self) -> bool:
         """True if something is left to repeat for this master; see `Links.redial`."""
-        return self.undialed is not None or bool(self.refused_releases)
+        return bool(self.undialed or self.losing or self.refused_releases)
 
     def remember_unanswered(self, token: str) -> None:
         """Remember that an acquire with this token may still arrive on a link that is gone."""

@@ -1078,7 +1078,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a grant on a lost link stays", "link: what may be granted is released on the next link",
-        Links.lose, without(Master.keep_release, nth=2),
+        Links._fail_owed, without(Master.keep_release, nth=2),
         link_schedules.a_link_that_is_lost_after_the_refusal_brings_the_release_later,
     ),
     Mutant(
@@ -1102,9 +1102,14 @@ MUTANTS: tuple[Mutant, ...] = (
         link_schedules.replies_that_come_too_late_are_read_in_parts,
     ),
     Mutant(
-        "an unanswered release is lost", "link: an unanswered release is kept", Links.lose,
-        without(Master.keep_release, nth=1),
+        "an unanswered release is lost", "link: an unanswered release is kept",
+        Links._fail_owed, without(Master.keep_release, nth=1),
         link_schedules.a_release_that_was_not_answered_is_sent_again,
+    ),
+    Mutant(
+        "an interrupted loss stays unfinished", "link: a link is lost to the end",
+        Links.redial, never("master.losing is not None"),
+        link_schedules.a_link_whose_loss_was_interrupted_is_lost_by_the_next_round,
     ),
     Mutant(
         "a refused release is forgotten", "link: a release that a master refused is repeated",
@@ -1132,7 +1137,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a token on a lost link is forgotten", "link: an acquire may arrive after its link is lost",
-        Links.lose,
+        Links._fail_owed,
         without(Master.remember_unanswered),
         link_schedules.a_release_after_an_acquire_that_may_still_arrive_buries,
     ),
@@ -1219,16 +1224,16 @@ MUTANTS: tuple[Mutant, ...] = (
         link_schedules.a_late_reply_never_costs_its_link,
     ),
     Mutant(
-        "any broken link was idle", "link: stale only after a pause", Links.lose,
+        "any broken link was idle", "link: stale only after a pause", Links._fail_owed,
         always("owed.sent - link.heard > IDLE"),
         link_schedules.a_link_that_breaks_in_use_is_not_stale,
     ),
     Mutant(
-        "no link is stale", "link: stale if it ends after a pause", Links.lose,
+        "no link is stale", "link: stale if it ends after a pause", Links._fail_owed,
         never("ended and ..."), link_schedules.a_link_that_ends_after_a_pause_is_stale,
     ),
     Mutant(
-        "a silent link is stale", "link: a late master is not stale", Links.lose,
+        "a silent link is stale", "link: a late master is not stale", Links._fail_owed,
         always("ended"), link_schedules.a_link_that_is_given_up_is_not_stale,
     ),
     Mutant(

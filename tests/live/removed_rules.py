@@ -46,8 +46,8 @@ _FUNCTIONS: dict[str, tuple[Callable[..., object], Mutation]] = {
     "connecting masters are always waited for": (
         Links.may_reach_quorum, always("usable < need <= usable + connecting"),
     ),
-    "a lost link is not reported": (Links.lose, without("owed.exchange.cast(...)")),
-    "a lost link stays lost": (Links.lose, without(Links._dial)),
+    "a lost link is not reported": (Links._fail_owed, without("owed.exchange.cast(...)")),
+    "a lost link stays lost": (Links._finish_losing, without(Links._dial)),
     "of several replies one is read": (
         Links._count,
         instead("self._answer(master, link, reply)", "self._answer(master, link, reply); break"),

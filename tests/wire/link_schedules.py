@@ -117,6 +117,17 @@ def a_release_for_a_lost_link_is_sent_first_and_buries() -> None:
         assert _tomb(said[0]) != b"0"
 
 
+def a_link_whose_loss_was_interrupted_is_lost_by_the_next_round() -> None:
+    interrupted = patch.object(Links, "_fail_owed", side_effect=KeyboardInterrupt)
+    with manual_links(1) as links:
+        exchange = links.ask(links.acquire())
+        with interrupted, pytest.raises(KeyboardInterrupt):
+            links.lose(links.masters[0], "lost")
+        links.ask(links.acquire("b" * 32))
+        assert exchange.decided
+        assert links.masters[0].link is None
+
+
 def a_release_that_was_not_answered_is_sent_again() -> None:
     with manual_links(1) as links:
         links.ask(links.release())

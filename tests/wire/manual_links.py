@@ -63,6 +63,10 @@ class Ends:
         """Send bytes, as a reply or unasked."""
         self._ours.sendall(data)
 
+    def hang_up(self) -> None:
+        """Close the master's end."""
+        self._ours.close()
+
     def close(self) -> None:
         """Close both ends."""
         self._ours.close()

@@ -1,19 +1,22 @@
-"""An interrupt while a thread counts replies, which may be those of other threads."""
+"""An interrupt while a thread reads for all: replies, or the end of a link."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter
 from contextlib import suppress
 from functools import partial
+from unittest.mock import patch
 
 import pytest
 
 from redlock_django.engine.statuses import GRANTED, REFUSED
 from redlock_django.wire.lateness import LONGEST
+from redlock_django.wire.links import Links
 from tests.live.test_locking_interrupts import Lines
 from tests.wire.link_schedules import age, poll
-from tests.wire.manual_links import TIMEOUT, manual_links
+from tests.wire.manual_links import TIMEOUT, TOKEN, ManualLinks, manual_links
 from tests.wire.scripted import resp
 
 ANSWERS = {"granted": (GRANTED, 7), "refused": (REFUSED, 1, 900, 5, b"b" * 32, -1)}
@@ -41,3 +44,31 @@ def test_at_every_line_the_caller_still_gets_its_verdict(answer: str) -> None:
     for place, times in visits.items():
         for nth in range(1, times + 1):
             assert strike((place, nth)), f"no verdict after an interrupt at {place}, time {nth}"
+
+
+def test_at_every_line_of_losing_a_link_the_next_round_does_the_rest() -> None:
+    """Its rounds fail, its releases are kept, and a thread connects to the master again."""
+    lines, visits = Lines(), Counter[tuple[str, int]]()
+    started: list[threading.Thread] = []
+
+    def strike(wanted: tuple[tuple[str, int], int] | None = None) -> bool:
+        started.clear()
+        with manual_links(1) as links:
+            exchange = links.ask(links.acquire())
+            links.ask(links.release())
+            links.ends[0].hang_up()
+            with suppress(KeyboardInterrupt):
+                lines.run(partial(links.read, links.masters[0]), wanted)
+            after = links.ask(links.acquire("b" * 32))
+            assert exchange.decided
+            assert after.decided
+            return TOKEN in links.masters[0].pending_releases and bool(started)
+
+    start = patch.object(threading.Thread, "start", lambda dialer: started.append(dialer))
+    with start, patch.object(ManualLinks, "_dial", Links._dial):
+        assert strike()
+        visits.update(lines.seen)
+        assert len(visits) > 20
+        for place, times in visits.items():
+            for nth in range(1, times + 1):
+                assert strike((place, nth)), f"after an interrupt at {place}, time {nth}"
