@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 # could take the port of a killed master, and a client that connects to it could even connect to
 # itself.
 _PORTS = range(20_000, 30_000)
-_START_TIMEOUT = 10.0
+_START_TIMEOUT = 30.0
+_CLIENT_TIMEOUT = 10.0  # on a busy machine, a server may not run for seconds
 _POLL = 0.002
 _ATTEMPTS = 20
 
@@ -78,7 +79,7 @@ class LocalMaster:
         return self._paused
 
     def client(self) -> Redis:
-        """Return a new redis-py client without retries, with timeouts of one second."""
+        """Return a new redis-py client without retries, with timeouts of ten seconds."""
         from redis import Redis
         from redis.backoff import NoBackoff
         from redis.retry import Retry
@@ -86,8 +87,8 @@ class LocalMaster:
         return Redis(
             host="127.0.0.1",
             port=self.port,
-            socket_timeout=1.0,
-            socket_connect_timeout=1.0,
+            socket_timeout=_CLIENT_TIMEOUT,
+            socket_connect_timeout=_CLIENT_TIMEOUT,
             retry=Retry(NoBackoff(), 0),
         )
 

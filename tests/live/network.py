@@ -104,14 +104,14 @@ class Host:
         """Return a new plain client, without retries."""
         return Redis(
             host=self.address,
-            socket_timeout=1.0,
-            socket_connect_timeout=1.0,
+            socket_timeout=10.0,
+            socket_connect_timeout=10.0,
             retry=Retry(NoBackoff(), 0),
         )
 
     def wait_ready(self) -> None:
         """Wait until the master answers."""
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while True:
             with suppress(RedisError), self.client() as client:
                 client.ping()

@@ -157,7 +157,7 @@ def test_a_busy_master_is_not_counted_and_its_locks_are_released_when_it_is_read
 
 def _loop_for_ever(master: LocalMaster) -> None:
     with master.client() as client:
-        client.connection_pool.connection_kwargs["socket_timeout"] = 10
+        client.connection_pool.connection_kwargs["socket_timeout"] = 60
         with pytest.raises(Exception, match="kill"):
             client.eval("while true do end", 0)
 

@@ -97,8 +97,10 @@ def test_pause_and_resume(masters: list[LocalMaster]) -> None:
     _set(master)
     master.pause()
     assert (master.paused, master.alive) == (True, True)
-    with master.client() as client, pytest.raises(redis.TimeoutError):
-        client.ping()
+    with master.client() as client:
+        client.connection_pool.connection_kwargs["socket_timeout"] = 0.5
+        with pytest.raises(redis.TimeoutError):
+            client.ping()
     master.resume()
     assert (master.paused, _get(master)) == (False, b"1")
     master.pause()
