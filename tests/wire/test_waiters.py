@@ -459,7 +459,7 @@ def waiters_behind(variant: Variant, masters: Sequence[LocalMaster], ahead: int)
 CHILD = """
 import sys
 from tests.wire.variants import make_backend
-backend = make_backend(sys.argv[1:])
+backend = make_backend(sys.argv[1:], max_ttl=60.0)
 backend.acquire(("order:1",), 8.0, 60.0, "{}")
 """
 
@@ -469,8 +469,9 @@ backend.acquire(("order:1",), 8.0, 60.0, "{}")
 def test_a_process_that_died_waiting_is_skipped(
     end: signal.Signals, masters: list[LocalMaster]
 ) -> None:
-    with joined("threads", masters[:3]) as variant:
-        lease = variant.acquire("order:1")
+    # The lock must not expire before the process waits for it, which takes seconds to start.
+    with joined("threads", masters[:3], max_ttl=60.0) as variant:
+        lease = variant.acquire("order:1", ttl=60.0)
         urls = [master.url for master in masters[:3]]
         child = subprocess.Popen([sys.executable, "-c", CHILD, *urls], stderr=subprocess.DEVNULL)
         try:
