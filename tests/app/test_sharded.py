@@ -48,7 +48,7 @@ MEMORY = "redlock_django.backends.memory.MemoryBackend"
 @pytest.fixture(autouse=True)
 def _groups(settings: Settings) -> None:
     settings.REDLOCK = {
-        "default": {"BACKEND": MEMORY, "MASTERS": GROUPS, "TTL": 5, **generous_timeouts(5)}
+        "default": {"BACKEND": MEMORY, "MASTERS": GROUPS, "TTL": 5, **generous_timeouts(2)}
     }
 
 

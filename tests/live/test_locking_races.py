@@ -70,15 +70,26 @@ KEY = f"redlock:lock:{R}"
 
 @pytest.fixture(autouse=True)
 def _on_real_masters(masters: list[LocalMaster], settings: Settings) -> None:
-    settings.REDLOCK = {
+    settings.REDLOCK = site(masters, shortest_ttl=2.0)
+    linked()
+
+
+@pytest.fixture
+def brief_locks(_on_real_masters: None, masters: list[LocalMaster], settings: Settings) -> None:
+    """Allow a TTL of 0.3 s. On a busy machine, locks are only acquired by waiting for them."""
+    settings.REDLOCK = site(masters, shortest_ttl=0.3)
+    linked()
+
+
+def site(masters: Sequence[LocalMaster], shortest_ttl: float) -> dict[str, Any]:
+    return {
         "default": {
             "MASTERS": [m.url for m in masters],
             "RESTART_DELAY": 0,
             "TTL": 5,
-            **generous_timeouts(0.3),
+            **generous_timeouts(shortest_ttl),
         }
     }
-    linked()
 
 
 def values(masters: Sequence[LocalMaster]) -> list[bytes]:
@@ -123,7 +134,7 @@ PROCESS = """
     print("ready", flush=True)
     sys.stdin.readline()
     for _ in range(int(sys.argv[3])):
-        with lock("counter", wait=30):
+        with lock("counter", wait=60):
             add_one(path)
 """
 
@@ -148,12 +159,12 @@ def test_threads_tasks_and_processes_exclude_each_other(
 
         def in_threads() -> None:
             for _ in range(times):
-                with lock("counter", wait=30):
+                with lock("counter", wait=60):
                     add_one(path)
 
         async def in_a_task() -> None:
             for _ in range(times):
-                async with lock("counter", wait=30):
+                async with lock("counter", wait=60):
                     add_one(path)
 
         async def tasks() -> None:
@@ -167,9 +178,9 @@ def test_threads_tasks_and_processes_exclude_each_other(
             done = [pool.submit(in_threads) for _ in range(8)]
             done.append(pool.submit(lambda: asyncio.run(tasks())))
             for future in done:
-                future.result(60)
+                future.result(120)
         for process in processes:
-            assert process.wait(60) == 0
+            assert process.wait(120) == 0
     finally:
         for process in processes:
             process.kill()
@@ -207,7 +218,7 @@ def test_two_resources_go_to_the_first_waiter_in_whatever_order_they_are_named(
     served: list[int] = []
 
     def take(index: int, resources: Sequence[str]) -> None:
-        with lock(*resources, wait=20, ttl=8):
+        with lock(*resources, wait=60, ttl=8):
             served.append(index)
 
     def waits(many: int) -> bool:
@@ -217,7 +228,7 @@ def test_two_resources_go_to_the_first_waiter_in_whatever_order_they_are_named(
                 found += sum(int(client.zcard(f"redlock:queue:{name}")) for name in two)
         return found == many * len(masters)
 
-    held = lock(*two, ttl=20).acquire()
+    held = lock(*two, ttl=60).acquire()
     with ThreadPoolExecutor(6) as pool:
         takers = []
         for index in range(6):
@@ -294,7 +305,7 @@ def test_contenders_on_many_resources_at_once() -> None:
     def work(seed: int) -> None:
         for turn in range(8):
             names = [f"r{(seed + turn + step * (1 if seed % 2 else 2)) % 4}" for step in (0, 1)]
-            with lock(*names, wait=30):
+            with lock(*names, wait=60):
                 wrong.extend(name for name in names if name in inside)
                 inside.update(names)
                 time.sleep(0.001)
@@ -309,10 +320,11 @@ def test_contenders_on_many_resources_at_once() -> None:
 # Several locks in one process.
 
 
+@pytest.mark.usefixtures("brief_locks")
 def test_two_locks_of_one_process_do_not_disturb_each_other(masters: list[LocalMaster]) -> None:
-    first = lock(R, ttl=0.3).acquire()
+    first = lock(R, ttl=0.3, wait=60).acquire()
     until(lambda: not first.locked)
-    with lock(R, wait=3) as second:  # the masters keep the key a little longer
+    with lock(R, wait=60) as second:  # the masters keep the key a little longer
         everywhere(masters)
         before = values(masters)
         with pytest.raises(LockLost):
@@ -320,9 +332,10 @@ def test_two_locks_of_one_process_do_not_disturb_each_other(masters: list[LocalM
         assert first.release() is False
         second.ensure_held()
         assert values(masters) == before
-    assert values(masters) == []
+    nothing_left(masters)
 
 
+@pytest.mark.usefixtures("brief_locks")
 def test_a_late_release_never_frees_another_holders_lock(masters: list[LocalMaster]) -> None:
     """The lock of task A expires, task B acquires it, A releases; the same with threads."""
 
@@ -330,7 +343,7 @@ def test_a_late_release_never_frees_another_holders_lock(masters: list[LocalMast
         a_lost, b_has, a_done = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
         async def a() -> None:
-            held = await lock(R, ttl=0.3).aacquire()
+            held = await lock(R, ttl=0.3, wait=60).aacquire()
             while held.locked:  # noqa: ASYNC110 - time is what it waits for
                 await asyncio.sleep(0.01)
             a_lost.set()
@@ -340,26 +353,27 @@ def test_a_late_release_never_frees_another_holders_lock(masters: list[LocalMast
 
         async def b() -> None:
             await a_lost.wait()
-            async with lock(R, wait=3) as held:
+            async with lock(R, wait=60) as held:
                 b_has.set()
                 await a_done.wait()
                 await asyncio.to_thread(everywhere, masters)
                 held.ensure_held()
 
-        await asyncio.wait_for(asyncio.gather(a(), b()), 40)
+        await asyncio.wait_for(asyncio.gather(a(), b()), 120)
 
     asyncio.run(tasks())
-    b_has, a_done = threading.Event(), threading.Event()
+    a_has, b_has, a_done = threading.Event(), threading.Event(), threading.Event()
 
     def a() -> None:
-        held = lock(R, ttl=0.3).acquire()
+        held = lock(R, ttl=0.3, wait=60).acquire()
+        a_has.set()
         until(lambda: not held.locked)
         assert b_has.wait(60)
         assert held.release() is False
         a_done.set()
 
     def b() -> None:
-        with lock(R, wait=5) as held:
+        with lock(R, wait=60) as held:
             b_has.set()
             assert a_done.wait(60)
             everywhere(masters)
@@ -367,25 +381,26 @@ def test_a_late_release_never_frees_another_holders_lock(masters: list[LocalMast
 
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(a)
-        until(lambda: values(masters))
+        assert a_has.wait(60)
         for future in (first, pool.submit(b)):
             future.result(60)
 
 
+@pytest.mark.usefixtures("brief_locks")
 def test_extend_of_what_expired(masters: list[LocalMaster]) -> None:
-    held = lock(R, ttl=0.3).acquire()
+    held = lock(R, ttl=0.3, wait=60).acquire()
     until(lambda: not values(masters))
-    with lock(R):
+    with lock(R, wait=60):
         pass
     with pytest.raises(LockLost):
         held.extend()
-    assert values(masters) == []
+    nothing_left(masters)
 
 
 def test_an_extension_never_shortens(masters: list[LocalMaster]) -> None:
     held = lock(R, ttl=60).acquire()
     everywhere(masters)
-    assert held.extend(0.5) > 4
+    assert held.extend(2) > 4
     for master in masters:
         with master.client() as client:
             assert client.pttl(KEY) > 4000
@@ -413,7 +428,7 @@ def test_released_from_another_thread(masters: list[LocalMaster]) -> None:
     held = lock(R, renew=True).acquire()
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(held.release).result(60) is True
-    assert values(masters) == []
+    nothing_left(masters)
     assert not held.locked
 
 
@@ -503,7 +518,7 @@ def test_one_loop_after_the_other(masters: list[LocalMaster]) -> None:
     async def use() -> None:
         async with lock(R) as held:
             await held.aextend()
-        assert await asyncio.to_thread(values, masters) == []
+        await asyncio.to_thread(nothing_left, masters)
 
     threads = threading.active_count()
     for _ in range(3):
@@ -538,8 +553,8 @@ def test_a_release_during_an_outage_is_sent_again(masters: list[LocalMaster]) ->
     assert held.release() is False, "the outcome is unknown"
     for master in masters[:3]:
         master.resume()
-    nothing_left(masters, 5)
-    with lock(R, wait=3):
+    nothing_left(masters, 20)  # long before its TTL ends
+    with lock(R, wait=60):
         pass
 
 
@@ -572,6 +587,7 @@ def test_renewal_survives_a_short_outage(masters: list[LocalMaster], variant: st
     nothing_left(masters)
 
 
+@pytest.mark.usefixtures("brief_locks")
 def test_a_long_outage_is_reported(masters: list[LocalMaster]) -> None:
     reports: list[float] = []
 
@@ -580,7 +596,7 @@ def test_a_long_outage_is_reported(masters: list[LocalMaster]) -> None:
 
     lock_lost.connect(receive)
     try:
-        with stalls() as late, lock(R, ttl=0.6) as held:
+        with stalls() as late, lock(R, ttl=0.6, wait=60) as held:
             began = time.monotonic()
             for master in masters:
                 master.kill()
@@ -612,10 +628,10 @@ def test_a_foreign_lock_refuses_us(masters: list[LocalMaster]) -> None:
             assert client.set(KEY, "another client", nx=True, px=30_000)
     with pytest.raises(ResourceLocked) as caught:
         lock(R).acquire()
-    assert caught.value.retry_after == pytest.approx(30, abs=1)
     with pytest.raises(ResourceLocked) as again:
         asyncio.run(lock(R).aacquire())
-    assert again.value.retry_after == pytest.approx(30, abs=1)
+    for retry_after in (caught.value.retry_after, again.value.retry_after):
+        assert retry_after == pytest.approx(25, abs=5)  # some of the 30 s have passed
     until(lambda: values(masters) == [b"another client"] * 3)  # late grants are released soon
     assert locked(masters) == {KEY: 3}
 
@@ -626,6 +642,7 @@ def test_ours_refuses_a_foreign_lock(masters: list[LocalMaster]) -> None:
         for master in masters:
             with master.client() as client:
                 assert client.set(KEY, "another client", nx=True, px=30_000) is None
+    nothing_left(masters)
     for master in masters:
         with master.client() as client:
             assert client.set(KEY, "another client", nx=True, px=30_000)
@@ -657,10 +674,8 @@ def test_nothing_else_is_left_in_this_process() -> None:
     backend = locks["default"].backend
     assert isinstance(backend, RedisBackend)
     links = backend.sync_links()
-    until(lambda: not links.owing())
-    assert not links._waiting
-    assert not links._queue
-    assert links._reader is None
+    # The thread that reads the last reply is the reader for a moment longer.
+    until(lambda: not (links.owing() or links._waiting or links._queue or links._reader))
 
 
 def test_a_lock_released_by_a_finalizer_inside_the_wire(masters: list[LocalMaster]) -> None:

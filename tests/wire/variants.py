@@ -38,7 +38,7 @@ def make_backend(
     restart_delay: float = 0.0,
     max_ttl: float = 10.0,
     max_clock_skew: float = 0.5,
-    master_timeout: float = 0.25,
+    master_timeout: float = 1.0,
     connect_timeout: float = 1.0,
     tolerate: frozenset[str] = frozenset(),
     members: str = "",
