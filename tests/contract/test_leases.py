@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from concurrent.futures import CancelledError
 from dataclasses import replace
 from functools import partial
@@ -265,10 +264,20 @@ def test_a_loop_releases_what_a_thread_acquired(store: Store) -> None:
 # Waiting.
 
 
-def test_a_waiter_gets_the_lock_after_its_release(caller: SyncCaller) -> None:
+def wait_for_waiters(store: Store, many: int) -> None:
+    """Return when so many callers wait for "order:1"."""
+
+    def waiting() -> bool:
+        locks = store.backend.look(["order:1"]).locks
+        return bool(locks) and locks[0].waiters == many
+
+    until(waiting, what=f"{many} callers are in the queue")
+
+
+def test_a_waiter_gets_the_lock_after_its_release(store: Store, caller: SyncCaller) -> None:
     lease = caller.acquire("order:1")
     waiter = caller.start("order:1", wait=20)
-    time.sleep(0.2)  # so that it waits; a shorter pause would test less, and fail no sooner
+    wait_for_waiters(store, 1)
     assert not waiter.done
     caller.release(lease)
     assert waiter.lease().waited > 0
@@ -304,14 +313,11 @@ def test_waiters_are_served_in_their_order(
         caller.release(lease)
         return lease
 
-    def queued(many: int) -> bool:
-        return store.backend.look(["order:1"]).locks[0].waiters == many
-
     holder = caller.acquire("order:1")
     waiters = []
     for number in range(3):
         waiters.append(Started(partial(serve, number)))
-        until(partial(queued, number + 1), what="the waiter is in the queue")
+        wait_for_waiters(store, number + 1)
     caller.release(holder)
     for waiter in waiters:
         waiter.lease()
@@ -342,7 +348,7 @@ def test_a_cancelled_waiter_leaves_nothing(store: Store, caller: SyncCaller) -> 
         pytest.skip("only tasks are cancelled")
     lease = caller.acquire("order:1")
     waiting = caller.submit(store.backend.aacquire(("order:1",), 30, 20, HOLDER))
-    time.sleep(0.1)  # so that it waits
+    wait_for_waiters(store, 1)
     waiting.cancel()
     with pytest.raises(CancelledError):
         waiting.result(timeout=60)
