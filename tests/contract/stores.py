@@ -12,6 +12,8 @@ from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
+from hashlib import sha1
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
@@ -20,6 +22,7 @@ from redlock_django.backends.database import DatabaseBackend
 from redlock_django.backends.database_dialects import LOCKS, SECOND
 from redlock_django.backends.memory import MemoryBackend
 from redlock_django.backends.zookeeper import ZooKeeperBackend
+from redlock_django.engine import commands
 from redlock_django.locking.handler import locks
 from redlock_django.wire.clock import clock
 from tests.live.linked import linked
@@ -74,6 +77,10 @@ class Memory(Store):
     def pass_time(self, seconds: float) -> None:
         MemoryBackend.advance(seconds)
 
+    def keep_turns(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("redlock_django.backends.memory_queue.TURN", 10_000_000)
+        monkeypatch.setattr("redlock_django.engine.waiting.TURN", 10_000)
+
 
 SHORTEN = """
 for _, key in ipairs(redis.call("KEYS", "*")) do
@@ -103,6 +110,19 @@ class Redis(Store):
     def pass_time(self, seconds: float) -> None:
         for master in self._masters:
             looking_at(master).eval(SHORTEN, 0, round(seconds * 1000))
+
+    def keep_turns(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        text, turn = commands.script("acquire")[0], "local TURN, LINGER = 100000, "
+        assert turn in text
+
+        @cache
+        def script(name: str) -> tuple[str, str]:
+            text = commands.script(name)[0].replace(turn, "local TURN, LINGER = 10000000, ")
+            return text, sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+        for module in ("link", "receiver", "join"):
+            monkeypatch.setattr(f"redlock_django.wire.{module}.script", script)
+        monkeypatch.setattr("redlock_django.engine.waiting.TURN", 10_000)
 
 
 DATABASE = "redlock_django.backends.database.DatabaseBackend"
