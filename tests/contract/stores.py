@@ -57,7 +57,7 @@ class Store:
         raise NotImplementedError
 
     def pass_time(self, seconds: float) -> None:
-        """Let `seconds` pass for every lock that is held, as if they had been waited for."""
+        """Make locks and minimum holds end so much earlier, as if the time had been waited for."""
         raise NotImplementedError
 
     def keep_turns(self, monkeypatch: pytest.MonkeyPatch) -> None:

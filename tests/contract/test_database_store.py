@@ -350,7 +350,7 @@ settings.configure(
 )
 django.setup()
 from redlock_django import lock
-lock("order:1", ttl=1.5).acquire()
+lock("order:1", ttl=30).acquire()
 print("held", flush=True)
 time.sleep(60)
 """
@@ -361,8 +361,8 @@ time.sleep(60)
         child.kill()
         child.wait()
         assert taken("order:1")
-        lease = backend_of().acquire(("order:1",), 30, 10, HOLDER)
-        assert 0 < lease.waited < 5
+        sqlite.pass_time(30)
+        assert not taken("order:1")
     finally:
         child.kill()
         child.wait()
@@ -563,7 +563,7 @@ def test_a_server_that_may_have_forgotten_locks_is_not_trusted(
         cursor.execute(f"UPDATE {SERVERS} SET identity = '7123:00000001'")  # as before a failover
         assert cursor.rowcount == 1
     locks.close()  # a failover ends all connections
-    with pytest.raises(StoreUnavailable, match=r"failed over or restored: trusted in \d+ s") as told:
+    with pytest.raises(StoreUnavailable, match="failed over or restored: trusted in ") as told:
         backend_of().acquire(("order:2",), 30, 0, HOLDER)
     assert told.value.retry_after is not None
     assert 50 < told.value.retry_after < 61

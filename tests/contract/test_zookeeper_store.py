@@ -133,7 +133,7 @@ def test_an_expired_session_loses_its_locks(
         held.ensure_held()
     with lock("order:1", wait=10) as again:
         assert again.fence > first
-        again.ensure_held()
+        until(again.remaining, what="the lock is held")
 
 
 def test_a_lost_connection_leaves_a_lock_unknown_until_it_is_back(
@@ -156,7 +156,7 @@ def test_a_lost_connection_leaves_a_lock_unknown_until_it_is_back(
 # kazoo's thread ends with an error: kazoo issue 254, seen under random faults of the servers.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_client_of_kazoo_that_fails_is_replaced(
-    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch, lost: list[str]
 ) -> None:
     settings.REDLOCK = {"default": {**settings.REDLOCK["default"], "SESSION_TIMEOUT": 2}}
     held = lock("order:1", ttl=60)
@@ -168,7 +168,7 @@ def test_a_client_of_kazoo_that_fails_is_replaced(
         raise RuntimeError("xids do not match, expected 3 received 4")
 
     monkeypatch.setattr(failed._connection, "_read_response", out_of_step)
-    until(lambda: not held.remaining(), what="the lock is lost")
+    until(lambda: not held.remaining() and lost, what="the loss is reported")
     with pytest.raises(LockLost, match="the session with ZooKeeper was lost"):
         held.ensure_held()
     with lock("order:1", wait=30) as again:  # the servers end the lost session before its TTL
@@ -181,7 +181,7 @@ def test_a_server_that_hangs_is_left_although_requests_go_on(
 ) -> None:
     hosts = [f"127.0.0.1:{proxy.port}"]
     settings.REDLOCK = {
-        "default": {**settings.REDLOCK["default"], "HOSTS": hosts, "SESSION_TIMEOUT": 4}
+        "default": {**settings.REDLOCK["default"], "HOSTS": hosts, "SESSION_TIMEOUT": 8}
     }
     held = lock("order:1", ttl=60)
     held.acquire()
@@ -217,8 +217,9 @@ for line in sys.stdin:
 def test_a_process_that_was_stopped_longer_than_its_session(
     store: Store, settings: Settings
 ) -> None:
-    section = {**settings.REDLOCK["default"], "SESSION_TIMEOUT": 2.5}
+    section = {**settings.REDLOCK["default"], "SESSION_TIMEOUT": 4}
     source = CHILD.format(section=section)
+    assert not taken("order:1")  # this process has connected
     child = subprocess.Popen(
         [sys.executable, "-c", source],
         stdin=subprocess.PIPE,
@@ -243,10 +244,11 @@ def test_a_process_that_was_stopped_longer_than_its_session(
             child.kill()
 
 
-def test_what_ends_the_process_frees_its_locks(store: Store) -> None:
-    backend_of().acquire(("order:1",), 30, 0, HOLDER)
-    locks.close()
-    assert not taken("order:1")
+def test_what_ends_the_process_frees_its_locks(store: Store, settings: Settings) -> None:
+    settings.REDLOCK = {"default": {**settings.REDLOCK["default"], "SESSION_TIMEOUT": 60}}
+    backend_of().acquire(("order:1",), 60, 0, HOLDER)
+    locks.close()  # waits for the end of the session, on a busy machine not long enough
+    until(lambda: not taken("order:1"), what="the lock is free", seconds=30)
 
 
 def test_a_minimum_hold_outlives_the_session(store: Store) -> None:
