@@ -10,7 +10,9 @@ import pytest
 from django.db import connections
 from django.db.migrations.executor import MigrationExecutor
 
+from redlock_django.backends import database_listener
 from redlock_django.backends.database_dialects import LOCKS, SERVERS, WAITERS
+from redlock_django.backends.database_settings import DatabaseSettings
 from tests.contract.stores import CALLERS, STORES, Store, SyncCaller, calling
 
 if TYPE_CHECKING:
@@ -28,6 +30,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         waits = "wait" in item.name or "served" in item.name
         if {"mariadb", "async"} <= stores or ({"postgres", "async"} <= stores and not waits):
             item.add_marker(pytest.mark.nightly)
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Raise the limits of time for databases, which a busy machine may exceed."""
+    monkeypatch.setitem(DatabaseSettings.DEFAULTS, "DATABASE_TIMEOUT", 10)
+    monkeypatch.setattr(database_listener, "_PROOF", 60.0)
 
 
 @pytest.fixture
