@@ -284,7 +284,7 @@ def mysql() -> Iterator[dict[str, Any]]:
             [install, *where, "--auth-root-authentication-method=normal", "--skip-test-db"],
             check=True,
             stdin=subprocess.DEVNULL,
-            timeout=60,
+            timeout=120,
             capture_output=True,
         )
         with (processes.directory / "log").open("wb") as log:
@@ -304,7 +304,7 @@ def mysql() -> Iterator[dict[str, Any]]:
             )
         # Limit reads too: the server that answers on this port may not be MariaDB.
         access = {"host": "127.0.0.1", "port": port, "user": "root", "read_timeout": 10}
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while True:
             # Not pymysql.err.OperationalError: once Django has loaded its backend, that is another.
             with contextlib.suppress(pymysql.OperationalError):

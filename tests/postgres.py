@@ -110,7 +110,7 @@ def wait_for_postgres(port: int, process: subprocess.Popen[bytes], log: Path) ->
     """Wait until a server answers on its port."""
     import psycopg
 
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while True:
         try:
             psycopg.connect(
