@@ -11,6 +11,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,9 @@ from django.test import RequestFactory
 
 from redlock_django.testing import held_elsewhere, memory_masters
 from redlock_django.testing.masters import LocalMaster
-from tests.newcomer import README, code, commands
+from tests.newcomer import README, TIMEOUTS, code, commands, patient
 from tests.ports import free_port
+from tests.waiting import until
 
 pytestmark = [pytest.mark.live, pytest.mark.slow]
 
@@ -33,7 +35,7 @@ MASTERS = "range(6379, 6384)"
 def site(masters: list[LocalMaster], tmp_path: Path) -> Path:
     manage(ROOT, "-m", "django", "startproject", "site1", str(tmp_path))
     configure(tmp_path, [master.port for master in masters])
-    (tmp_path / "site1" / "urls.py").write_text(code(README, "In `site1/urls.py`"))
+    (tmp_path / "site1" / "urls.py").write_text(patient(code(README, "In `site1/urls.py`")))
     return tmp_path
 
 
@@ -42,7 +44,7 @@ def configure(site: Path, ports: list[int]) -> None:
     settings = code(README, "In `site1/settings.py`") + code(README, "For five Redis masters")
     assert settings.count(MASTERS) == 1
     with (site / "site1" / "settings.py").open("a") as file:
-        file.write(settings.replace(MASTERS, str(ports)))
+        file.write(settings.replace(MASTERS, str(ports)) + TIMEOUTS)
 
 
 def manage(where: Path, *arguments: str) -> str:
@@ -82,7 +84,7 @@ def test_the_quick_start_needs_no_server(tmp_path: Path) -> None:
     site, port = tmp_path / "site1", free_port()
     with (site / "site1" / "settings.py").open("a") as file:
         file.write(code(README, "In `site1/settings.py`"))
-    (site / "site1" / "urls.py").write_text(code(README, "In `site1/urls.py`"))
+    (site / "site1" / "urls.py").write_text(patient(code(README, "In `site1/urls.py`")))
     lines = commands(README, "Send two requests at the same time").replace(
         "noreload", f"noreload {port}"
     )
@@ -100,7 +102,7 @@ def test_the_shell_lines_work_when_they_are_pasted(tmp_path: Path) -> None:
     paste(commands(README, "## Quick start").splitlines()[1], tmp_path)
     site, ports = tmp_path / "site1", [free_port() for _ in range(6)]
     configure(site, ports[:5])
-    (site / "site1" / "urls.py").write_text(code(README, "In `site1/urls.py`"))
+    (site / "site1" / "urls.py").write_text(patient(code(README, "In `site1/urls.py`")))
     (site / "retry.py").write_text(code(IDEMPOTENCY, "## Try it"))
     install, masters = commands(README, "Start such masters").split("\n", 1)
     assert install.startswith("pip install")
@@ -125,8 +127,12 @@ def test_the_shell_lines_work_when_they_are_pasted(tmp_path: Path) -> None:
     assert output.count('{"paid": 7}') == 1
     assert output.count('{"paid": 7, "payments": 1}') == 2
     for port in ports:
-        with socket.socket() as probe:
-            assert probe.connect_ex(("127.0.0.1", port)), "the last line has ended everything"
+        until(partial(is_closed, port), "the last lines have ended everything", seconds=20)
+
+
+def is_closed(port: int) -> bool:
+    with socket.socket() as probe:
+        return bool(probe.connect_ex(("127.0.0.1", port)))
 
 
 @contextmanager
