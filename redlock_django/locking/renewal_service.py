@@ -142,9 +142,14 @@ class RenewalService:
         schedule.timers += 1
         delay = schedule.next_delay()
         if delay is not None:
-            # Not the context of this task: the timer outlives it.
+            # Not the context of this task, which the timer outlives, and one for each timer: those
+            # of two loops may run at the same moment, in two threads.
             asyncio.get_running_loop().call_later(
-                max(0.0, delay), self._check_in_loop, schedule, schedule.timers, context=_EMPTY
+                max(0.0, delay),
+                self._check_in_loop,
+                schedule,
+                schedule.timers,
+                context=contextvars.Context(),
             )
 
     def _check_in_loop(self, schedule: _LoopSchedule, timer: int) -> None:
@@ -177,9 +182,6 @@ class _LoopSchedule(Schedule):
     """
 
     timers = 0
-
-
-_EMPTY = contextvars.Context()
 
 
 @contextmanager

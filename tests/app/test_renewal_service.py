@@ -9,7 +9,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import ContextVar
+from functools import partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -787,6 +790,30 @@ async def test_a_renewal_on_the_loop_has_the_context_of_its_lock(
     assert sorted(seen) == [("r1", "r1"), ("r2", "r2")]
     for one in held:
         await one.arelease()
+
+
+def test_the_timers_of_two_loops_fire_at_the_same_moment(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of the loops runs in a thread of its own."""
+    holding = threading.Barrier(2, partial(world.advance, 3.1), timeout=20)
+    firing = threading.Barrier(2, timeout=2)
+    check = RenewalService._check_in_loop
+
+    def meet(*arguments: Any) -> None:
+        with suppress(threading.BrokenBarrierError):
+            firing.wait()
+        check(*arguments)
+
+    async def renew(name: str) -> None:
+        follow(world)
+        async with lock(name) as held:
+            holding.wait()
+            await turn(lambda: held.remaining() > 8.8)
+
+    monkeypatch.setattr(RenewalService, "_check_in_loop", meet)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(asyncio.run, map(renew, ("r1", "r2"))))
 
 
 async def test_a_failing_extension_on_the_loop(
