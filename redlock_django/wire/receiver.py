@@ -91,8 +91,7 @@ class Receiver(Dialer):
                         elif (
                             type(reply) is list
                             and len(reply) == length
-                            and reply[0] == asked.number
-                            and reply[1] == GRANTED
+                            and reply[:2] == [asked.number, GRANTED]
                             and {*map(type, reply[2:])} == {int}
                         ):
                             time, fences = reply[2], tuple(reply[3:])
@@ -191,7 +190,7 @@ class Receiver(Dialer):
             self._checked(master, trust)
             self._pop_owed(link)
             return
-        if reply[2] > 0:  # the script has read the master's clock
+        if reply[2] != 0:  # the script has read the master's clock
             time = reply[2] / 1_000_000
             self.steps.note(master, time - read, time - owed.sent)
         if reply[1] == NOT_READY:

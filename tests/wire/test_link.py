@@ -105,6 +105,10 @@ def half_a_refusal(said: Received) -> bytes:
     return resp([said.number, 0, time.time_ns() // 1000, 1])
 
 
+def nothing(said: Received) -> bytes:
+    return resp([])
+
+
 def not_resp(said: Received) -> bytes:
     return b"HTTP/1.1 400 Bad Request\r\n\r\n"
 
@@ -121,6 +125,7 @@ def not_resp(said: Received) -> bytes:
         no_fence,
         unknown_status,
         half_a_refusal,
+        nothing,
         not_resp,
     ],
 )

@@ -361,6 +361,15 @@ def test_it_is_not_taken_where_masters_are_asked_differently() -> None:
         assert links.ends[2].names() == []
 
 
+def test_an_empty_reply_to_another_command_drops_the_link() -> None:
+    with timed_links(True) as (links, time):
+        _answered(links, time, links.ask(links.acquire()))
+        links.ask(links.acquire("b" * 32), 0, 1)
+        links.ends[0].say(resp([]))
+        links.read(links.masters[0])
+        assert links.masters[0].link is None
+
+
 def _healing(links: ManualLinks) -> Any:
     heal = Heal(
         deployment=links.deployment, resources=("r",), value=f"{TOKEN} {{}}", ttl=10, fences=(7,)
