@@ -231,10 +231,10 @@ class Sender(LinkState):
         master.check_mode = mode
         if master.link is None or (master.checking and mode == "join"):
             return
-        master.checking = True
         asked = join_arguments(self.deployment, master.run_id, mode, 0, self.membership)
         data = pack("EVALSHA", *asked)
         self._write(master, Owed(None, None, clock()), data)
+        master.checking = True  # last: after an interrupt it may be asked twice, but not never
 
     def _check_all(self) -> None:
         """Read the marker of every master that has a link again."""

@@ -72,3 +72,13 @@ def test_at_every_line_of_losing_a_link_the_next_round_does_the_rest() -> None:
         for place, times in visits.items():
             for nth in range(1, times + 1):
                 assert strike((place, nth)), f"after an interrupt at {place}, time {nth}"
+
+
+def test_a_check_that_was_interrupted_is_made_again() -> None:
+    interrupted = patch.object(Links, "_write", side_effect=KeyboardInterrupt)
+    with manual_links(1) as links:
+        with interrupted, pytest.raises(KeyboardInterrupt):
+            links._check(links.masters[0], "join")
+        links._check(links.masters[0], "join")
+        links.flush()
+        assert links.ends[0].names() == ["join"]
