@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
@@ -21,7 +20,6 @@ from redlock_django.engine.quorum import Ballot, Tally, Verdict, Vote
 from redlock_django.engine.statuses import ABSENT, GRANTED, MISMATCH, NOT_READY, UNMARKED
 from redlock_django.wire.address import Address
 from redlock_django.wire.aio import LoopLinks
-from redlock_django.wire.clock import clock
 from redlock_django.wire.exchange import Exchange
 from redlock_django.wire.join import Unfit, check
 from redlock_django.wire.lateness import GIVE_UP, LONGEST, MOST_LATE, MOST_OWED
@@ -31,7 +29,7 @@ from redlock_django.wire.master import Master, Pace
 from redlock_django.wire.server_info import run_of
 from redlock_django.wire.sync import SyncLinks
 from tests.engine.masters import Masters
-from tests.wire.manual_links import TIMEOUT, Ends, ManualLinks, manual_links
+from tests.wire.manual_links import TIMEOUT, Ends, ManualLinks, Time, manual_links
 from tests.wire.scripted import NAMES, resp
 from tests.wire.variants import make_backend
 
@@ -103,7 +101,7 @@ def a_release_without_the_time_is_no_clock_step() -> None:
             links.ends[0].say(resp([number, status, 0, *more]))
             links.read(links.masters[0])
         assert links.masters[0].suspect == ""
-        assert links.masters[0].fault(clock()) == ""
+        assert links.masters[0].fault(links.time()) == ""
 
 
 def a_release_for_a_lost_link_is_sent_first_and_buries() -> None:
@@ -141,7 +139,7 @@ def _refused(links: ManualLinks) -> Exchange:
     """Ask for a lock that masters 0 and 1 refuse, so that the round is lost before 2 answers."""
     exchange = links.ask(links.acquire())
     for index in (0, 1):
-        reply = [exchange.number, 0, int(time.time() * 1e6), 1, 900, 5, b"b" * 32, -1]
+        reply = [exchange.number, 0, links.time.wall, 1, 900, 5, b"b" * 32, -1]
         links.ends[index].say(resp(reply))
         links.read(links.masters[index])
     assert exchange.tally.verdict is Verdict.LOST
@@ -193,7 +191,7 @@ def replies_that_come_too_late_are_read_in_parts() -> None:
         assert link is not None
         age(links, 10.0)
         poll(links, LONGEST * TIMEOUT)
-        now = int(time.time() * 1e6)
+        now = links.time.wall
         links.ends[0].say(b"".join(resp([number, 1, now, 7]) for number in numbers))
         links.read(links.masters[0])
         assert 100 < len(link.owed) < 200, "a caller reads for itself as well"
@@ -213,8 +211,8 @@ def a_release_that_a_master_refused_is_sent_again() -> None:
         links.flush()
         assert links.ends[0].names() == ["release"]
         links.reply(0, 0, fences=0)
-        with patch("redlock_django.wire.dialer.clock", lambda: clock() + 1.0):
-            assert links.redial()
+        links.time.now += 1.0
+        assert links.redial()
 
 
 def a_release_that_a_master_refuses_for_ever_is_given_up() -> None:
@@ -222,9 +220,8 @@ def a_release_that_a_master_refuses_for_ever_is_given_up() -> None:
         links.ask(links.release())
         links.ends[0].say(b"-MISCONF Errors writing to the AOF file\r\n")
         links.read(links.masters[0])
-        later = clock() + links.deployment.max_ttl + 1.0
-        with patch("redlock_django.wire.dialer.clock", lambda: later):
-            assert links.redial()
+        links.time.now += links.deployment.max_ttl + 1.0
+        assert links.redial()
 
 
 def a_release_after_an_acquire_that_may_still_arrive_buries() -> None:
@@ -306,7 +303,7 @@ def age(links: ManualLinks, seconds: float) -> None:
 
 def poll(links: ManualLinks, seconds: float) -> None:
     links.lateness.running._counted -= seconds
-    links.lateness.waited(seconds, seconds, clock())
+    links.lateness.waited(seconds, seconds, links.time())
 
 
 def _late(links: ManualLinks) -> Exchange:
@@ -330,7 +327,7 @@ def _take(links: ManualLinks, seconds: float, *slow: int) -> None:
     for index, master in enumerate(links.masters):
         assert master.link is not None
         # Links that were sent the same share what is owed.
-        master.link.owed[0].sent = clock() - (seconds if index in slow else 0.0)
+        master.link.owed[0].sent = links.time() - (seconds if index in slow else 0.0)
         links.reply(index, exchange.number)
 
 
@@ -369,10 +366,10 @@ def a_patient_round_ends() -> None:
         age(links, 10.0)
         poll(links, TIMEOUT)
         assert not exchange.decided
-        exchange.asked.patient = clock() + 0.1
-        assert links.lateness.poll_timeout(clock()) <= 0.1
-        exchange.asked.patient = clock()
-        assert links.lateness.poll_timeout(clock()) == 0.0
+        exchange.asked.patient = links.time() + 0.1
+        assert links.lateness.poll_timeout(links.time()) == pytest.approx(0.1)
+        exchange.asked.patient = links.time()
+        assert links.lateness.poll_timeout(links.time()) == 0.0
         poll(links, TIMEOUT / 10)
         assert exchange.tally.verdict is Verdict.LOST
 
@@ -416,8 +413,7 @@ def no_reply_is_waited_for_without_end() -> None:
 
 def a_new_link_shows_how_long_replies_take() -> None:
     with manual_links(1) as links:
-        links.ends[0].close()
-        links.ends[0] = ends = Ends()
+        ends = links.new_ends(0)
         joined = ends.joined("0")
         low, high = joined.trust.offset
         slow = replace(joined.trust, offset=(low - 0.18 * TIMEOUT, high + 0.18 * TIMEOUT))
@@ -440,7 +436,8 @@ def no_poll_ends_for_a_reply_of_a_decided_round() -> None:
         poll(links, TIMEOUT / 2)
         _decided(links)
         poll(links, TIMEOUT / 2)
-        assert links.lateness.poll_timeout(clock()) == pytest.approx(TIMEOUT), "it is late then"
+        left = links.lateness.poll_timeout(links.time())
+        assert left == pytest.approx(TIMEOUT), "it is late then"
 
 
 def a_reply_behind_those_of_decided_rounds_costs_its_vote_in_time() -> None:
@@ -453,7 +450,7 @@ def a_reply_behind_those_of_decided_rounds_costs_its_vote_in_time() -> None:
         age(links, 10.0)
         poll(links, TIMEOUT / 2)
         assert not exchange.decided
-        left = links.lateness.poll_timeout(clock())
+        left = links.lateness.poll_timeout(links.time())
         assert left == pytest.approx(TIMEOUT / 2)
         poll(links, left)
         assert exchange.tally.verdict is Verdict.LOST
@@ -560,7 +557,7 @@ def an_arriving_link_to_another_server_has_a_clock_of_its_own() -> None:
     with manual_links(3) as links:
         links.lose(links.masters[0], "lost")
         links.join(0, run_id="another server", ahead=30.0)
-        assert links.masters[0].fault(clock()) == ""
+        assert links.masters[0].fault(links.time()) == ""
 
 
 def a_release_over_other_links_buries() -> None:
@@ -705,7 +702,7 @@ def a_late_master_must_answer_all_that_it_owes() -> None:
 def a_late_master_is_read_before_it_is_left_out() -> None:
     with manual_links(1) as links:
         first = _late(links)
-        links.ends[0].say(resp([first.number, 1, int(time.time() * 1e6), 7]))
+        links.ends[0].say(resp([first.number, 1, links.time.wall, 7]))
         exchange = links.ask(links.acquire("b" * 32))
         links.reply(0, exchange.number)
         assert exchange.tally.verdict is Verdict.WON
@@ -714,7 +711,7 @@ def a_late_master_is_read_before_it_is_left_out() -> None:
 def received_replies_are_read_before_they_are_judged() -> None:
     with manual_links(1) as links:
         exchange = _owes(links)
-        links.ends[0].say(resp([exchange.number, 1, int(time.time() * 1e6), 7]))
+        links.ends[0].say(resp([exchange.number, 1, links.time.wall, 7]))
         poll(links, TIMEOUT)
         assert exchange.tally.verdict is Verdict.WON
 
@@ -723,7 +720,7 @@ def a_stall_of_our_own_makes_no_master_late() -> None:
     with manual_links(1) as links:
         exchange = _owes(links)
         links.lateness.running._counted -= 10.0
-        links.lateness.waited(TIMEOUT / 5, 10.0, clock())
+        links.lateness.waited(TIMEOUT / 5, 10.0, links.time())
         assert links.masters[0].link is not None
         assert exchange.tally.verdict is Verdict.PENDING
 
@@ -745,7 +742,8 @@ def a_late_master_does_not_hold_up_a_decision() -> None:
 
 def attempts_to_connect_are_paced() -> None:
     pace = Pace()
-    turns = [pace.turn() for _ in range(11)]
+    with patch("redlock_django.wire.master.clock", Time()):
+        turns = [pace.turn() for _ in range(11)]
     assert turns[0] == 0.0
     assert 5 * Pace.SPACING < turns[-1] <= 15 * Pace.SPACING
 
@@ -825,9 +823,9 @@ def the_reason_of_a_wait_is_kept_while_the_marker_is_the_same() -> None:
         again = master.trust
         links._trusted(master, replace(again, marker=b"new", doubt="restarted"))
         links._trusted(master, replace(again, marker=b"new"))
-        assert master.fault(clock()).startswith("restarted: trusted in")
+        assert master.fault(links.time()).startswith("restarted: trusted in")
         links._trusted(master, replace(again, marker=b"newer"))
-        assert master.fault(clock()).startswith("waits to be trusted"), "another marker"
+        assert master.fault(links.time()).startswith("waits to be trusted"), "another marker"
 
 
 def a_master_that_was_declared_trusted_is_counted_soon() -> None:
@@ -869,9 +867,8 @@ def a_live_link_is_inspected_before_a_command() -> None:
 
 def what_was_reported_before_a_long_handshake_is_asked_again() -> None:
     with manual_links(1) as links:
-        links.ends[0].close()
-        links.ends[0] = ends = Ends()
-        links.arrived(0, replace(ends.joined("0"), inspected=clock() - 10.0))
+        ends = links.new_ends(0)
+        links.arrived(0, replace(ends.joined("0"), inspected=links.time() - 10.0))
         links.ask(links.acquire())
         assert [said[0] for said in ends.heard()] == [b"INFO", b"EVALSHA"]
 
@@ -921,7 +918,7 @@ def a_majority_that_steps_at_once_is_our_own_clock() -> None:
         _stepped(links, 0, 1)
         assert links.steps.voided > 0, "leases begun before are void"
         assert [ends.names() for ends in links.ends] == [[], [], []], "no master is marked"
-        assert "our own clock" in links.masters[0].fault(clock())
+        assert "our own clock" in links.masters[0].fault(links.time())
 
 
 def a_command_sent_before_a_step_was_noticed_has_no_vote() -> None:
@@ -960,7 +957,7 @@ def a_step_is_marked_although_the_master_refuses_the_mark_at_first() -> None:
         _stepped(links, 0)
         links.ends[0].say(b"-OOM command not allowed when used memory > 'maxmemory'.\r\n")
         links.read(links.masters[0])
-        assert links.masters[0].fault(clock()) == "answered OOM"
+        assert links.masters[0].fault(links.time()) == "answered OOM"
         ends = links.join(0, ahead=30.0)
         links.flush()
         assert [said[-1] for said in ends.heard()] == [b"distrust"]
@@ -968,24 +965,24 @@ def a_step_is_marked_although_the_master_refuses_the_mark_at_first() -> None:
 
 def a_clock_that_goes_back_voids_earlier_leases() -> None:
     with manual_links(3) as links:
-        lease = replace(Masters(3).taken(), started=clock())
+        lease = replace(Masters(3).taken(), started=links.time())
         exchange = links.ask(links.acquire("b" * 32))
         for index in range(3):
             links.reply(index, exchange.number)
         assert not links.steps.void(lease)
-        links.steps.clock = lambda: clock() - 30.0
+        links.steps.clock = lambda: links.time() - 30.0
         _stepped(links, 0, 1)
         assert links.steps.void(lease)
-        assert "our own clock" in links.masters[0].fault(clock() + 4.0), (
+        assert "our own clock" in links.masters[0].fault(links.time() + 4.0), (
             "the clock has not caught up yet"
         )
 
 
 def a_clock_that_goes_back_within_a_round_voids_its_lease() -> None:
     with manual_links(3) as links:
-        lease = replace(Masters(3).taken(), started=clock())
+        lease = replace(Masters(3).taken(), started=links.time())
         exchange = links.ask(links.acquire())
-        links.steps.clock = lambda: clock() - 30.0
+        links.steps.clock = lambda: links.time() - 30.0
         with patch("redlock_django.wire.receiver.clock", links.steps.clock):
             for index in range(3):
                 links.reply(index, exchange.number)

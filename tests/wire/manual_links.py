@@ -1,11 +1,14 @@
-"""Links that a test drives step by step: without threads or servers, the test reads and replies."""
+"""Links that a test drives step by step: without threads or servers, the test reads and replies.
+
+Time passes only as the test says: it does not matter how long a step takes on a busy machine.
+"""
 
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from unittest.mock import patch
 
 import hiredis
 
@@ -15,7 +18,7 @@ from redlock_django.engine.fast_path import FastTally
 from redlock_django.engine.protocol_steps import Round
 from redlock_django.engine.statuses import MISMATCH, UNMARKED
 from redlock_django.wire.address import Address
-from redlock_django.wire.clock import clock
+from redlock_django.wire.clock import clock, wall_ns
 from redlock_django.wire.exchange import Exchange
 from redlock_django.wire.join import Joined, Trust
 from redlock_django.wire.links import Links
@@ -24,22 +27,56 @@ from tests.wire.scripted import MARKER, NAMES, resp
 
 TIMEOUT = 0.25
 TOKEN = "a" * 32
+NOW = 1_000.0  # what our clock shows at first
+WALL = 1_760_000_000.0  # and the masters' clocks then
+# The modules of links that read our clock.
+TIMED = (
+    "dialer", "late_watch", "link", "link_state", "links", "master", "receiver", "sender",
+)  # fmt: skip
+
+
+class Time:
+    """The clock of both sides, which the test sets."""
+
+    def __init__(self) -> None:
+        self.now = NOW
+
+    def __call__(self) -> float:
+        return self.now
+
+    @property
+    def wall(self) -> int:
+        """What the masters' clocks show, in µs."""
+        return round((WALL + self.now - NOW) * 1_000_000)
+
+
+class RealTime(Time):
+    """The clocks of this machine, for links that have a driver."""
+
+    def __call__(self) -> float:
+        return clock()
+
+    @property
+    def wall(self) -> int:
+        return wall_ns() // 1000
 
 
 class Ends:
     """A master's end of one link: what it receives and sends."""
 
-    def __init__(self) -> None:
+    def __init__(self, time: Time | None = None) -> None:
+        self.time = time or RealTime()
         self.theirs, self._ours = socket.socketpair()
         self._ours.setblocking(False)
         self._reader = hiredis.Reader()
 
     def joined(self, run_id: str, *, ready: float = 0.0, ahead: float = 0.0) -> Joined:
         """Return what a connecting thread would deliver for this link."""
-        offset = time.time() + ahead - clock()
+        now = self.time()
+        offset = self.time.wall / 1e6 + ahead - now
         bounds = (offset - 0.005, offset + 0.005)
-        trust = Trust(MARKER, 0, clock() + ready, "waits to be trusted", bounds)
-        return Joined(self.theirs, run_id, trust, (), clock(), True)
+        trust = Trust(MARKER, 0, now + ready, "waits to be trusted", bounds)
+        return Joined(self.theirs, run_id, trust, (), now, True)
 
     def heard(self) -> list[list[bytes]]:
         """Return every command received since the last call."""
@@ -74,18 +111,18 @@ class Ends:
 
 
 class ManualLinks(Links):
-    """Links without a driver: they neither connect nor wait."""
+    """Links without a driver: they neither connect nor wait. `time` is their clock."""
 
-    def __init__(self, masters: int = 3) -> None:
+    def __init__(self, time: Time, masters: int = 3) -> None:
         urls = [f"unix:///nowhere/{index}.sock" for index in range(masters)]
         addresses = [Address.from_url(url, None) for url in urls]
         deployment = Deployment(
             names=tuple(a.name for a in addresses), max_clock_skew=0.5, restart_delay=5
         )
         super().__init__(addresses, deployment, master_timeout=TIMEOUT, connect_timeout=1.0)
-        self.ends: list[Ends] = []
+        self.time = self.steps.clock = time
+        self.ends = [Ends(time) for _ in range(masters)]
         for index in range(masters):
-            self.ends.append(Ends())
             self.join(index)
 
     def _watch(self, master: Master) -> None: ...
@@ -99,9 +136,14 @@ class ManualLinks(Links):
 
     def join(self, index: int, *, run_id: str = "", ready: float = 0.0, ahead: float = 0.0) -> Ends:
         """Connect a master (again)."""
-        self.ends[index].close()
-        self.ends[index] = ends = Ends()
+        ends = self.new_ends(index)
         self.arrived(index, ends.joined(run_id or f"{index}", ready=ready, ahead=ahead))
+        return ends
+
+    def new_ends(self, index: int) -> Ends:
+        """Close a master's connection, and return another one, which has not arrived yet."""
+        self.ends[index].close()
+        self.ends[index] = ends = Ends(self.time)
         return ends
 
     def ask(
@@ -113,7 +155,7 @@ class ManualLinks(Links):
         rivals = isinstance(command, Acquire)
         skew = self.deployment.skew if command.trusted else None
         tally = FastTally(len(self.masters), skew=skew, rivals=rivals)
-        until = clock() + patient if patient else 0.0
+        until = self.time() + patient if patient else 0.0
         asked = Round(commands, tally, patient=until, spares=spares)
         exchange = self.exchange(asked, lambda: None)
         self.begin(exchange)
@@ -134,14 +176,14 @@ class ManualLinks(Links):
         self, index: int, number: int, status: int = 1, *, ahead: float = 0.0, fences: int = 1
     ) -> None:
         """Reply to an acquire, or with no `fences` to a release, for a master with a clock."""
-        now = int((time.time() + ahead) * 1e6)
+        now = self.time.wall + round(ahead * 1e6)
         self.ends[index].say(resp([number, status, now, *[7] * (fences if status == 1 else 0)]))
         self.read(self.masters[index])
         self.flush()
 
     def trusted(self, index: int, status: int = 1, *, ahead: float = 0.0) -> None:
         """Reply to a check of a master's trust."""
-        now = int((time.time() + ahead) * 1e6)
+        now = self.time.wall + round(ahead * 1e6)
         fingerprint = self.membership.fingerprint.encode()
         if status == MISMATCH:
             fingerprint = b"n=9,ttl=9,skew=9,delay=9"
@@ -155,10 +197,14 @@ class ManualLinks(Links):
 @contextmanager
 def manual_links(masters: int = 3) -> Iterator[ManualLinks]:
     """Open such links, and close them afterwards."""
-    links = ManualLinks(masters)
-    try:
-        yield links
-    finally:
-        links.abandon()
-        for ends in links.ends:
-            ends.close()
+    time = Time()
+    with ExitStack() as stack:
+        for module in TIMED:
+            stack.enter_context(patch(f"redlock_django.wire.{module}.clock", time))
+        links = ManualLinks(time, masters)
+        try:
+            yield links
+        finally:
+            links.abandon()
+            for ends in links.ends:
+                ends.close()

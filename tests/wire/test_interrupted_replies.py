@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections import Counter
 from contextlib import suppress
 from functools import partial
@@ -31,7 +30,7 @@ def test_at_every_line_the_caller_still_gets_its_verdict(answer: str) -> None:
     def strike(wanted: tuple[tuple[str, int], int] | None = None) -> bool:
         with manual_links(1) as links:
             exchange = links.ask(links.acquire())
-            links.ends[0].say(resp([exchange.number, status, int(time.time() * 1e6), *rest]))
+            links.ends[0].say(resp([exchange.number, status, links.time.wall, *rest]))
             with suppress(KeyboardInterrupt):
                 lines.run(partial(links.read, links.masters[0]), wanted)
             age(links, 10.0)

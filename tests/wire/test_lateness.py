@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
-from unittest.mock import patch
 
 import pytest
 
 from redlock_django.engine.commands import Extend
 from redlock_django.engine.fast_path import Switch
 from redlock_django.engine.quorum import Ballot, Verdict, Vote
-from redlock_django.wire.clock import clock
 from redlock_django.wire.exchange import Exchange
-from redlock_django.wire.lateness import MOST_BEHIND, Lateness, RunningTime, late_reason
+from redlock_django.wire.lateness import MOST_BEHIND, SHORTEST, Lateness, RunningTime, late_reason
 from tests.wire.manual_links import TIMEOUT, ManualLinks, manual_links
 from tests.wire.scripted import resp
 
@@ -116,9 +113,10 @@ def test_a_refusal_after_a_stall_of_our_own_names_the_stall() -> None:
         (owed,) = links.masters[0].link.owed  # type: ignore[union-attr]
         owed.sent -= 10.0
         links.lateness.running._counted -= 10.0
-        links.lateness.waited(TIMEOUT / 5, 3.0, clock())  # the poll took 2.95 s longer than asked
+        # The poll took 2.95 s longer than asked.
+        links.lateness.waited(TIMEOUT / 5, 3.0, links.time())
         links.lateness.running._counted -= 10.0
-        links.lateness.waited(TIMEOUT, TIMEOUT, clock())
+        links.lateness.waited(TIMEOUT, TIMEOUT, links.time())
         (reason,) = exchange.tally.reasons()
         assert reason == late_reason(TIMEOUT, 2.95, QUIET)
 
@@ -130,7 +128,7 @@ def test_a_refusal_without_a_stall_names_the_master() -> None:
         (owed,) = links.masters[0].link.owed  # type: ignore[union-attr]
         owed.sent -= TIMEOUT
         links.lateness.running._counted -= TIMEOUT
-        links.lateness.waited(TIMEOUT, TIMEOUT, clock())
+        links.lateness.waited(TIMEOUT, TIMEOUT, links.time())
         assert exchange.tally.reasons() == [late_reason(TIMEOUT, 0.0, QUIET)]
 
 
@@ -158,6 +156,8 @@ def test_no_master_is_behind_without_which_there_is_no_quorum() -> None:
 
 
 def _first_attempt(links: ManualLinks) -> Exchange:
+    """Ask once more, half a millisecond after the last time."""
+    links.time.now += 0.0005
     return links.ask(links.acquire(), spares=True)
 
 
@@ -185,10 +185,9 @@ def _answer(links: ManualLinks, index: int) -> None:
 
 
 @contextmanager
-def _links_quiet_at_once() -> Iterator[ManualLinks]:
-    """Open links to five masters, each of which is quiet as soon as it answers nothing."""
-    quiet = patch.object(Lateness, "is_quiet", lambda self, silent, took: silent > 0)
-    with quiet, manual_links(5) as links:
+def _links_to_quick_masters() -> Iterator[ManualLinks]:
+    """Open links to five masters that have answered at once."""
+    with manual_links(5) as links:
         _rounds(links, 3, 0, 1, 2, 3, 4)
         yield links
 
@@ -200,7 +199,7 @@ def _both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.usefixtures("_both_ways")
 def test_a_master_that_hangs_is_not_asked_until_it_answers() -> None:
-    with _links_quiet_at_once() as links:
+    with _links_to_quick_masters() as links:
         _rounds(links, 10 * MOST_BEHIND, 0, 1, 2)
         hung = [_owed(links, 3), _owed(links, 4)]
         assert max(hung) <= 3 * MOST_BEHIND
@@ -213,27 +212,27 @@ def test_a_master_that_hangs_is_not_asked_until_it_answers() -> None:
 
 def _settle(links: ManualLinks) -> None:
     """End the time for which a plan without the masters that are behind is used."""
-    links.plan.until = min(links.plan.until, clock())
+    links.time.now += 2 * SHORTEST
 
 
 def test_a_master_that_was_behind_is_late_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan without late masters lasts: they are not looked at in every round."""
     monkeypatch.setattr(Switch, "on", True)  # there are no plans without the fast path
-    with _links_quiet_at_once() as links:
+    with _links_to_quick_masters() as links:
         _rounds(links, 4 * MOST_BEHIND, 0, 1, 2)
-        assert len(links.lateness.behind(clock())) == 2
+        assert len(links.lateness.behind(links.time())) == 2
         for master in links.masters[3:]:
             links.lateness._mark_late(master, "did not answer")
         _rounds(links, 2, 0, 1, 2)
-        assert links.plan.until > clock() + 0.5
+        assert links.plan.until > links.time() + 0.5
 
 
 def test_a_master_is_read_before_it_is_behind() -> None:
-    with _links_quiet_at_once() as links:
+    with _links_to_quick_masters() as links:
         for _ in range(10 * MOST_BEHIND):
             exchange = _rounds(links, 1, 0, 1, 2)
             for index in (3, 4):
-                links.ends[index].say(resp([exchange.number, 1, int(time.time() * 1e6), 7]))
+                links.ends[index].say(resp([exchange.number, 1, links.time.wall, 7]))
             assert exchange.tally.asked == {0, 1, 2, 3, 4}
 
 
@@ -246,7 +245,7 @@ def test_a_master_is_behind_only_if_it_is_quiet() -> None:
         assert far is not None
         for silent, took, asks in ((0.01, 0.0, True), (5.0, 3.0, True), (5.0, 2.0, False)):
             _answer(links, 3)
-            now = clock()
+            now = links.time()
             far.heard, far.took = now - silent, took
             far.owed[0].sent = far.heard
             links.lateness.look(now)
@@ -267,7 +266,7 @@ def test_a_master_that_was_idle_is_not_quiet() -> None:
 
 
 def test_what_a_master_that_is_behind_owes_still_counts() -> None:
-    with _links_quiet_at_once() as links:
+    with _links_to_quick_masters() as links:
         first = links.ask(links.acquire())
         for index in (0, 1):
             links.reply(index, first.number)
@@ -283,7 +282,7 @@ def test_what_a_master_that_is_behind_owes_still_counts() -> None:
 
 @pytest.mark.usefixtures("_both_ways")
 def test_masters_that_are_behind_are_asked_if_there_is_no_quorum_without_them() -> None:
-    with _links_quiet_at_once() as links:
+    with _links_to_quick_masters() as links:
         _rounds(links, 4 * MOST_BEHIND, 0, 1, 2)
         exchange = _first_attempt(links)
         assert exchange.tally.asked == {0, 1, 2}
@@ -295,7 +294,7 @@ def test_masters_that_are_behind_are_asked_if_there_is_no_quorum_without_them() 
 @pytest.mark.usefixtures("_both_ways")
 def test_only_a_first_attempt_leaves_out_masters_that_are_behind() -> None:
     """A lock that is lost may need them, and a held one whose third master hangs meanwhile."""
-    with _links_quiet_at_once() as links:
+    with _links_to_quick_masters() as links:
         _rounds(links, 4 * MOST_BEHIND, 0, 1, 2)
         assert _first_attempt(links).tally.asked == {0, 1, 2}
         assert links.ask(links.acquire()).tally.asked == {0, 1, 2, 3, 4}
@@ -307,11 +306,11 @@ def test_only_a_first_attempt_leaves_out_masters_that_are_behind() -> None:
 @pytest.mark.usefixtures("_both_ways")
 def test_a_master_whose_answer_is_unread_is_not_behind() -> None:
     """No thread reads while none waits for an answer."""
-    with _links_quiet_at_once() as links:
+    with _links_to_quick_masters() as links:
         _rounds(links, 4 * MOST_BEHIND, 0, 1, 2)
         assert _first_attempt(links).tally.asked == {0, 1, 2}
         link = links.masters[3].link
         assert link is not None
-        links.ends[3].say(resp([link.owed[0].number, 1, int(time.time() * 1e6), 7]))
+        links.ends[3].say(resp([link.owed[0].number, 1, links.time.wall, 7]))
         _settle(links)
         assert _first_attempt(links).tally.asked == {0, 1, 2, 3}

@@ -22,46 +22,21 @@ from redlock_django.wire.links import Links
 from redlock_django.wire.master import Master
 from redlock_django.wire.sender import INSPECTED
 from redlock_django.wire.template import MOST, Templates
-from tests.wire.manual_links import TOKEN, ManualLinks, manual_links
+from tests.wire.manual_links import NOW, TOKEN, WALL, ManualLinks, Time, manual_links
 from tests.wire.scripted import push, resp
-
-NOW = 1_000.0  # what our clock shows at first
-WALL = 1_760_000_000.0  # and the masters' clocks then
-
-
-class Time:
-    """The clock of both sides, which the test sets."""
-
-    def __init__(self) -> None:
-        self.now = NOW
-
-    def __call__(self) -> float:
-        return self.now
-
-    @property
-    def wall(self) -> int:
-        return round((WALL + self.now - NOW) * 1_000_000)
 
 
 @contextmanager
 def timed_links(on: bool, masters: int = 3) -> Iterator[tuple[ManualLinks, Time]]:
-    """Open links, with or without the fast path, over a clock that the test sets."""
-    time = Time()
-    modules = "sender", "dialer", "receiver", "link", "late_watch", "master"
+    """Open links, with or without the fast path, to masters whose clocks are known exactly."""
     with ExitStack() as stack:
         stack.enter_context(patch.object(Switch, "on", on))
-        for module in modules:
-            stack.enter_context(patch(f"redlock_django.wire.{module}.clock", time))
         # The reason of a late vote names the load average, which changes between two runs.
         stack.enter_context(patch("redlock_django.wire.late_watch.load_average", lambda: (0.0, 1)))
-        stack.enter_context(patch("tests.wire.manual_links.clock", time))
-        stack.enter_context(patch("tests.wire.manual_links.time.time", lambda: time.wall / 1e6))
         links = stack.enter_context(manual_links(masters))
-        links.steps.clock = time
-        links.steps._latest = time.now
         for master in links.masters:
-            links.steps._keep(master, WALL - NOW, WALL - NOW, time.now)
-        yield links, time
+            links.steps._keep(master, WALL - NOW, WALL - NOW, links.time.now)
+        yield links, links.time
 
 
 Said = list[object]
