@@ -46,7 +46,7 @@ class Time:
 
     @property
     def wall(self) -> int:
-        """What the masters' clocks show, in µs."""
+        """The time that the masters' clocks show, in µs."""
         return round((WALL + self.now - NOW) * 1_000_000)
 
 

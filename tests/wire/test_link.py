@@ -36,7 +36,15 @@ from tests.waiting import stalls, until
 from tests.wire.manual_links import ManualLinks
 from tests.wire.proxy import FaultProxy, behind
 from tests.wire.scripted import Received, ScriptedMaster, honest, resp
-from tests.wire.variants import HOLDER, VARIANTS, Variant, joined, make_backend, open_variant
+from tests.wire.variants import (
+    HOLDER,
+    PATIENT,
+    VARIANTS,
+    Variant,
+    joined,
+    make_backend,
+    open_variant,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -57,7 +65,8 @@ def scripted(name: str, *players: ScriptedMaster, **settings: Any) -> Iterator[V
     with ExitStack() as stack:
         for player in players:
             stack.callback(player.close)
-        variant = stack.enter_context(open_variant(name, make_backend(urls, **settings)))
+        backend = make_backend(urls, **{**PATIENT, **settings})
+        variant = stack.enter_context(open_variant(name, backend))
         for index, player in enumerate(players):
             variant.links.masters[index].reason = "scripted"  # so that it is not dialled
             variant.links.deliver(index, player.joined(run_id=str(index)))

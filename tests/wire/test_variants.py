@@ -104,11 +104,7 @@ def locks_on(masters: Sequence[LocalMaster]) -> str:
 @contextmanager
 def scenario_over(name: str, masters: Sequence[LocalMaster], **settings: Any) -> Iterator[Scenario]:
     """Yield a scenario over these masters, all joined."""
-    urls = settings.pop("urls", None) or [master.url for master in masters]
-    with open_variant(name, make_backend(urls, **settings)) as variant:
-        variant.start()
-        variant.wait_usable(len(masters))
-        variant.settle()
+    with joined(name, masters, **settings) as variant:
         yield Scenario(variant, masters)
 
 
