@@ -19,6 +19,7 @@ from redlock_django.backends.memory import MemoryBackend
 from redlock_django.locking import open_transactions
 from redlock_django.locking.handler import locks
 from redlock_django.locking.lock import Lock
+from redlock_django.locking.renewal_service import RenewalService
 
 MEMORY = "redlock_django.backends.memory.MemoryBackend"
 DATABASE = "redlock_django.backends.database.DatabaseBackend"
@@ -84,7 +85,27 @@ def sees_commits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def lose_locks() -> Callable[[], None]:
+def no_renewals(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide new leases from the renewal thread, for a test that sets the clock.
+
+    If that thread looked just then, it would notice a loss before the test does, and report it at
+    some moment of its own.
+    """
+    monkeypatch.setattr(RenewalService, "watch_in_thread", lambda self, held_lease: None)
+
+
+def stop_clocks() -> None:
+    """Stop the clocks of "default", on which time then passes by `MemoryBackend.advance` alone."""
+    backend = locks["default"].backend
+    for store in getattr(backend, "shards", [backend]):
+        assert isinstance(store, MemoryBackend)
+        now, us = store.now() - store.passed, store.time() - round(store.passed * 1_000_000)
+        store.now = lambda now=now: now + MemoryBackend.passed
+        store.time = lambda us=us: us + round(MemoryBackend.passed * 1_000_000)
+
+
+@pytest.fixture
+def lose_locks(no_renewals: None) -> Callable[[], None]:
     """Return a function that makes every lease expire, without waiting."""
 
     def lose() -> None:

@@ -51,7 +51,7 @@ def backend(settings: Settings) -> MemoryBackend:
 
 
 @pytest.fixture
-def advance_clock(backend: MemoryBackend) -> Callable[[float], None]:
+def advance_clock(backend: MemoryBackend, no_renewals: None) -> Callable[[float], None]:
     """Stop the clock of the backend, and return a function that advances it."""
     now = [1000.0]
 

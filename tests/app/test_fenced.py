@@ -72,7 +72,7 @@ def balance(account: Account) -> int:
 
 
 @pytest.fixture
-def late() -> Lock:
+def late(no_renewals: None) -> Lock:
     """A holder whose lease has expired unnoticed, so that a newer holder is possible."""
     held = lock("account:1").acquire()
     backend = locks["default"].backend
