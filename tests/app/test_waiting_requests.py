@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -33,10 +32,11 @@ from redlock_django.models import IdempotencyRecord
 from redlock_django.testing import held_elsewhere
 from redlock_django.web.waiting_requests import return_pooled_connections
 from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
+from tests.waiting import until
 
 ALIAS = "pooled"
 NAME = "order:7"
-locked = lock_resource("order:<int:pk>", wait=20)
+locked = lock_resource("order:<int:pk>", wait=40)
 
 
 def query() -> None:
@@ -67,7 +67,7 @@ async def aview(request: HttpRequest, pk: int) -> HttpResponse:
 
 class Mixed(LockResourceMixin, View):
     lock_key = "order:<int:pk>"
-    lock_wait = 20
+    lock_wait = 40
 
     def post(self, request: HttpRequest, pk: int) -> HttpResponse:
         return view(request, pk)
@@ -120,15 +120,13 @@ def waiters() -> int:
     """Return how many clients wait for a lock."""
     backend = locks["default"].backend
     assert isinstance(backend, MemoryBackend)
-    queues = [queue for key, queue in backend.masters[0].sets.items() if ":queue:" in key]
+    # A copy: other threads add to it.
+    queues = [queue for key, queue in backend.masters[0].sets.copy().items() if ":queue:" in key]
     return sum(map(len, queues))
 
 
 def wait_for_waiters(number: int) -> None:
-    deadline = time.monotonic() + 20
-    while waiters() != number:
-        assert time.monotonic() < deadline, waiters()
-        time.sleep(0.002)
+    until(lambda: waiters() == number, "the waiters")
 
 
 class Request:
@@ -148,7 +146,7 @@ class Request:
 
     @property
     def status(self) -> int:
-        self._thread.join(30)
+        self._thread.join(60)
         return int(self.answer.status_code)
 
 
@@ -164,7 +162,7 @@ def pool(
     django_db_blocker: pytest_django.DjangoDbBlocker,
 ) -> Iterator[None]:
     """A pool of two connections, and a site whose middleware makes a query."""
-    entry = {**postgres, "OPTIONS": {"pool": {"min_size": 1, "max_size": 2, "timeout": 0.5}}}
+    entry = {**postgres, "OPTIONS": {"pool": {"min_size": 1, "max_size": 2, "timeout": 10}}}
     every = connections.configure_settings({"default": {}, ALIAS: entry})
     connections.settings[ALIAS] = every[ALIAS]
     settings.MIDDLEWARE = [f"{__name__}.signs_in", LOCK_MIDDLEWARE]
@@ -187,7 +185,7 @@ def serve(
     def put(kind: str, *, atomic: bool = False) -> None:
         monkeypatch.setitem(connections.settings[ALIAS], "ATOMIC_REQUESTS", atomic)
         if kind == "rule":
-            rule = {"view": "ruled", "key": "order:<int:pk>", "wait": 20}
+            rule = {"view": "ruled", "key": "order:<int:pk>", "wait": 40}
             configure(settings, RULES=[rule])
         urls({**SYNC, **ASYNC}[kind])
 
@@ -289,7 +287,7 @@ def test_waiting_retries_leave_the_connections_of_the_pool_to_others(
     async def awork(request: HttpRequest, pk: int) -> HttpResponse:
         return await sync_to_async(work)(request, pk)
 
-    once = idempotent(in_flight="wait", wait=20, anonymous_scope=lambda request, **_: "all")
+    once = idempotent(in_flight="wait", wait=40, anonymous_scope=lambda request, **_: "all")
     urls(path("<int:pk>/", once(awork if is_async else work)))
     first = Request()
     assert runs.wait(60)
