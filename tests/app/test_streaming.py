@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -17,12 +16,16 @@ from django.urls import path
 from pytest_django import Settings
 
 from redlock_django import LockLost, lock_resource
+from redlock_django.backends.memory import MemoryBackend
+from redlock_django.locking.registry import held_leases
+from redlock_django.locking.renewal_service import renewal_service
 from redlock_django.signals import lock_released
 from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
+from tests.waiting import until
 
 pytestmark = pytest.mark.django_db
 
-TTL = 0.8
+TTL = 10
 Urls = Callable[..., None]
 IsFree = Callable[[str], bool]
 factory = RequestFactory()
@@ -37,6 +40,19 @@ def _short(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(params=[[], [LOCK_MIDDLEWARE]], ids=["alone", "middleware"])
 def middleware(settings: Settings, request: pytest.FixtureRequest) -> None:
     settings.MIDDLEWARE = request.param
+
+
+def is_renewed() -> bool:
+    """Return whether the lock has nearly its whole TTL left."""
+    return any(held_lease.seconds_left() > 0.8 * TTL for held_lease in held_leases("nightly"))
+
+
+def pass_two_ttls() -> None:
+    """Advance the clock by two TTLs in steps, each renewed by the thread that renews streams."""
+    for _ in range(4):
+        MemoryBackend.advance(TTL / 2)
+        renewal_service._wakeup.wake()
+        until(is_renewed, "the renewal")
 
 
 @pytest.fixture
@@ -97,7 +113,7 @@ def test_a_file_keeps_its_headers() -> None:
 def test_it_is_renewed_meanwhile(urls: Urls, middleware: None, is_free: IsFree) -> None:
     urls(path("", stream))
     response: Any = Client().get("/")
-    time.sleep(2 * TTL)
+    pass_two_ttls()
     assert not is_free("nightly")
     assert response.getvalue() == b"abc"
     assert is_free("nightly")
@@ -108,7 +124,7 @@ async def test_the_lock_of_an_async_stream_is_renewed_and_released(
 ) -> None:
     urls(path("", astream))
     response: Any = await AsyncClient().get("/")
-    await asyncio.sleep(2 * TTL)
+    await asyncio.to_thread(pass_two_ttls)
     assert not is_free("nightly")
     assert [chunk async for chunk in response.streaming_content] == [b"a", b"b", b"c"]
     assert is_free("nightly")
@@ -125,7 +141,7 @@ def test_an_async_stream_under_wsgi_outlives_its_loop(
     urls(path("", astream))
     # The loop of the view is closed when this returns.
     response: Any = async_to_sync(astream)(factory.get("/"))
-    time.sleep(2 * TTL)
+    pass_two_ttls()
     assert not is_free("nightly")
     assert b"".join(response) == b"abc"
     response.close()
