@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,8 @@ from django.test import override_settings
 from redlock_django import lock, locks
 from redlock_django.backends.database_settings import DatabaseSettings
 from redlock_django.backends.memory import MemoryBackend
+from tests.timeouts import generous_timeouts
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,11 +31,11 @@ if TYPE_CHECKING:
 MEMORY = "redlock_django.backends.memory.MemoryBackend"
 DATABASE = "redlock_django.backends.database.DatabaseBackend"
 MANAGE = Path(__file__).parents[2] / "manage.py"
-# Exits with 7 on SIGTERM, else with 0 after 20 s. Prints when it is ready.
+# Exits with 7 on SIGTERM, else with 0 after two minutes. Prints when it is ready.
 PATIENT = (
     "import signal, sys, time;"
     "signal.signal(signal.SIGTERM, lambda *_: sys.exit(7));"
-    "print('ready', flush=True); time.sleep(20)"
+    "print('ready', flush=True); time.sleep(120)"
 )
 
 
@@ -56,9 +57,9 @@ def store(request: pytest.FixtureRequest, settings: Settings) -> None:
         settings.REDLOCK = {"default": {"BACKEND": DATABASE, "DATABASE_TIMEOUT": 10}}
 
 
-def with_lock(*arguments: str) -> tuple[int, str]:
+def with_lock(*arguments: str, err: StringIO | None = None) -> tuple[int, str]:
     """Run the command in this process; return its exit status and stderr."""
-    err = StringIO()
+    err = err or StringIO()
     before = signal.getsignal(signal.SIGTERM)
     try:
         call_command("with_lock", *arguments, stderr=err)
@@ -112,9 +113,11 @@ def test_held_elsewhere(capfd: pytest.CaptureFixture[str]) -> None:
     assert with_lock("nightly", "--skip", "--", "echo", "ran") == (0, "")
     assert capfd.readouterr().out == ""
 
-    threading.Timer(0.3, backend.release, (lease,)).start()
+    release = threading.Timer(0.3, backend.release, (lease,))
+    release.start()
     assert with_lock("nightly", "--wait", "10", "--", "echo", "ran")[0] == 0
     assert capfd.readouterr().out == "ran\n"
+    release.join(60)
 
 
 @pytest.mark.usefixtures("store")
@@ -148,56 +151,80 @@ def test_a_database_that_does_not_answer(
     assert "unable to open database file" in said
 
 
-def test_it_is_renewed(memory: MemoryBackend) -> None:
-    extensions = []
+def exits_once_exists(file: Path, status: int) -> list[str]:
+    """Return a command that exits with this status once a file exists, else with 1 after a minute.
+
+    It creates the file "ready" beside it first.
+    """
+    look = f"for n in $(seq 1200); do [ -e {file} ] && exit {status}; sleep 0.05; done; exit 1"
+    return ["sh", "-c", f"touch {file.with_name('ready')}; {look}"]
+
+
+def test_it_is_renewed(memory: MemoryBackend, tmp_path: Path) -> None:
+    renewed = tmp_path / "renewed"
     extend = memory.extend
 
-    def counted(lease: Any, ttl: float) -> Any:
-        extensions.append(ttl)
+    def noted(lease: Any, ttl: float) -> Any:
+        if ttl == 4:  # each other one is a question whether the lock is still held
+            renewed.touch()
         return extend(lease, ttl)
 
-    memory.extend = counted  # type: ignore[method-assign]
-    assert with_lock("nightly", "--ttl", "2", "--", "sleep", "2.3") == (0, "")
-    assert 2 in extensions  # each other one is a question whether the lock is still held
+    memory.extend = noted  # type: ignore[method-assign]
+    command = exits_once_exists(renewed, 0)
+    assert with_lock("nightly", "--ttl", "4", "--", *command) == (0, "")
 
 
 @pytest.fixture
-def lost_soon(memory: MemoryBackend) -> None:
-    """Make the lock be lost 0.3 s after it was acquired."""
-    acquire = memory.acquire
+def lost_once_ready(memory: MemoryBackend, tmp_path: Path) -> Iterator[None]:
+    """Make the lock be lost when the command has created the file "ready"."""
 
-    def soon(*arguments: Any) -> Any:
-        def lose() -> None:
-            now = memory.now
-            memory.now = lambda: now() + 3600
+    def lose() -> None:
+        until((tmp_path / "ready").exists, "the command runs")
+        now = memory.now
+        memory.now = lambda: now() + 3600
 
-        lease = acquire(*arguments)
-        threading.Timer(0.3, lose).start()
-        return lease
-
-    memory.acquire = soon  # type: ignore[assignment,method-assign]
+    thread = threading.Thread(target=lose)
+    thread.start()
+    yield
+    thread.join()
 
 
-@pytest.mark.usefixtures("lost_soon")
+@pytest.mark.usefixtures("lost_once_ready")
 def test_a_lost_lock_ends_the_command_and_its_children(tmp_path: Path) -> None:
-    begun = time.monotonic()
-    late = tmp_path / "late"
-    status, said = with_lock("nightly", "--", "sh", "-c", f"(sleep 1; touch {late}); true")
-    assert status == 74
-    assert "nightly: the lock was lost" in said
-    assert "the command was terminated" in said
-    assert time.monotonic() - begun < 5
-    time.sleep(1.2)
-    assert not late.exists()
+    os.mkfifo(tmp_path / "open")
+    reader = os.open(tmp_path / "open", os.O_RDONLY | os.O_NONBLOCK)
+
+    def have_ended() -> bool:
+        try:
+            return os.read(reader, 1) == b""
+        except BlockingIOError:
+            return False
+
+    try:
+        # The child keeps the pipe open for as long as it lives.
+        command = f"cd {tmp_path}; exec 3> open; (sleep 60; true) & touch ready; wait"
+        status, said = with_lock("nightly", "--", "sh", "-c", command)
+        assert status == 74
+        assert "nightly: the lock was lost" in said
+        assert "the command was terminated" in said
+        until(have_ended, "the end of the child", seconds=30)
+    finally:
+        os.close(reader)
 
 
-@pytest.mark.usefixtures("lost_soon")
-def test_a_command_that_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("lost_once_ready")
+def test_a_command_that_ignores_sigterm_is_killed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr("redlock_django.management.commands.with_lock.GRACE", 0.2)
-    stubborn = "import signal, time; signal.signal(15, signal.SIG_IGN); time.sleep(20)"
-    begun = time.monotonic()
+    ready = tmp_path / "ready"
+    stubborn = (
+        "import os, pathlib, signal, time; signal.signal(15, signal.SIG_IGN);"
+        f"new = pathlib.Path('{ready}.new'); new.write_text(str(os.getpid()));"
+        f"new.rename('{ready}'); time.sleep(60)"
+    )
     assert with_lock("nightly", "--", sys.executable, "-c", stubborn)[0] == 74
-    assert time.monotonic() - begun < 5
+    assert not Path(f"/proc/{ready.read_text()}").exists()
 
 
 @pytest.mark.usefixtures("store")
@@ -236,9 +263,17 @@ def test_the_command_goes_on_while_too_few_masters_answer(
     assert with_lock("nightly", "--ttl", "60", "--", "sh", "-c", "sleep 0.5; exit 4")[0] == 4
 
 
-@pytest.mark.usefixtures("lost_soon")
-def test_keep_going() -> None:
-    status, said = with_lock("nightly", "--keep-going", "--", "sh", "-c", "sleep 0.7; exit 4")
+@pytest.mark.usefixtures("lost_once_ready")
+def test_keep_going(tmp_path: Path) -> None:
+    reported = tmp_path / "reported"
+
+    class Noted(StringIO):
+        def write(self, text: str) -> int:
+            reported.touch()
+            return super().write(text)
+
+    command = exits_once_exists(reported, 4)
+    status, said = with_lock("nightly", "--keep-going", "--", *command, err=Noted())
     assert status == 4
     assert said.count("the lock was lost") == 1
     assert "continues without it" in said
@@ -248,12 +283,18 @@ def test_keep_going() -> None:
 
 
 @pytest.fixture
-def site(masters: list[LocalMaster]) -> Iterator[dict[str, str]]:
+def site(masters: list[LocalMaster], tmp_path: Path) -> Iterator[dict[str, str]]:
     """Return the environment of a process that uses three real masters."""
-    urls = [master.url for master in masters[:3]]
-    with override_settings(REDLOCK={"default": {"MASTERS": urls}}):
+    redlock = {"default": {"MASTERS": [m.url for m in masters[:3]], **generous_timeouts()}}
+    code = f"from testproject.settings import *\nREDLOCK = {redlock!r}\n"
+    (tmp_path / "patient.py").write_text(code)
+    with override_settings(REDLOCK=redlock):
         call_command("redlock_init", stdout=StringIO())
-        yield {**os.environ, "REDLOCK_MASTERS": ",".join(urls)}
+        yield {
+            **os.environ,
+            "PYTHONPATH": f"{tmp_path}{os.pathsep}{MANAGE.parent}",
+            "DJANGO_SETTINGS_MODULE": "patient",
+        }
         locks.close()
 
 
@@ -287,19 +328,19 @@ def test_single_run_and_forwarded_signal(site: dict[str, str]) -> None:
     first.send_signal(signal.SIGTERM)
     out, err = first.communicate(timeout=90)
     assert (first.returncode, out, err) == (7, "", "")
-    with lock("nightly"):
-        pass  # The lock has been released at once.
+    with lock("nightly", wait=3):
+        pass  # It has been released at once, not after its TTL of 10 s.
 
 
 @pytest.mark.live
 def test_a_signal_while_waiting_leaves_no_lock(site: dict[str, str]) -> None:
     with lock("nightly"):
-        waiting = start(site, "nightly", "--wait", "20", "--", "echo", "ran")
-        while not catches(waiting.pid, signal.SIGTERM):
-            time.sleep(0.02)
-        time.sleep(0.3)
+        waiting = start(site, "nightly", "--wait", "60", "--", "echo", "ran")
+        until(lambda: catches(waiting.pid, signal.SIGTERM), "its handlers")
+        backend = locks["default"].backend
+        until(lambda: backend.look(["nightly"]).locks[0].waiters, "it waits")
         waiting.send_signal(signal.SIGTERM)
         out, err = waiting.communicate(timeout=90)
     assert (waiting.returncode, out, err) == (128 + 15, "", "")
-    with lock("nightly"):
+    with lock("nightly", wait=3):  # less than the TTL of a lock that was left
         pass
