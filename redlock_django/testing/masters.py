@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _PORTS = range(20_000, 30_000)
 _START_TIMEOUT = 30.0
 _CLIENT_TIMEOUT = 10.0  # on a busy machine, a server may not run for seconds
+_STOP_TIMEOUT = 10.0  # with "hz 1" a server notices SIGTERM only after up to a second
 _POLL = 0.002
 _ATTEMPTS = 20
 
@@ -108,11 +109,11 @@ class LocalMaster:
         self._paused = False
 
     def stop(self) -> None:
-        """Send SIGTERM and wait; kill the server if it has not ended after 2 s."""
+        """Send SIGTERM and wait; kill the server if it has not ended after 10 s."""
         self.resume()
         self.process.terminate()
         try:
-            self.process.wait(2.0)
+            self.process.wait(_STOP_TIMEOUT)
         except subprocess.TimeoutExpired:
             self.kill()
 

@@ -25,6 +25,7 @@ from urllib.parse import urlencode, urlsplit
 import pytest
 
 from testproject.shop.management.commands.demo import deferred_interrupt
+from tests.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,9 +108,7 @@ def admin_page(url: str, user: str, password: str) -> str:
 
 def test_runserver_of_the_repository_works(place: Place) -> None:
     """It answered a bare 500: no database, and DEBUG off."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
+    port = free_port()
     environment = {k: v for k, v in os.environ.items() if k != "SHOP_DEBUG"}
     server = subprocess.Popen(
         [sys.executable, "manage.py", "runserver", str(port), "--noreload"],
@@ -137,7 +136,7 @@ def test_runserver_of_the_repository_works(place: Place) -> None:
 
 def test_all_checks_of_the_demo_pass(place: Place) -> None:
     with place.start("--exit") as demo:
-        out, _ = demo.communicate(timeout=90)
+        out, _ = demo.communicate(timeout=300)
     assert demo.returncode == 0, out
     assert "FAILED" not in out
     assert "Traceback" not in out

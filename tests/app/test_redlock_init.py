@@ -19,6 +19,7 @@ from redlock_django.wire import declaration
 from redlock_django.wire.join import NotUpYet, check
 from tests.operate.commands import run
 from tests.operate.misconfigured import misconfigure
+from tests.timeouts import generous_timeouts
 
 pytestmark = pytest.mark.live
 
@@ -26,7 +27,8 @@ MARKER = "redlock:master"
 
 
 def redlock(masters: list[LocalMaster], **keys: Any) -> dict[str, Any]:
-    return {"default": {"MASTERS": [master.url for master in masters], **keys}}
+    patient = generous_timeouts(keys.get("TTL", 10))
+    return {"default": {"MASTERS": [master.url for master in masters], **patient, **keys}}
 
 
 @pytest.fixture
@@ -62,14 +64,14 @@ def test_new_masters_are_not_counted_until_declared(site: list[LocalMaster]) -> 
         lock("order:1").acquire()
     assert init().count("trusted now") == 5
     # In the process that has met them as new ones, too.
-    with lock("order:1", wait=10) as held:
+    with lock("order:1", wait=30) as held:
         assert held.locked
 
 
 def test_masters_become_trusted_after_the_delay(masters: list[LocalMaster]) -> None:
     settings = redlock(masters, TTL=0.6, MAX_TTL=0.6, MAX_CLOCK_SKEW=0.05)
-    with override_settings(REDLOCK=settings), lock("order:1", wait=5) as held:
-        assert held.locked
+    with override_settings(REDLOCK=settings), lock("order:1", wait=60) as held:
+        assert held.fence > 0
 
 
 def test_a_second_run_has_nothing_to_do(site: list[LocalMaster]) -> None:

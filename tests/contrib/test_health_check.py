@@ -11,6 +11,7 @@ from django.test import RequestFactory
 from health_check.views import HealthCheckView
 
 from redlock_django.testing import memory_masters
+from tests.app.conftest import stop_clocks
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -64,6 +65,7 @@ async def test_a_missing_minority_is_reported_with_warn() -> None:
 @pytest.mark.parametrize("warn", [True, False])
 async def test_no_quorum_is_unavailable(warn: bool) -> None:
     with memory_masters() as backend:
+        stop_clocks()  # for the text below
         backend.refuse(1)
         backend.restart(2)
         status, text = await ask(warn=warn, details=True)

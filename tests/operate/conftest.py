@@ -8,8 +8,10 @@ import pytest
 from django.contrib.auth.models import Permission, User
 from django.test import Client
 
+from redlock_django.backends import redis
 from redlock_django.backends.database_settings import DatabaseSettings
 from tests.operate.sites import DATABASE, SITES, Site
+from tests.timeouts import generous_timeouts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,10 +25,23 @@ RELEASE = LIST + "release/"
 RECORDS = "/admin/redlock_django/forcedrelease/"
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait longer for a master in an inspection: on a busy machine, one may need 0.5 s."""
+    monkeypatch.setattr(redis, "INSPECTION_TIMEOUT", 5.0)
+
+
+@pytest.fixture
+def one_second(patient: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait one second for a master in an inspection, for a test in which some do not answer."""
+    monkeypatch.setattr(redis, "INSPECTION_TIMEOUT", 1.0)
+
+
 @pytest.fixture
 def five(masters: list[LocalMaster], settings: Settings) -> list[LocalMaster]:
     """Five real masters, used by two aliases with different key prefixes."""
-    shared = {"MASTERS": [master.url for master in masters], "RESTART_DELAY": 0}
+    urls = [master.url for master in masters]
+    shared = {"MASTERS": urls, "RESTART_DELAY": 0, **generous_timeouts()}
     settings.REDLOCK = {"payments": {**shared, "KEY_PREFIX": "payments"}, "default": shared}
     return masters
 

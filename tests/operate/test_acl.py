@@ -111,9 +111,11 @@ def test_lock_life_cycle_with_the_permissions_for_locks(site: list[LocalMaster])
             client.script_flush()
         assert held.extend() > 0
     lease = locks["default"].backend.acquire(("order:1",), 5, 0, "{}")
-    threading.Timer(0.2, locks["default"].backend.release, (lease,)).start()
+    release = threading.Timer(0.2, locks["default"].backend.release, (lease,))
+    release.start()
     with lock("order:1", wait=20):  # and be woken
         pass
+    release.join(60)
     nothing_left(site)
     for master in site:
         with master.client() as client:

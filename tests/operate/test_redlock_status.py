@@ -51,7 +51,7 @@ def test_all_is_well(site: list[LocalMaster]) -> None:
     assert first["name"] == f"127.0.0.1:{site[0].port}"
     assert first["up"] is first["counted"] is True
     assert 0 < first["latency_ms"] < 5000
-    assert abs(first["clock_offset_ms"]) < 500
+    assert abs(first["clock_offset_ms"]) < 5000
     assert re.fullmatch(r"[\d.]+", first["version"])
     assert first["maxmemory_policy"] == "noeviction"
     assert first["appendonly"] is False
@@ -67,12 +67,15 @@ def test_all_is_well(site: list[LocalMaster]) -> None:
 
 
 @pytest.mark.live
-def test_every_fault_is_named(site: list[LocalMaster], settings: Settings) -> None:
+def test_every_fault_is_named(
+    site: list[LocalMaster], one_second: None, settings: Settings
+) -> None:
     misconfigure(*site[:3])
     site[3].pause()
     site[4].restart()
     ran = run("redlock_status", "--format=json")
     assert ran.status == 3
+    site[3].resume()
     found = codes(ran.json)
     assert found[0] == ["policy"]
     assert found[1] == ["eviction"]
@@ -81,7 +84,7 @@ def test_every_fault_is_named(site: list[LocalMaster], settings: Settings) -> No
     assert found[4] == ["untrusted"]
     assert [master["counted"] for master in ran.json["masters"]] == [True, *[False] * 4]
     assert ran.json["masters"][3]["latency_ms"] is None
-    assert "did not answer within 0.5 s" in ran.said
+    assert "did not answer within 1 s" in ran.said
     busy = ran.json["host"]["busy"]
     assert f"This host is {'busy' if busy else 'not busy'} (this process was stalled" in ran.said
     assert "1 of 5 masters are counted, 3 are needed" in ran.said

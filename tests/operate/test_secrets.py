@@ -285,18 +285,20 @@ def test_the_debug_page(settings: Settings, held: Lock, site: list[LocalMaster])
     pages = ""
 
     class Kept:  # Its repr shows no attributes.
+        inside: Lock
         token = ""
 
     @lock_resource("order:2")
     def view(request: Any) -> Any:
         inside = lock("order:2", reentrant=True).acquire()
-        Kept.token = token_of(inside)
+        Kept.inside, Kept.token = inside, token_of(inside)
         raise RuntimeError("the view's own")
 
     request = RequestFactory().get("/")
     with pytest.raises(RuntimeError) as caught:
         view(request)
     pages += debug_page(caught.value)
+    Kept.inside.release()  # its renewals would go on in later tests
     in_options(settings, [master.url for master in site], TTL=-1)
     with pytest.raises(InvalidRedlock) as wrong:
         lock(R).acquire()
