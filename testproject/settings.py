@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -76,8 +77,9 @@ REDLOCK: dict[str, dict[str, Any]] = {
     },
 }
 
-# How long the shop's simulated payment provider takes, in seconds.
+# The shop's simulated payment provider, a function of the seconds that it takes.
 SHOP_PAYMENT_SECONDS = float(os.environ.get("SHOP_PAYMENT_SECONDS", "0.15"))
+SHOP_PROVIDER = time.sleep
 
 STATIC_URL = "static/"
 USE_TZ = True

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import textwrap
+import threading
 import time
 from collections import Counter
 from typing import TYPE_CHECKING, TypeVar
@@ -12,11 +14,12 @@ from django.test.utils import override_settings
 
 from redlock_django import lock
 from redlock_django.exceptions import QuorumUnreachable, RedlockError
+from redlock_django.signals import lock_refused
 from testproject.shop.models import Order, Payment
 from testproject.shop.serving import PROVIDER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from django.core.management.base import OutputWrapper
     from django.core.management.color import Style
@@ -27,10 +30,28 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _CROWD = 20
-_CROWD_PROVIDER = 0.5  # long enough for all requests to arrive while the first is charged
-_LIMIT = 1000.0  # ms that the locks may add to a request
-_TIMEOUT = 6.0  # seconds to wait for returning masters; a probe runs at least every second
+_SLOW_PROVIDER = 0.5
+_LIMIT = 5000.0  # ms that the locks may add to a request on a busy machine
+_TIMEOUT = 30.0  # seconds to wait for what takes one, also on a busy machine
 _WIDTH = 96
+
+
+@contextlib.contextmanager
+def _provider_answers_after(refusals: int) -> Iterator[None]:
+    """Make the payment provider answer as soon as so many other requests were refused."""
+    expected = iter(range(refusals - 1))
+    enough = threading.Event()
+
+    def count(**_: object) -> None:
+        if next(expected, None) is None:
+            enough.set()
+
+    lock_refused.connect(count)
+    try:
+        with override_settings(SHOP_PROVIDER=lambda seconds: enough.wait(_TIMEOUT)):
+            yield
+    finally:
+        lock_refused.disconnect(count)
 
 
 class Scenario:
@@ -79,7 +100,7 @@ class Scenario:
         first = shopper.pay(self._order())
         self._served("a single payment", first)
         order = self._order()
-        with override_settings(SHOP_PAYMENT_SECONDS=_CROWD_PROVIDER):
+        with _provider_answers_after(_CROWD - 1):
             answers = shopper.pay_together([order] * _CROWD)
         found = Counter(answer.status for answer in answers)
         counts = ", ".join(f"{times} × {status}" for status, times in sorted(found.items()))
@@ -100,7 +121,7 @@ class Scenario:
     def _double_submit(self, shopper: Shopper) -> tuple[int, str]:
         """Send one form twice at once, and again later; return its order and its key."""
         order, key = self._order(), str(uuid4())
-        with override_settings(SHOP_PAYMENT_SECONDS=_CROWD_PROVIDER):
+        with override_settings(SHOP_PAYMENT_SECONDS=_SLOW_PROVIDER):
             answers = shopper.pay_together([order] * 2, key)
         first, second = sorted(answers, key=lambda answer: answer.replayed)
         self.line(

@@ -48,8 +48,9 @@ def shop_on(masters: list[LocalMaster], **options: float) -> Iterator[None]:
     The masters must be new: they are declared trusted. `options` are further keys of REDLOCK.
     """
     urls = [master.url for master in masters]
-    # A restarted master is counted again after about 13 s, by default after a minute.
-    redlock = {"default": {"MASTERS": urls, "MAX_TTL": 10, **options}}
+    # A restarted master is counted again after about 13 s, by default after a minute. The machine
+    # may be busy.
+    redlock = {"default": {"MASTERS": urls, "MAX_TTL": 10, "MASTER_TIMEOUT": 0.5, **options}}
     # A process group removes its directory even if this process is killed.
     with ProcessGroup("redlock-demo-") as processes, contextlib.ExitStack() as stack:
         # Each thread creates its connection from these settings at first use. That of this thread
