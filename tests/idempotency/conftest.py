@@ -140,7 +140,7 @@ class InThread:
     @property
     def result(self) -> Any:
         """The result of the call."""
-        self._thread.join(30)
+        self._thread.join(60)
         return self._said[0]
 
 
