@@ -105,6 +105,7 @@ def costs(masters: Sequence[LocalMaster], pairs: int, locks: int) -> Costs:
         "MASTERS": [master.url for master in masters],
         "RESTART_DELAY": 0,
         "MASTER_TIMEOUT": 2.0,
+        "CONNECT_TIMEOUT": 30.0,
         "MAX_TTL": LONGEST,
         "MAX_HOLD": 2 * LONGEST,
         "FENCE_TTL": 2 * LONGEST,

@@ -17,6 +17,7 @@ from benchmarks import __main__ as run
 from benchmarks.conductor import Plan, WorkerFailed
 from benchmarks.machine import Others, _used_by_others
 from benchmarks.native import compiler
+from benchmarks.peers.ours import PATIENCE
 from benchmarks.report import markdown
 from benchmarks.results import Failure, Results, Row, Where
 from benchmarks.spread import table
@@ -85,7 +86,7 @@ class NoLock:
 def test_a_lock_that_does_not_exclude_is_found_out(masters: list[LocalMaster], job: Any) -> None:
     places = [("127.0.0.1", master.port) for master in masters]
     with Intruder(places, NoLock()) as intruder:
-        figures = job(NoLock(), intruder, seconds=0.01, warm_up=0.0)
+        figures = job(NoLock(), intruder, seconds=0.1, warm_up=0.0)
     assert figures["overlaps"] > 0
 
     results = Results()
@@ -106,7 +107,10 @@ def test_stub_masters_grant_everything_but_a_second_holder() -> None:
             "print(len(held))\n"
         )
         command = [sys.executable, "-c", program, json.dumps(places)]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+        patient = {**os.environ, PATIENCE: "1.0"}
+        done = subprocess.run(
+            command, cwd=ROOT, capture_output=True, text=True, timeout=60, env=patient
+        )
         assert done.stdout == "3\n", done.stderr
         with Intruder(places, NoLock()) as intruder:
             intruder.look("order:1")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from benchmarks import pair_parts
-from benchmarks.peers.ours import Threads, redlock
+from benchmarks.peers.ours import PATIENCE, Threads, redlock
 from benchmarks.worker.hot import Memory, hot, settle
 from redlock_django import lock, locks
 from redlock_django.exceptions import ResourceLocked
@@ -20,8 +20,11 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def contender(masters: list[LocalMaster], settings: Settings) -> Threads:
+def contender(
+    masters: list[LocalMaster], settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> Threads:
     """Return the sync API as a contender, in this process."""
+    monkeypatch.setenv(PATIENCE, "1.0")
     settings.REDLOCK = redlock([("127.0.0.1", master.port) for master in masters])
     made = Threads.__new__(Threads)  # Django is configured already
     made._lock, made._refused, made._locks = lock, ResourceLocked, locks

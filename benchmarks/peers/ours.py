@@ -32,7 +32,9 @@ def redlock(masters: list[Any], ttl: float = TTL, groups: int = 1) -> dict[str, 
     shared = [urls[start : start + size] for start in range(0, len(urls), size)]
     section: dict[str, Any] = {"MASTERS": shared, "TTL": ttl, "RESTART_DELAY": 0}
     if PATIENCE in os.environ:
-        section["MASTER_TIMEOUT"] = float(os.environ[PATIENCE])
+        patience = float(os.environ[PATIENCE])
+        # The first lock needs a connection to each of the masters, which are new.
+        section |= {"MASTER_TIMEOUT": patience, "CONNECT_TIMEOUT": 30 * patience}
     return {"default": section, ELSEWHERE: section}
 
 
