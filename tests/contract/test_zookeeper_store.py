@@ -38,6 +38,7 @@ from tests.app.checking import found
 from tests.contract.stores import DATABASE, HOLDER, ZOOKEEPER, Started, Store, SyncCaller, ZooKeeper
 from tests.live.test_locking_interrupts import Lines
 from tests.ports import free_port
+from tests.timeouts import generous_timeouts
 from tests.waiting import until
 from tests.wire.proxy import FaultProxy
 from tests.zookeeper import ZooKeeperServer, local_zookeeper
@@ -386,7 +387,8 @@ def test_no_fence_goes_back_when_the_store_is_switched(
     settings: Settings,
     masters: list[LocalMaster],
 ) -> None:
-    redis = {"MASTERS": [master.url for master in masters], "RESTART_DELAY": 0}
+    urls = [master.url for master in masters]
+    redis = {"MASTERS": urls, "RESTART_DELAY": 0, **generous_timeouts()}
     database = {"BACKEND": DATABASE}
     zookeeper = settings.REDLOCK["default"]
     with connection.schema_editor() as editor:
