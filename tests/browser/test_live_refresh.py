@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -30,6 +31,12 @@ def refreshes(page: Page) -> list[str]:
 
     page.on("request", count)
     return asked
+
+
+def stop_the_clock(page: Page) -> None:
+    """Make the time of the page stand still between two `run_for`, however long a test takes."""
+    page.clock.install()
+    page.clock.pause_at(datetime.now() + timedelta(hours=1))
 
 
 def start(page: Page) -> None:
@@ -69,7 +76,7 @@ def test_refresh_keeps_selection_focus_and_scroll(
     assert asked == []  # The live refresh is off by default.
     for name in ("n:10", "n:30", "n:31"):
         row(page, name).locator("input.action-select").check()
-    page.clock.install()
+    stop_the_clock(page)
     start(page)
     link = page.get_by_role("link", name="n:20", exact=True)
     link.focus()
@@ -106,7 +113,7 @@ def test_refresh_keeps_selection_focus_and_scroll(
 def test_refresh_of_an_empty_list(visitor: Visitor, masters: list[LocalMaster]) -> None:
     page = visitor.open()
     expect(page.locator("#redlock-count")).to_have_text("No lock is held.")
-    page.clock.install()
+    stop_the_clock(page)
     start(page)
     plant(masters, "order:1")
     next_refresh(page)
@@ -122,7 +129,7 @@ def test_refresh_of_an_empty_list(visitor: Visitor, masters: list[LocalMaster]) 
 def test_refresh_stops_pauses_and_recovers(visitor: Visitor, masters: list[LocalMaster]) -> None:
     page = visitor.open()
     asked = refreshes(page)
-    page.clock.install()
+    stop_the_clock(page)
     start(page)
     assert len(asked) == 1
     page.clock.run_for(1900)
@@ -160,7 +167,7 @@ def test_refresh_of_the_page_of_one_lock(visitor: Visitor, masters: list[LocalMa
     page = visitor.open()
     page.get_by_role("link", name="order:1", exact=True).click()
     expect(page.locator("#redlock-picture .redlock-has-own")).to_have_count(5)
-    page.clock.install()
+    stop_the_clock(page)
     start(page)
     free(masters[3:], "order:1")
     next_refresh(page)
