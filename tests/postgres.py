@@ -60,10 +60,10 @@ def local_postgres(most_connections: int = 200) -> Iterator[dict[str, Any]]:
         # Fast shutdown: PostgreSQL removes its shared memory, which outlives a killed postmaster.
         process.send_signal(signal.SIGINT)
         try:
-            process.wait(10)
+            process.wait(60)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGQUIT)
-            process.wait(10)
+            process.wait(60)
 
 
 def postgres_programs() -> Path:
