@@ -104,7 +104,12 @@ def test_why_no_connection_is_made(
     settings.REDLOCK = {"default": {**section, "ZOOKEEPER_TIMEOUT": 0.2}}
     backend = store()
     backend.connect()
-    until(lambda: (client := backend.session._client) is not None and client.handler.failure)
+
+    def failed() -> bool:
+        client = backend.session._client
+        return client is not None and client.handler.failure.startswith(why)
+
+    until(failed, what=why)
     with pytest.raises(StoreUnavailable) as refused:
         backend.acquire(("order:1",), 30, 0, HOLDER)
     assert f"{host}: not connected yet ({why}" in str(refused.value)
