@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import time
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,9 +23,8 @@ if TYPE_CHECKING:
 
     from redis import Redis
 
-# These ports are below the kernel's range for outgoing connections. Inside that range, any client
-# could take the port of a killed master, and a client that connects to it could even connect to
-# itself.
+# These ports are below the kernel's range for outgoing connections. Inside that range, a client
+# that connects to a killed master could connect to itself.
 _PORTS = range(20_000, 30_000)
 _START_TIMEOUT = 30.0
 _CLIENT_TIMEOUT = 10.0  # on a busy machine, a server may not run for seconds
@@ -177,21 +177,18 @@ class LocalMaster:
     def _answers(self) -> bool:
         # Probe the unix socket, which only this server can own: another program may listen on the
         # port. The server opens the socket last, so an answer also means that the port is bound.
-        try:
-            with socket.socket(socket.AF_UNIX) as probe:
-                probe.settimeout(1.0)
-                probe.connect(str(self.socket_path))
-                probe.sendall(b"PING\r\n")
-                return probe.recv(64).startswith(b"+PONG")
-        except OSError:
-            return False
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(1.0)
+            probe.connect(str(self.socket_path))
+            probe.sendall(b"PING\r\n")
+            return probe.recv(64).startswith(b"+PONG")
+        return False
 
     def _log_tail(self) -> str:
-        try:
-            lines = self.log_path.read_text(errors="replace").splitlines()
-        except OSError:
-            lines = []
-        return " / ".join(lines[-3:]) or f"exit status {self.process.returncode}"
+        with contextlib.suppress(OSError):
+            if lines := self.log_path.read_text(errors="replace").splitlines():
+                return " / ".join(lines[-3:])
+        return f"exit status {self.process.returncode}"
 
 
 @contextlib.contextmanager
@@ -212,15 +209,15 @@ def local_masters(
     `RuntimeError` if a server does not start.
     """
     program = os.fspath(binary) if binary is not None else find_server()
-    with ProcessGroup("redlock-masters-") as processes:
+    with ExitStack() as reserved, ProcessGroup("redlock-masters-") as processes:
         masters = [
             LocalMaster(processes, f"master-{index}", port, program, args)
-            for index, port in enumerate(ports or _free_ports(n), 1)
+            for index, port in enumerate(ports or _reserve_ports(n, reserved), 1)
         ]
         for master in masters:
             master.spawn()
         for master in masters:
-            _wait_for_first_start(master, attempts=1 if ports else _ATTEMPTS)
+            _wait_for_first_start(master, reserved, attempts=1 if ports else _ATTEMPTS)
         yield masters
 
 
@@ -248,23 +245,24 @@ def find_server() -> str:
     )
 
 
-def _free_ports(n: int) -> list[int]:
-    """Return `n` different ports on which nothing listens now."""
-    with contextlib.ExitStack() as stack:
-        found: list[int] = []
-        # Every port stays bound until all are found, so that no two masters get the same port.
-        while len(found) < n:
-            port = random.choice(_PORTS)
-            holder = stack.enter_context(socket.socket())
-            try:
-                holder.bind(("127.0.0.1", port))
-            except OSError:
-                continue
+def _reserve_ports(n: int, reserved: ExitStack) -> list[int]:
+    """Return `n` free ports; nothing else that calls this gets them until the stack is closed.
+
+    Otherwise another master could get the port of one that was killed.
+    """
+    found: list[int] = []
+    while len(found) < n:
+        port = random.choice(_PORTS)
+        # The reservation is the same port of UDP, which no server here uses.
+        with ExitStack() as bound, contextlib.suppress(OSError), socket.socket() as probe:
+            bound.enter_context(socket.socket(type=socket.SOCK_DGRAM)).bind(("127.0.0.1", port))
+            probe.bind(("127.0.0.1", port))
+            reserved.push(bound.pop_all())
             found.append(port)
-        return found
+    return found
 
 
-def _wait_for_first_start(master: LocalMaster, attempts: int) -> None:
+def _wait_for_first_start(master: LocalMaster, reserved: ExitStack, attempts: int) -> None:
     """Wait until a master is ready; retry on another port if its port has been taken."""
     for attempt in range(attempts):
         try:
@@ -273,7 +271,7 @@ def _wait_for_first_start(master: LocalMaster, attempts: int) -> None:
             taken = "in use" in str(failure) or "listening" in str(failure)
             if master.alive or not taken or attempt == attempts - 1:
                 raise
-            [port] = _free_ports(1)
+            [port] = _reserve_ports(1, reserved)
             master.move(port)
             master.spawn()
         else:

@@ -63,6 +63,16 @@ def test_loading_imports_neither_django_nor_redis() -> None:
     assert shown.stdout.strip() == "[]"
 
 
+def test_no_other_master_gets_the_port_of_one_that_was_killed(
+    masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    masters[0].kill()
+    monkeypatch.setattr(module, "_PORTS", [masters[0].port, *range(29_000, 29_010)])
+    with local_masters(3) as others:
+        assert masters[0].port not in [other.port for other in others]
+    masters[0].start()
+
+
 def test_kill_start_restart_come_back_empty_on_the_same_port(masters: list[LocalMaster]) -> None:
     master = masters[0]
     first, port = _run_id(master), master.port
@@ -153,9 +163,11 @@ def test_missing_server_program(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_taken_port_is_changed(
     masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = module._free_ports
+    real = module._reserve_ports
     answers = iter([[masters[0].port]])
-    monkeypatch.setattr(module, "_free_ports", lambda n: next(answers, None) or real(n))
+    monkeypatch.setattr(
+        module, "_reserve_ports", lambda *asked: next(answers, None) or real(*asked)
+    )
     with local_masters(1) as [master]:
         assert master.port != masters[0].port
         assert _run_id(master) != _run_id(masters[0])

@@ -45,13 +45,17 @@ class FaultProxy:
         self._forgotten: set[asyncio.StreamWriter] = set()
         self._pumps: set[asyncio.Task[Any]] = set()
         self._server: asyncio.Server | None = None
+        self._reserved = socket.socket()
         self._open = asyncio.Event()
         self._open.set()
         self._thread = threading.Thread(target=self._serve, name="proxy", daemon=True)
 
     def __enter__(self) -> Self:
         self._thread.start()
-        self.port = 0
+        # Keep the port when `refuse` closes it: the kernel could give it to another connection.
+        self._reserved.bind(("127.0.0.1", 0))
+        self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.port = self._reserved.getsockname()[1]
         self.accept()
         return self
 
@@ -66,6 +70,7 @@ class FaultProxy:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+        self._reserved.close()
 
     @property
     def url(self) -> str:
@@ -112,7 +117,6 @@ class FaultProxy:
         self._server = await asyncio.start_server(
             self._connected, "127.0.0.1", self.port, ssl=self._tls
         )
-        self.port = self._server.sockets[0].getsockname()[1]
 
     async def _refuse(self) -> None:
         if self._server is not None:
