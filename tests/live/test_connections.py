@@ -39,7 +39,7 @@ ACL = least_acl("redlock").split()
 
 def use_a_lock(variant: Variant) -> None:
     """Acquire, be refused, extend and release."""
-    lease = variant.acquire("order:1", "user:7", wait=3.0)
+    lease = variant.acquire("order:1", "user:7", wait=60.0)
     with pytest.raises(NotAcquired):
         variant.acquire("user:7")
     state, lease = variant.extend(lease)
@@ -96,8 +96,8 @@ def test_a_user_with_the_acl_of_a_version_without_queues(
         backend = make_backend([as_user(master) for master in masters[:3]])
         variant = stack.enter_context(open_variant(name, backend))
         use_a_lock(variant)
-        variant.acquire("order:2", ttl=0.3)
-        assert variant.release(variant.acquire("order:2", wait=8.0)) is True
+        variant.acquire("order:2", ttl=0.3, wait=60.0)
+        assert variant.release(variant.acquire("order:2", wait=60.0)) is True
 
 
 @both
@@ -198,7 +198,7 @@ def test_tls_with_many_threads_small_pieces_and_a_lost_connection(
             proxies[0].slices = True
             list(pool.map(work, range(8)))
             proxies[1].cut()
-            variant.release(variant.acquire("order:1", wait=3.0))
+            variant.release(variant.acquire("order:1", wait=60.0))
             variant.wait_usable(3)
 
 
@@ -264,7 +264,7 @@ def test_a_large_command_over_tls(name: str, masters: list[LocalMaster], authori
         backend = make_backend(urls, options=options, **TLS_TIMEOUTS)
         with open_variant(name, backend) as variant:
             variant.start()
-            variant.wait_usable(3, 20)
+            variant.wait_usable(3)
             lease = variant.acquire("order:1", holder='{"app":"' + "x" * 2_000_000 + '"}')
             assert variant.release(lease) is True
 
@@ -294,7 +294,7 @@ unclean = []
 logging.getLogger("asyncio").setLevel(logging.ERROR)
 
 async def go():
-    lease = await backend.aacquire(("order:1",), 8.0, 3.0, HOLDER)
+    lease = await backend.aacquire(("order:1",), 8.0, 60.0, HOLDER)
     tasks = [backend.aacquire((f"order:{n}",), 8.0, 0.0, HOLDER) for n in range(2, 6)]
     leases = await asyncio.gather(*tasks)
     for held in leases:
@@ -305,7 +305,7 @@ async def go():
 
 async def left_open():
     # The loop ends while the lock is held and its release is being sent.
-    backend.post_release(await backend.aacquire(("order:1",), 8.0, 3.0, HOLDER))
+    backend.post_release(await backend.aacquire(("order:1",), 8.0, 60.0, HOLDER))
 
 for _ in range(5):
     assert asyncio.run(go()) is True
@@ -372,7 +372,7 @@ def test_a_forgotten_loop_is_collected_with_its_links(masters: list[LocalMaster]
         "assert loop.run_until_complete(go()) is True\n"
         "loop.__class__.__del__ = lambda self: None\n"  # suppresses asyncio's own warning
         "del loop\n"
-        "until = time.monotonic() + 20\n"  # a connecting thread may still refer to the loop
+        "until = time.monotonic() + 60\n"  # a connecting thread may still refer to the loop
         "while len(backend._loops) and time.monotonic() < until:\n"
         "    gc.collect()\n"
         "assert not len(backend._loops)\n"

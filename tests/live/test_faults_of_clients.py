@@ -167,12 +167,12 @@ def test_a_renewal_that_never_gets_to_run(
     }
 
     def with_threads() -> None:
-        with lock("order:1", wait=5) as held:
+        with lock("order:1", wait=60) as held:
             hold_gil(0.6)
             held.ensure_held()
 
     async def with_a_loop() -> None:
-        async with lock("order:1", wait=5) as held:
+        async with lock("order:1", wait=60) as held:
             hold_gil(0.6)
             held.ensure_held()
 
@@ -220,7 +220,7 @@ from redlock_django.wire.clock import clock, wall_ns
 from redlock_django.wire.master import Master
 from tests.wire.variants import open_variant, make_backend
 with open_variant(sys.argv[2], make_backend(sys.argv[3:])) as variant:
-    lease = variant.acquire("order:1", wait=5.0)
+    lease = variant.acquire("order:1", wait=60.0)
     print("ready", flush=True)
     sys.stdin.readline()
     print(clock() < lease.until, variant.extend(lease)[0].value)

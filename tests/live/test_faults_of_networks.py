@@ -212,7 +212,7 @@ def test_masters_that_come_and_go_in_any_order(masters: list[LocalMaster]) -> No
                     proxy.refuse()
                 traffic.wait_for_wins(5, "a minority is disconnected")
                 a, b = rng.sample(variants, 2)
-                held = a.acquire("order:held", ttl=8.0, wait=5.0)
+                held = a.acquire("order:held", ttl=8.0, wait=60.0)
                 for proxy in away:
                     proxy.accept()
                 b.wait_usable(5)
@@ -229,7 +229,7 @@ def test_masters_that_come_and_go_in_any_order(masters: list[LocalMaster]) -> No
 
 
 @both
-@pytest.mark.parametrize(("delay", "ttl"), [(0.9, 0.7), (0.0, 6.0)], ids=["guarded", "unguarded"])
+@pytest.mark.parametrize(("delay", "ttl"), [(0.9, 0.7), (0.0, 60.0)], ids=["guarded", "unguarded"])
 def test_a_failover_behind_one_address(
     name: str, delay: float, ttl: float, masters: list[LocalMaster]
 ) -> None:
@@ -254,10 +254,10 @@ def test_a_failover_behind_one_address(
         a.start()
         with masters[2].client() as client, promoted.client() as replica:
             replica.set("redlock:master", client.get("redlock:master") or b"")
-        held = a.acquire("order:1", ttl=ttl)
+        held = a.acquire("order:1", ttl=ttl, wait=60.0)
         a.settle()
         proxy.lead_to(promoted.port)
-        taken = b.acquire("order:1", ttl=ttl, wait=5.0)
+        taken = b.acquire("order:1", ttl=ttl, wait=60.0)
         if delay:
             assert clock() >= held.until
             assert taken.fences > held.fences

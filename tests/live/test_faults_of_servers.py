@@ -97,7 +97,7 @@ def test_masters_that_answer_with_an_error(
     with joined(name, masters[:3]) as variant, ExitStack() as after:
         clients = [after.enter_context(master.client()) for master in masters[:2]]
         break_master(after, clients[0])
-        assert variant.release(variant.acquire("order:2", wait=5.0)) is True
+        assert variant.release(variant.acquire("order:2", wait=60.0)) is True
         break_master(after, clients[1])
 
         def reported() -> bool:
@@ -109,7 +109,7 @@ def test_masters_that_answer_with_an_error(
         until(reported, f"both masters are reported: {reason}")
         after.close()
         variant.wait_usable(3)
-        assert variant.release(variant.acquire("order:1", wait=5.0)) is True
+        assert variant.release(variant.acquire("order:1", wait=60.0)) is True
         variant.settle()
         until(lambda: not left(masters[:3]), "all locks are deleted")
 
@@ -153,21 +153,21 @@ def unable_to_save(master: LocalMaster) -> Iterator[None]:
 @both
 def test_masters_that_refuse_every_write(name: str, masters: list[LocalMaster]) -> None:
     """They refuse releases too: the result is unknown, and the release is repeated."""
-    with joined(name, masters[:3]) as variant, ExitStack() as stack:
-        lease = variant.acquire("order:1")
+    with joined(name, masters[:3], max_ttl=60.0) as variant, ExitStack() as stack:
+        lease = variant.acquire("order:1", ttl=60.0)
         variant.settle()
         stack.enter_context(unable_to_save(masters[0]))
         assert variant.release(variant.acquire("order:2")) is True
         stack.enter_context(unable_to_save(masters[1]))
         with pytest.raises(QuorumUnreachable, match="answered MISCONF"):
             variant.acquire("order:3")
-        assert variant.extend(lease)[0] is LeaseState.UNKNOWN
+        assert variant.extend(lease, ttl=60.0)[0] is LeaseState.UNKNOWN
         assert variant.release(lease) is None
         variant.settle()
         assert locked(masters[:3]) == {"redlock:lock:order:1": 2}
         stack.close()
         until(lambda: not locked(masters[:3]), "the refused release is repeated")
-        assert variant.release(variant.acquire("order:1", wait=5.0)) is True
+        assert variant.release(variant.acquire("order:1", wait=60.0)) is True
         assert not any(master.refused_releases for master in variant.links.masters)
 
 
@@ -183,7 +183,7 @@ def test_a_master_that_is_still_loading(name: str, masters: list[LocalMaster]) -
         variant = stack.enter_context(joined(name, three))
         loading.kill()
         loading.spawn()
-        assert variant.release(variant.acquire("order:1", wait=5.0)) is True
+        assert variant.release(variant.acquire("order:1", wait=60.0)) is True
         # A client notices that a link is closed only when it sends a command.
         link_state = variant.links.masters[2]
         until(lambda: variant.fault(link_state) == "is still loading its data", "it is loading")
@@ -213,8 +213,9 @@ def test_masters_that_write_every_command_to_disk_keep_their_locks(
     for master in durable:
         with master.client() as client:
             client.flushall()
-    with joined(name, three) as variant, joined(name, three) as rival:
-        held = variant.acquire("order:1")
+    long = {"max_ttl": 60.0}
+    with joined(name, three, **long) as variant, joined(name, three, **long) as rival:
+        held = variant.acquire("order:1", ttl=60.0)
         variant.settle()
         for master in three:
             master.kill()
@@ -246,7 +247,7 @@ def lacks_masters(variant: Variant) -> bool:
 
 
 @both
-@pytest.mark.parametrize(("delay", "ttl"), [(0.9, 0.7), (0.0, 6.0)], ids=["guarded", "unguarded"])
+@pytest.mark.parametrize(("delay", "ttl"), [(0.9, 0.7), (0.0, 60.0)], ids=["guarded", "unguarded"])
 def test_all_masters_are_restarted_within_one_ttl(
     name: str, delay: float, ttl: float, masters: list[LocalMaster]
 ) -> None:
@@ -258,10 +259,10 @@ def test_all_masters_are_restarted_within_one_ttl(
     with open_variant(name, backend) as variant, joined(name, masters, **deployment) as rival:
         variant.start()
         variant.wait_usable(5)
-        held = variant.acquire("order:1", ttl=ttl)
+        held = variant.acquire("order:1", ttl=ttl, wait=60.0)
         for master in masters:
             master.restart()
-        taken = rival.acquire("order:1", ttl=ttl, wait=8.0)
+        taken = rival.acquire("order:1", ttl=ttl, wait=60.0)
         assert taken.fences > held.fences
         assert (clock() >= held.until) is bool(delay)
         rival.release(taken)

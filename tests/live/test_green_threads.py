@@ -26,7 +26,8 @@ PROCESS = """
     import sys, threading, time
     import django
     from django.conf import settings
-    masters = {"MASTERS": sys.argv[1].split(","), "TTL": 1, "RESTART_DELAY": 0}
+    masters = {"MASTERS": sys.argv[1].split(","), "RESTART_DELAY": 0}
+    masters |= {"TTL": 2, "MASTER_TIMEOUT": 0.9}
     settings.configure(INSTALLED_APPS=["redlock_django"], REDLOCK={"default": masters})
     django.setup()
     from redlock_django import lock
@@ -34,7 +35,7 @@ PROCESS = """
     inside = [0]
     def work(seconds):
         for _ in range(5):
-            with lock("order:1", wait=20):
+            with lock("order:1", wait=60):
                 inside[0] += 1
                 assert inside[0] == 1
                 time.sleep(seconds)
@@ -42,8 +43,8 @@ PROCESS = """
     greenlets = [threading.Thread(target=work, args=(0.002,)) for _ in range(8)]
     for each in greenlets: each.start()
     for each in greenlets: each.join()
-    with lock("order:2") as held:
-        time.sleep(1.5)  # for longer than the TTL: a greenlet renews it
+    with lock("order:2", wait=60) as held:
+        time.sleep(2.5)  # for longer than the TTL: a greenlet renews it
         held.ensure_held()
     print("done")
 """
@@ -57,7 +58,7 @@ def test_greenlets_of_gevent_exclude_each_other_and_renew(masters: list[LocalMas
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=120,
     )
     assert done.stdout == "done\n", done.stderr
 

@@ -127,7 +127,7 @@ def test_a_view_that_fails_is_uncertain_unless_it_is_taken_back(shop: Shop, do: 
 def test_a_view_that_outlives_its_lease_is_doubted_until_it_is_done(shop: Shop) -> None:
     client, order, key = shop.client(), new_order(), new_key()
     with shop.waiting(client, "cached-forgotten", order, key) as first:
-        until(lambda: not shop.locks("forgotten"), "the end of the lease", seconds=20)
+        until(lambda: not shop.locks("forgotten"), "the end of the lease")
         doubted = client.pay("cached-forgotten", order, key)
         assert (doubted.status, doubted.code) == (409, UNCERTAIN), shop.site.log
         assert (first.answer.status, first.answer.replayed) == (201, False)

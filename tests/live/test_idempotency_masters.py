@@ -49,6 +49,16 @@ def all_processes_pay(shop: Shop) -> None:
         assert {answer.status for answer in answers} == {201}, shop.site.log
 
 
+def all_processes_are_linked(shop: Shop) -> bool:
+    """Send requests, and return whether both processes have a link to each master by now."""
+    all_processes_pay(shop)
+    links = set()
+    for master in shop.masters:
+        with master.client() as client:
+            links.add(len(client.client_list()) - 1)
+    return len(links) == 1 and links.pop() >= 2
+
+
 def unavailable(answer: Answer) -> bool:
     """Return whether it is the complete answer for a missing quorum."""
     if answer.status != 503:
@@ -68,15 +78,15 @@ def in_the_end(client: Client, kind: str, order: int, key: str) -> Answer:
         answers.append(client.pay(kind, order, key))
         return not unavailable(answers[-1])
 
-    until(asked, "a quorum", seconds=30)
+    until(asked, "a quorum")
     return answers[-1]
 
 
 # The first of each shop: after another test, a process may still be without a third master.
 def test_a_minority_of_masters_that_is_down_changes_nothing(frail: Shop) -> None:
     client, order, key = frail.client(), new_order(), new_key()
-    # The site writes its markers before, for which all masters must answer.
-    all_processes_pay(frail)
+    until(lambda: all_processes_are_linked(frail), "a link of each process to each master")
+    all_processes_pay(frail)  # when the newest links have joined
     frail.masters[0].kill()
     frail.masters[1].pause()
     with frail.waiting(client, "function", order, key) as first:
@@ -124,7 +134,7 @@ def test_down_meanwhile(frail: Shop, kind: str) -> None:
         for master in frail.masters[:3]:
             master.pause()
         # The first request cannot renew its lease, and no other one gets a lease.
-        until(lambda: "lost" in frail.site.log[before:], "a lost lease", seconds=30)
+        until(lambda: "lost" in frail.site.log[before:], "a lost lease")
         assert unavailable(client.pay(kind, order, key)), frail.site.log
         assert first.answer.status == 201, frail.site.log
         assert first.answer.replayed is False

@@ -114,7 +114,7 @@ def retry(client: Client, kind: str, order: int, key: str) -> Answer:
         assert int(answers[-1].headers["Retry-After"]) >= 1
         return False
 
-    until(is_answered, "the end of a dead process's lease", seconds=30, longest=0.2)
+    until(is_answered, "the end of a dead process's lease", longest=0.2)
     return answers[-1]
 
 
@@ -184,7 +184,7 @@ def test_a_client_that_goes_away_finds_what_was_done(shop: Shop, kind: str) -> N
     client, order, key = shop.client(), new_order(), new_key()
     entered, opened = shop.gate(order)
     with client.asking(kind, order, key):
-        until(entered.exists, f"the view: {shop.site.log}", seconds=30)
+        until(entered.exists, f"the view: {shop.site.log}")
     assert client.pay(kind, order, key).code == "idempotency-key-in-flight"
     opened.touch()
     answer = retry(client, kind, order, key)
@@ -198,7 +198,7 @@ def test_an_async_view_runs_to_its_end_without_its_client(shop: Shop, kind: str)
     client, order, key = shop.client(), new_order(), new_key()
     entered, opened = shop.gate(order)
     with client.asking(kind, order, key):
-        until(entered.exists, f"the view: {shop.site.log}", seconds=30)
+        until(entered.exists, f"the view: {shop.site.log}")
     assert client.pay(kind, order, key).code == "idempotency-key-in-flight"
     opened.touch()
     answer = retry(client, kind, order, key)
@@ -240,10 +240,11 @@ def test_when_the_lease_is_over_the_row_decides(shop: Shop) -> None:
     client, order, key = shop.client(), new_order(), new_key()
     with shop.waiting(client, "forgotten", order, key) as first:
         # Not renewed, so that the second request gets the lock while the first one runs.
-        until(lambda: not shop.locks("forgotten"), "the end of the lease", seconds=20)
+        until(lambda: not shop.locks("forgotten"), "the end of the lease")
         with shop.asked(client, "forgotten", order, key) as second:
             until(
-                lambda: shop.locks("forgotten"), f"the second request: {shop.site.log}", seconds=20
+                lambda: shop.locks("forgotten"),
+                f"the second request: {shop.site.log}",
             )
             assert first.answer.status == 201, shop.site.log
         assert (second.answer.status, second.answer.replayed) == (201, True), shop.site.log

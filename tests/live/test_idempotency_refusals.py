@@ -131,7 +131,7 @@ def test_a_key_that_has_expired(shop: Shop) -> None:
         answers.append(client.pay("brief", order, key))
         return answers[-1].replayed is None
 
-    until(over, "the end of its retention", seconds=20)
+    until(over, "the end of its retention")
     problem(answers[-1], 409, "idempotency-key-expired", retryable=False, safe_new_key=False)
     assert shop.books.payments(order) == 1
 
@@ -174,7 +174,7 @@ def test_a_resource_lock_that_is_lost_rolls_everything_back(shop: Shop) -> None:
             with master.client() as redis:
                 # The lock of another client, as far as the request can know.
                 redis.set(f"short:lock:order:{order}", "another-client", px=60_000)
-        until(lambda: lost_in(shop, order), "a lost lock", seconds=20)
+        until(lambda: lost_in(shop, order), "a lost lock")
         problem(first.answer, 503, "lock-lost", retryable=True, safe_new_key=None, wait=ONE)
     assert shop.books.payments(order) == 0
     for master in shop.masters:

@@ -78,7 +78,7 @@ def counts_of(master: LocalMaster) -> MasterCounts:
 
 def work(variant: Variant, times: int = 5) -> None:
     for _ in range(times):
-        variant.release(variant.acquire("order:1", wait=5.0))
+        variant.release(variant.acquire("order:1", wait=60.0))
 
 
 @both
@@ -185,7 +185,7 @@ def test_short_lived_event_loops_report_an_outage_once(
 
     async def view() -> None:
         before = counts_of(masters[0]).errors
-        async with lock("order:1", wait=5):
+        async with lock("order:1", wait=60):
             while counts_of(masters[0]).errors == before:  # noqa: ASYNC110 - a thread counts it
                 await asyncio.sleep(0.001)
 
@@ -197,9 +197,10 @@ def test_short_lived_event_loops_report_an_outage_once(
     masters[0].kill()
     for _ in range(5):
         asyncio.run(view())
+    until(lambda: heard, "the outage is reported")
     assert [what for what, _, _ in heard] == ["down"]
     masters[0].start()
-    with lock("order:1", wait=5):
+    with lock("order:1", wait=60):
         until(lambda: len(heard) == 2, "the end of the outage is reported")
     assert heard[1][0] == "up"
 
@@ -229,7 +230,7 @@ def test_receivers_may_take_locks_fail_and_exit(
     taken = []
 
     def take(master: str, **_: Any) -> None:
-        with lock(f"alarm:{master}", wait=5):
+        with lock(f"alarm:{master}", wait=60):
             taken.append(master)
 
     def fail(**_: Any) -> None:

@@ -12,6 +12,7 @@ from redlock_django.locking.handler import locks
 from redlock_django.locking.lock import Lock, lock
 from redlock_django.signals import lock_lost
 from tests.live.linked import linked
+from tests.timeouts import generous_timeouts
 from tests.waiting import stalls
 from tests.wire.proxy import behind
 
@@ -29,7 +30,9 @@ def acquire_all(many: int, ttl: float) -> list[Lock]:
 
     def acquire(first: int) -> None:
         numbers = range(first, many, 20)
-        held.extend(lock(f"order:{number}", ttl=ttl, renew=True).acquire() for number in numbers)
+        held.extend(
+            lock(f"order:{number}", ttl=ttl, wait=60, renew=True).acquire() for number in numbers
+        )
 
     threads = [threading.Thread(target=acquire, args=[first]) for first in range(20)]
     for thread in threads:
@@ -57,7 +60,10 @@ def test_many_locks_are_renewed_over_a_slow_network(
 
     with ExitStack() as stack:
         proxies = stack.enter_context(behind(masters[:3]))
-        settings.REDLOCK = {"default": {"MASTERS": [p.url for p in proxies], "RESTART_DELAY": 0}}
+        urls = [proxy.url for proxy in proxies]
+        settings.REDLOCK = {
+            "default": {"MASTERS": urls, "RESTART_DELAY": 0, **generous_timeouts(ttl)}
+        }
         linked()
         for proxy in proxies:
             proxy.delay_up = proxy.delay_down = round_trip / 2

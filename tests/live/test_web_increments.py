@@ -103,5 +103,8 @@ def test_two_databases_have_their_transactions_under_one_lock(
 @opposites
 def test_without_a_lock_increments_are_lost(site: Site, counters: Counters) -> None:
     pk = counters.new()
-    site.press(f"/unlocked/{pk}/", TIMES)
-    assert counters.value(pk) < TIMES
+    for attempt in range(1, 6):
+        site.press(f"/unlocked/{pk}/", TIMES)
+        if counters.value(pk) < attempt * TIMES:
+            return
+    pytest.fail("nothing was ever lost: the tests above prove nothing")

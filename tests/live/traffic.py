@@ -36,8 +36,8 @@ def all_freed(
     variants: Sequence[Variant],
     masters: Sequence[Server],
     *,
-    links: float = 8.0,
-    seconds: float = 3.0,
+    links: float = 60.0,
+    seconds: float = 20.0,
 ) -> None:
     """Wait up to `links` seconds for every link, and up to `seconds` for every release."""
     for variant in variants:
@@ -80,7 +80,7 @@ class Traffic:
         for thread in self._threads:
             thread.join(60)
 
-    def wait_for_wins(self, more: int, when: str, *, seconds: float = 30.0) -> None:
+    def wait_for_wins(self, more: int, when: str, *, seconds: float = 90.0) -> None:
         """Wait until `more` locks were acquired; raise AssertionError after `seconds`."""
         enough = self.wins + more
         until(

@@ -28,7 +28,7 @@ DATABASE = "redlock_django.backends.database.DatabaseBackend"
 def on(masters: list[LocalMaster]) -> dict[str, Any]:
     """Return the settings of an alias whose locks are on these masters."""
     urls = [master.url for master in masters]
-    return {"MASTERS": urls, "RESTART_DELAY": 0, "RENEW": False, **generous_timeouts(0.2)}
+    return {"MASTERS": urls, "RESTART_DELAY": 0, "RENEW": False, **generous_timeouts(1.0)}
 
 
 @pytest.fixture

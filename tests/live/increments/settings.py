@@ -40,11 +40,10 @@ REDLOCK = {
     "default": {
         "MASTERS": os.environ["INCREMENTS_MASTERS"],
         "RESTART_DELAY": 0,
-        "WAIT": 30,
+        "WAIT": 50,
         "MAX_WAITERS": 100,
-        "TTL": float(os.environ.get("INCREMENTS_TTL", "10")),
-        # On a shared machine with two cores a master may reply late.
-        "MASTER_TIMEOUT": 0.5,
+        "TTL": 10,
+        "MASTER_TIMEOUT": 2.0,  # on a shared machine with two cores a master may reply late
         "RULES": [{"view": "rule", "key": "counter:<int:pk>", "methods": ["POST"]}],
     },
 }

@@ -128,7 +128,7 @@ def write_twice(pk: int) -> HttpResponse:
     """Increment before and after the twin becomes 2: no holder of the lock sees the first alone."""
     with transaction.atomic():
         increment(pk)
-        until(lambda: Counter.objects.get(pk=-pk).value == 2, "not released", seconds=20)
+        until(lambda: Counter.objects.get(pk=-pk).value == 2, "not released")
         return increment(pk)
 
 
@@ -191,7 +191,7 @@ def stream(request: HttpRequest, pk: int) -> StreamingHttpResponse:
     """A response that is not finished when the view returns."""
 
     def chunks() -> Iterator[bytes]:
-        for _ in range(10):
+        for _ in range(int(request.GET.get("chunks", 10))):
             yield b"x" * 1000
             time.sleep(0.1)
 
@@ -204,7 +204,7 @@ async def async_stream(request: HttpRequest, pk: int) -> StreamingHttpResponse:
 
     async def chunks() -> AsyncIterator[bytes]:
         try:
-            for _ in range(10):
+            for _ in range(int(request.GET.get("chunks", 10))):
                 yield b"x" * 1000
                 await asyncio.sleep(0.1)
         finally:

@@ -134,7 +134,7 @@ class Client:
             assert refused, f"no process died: {answer} {self.site.log}"
             return False
 
-        until(has_died, "a quorum", seconds=30, longest=0.2)
+        until(has_died, "a quorum", longest=0.2)
 
     @contextlib.contextmanager
     def asking(self, kind: str, order: int, key: str) -> Iterator[None]:
@@ -249,7 +249,7 @@ class Shop:
         """Keep a payment waiting, done and not yet answered, until the block is left."""
         with self.asked(client, kind, order, key, do="wait") as pending:
             entered, pending.gate = self.gate(order)
-            until(lambda: pending.stands_before(entered), f"the view: {self.site.log}", seconds=30)
+            until(lambda: pending.stands_before(entered), f"the view: {self.site.log}")
             yield pending
 
     @contextlib.contextmanager
