@@ -52,6 +52,14 @@ def black_hole() -> Iterator[str]:
         yield f"redis://127.0.0.1:{listener.getsockname()[1]}/0"
 
 
+def test_a_proxy_that_refuses_connections_keeps_its_port(masters: list[LocalMaster]) -> None:
+    with behind(masters[:1]) as [proxy]:
+        proxy.refuse()
+        with socket.socket() as other, pytest.raises(OSError, match="in use"):
+            other.bind(("127.0.0.1", proxy.port))
+        proxy.accept()
+
+
 @both
 def test_masters_that_never_take_a_connection_are_not_waited_for(
     name: str, masters: list[LocalMaster]
