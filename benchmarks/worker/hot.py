@@ -33,10 +33,11 @@ class Memory:
 
     def __enter__(self) -> Self:
         self.replaced = ExitStack()
-        poller = self.replaced.enter_context(patch.object(self.links, "_poller"))
-        poller.poll = lambda seconds: (self.links.masters, [])
+        # Set here, and not by `patch`, which reads `__dict__`: that slows an object down for ever.
+        self.replaced.callback(setattr, self.links, "_poller", self.links._poller)
+        self.links._poller = _Readable(self.links.masters)
         # The tender thread must take no reply between a round and its poll, which has one for each.
-        self.replaced.enter_context(patch.object(self.links, "owing", list))
+        self.replaced.enter_context(patch.object(type(self.links), "owing", lambda links: []))
         # After a stall, what came meanwhile is read before a round: here, the reply to that round.
         self.replaced.enter_context(patch.object(sync, "IDLE", 1e9))
         return self
@@ -61,6 +62,17 @@ class Memory:
             # The replies are made before they are asked for: their clock stands still meanwhile.
             master.steady = (-inf, inf, inf)
             master.look_closer()  # or the links are looked at amid the pairs
+
+
+class _Readable:
+    """A poll that finds all masters readable at once."""
+
+    def __init__(self, masters: list[Any]) -> None:
+        self.masters = masters
+
+    def poll(self, seconds: float) -> tuple[list[Any], list[Any]]:
+        """Return all masters, and none that takes more bytes."""
+        return self.masters, []
 
 
 def hot(contender: Any, *, seconds: float) -> dict[str, Any]:

@@ -125,7 +125,7 @@ class Dialer(Sender):
         master.pending_releases.clear()
         if master.check_mode != "join":
             self._check(master, master.check_mode)
-        if self._listening:
+        if self.waiters.is_used:
             self._listen(master)
         self._changed()
         return False

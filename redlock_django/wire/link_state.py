@@ -28,7 +28,10 @@ A link on which nothing came for so long is stale if it ends in the next round.
 
 
 class LinkState:
-    """The masters of an alias as one process or one loop knows them, and what watches them."""
+    """The masters of an alias as one process or one loop knows them, and what watches them.
+
+    With its driver it has 29 attributes. Python finds those of an object with more less quickly.
+    """
 
     def __init__(
         self,
@@ -55,11 +58,10 @@ class LinkState:
         self.steps = StepWatch(self.masters, deployment, self._check)
         self.closed = threading.Event()
         self.waiters = Waiters(deployment, resume=self.resume)
-        self._listening = False
         self._numbers = count(1)
         self._dirty: set[int] = set()
         self._templates = Templates()
-        self._last_round = clock()
+        self._last_look = clock()  # at the links, by a poll or before a round
         self.membership.readers.add(self)  # from here on, any thread may call `look_again`
 
     # Methods that a driver supplies.

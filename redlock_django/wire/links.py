@@ -30,17 +30,17 @@ class Links(Receiver):
     def look_at_idle_links(self) -> None:
         """Read all links before a round that follows a pause: a master may have closed one."""
         now = clock()
-        if now - self._last_round > IDLE:
+        if now - self._last_look > IDLE:
             self.read(*self.masters)
             self.flush()
-        self._last_round = now
+        self._last_look = now
 
     def waiter(self, resources: tuple[str, ...]) -> Waiter:
         """Return a new waiter; from the first on, every link listens to its master's calls."""
-        if not self._listening:
+        if not self.waiters.is_used:
             for master in self.masters:
                 self._listen(master)
-            self._listening = True
+            self.waiters.is_used = True
         return self.waiters.new(resources)
 
     def __del__(self) -> None:

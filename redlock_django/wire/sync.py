@@ -136,7 +136,7 @@ class SyncLinks(ThreadLinks):
         if waiter is not None and waiter.takes_verdict(step):
             self._tender_wakeup.wake()
             return
-        if clock() - self._last_poll > IDLE:
+        if clock() - self._last_look > IDLE:
             self._read_idle()
         if wait_for_links and not self.plan.until and self.may_gain_quorum(step):
             self._wait_for_links()
@@ -147,7 +147,7 @@ class SyncLinks(ThreadLinks):
 
     def _take_all(self, steps: Sequence[Round]) -> None:
         """Send several rounds together, and wait until all of them are decided."""
-        if clock() - self._last_poll > IDLE:
+        if clock() - self._last_look > IDLE:
             self._read_idle()
         batch = Batch(len(steps))
         exchanges = [self.exchange(step, batch.count) for step in steps]

@@ -57,7 +57,6 @@ class ThreadLinks(Links):
         self._sleeping: Sleepers = {}  # and those that sleep until they are called
         self._reader: Sleeper | None = None
         self._reader_thread = 0  # the thread that reads, or was the last to
-        self._last_poll = clock()
         self._poller = Poller()
         self._tender_wakeup = Wakeup()
         self._tender: threading.Thread | None = None
@@ -101,7 +100,7 @@ class ThreadLinks(Links):
     def _read_idle(self) -> None:
         """Read what came while no thread was polling: a master may have closed an idle link."""
         with self._mutex:
-            self._last_poll = clock()
+            self._last_look = clock()
             self._send_all(*self.masters)
 
     # Waiting and reading.
@@ -227,7 +226,7 @@ class ThreadLinks(Links):
         if asked > longest:
             asked = longest
         readable, writable = self._poller.poll(asked)
-        self._last_poll = now = clock()
+        self._last_look = now = clock()
         with self._mutex:
             if writable:
                 self._dirty.update(master.index for master in writable)

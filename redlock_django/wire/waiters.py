@@ -203,6 +203,7 @@ class Waiters:
         resume: Callable[[Waiter], None] = Waiter.ask_now,
     ) -> None:
         self.channel = deployment.wake(process or secrets.token_hex(8))
+        self.is_used = False  # from the first waiter on: then every link listens
         self.queues = LocalQueues[Waiter]()
         self._resume = resume
         self._masters = deployment.masters
