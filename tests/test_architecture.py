@@ -30,6 +30,7 @@ LAYERS = [
     engine.holders engine.refusal engine.renewal
     engine.queries engine.rounds
     engine.marker
+    wire.plain_grants
     wire wire.acl wire.address wire.clock wire.exchange wire.lateness wire.reentry wire.server_info
     wire.wakeup
     wire.join wire.link wire.stalls
@@ -39,6 +40,7 @@ LAYERS = [
     wire.link_state
     wire.sender
     wire.dialer
+    wire.answers
     wire.receiver
     wire.links
     wire.thread_links

@@ -180,7 +180,7 @@ class LoopLinks(Links):
             loop.remove_writer(master.link.socket.fileno())
 
     def _readable(self, master: Master) -> None:
-        self.read(master)
+        self.read_all((master,))
         if self._dirty or master.unfinished:
             self._flush()
 

@@ -9,22 +9,25 @@ from redlock_django.engine.attempt import leaves_late_grants, undo_of
 from redlock_django.engine.commands import Acquire, Command, Release
 from redlock_django.engine.protocol_steps import Round
 from redlock_django.engine.quorum import PENDING, Vote
+from redlock_django.wire.plain_grants import beginning_of_grant
 
 
 class Owed:
     """A reply that a master owes, or several masters to which the same was sent together.
 
-    `number` is that of the round, 0 if there is none. `granted` is the length of a reply that
-    plainly grants (see `Receiver`), 0 if none does: only those that several masters owe together
-    do. `sent` is when the command was written, and `ran` how long the driver had been running then.
-    `command` is None for a check of the master's trust, for a script that is only loaded (`loads`),
-    for INFO (`inspects`), and for a SUBSCRIBE (`subscribes`), whose answer is a push.
+    `number` is that of the round, 0 if there is none. `grant` is how a reply begins that plainly
+    grants (see `plain_grants`), and `granted` its length as an array; None and 0 if none does: only
+    those that several masters owe together do. `sent` is when the command was written, and `ran`
+    how long the driver had been running then. `command` is None for a check of the master's trust,
+    for a script that is only loaded (`loads`), for INFO (`inspects`), and for a SUBSCRIBE
+    (`subscribes`), whose answer is a push.
     """
 
     __slots__ = (
         "_exchange", "command", "inspects", "loads", "number", "ran", "sent", "subscribes",
     )  # fmt: skip
     granted = 0
+    grant: bytes | None = None
 
     def __init__(
         self,
@@ -72,7 +75,7 @@ class Exchange(Owed):
     together.
     """
 
-    __slots__ = ("asked", "decided", "granted", "tally", "wake")
+    __slots__ = ("asked", "decided", "grant", "granted", "tally", "wake")
     until = math.inf  # it waits for its verdict, however long that takes
     loads = subscribes = inspects = False
 
@@ -88,6 +91,12 @@ class Exchange(Owed):
     def exchange(self) -> Exchange:
         """This round."""
         return self
+
+    def expect_grants(self, command: Command) -> None:
+        """Note that every master is sent this command, and how replies look that grant it."""
+        self.command = command
+        self.granted = 3 + (len(command.resources) if command.fenced else 0)
+        self.grant = beginning_of_grant(command, self.number)
 
     def cast(self, master: int, vote: Vote) -> None:
         """Count a vote, and wake the waiting caller once there is a verdict."""

@@ -48,6 +48,7 @@ class Link:
         "out",
         "owed",
         "parser",
+        "parsing",
         "pushes",
         "ran",
         "recv",
@@ -69,6 +70,7 @@ class Link:
             self.send_some = _in_order(self.send_some)
         self.pushes = pushes  # the link uses RESP3: a push cannot be mistaken for a reply
         self.parser = hiredis.Reader()
+        self.parsing = False  # the parser has bytes that it has not returned
         self.owed: deque[Owed] = deque()
         self.expired = 0  # how many of these replies are so old that they cost their votes
         self.out = bytearray()

@@ -31,7 +31,7 @@ class Links(Receiver):
         """Read all links before a round that follows a pause: a master may have closed one."""
         now = clock()
         if now - self._last_look > IDLE:
-            self.read(*self.masters)
+            self.read_all(self.masters)
             self.flush()
         self._last_look = now
 

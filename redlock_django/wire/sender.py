@@ -138,8 +138,8 @@ class Sender(LinkState):
         if not (is_whole or self._leave_out(exchange, command)):
             return False
         data = self._templates.pack(command, exchange.number)
-        exchange.command, exchange.sent, exchange.ran = command, now, self.lateness.running.passed
-        exchange.granted = 3 + (len(command.resources) if command.fenced else 0)
+        exchange.sent, exchange.ran = now, self.lateness.running.passed
+        exchange.expect_grants(command)
         trusted = command.trusted
         for link in plan.links:
             link.owed.append(exchange)  # first: see `Link.write`

@@ -18,7 +18,7 @@ import math
 import os
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from operator import attrgetter
 from queue import Empty, SimpleQueue
@@ -73,14 +73,14 @@ class ThreadLinks(Links):
         with self._mutex:
             self._send_all()
 
-    def _send_all(self, *masters: Master) -> None:
+    def _send_all(self, masters: Sequence[Master] = ()) -> None:
         """Read these masters, and send everything that is queued, also what comes meanwhile."""
         queue = self._queue
         while True:
             try:
                 self._busy = True
                 if masters:
-                    self.read(*masters)
+                    self.read_all(masters)
                 while True:
                     if not queue:
                         break
@@ -101,7 +101,7 @@ class ThreadLinks(Links):
         """Read what came while no thread was polling: a master may have closed an idle link."""
         with self._mutex:
             self._last_look = clock()
-            self._send_all(*self.masters)
+            self._send_all(self.masters)
 
     # Waiting and reading.
 
@@ -230,7 +230,7 @@ class ThreadLinks(Links):
         with self._mutex:
             if writable:
                 self._dirty.update(master.index for master in writable)
-            self._send_all(*readable)
+            self._send_all(readable)
             self.lateness.waited(asked, now - began, now)
             if self._dirty:
                 self.flush()

@@ -263,6 +263,16 @@ MUTANTS: tuple[Mutant, ...] = (
         link_schedules.a_reply_of_another_round_is_not_a_vote,
     ),
     Mutant(
+        "an unparsed grant of any round", "fast path: every reply has its round's number",
+        Links._count, always("beginning == asked.grant"),
+        test_plain_rounds.test_a_grant_of_another_round_is_not_a_vote,
+    ),
+    Mutant(
+        "bytes inside a reply grant", "fast path: a reply that is parsed in part is no other",
+        Links._count, always("not link.parsing", nth=1),
+        test_plain_rounds.test_bytes_inside_a_refusal_do_not_grant,
+    ),
+    Mutant(
         "a healed master grants", "fast path: heal counts from the next extension",
         Links._begin_plainly, never("not command.votes"),
         test_plain_rounds.test_a_healed_master_does_not_count,
@@ -1098,7 +1108,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "late replies are read at once", "link: replies that come too late are read in parts",
-        Links.read, never("link.expired"),
+        Links.read_all, never("link.expired"),
         link_schedules.replies_that_come_too_late_are_read_in_parts,
     ),
     Mutant(

@@ -12,7 +12,7 @@ from redlock_django.backends.redis import RedisBackend
 from redlock_django.engine import commands, quorum
 from redlock_django.engine.quorum import Tally
 from redlock_django.locking.held_lease import HeldLease
-from redlock_django.wire import join, link, receiver, server_info
+from redlock_django.wire import answers, join, link, server_info
 from redlock_django.wire.links import Links
 from redlock_django.wire.master import Master
 from tests.engine import mutants
@@ -29,7 +29,7 @@ def mutate_script(
     """Make masters run the script `name` with a piece of its code replaced."""
     mutated = partial(mutated_script, name, target, replacement)
     mutated(name)  # raises LookupError here if the script has no such code
-    for module in (commands, join, link, receiver):
+    for module in (answers, commands, join, link):
         monkeypatch.setattr(module, "script", mutated)
 
 

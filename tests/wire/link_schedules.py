@@ -983,7 +983,10 @@ def a_clock_that_goes_back_within_a_round_voids_its_lease() -> None:
         lease = replace(Masters(3).taken(), started=links.time())
         exchange = links.ask(links.acquire())
         links.steps.clock = lambda: links.time() - 30.0
-        with patch("redlock_django.wire.receiver.clock", links.steps.clock):
+        with (
+            patch("redlock_django.wire.receiver.clock", links.steps.clock),
+            patch("redlock_django.wire.answers.clock", links.steps.clock),
+        ):
             for index in range(3):
                 links.reply(index, exchange.number)
             for index in range(3):

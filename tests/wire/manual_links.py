@@ -31,7 +31,8 @@ NOW = 1_000.0  # what our clock shows at first
 WALL = 1_760_000_000.0  # and the masters' clocks then
 # The modules of links that read our clock.
 TIMED = (
-    "dialer", "late_watch", "link", "link_state", "links", "master", "receiver", "sender",
+    "answers", "dialer", "late_watch", "link", "link_state", "links", "master", "receiver",
+    "sender",
 )  # fmt: skip
 
 

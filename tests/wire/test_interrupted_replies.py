@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from contextlib import suppress
 from functools import partial
+from struct import pack
 from unittest.mock import patch
 
 import pytest
@@ -18,7 +19,11 @@ from tests.wire.link_schedules import age, poll
 from tests.wire.manual_links import TIMEOUT, TOKEN, ManualLinks, manual_links
 from tests.wire.scripted import resp
 
-ANSWERS = {"granted": (GRANTED, 7), "refused": (REFUSED, 1, 900, 5, b"b" * 32, -1)}
+ANSWERS = {
+    "granted": (GRANTED, 7),
+    "granted in short": (GRANTED, 7),
+    "refused": (REFUSED, 1, 900, 5, b"b" * 32, -1),
+}
 
 
 @pytest.mark.parametrize("answer", ANSWERS)
@@ -30,7 +35,8 @@ def test_at_every_line_the_caller_still_gets_its_verdict(answer: str) -> None:
     def strike(wanted: tuple[tuple[str, int], int] | None = None) -> bool:
         with manual_links(1) as links:
             exchange = links.ask(links.acquire())
-            links.ends[0].say(resp([exchange.number, status, links.time.wall, *rest]))
+            reply = [exchange.number, status, links.time.wall, *rest]
+            links.ends[0].say(resp(pack("<4q", *reply) if answer == "granted in short" else reply))
             with suppress(KeyboardInterrupt):
                 lines.run(partial(links.read, links.masters[0]), wanted)
             age(links, 10.0)

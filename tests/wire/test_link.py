@@ -25,7 +25,16 @@ from redlock_django.engine.commands import Release, script
 from redlock_django.engine.errors import NotAcquired, QuorumUnreachable
 from redlock_django.engine.quorum import Ballot
 from redlock_django.engine.validity import LeaseState
-from redlock_django.wire import aio, dialer, late_watch, receiver, sender, sync, thread_links
+from redlock_django.wire import (
+    aio,
+    answers,
+    dialer,
+    late_watch,
+    receiver,
+    sender,
+    sync,
+    thread_links,
+)
 from redlock_django.wire import links as links_module
 from redlock_django.wire import master as master_module
 from redlock_django.wire.clock import clock
@@ -773,7 +782,7 @@ def test_a_stall_that_the_masters_shared_loses_no_link(
         variant.end_poll()
         return variant.links.lateness.running.stalled_since(0.0) > 50.0
 
-    for module in (aio, late_watch, receiver, sender, thread_links):
+    for module in (aio, answers, late_watch, receiver, sender, thread_links):
         monkeypatch.setattr(module, "clock", lambda: clock() + stalled)
     wall_ns = time.time_ns
     monkeypatch.setattr(time, "time_ns", lambda: wall_ns() + int(stalled * 1e9))

@@ -7,6 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from itertools import product
 from random import Random
+from struct import pack
 from typing import Any
 from unittest.mock import patch
 
@@ -17,6 +18,7 @@ from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.fast_path import FastTally, Switch
 from redlock_django.engine.protocol_steps import Round
 from redlock_django.engine.quorum import Verdict
+from redlock_django.engine.statuses import ABSENT
 from redlock_django.wire.link import pack_command
 from redlock_django.wire.links import Links
 from redlock_django.wire.master import Master
@@ -40,6 +42,13 @@ def timed_links(on: bool, masters: int = 3) -> Iterator[tuple[ManualLinks, Time]
 
 
 Said = list[object]
+
+
+def short(granted: list[int]) -> object:
+    """Return a reply that grants in the short form of one resource or a release, if it has one."""
+    if len(granted) > 4:
+        return granted
+    return pack("<4q", *granted) if len(granted) == 4 else granted[0]
 
 
 class Session:
@@ -97,7 +106,7 @@ class Session:
             (30, 1, 1, 3, 1, 1, 0.3, 0.3),
         )[0]
         self.trace.append(word)
-        reply: object = {
+        reply: Any = {
             "grant": [number, 1, time, *[7] * fences],
             "higher": [number, 1, time, *[9] * fences],
             "ahead": [number, 1, time + 400_000, *[7] * fences],
@@ -106,6 +115,8 @@ class Session:
             "number": [number + 1, 1, time, *[7] * fences],
             "shape": [number, 1, time, *[7] * fences, 7],
         }.get(word)
+        if word in ("grant", "higher", "ahead", "number") and rng.random() < 0.8:
+            reply = short(reply)
         if owed.inspects:
             reply = b"run_id:%d" % index
         self.say(index, b"-ERR no\r\n" if word == "error" else resp(reply))
@@ -377,6 +388,51 @@ def test_no_reply_that_comes_together_with_a_clock_step_counts() -> None:
         links.ends[0].say(b"".join(resp([one.number, 1, ahead, 7]) for one in asked))
         links.read(links.masters[0])
         assert ["stepped" in one.tally.reasons()[0] for one in asked] == [True, True]
+
+
+@pytest.mark.parametrize("asks", ["acquire", "release"])
+def test_a_short_reply_alone_grants(asks: str) -> None:
+    with timed_links(True) as (links, time):
+        command = links.acquire() if asks == "acquire" else links.release()
+        exchange = links.ask(command)
+        fences = [7] * command.fenced
+        for index in range(2):
+            links.ends[index].say(resp(short([exchange.number, 1, time.wall, *fences])))
+            with patch.object(Links, "_answer", side_effect=AssertionError("the long way")):
+                links.read(links.masters[index])
+        assert exchange.tally.unanimous == tuple(fences)
+
+
+def test_a_grant_of_another_round_is_not_a_vote() -> None:
+    with timed_links(True) as (links, time):
+        exchange = links.ask(links.acquire())
+        links.ends[0].say(resp(short([exchange.number + 1, 1, time.wall, 7])))
+        links.read(links.masters[0])
+        assert links.masters[0].link is None
+        assert exchange.tally.grants == 0
+
+
+def test_bytes_inside_a_refusal_do_not_grant() -> None:
+    with timed_links(True) as (links, time):
+        exchange = links.ask(links.release())
+        refusal = resp([exchange.number, ABSENT, time.wall, 1])
+        grant = resp(exchange.number)
+        begin = refusal.index(grant)
+        for piece in refusal[:begin], grant, refusal[begin + len(grant) :]:
+            links.ends[0].say(piece)
+            links.read(links.masters[0])
+        assert exchange.tally.reasons()[0] == "forgot the lock"
+
+
+def test_a_clock_step_in_a_short_reply_ends_it() -> None:
+    with timed_links(True) as (links, time):
+        _answered(links, time, links.ask(links.acquire()))
+        exchange = links.ask(links.acquire("b" * 32))
+        links.ends[0].say(resp(short([exchange.number, 1, time.wall + 5_000_000, 7])))
+        links.read(links.masters[0])
+        assert "stepped" in exchange.tally.reasons()[0]
+        assert links.masters[0].link is not None
+        assert not links.masters[0].link.owed or links.masters[0].checking
 
 
 def test_bounds_of_clocks_are_not_old() -> None:
