@@ -30,6 +30,7 @@ class RedisBackend(RedlockBackend):
     def __init__(self, alias: str, settings: RedlockSettings, notice: Notice = ignore) -> None:
         super().__init__(alias, settings, notice)
         self._sync: SyncLinks | None = None
+        self._closed = False
         self._making = threading.RLock()  # a signal handler may interrupt its own thread
         self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopLinks] = (
             weakref.WeakKeyDictionary()
@@ -139,7 +140,10 @@ class RedisBackend(RedlockBackend):
             _check_poll(self.alias)
             with self._making:
                 if self._sync is None:
-                    self._sync = self._links(SyncLinks)
+                    links = self._links(SyncLinks)
+                    if self._closed:  # by another thread, since the caller has this backend
+                        links.close()
+                    self._sync = links
         return self._sync
 
     def loop_links(self) -> LoopLinks:
@@ -148,8 +152,14 @@ class RedisBackend(RedlockBackend):
         links = self._loops.get(loop)
         if links is None or links.closed.is_set():
             with self._making:
+                self._forget_closed_loops()
                 links = self._loops[loop] = self._links(LoopLinks)
         return links
+
+    def _forget_closed_loops(self) -> None:
+        """Close the links of loops that were closed while tasks waited, which keep such a loop."""
+        for loop in [loop for loop in self._loops if loop.is_closed()]:
+            self._loops.pop(loop).abandon()
 
     def _home_sync(self, lease: Lease) -> SyncLinks:
         home = lease.home
@@ -181,8 +191,10 @@ class RedisBackend(RedlockBackend):
 
     def close(self) -> None:
         # The links are kept: a lock that outlives its backend fails and does not reconnect.
-        if self._sync is not None:
-            self._sync.close()
+        with self._making:
+            self._closed, links = True, self._sync
+        if links is not None:
+            links.close()
 
     async def aclose(self) -> None:
         links = self._loops.pop(asyncio.get_running_loop(), None)

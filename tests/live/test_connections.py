@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import shutil
 import socket
@@ -364,6 +365,34 @@ def test_closing_closes_every_link(name: str, masters: list[LocalMaster]) -> Non
         variant.wait_usable(3)
         assert names(masters[:3]).count("closing") == 3
     until(lambda: "closing" not in names(masters[:3]), "the links are closed")
+
+
+def test_a_backend_that_was_closed_connects_no_more(masters: list[LocalMaster]) -> None:
+    """A thread may come to it at the moment at which another one closes it."""
+    backend = make_backend([m.url for m in masters[:3]], options={"client_name": "closed"})
+    backend.close()
+    with pytest.raises(QuorumUnreachable):
+        backend.acquire(("order:1",), 5.0, 0.0, "{}")
+    assert "closed" not in names(masters[:3])
+
+
+def test_a_loop_that_is_closed_while_a_task_waits_keeps_no_link(masters: list[LocalMaster]) -> None:
+    backend = make_backend([m.url for m in masters[:3]], options={"client_name": "unfinished"})
+    loop = asyncio.new_event_loop()
+
+    async def wait() -> asyncio.Task[Any]:
+        await backend.aacquire(("order:1",), 5.0, 0.0, "{}")
+        waiting = asyncio.create_task(backend.aacquire(("order:1",), 5.0, 60.0, "{}"))
+        queues = backend.loop_links().waiters.queues
+        await asyncio.to_thread(until, lambda: bool(queues._queues), "a task waits")
+        return waiting
+
+    waiting = loop.run_until_complete(wait())
+    loop.close()
+    assert "unfinished" in names(masters[:3])
+    asyncio.run(backend.aconnect())
+    until(lambda: "unfinished" not in names(masters[:3]), "the links are closed")
+    waiting._log_destroy_pending = False  # type: ignore[attr-defined]
 
 
 def test_a_forgotten_loop_is_collected_with_its_links(masters: list[LocalMaster]) -> None:
