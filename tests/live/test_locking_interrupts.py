@@ -164,7 +164,7 @@ async def split(masters: list[LocalMaster], cut: Callable[..., Any]) -> None:
             client.set(f"redlock:lock:{R}", "another client", px=60_000)
             client.set(f"redlock:fence:{R}", str(int(time.time() * 1e6) + 200_000))
     try:
-        await cut(lock(R, wait=0.5).aacquire())
+        await cut(lock(R, wait=60).aacquire())
     finally:
         for master in masters[:2]:
             with master.client() as client:
@@ -291,7 +291,7 @@ def test_a_cancelled_body_releases(masters: list[LocalMaster]) -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert await asyncio.to_thread(locked, masters) == {}
+        await asyncio.to_thread(nothing_left, masters)
 
     asyncio.run(main())
 
@@ -682,7 +682,7 @@ def test_ctrl_c_while_waiting_for_a_lock(masters: list[LocalMaster]) -> None:
                 process.kill()
                 process.wait()
         held.ensure_held()
-        assert locked(masters).keys() == {f"redlock:lock:{R}"}
+        until(lambda: locked(masters).keys() == {f"redlock:lock:{R}"}, "no other lock is left")
     nothing_left(masters)
 
 
@@ -723,11 +723,11 @@ def test_a_signal_handler_that_takes_a_lock_breaks_no_other(masters: list[LocalM
     striking = threading.Thread(target=strike)
     striking.start()
     try:
-        until = time.monotonic() + 20
+        deadline = time.monotonic() + 90
         while min(seen["held"], seen["refused"]) < 10 or spare:
             with lock(R):
                 time.sleep(0.001)
-            assert time.monotonic() < until, seen
+            assert time.monotonic() < deadline, seen
     finally:
         done.set()
         striking.join()

@@ -22,7 +22,11 @@ if TYPE_CHECKING:
 
 __all__ = ["databases", "migrated_postgres", "postgres_tables"]
 
-DATABASE = "redlock_django.backends.database.DatabaseBackend"
+IN_POSTGRES = {
+    "BACKEND": "redlock_django.backends.database.DatabaseBackend",
+    "DATABASE": "pg",
+    "DATABASE_TIMEOUT": 30,
+}
 
 
 def on(masters: list[LocalMaster]) -> dict[str, Any]:
@@ -50,7 +54,7 @@ def ours(masters: list[LocalMaster], settings: Settings) -> Iterator[None]:
 @pytest.fixture
 def ours_in_postgres(postgres_tables: None, settings: Settings) -> None:
     """Keep this package's locks in PostgreSQL."""
-    settings.REDLOCK = {"default": {"BACKEND": DATABASE, "DATABASE": "pg", "RENEW": False}}
+    settings.REDLOCK = {"default": {**IN_POSTGRES, "RENEW": False}}
 
 
 @pytest.fixture

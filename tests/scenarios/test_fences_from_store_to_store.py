@@ -11,7 +11,7 @@ from django.db import connections
 from redlock_django import LockLost, lock
 from tests.contract.stores import ZOOKEEPER
 from tests.live.fencing.accounts import Account
-from tests.scenarios.conftest import DATABASE, on
+from tests.scenarios.conftest import IN_POSTGRES, on
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -35,7 +35,7 @@ def account(postgres_tables: None) -> Iterator[Any]:
 @pytest.fixture(params=["database", "zookeeper"])
 def stores(request: pytest.FixtureRequest, masters: list[LocalMaster]) -> list[dict[str, Any]]:
     """Return the settings of the stores in the order in which the site uses them."""
-    redis, database = on(masters[:3]), {"BACKEND": DATABASE, "DATABASE": "pg"}
+    redis, database = on(masters[:3]), IN_POSTGRES
     if request.param == "database":
         return [redis, database, redis, database]
     host = request.getfixturevalue("zookeeper").host

@@ -15,7 +15,7 @@ from django.core.cache.backends.base import BaseCache
 from django.utils.module_loading import import_string
 
 from redlock_django import ResourceLocked, lock
-from tests.scenarios.conftest import DATABASE
+from tests.scenarios.conftest import IN_POSTGRES
 from tests.test_documents import ROOT
 
 if TYPE_CHECKING:
@@ -65,8 +65,7 @@ def names(
     settings: Settings,
 ) -> dict[str, Any]:
     """Return what the blocks of the page use."""
-    old = {"BACKEND": DATABASE, "DATABASE": "pg", "DATABASE_TIMEOUT": 10}
-    settings.REDLOCK = {**settings.REDLOCK, "old": old}
+    settings.REDLOCK = {**settings.REDLOCK, "old": IN_POSTGRES}
     sql.execute("CREATE TEMPORARY TABLE held (resource text PRIMARY KEY)")
     sql.execute(
         "CREATE TEMPORARY TABLE shedlock (name text PRIMARY KEY, lock_until timestamptz, "

@@ -51,7 +51,7 @@ def elsewhere(work: Callable[[], Any]) -> Iterator[list[Any]]:
     try:
         yield result
     finally:
-        thread.join(30)
+        thread.join(90)
 
 
 def waiters(holder: psycopg.Connection) -> int:
@@ -137,7 +137,7 @@ def test_a_waiter_sees_what_its_predecessor_committed(holder: psycopg.Connection
     holder.execute("INSERT INTO shop_order (number, total, state) VALUES ('A-1', 1, 'open')")
 
     def count() -> int:
-        with transaction_lock("order:1", database="pg", wait=30):
+        with transaction_lock("order:1", database="pg", wait=60):
             return orders()
 
     with elsewhere(count) as seen:
@@ -160,7 +160,7 @@ def test_waiting_is_limited_and_the_limit_ends_with_it(holder: psycopg.Connectio
         def locked() -> str:
             with transaction.atomic("pg"), connections["pg"].cursor() as own:
                 own.execute("SET LOCAL lock_timeout = '7s'")
-                with transaction_lock("order:1", database="pg", wait=30):
+                with transaction_lock("order:1", database="pg", wait=60):
                     own.execute("SHOW lock_timeout")
                     return str(own.fetchone()[0])
 
@@ -205,12 +205,12 @@ def test_a_deadlock_with_other_locks_is_a_refusal(holder: psycopg.Connection) ->
             cursor.execute("SET LOCAL deadlock_timeout = '1ms'")
             taken.set()
             until(lambda: waiters(other) == 1, "the other waits")
-            with transaction_lock("b:2", database="pg", wait=30):
+            with transaction_lock("b:2", database="pg", wait=60):
                 pytest.fail("two holders")
 
     taken = threading.Event()
     with psycopg.connect(holder.info.dsn, autocommit=True) as other, elsewhere(crossed) as end:
-        assert taken.wait(30)
+        assert taken.wait(60)
         hold(holder, "a:1")
         holder.commit()
     assert isinstance(end[0], ResourceLocked)
@@ -282,7 +282,7 @@ def test_an_instance_is_locked_by_its_row_and_reloaded(alias: str) -> None:
             transaction_lock(again),
         ):
             pytest.fail("two holders")
-        with transaction_lock(again, wait=30):
+        with transaction_lock(again, wait=60):
             return again.total, lock_timeout(alias) == before
 
     with ExitStack() as stack, transaction_lock(old):
