@@ -29,8 +29,15 @@ def mutate_script(
     """Make masters run the script `name` with a piece of its code replaced."""
     mutated = partial(mutated_script, name, target, replacement)
     mutated(name)  # raises LookupError here if the script has no such code
+    replace_scripts(monkeypatch, mutated)
+
+
+def replace_scripts(
+    monkeypatch: pytest.MonkeyPatch, script: Callable[[str], tuple[str, str]]
+) -> None:
+    """Make masters run the scripts that a function returns by name, with their hashes."""
     for module in (answers, commands, join, link):
-        monkeypatch.setattr(module, "script", mutated)
+        monkeypatch.setattr(module, "script", script)
 
 
 @contextmanager

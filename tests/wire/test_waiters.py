@@ -16,24 +16,27 @@ import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from hashlib import sha1
 from typing import TYPE_CHECKING
 
 import pytest
 
 from redlock_django.engine import rounds, waiting
+from redlock_django.engine.commands import script
 from redlock_django.engine.errors import QuorumUnreachable, ResourceLocked
 from redlock_django.engine.fast_path import Switch
 from redlock_django.wire import waiters as wire_waiters
 from redlock_django.wire.join import speaks_resp3
 from redlock_django.wire.local_queues import LocalQueues
-from redlock_django.wire.waiters import MOST_ASKING, Waiter, Waiters
+from redlock_django.wire.waiters import MOST_ASKING, Crowd, Waiter, Waiters
+from tests.live.removed_rules import replace_scripts
 from tests.waiting import until
 from tests.wire.scripted import Received, ScriptedMaster, honest, push, resp
 from tests.wire.test_link import scripted
 from tests.wire.variants import VARIANTS, Loop, Threads, Variant, joined
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from redlock_django.engine.validity import RedlockLease
     from redlock_django.testing.masters import LocalMaster
@@ -59,6 +62,20 @@ def asking_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def calls_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make a release resume no waiter of its own process, so that masters must call it."""
     monkeypatch.setattr(LocalQueues, "next_waiters", lambda self, resources: [])
+
+
+@pytest.fixture
+def long_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make turns last longer than a busy machine stops a waiter that was called."""
+
+    def with_long_turns(name: str) -> tuple[str, str]:
+        turn = "local TURN, LINGER = "
+        text = script(name)[0].replace(f"{turn}100000,", f"{turn}30000000,")
+        assert (turn in text) is (name in ("acquire", "release"))
+        assert f"{turn}100000" not in text
+        return text, sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+    replace_scripts(monkeypatch, with_long_turns)
 
 
 @pytest.fixture
@@ -134,9 +151,12 @@ def wait_resting(variant: Variant, waiters: int) -> None:
     """Wait until so many waiters for "order:1" sleep, in the masters' queues or behind those."""
 
     def resting() -> int:
-        crowd = variant.links.waiters.crowds.get(("order:1",))
+        everyone = variant.links.waiters
+        crowd = everyone.crowds.get(("order:1",))
         found = [] if crowd is None else [one() for one in list(crowd._waiters.values())]
-        return sum(waiter is not None and waiter.until < math.inf for waiter in found)
+        queue = everyone.queues._queues.get("order:1", {})
+        behind = [one for one in found if one and one.behind and one.until < math.inf]
+        return len(queue) + len(behind)
 
     until(lambda: resting() == waiters, f"{waiters} waiters sleep: {resting()}")
 
@@ -160,10 +180,11 @@ def test_of_many_waiters_of_a_process_three_are_in_the_queues_and_the_order_stay
         for number in range(many):
             takers.append(pool.submit(take, number))
             wait_resting(variant, number + 1)
+        variant.settle()
         assert queued(masters[:3], "order:1") == [MOST_ASKING] * 3
         variant.release(lease)
         for taker in takers:
-            taker.result(20)
+            taker.result(60)
         assert order == list(range(many))
         assert not variant.links.waiters.crowds
 
@@ -177,12 +198,15 @@ def test_of_many_waiters_whose_waits_end_most_are_refused_without_a_question(
     many, asked = 12, 0
     with joined(name, masters[:3]) as variant, ThreadPoolExecutor(many) as pool:
         lease = variant.acquire("order:1")
+        # Two threads that begin at the same moment may otherwise make a crowd each.
+        crowd = variant.links.waiters.crowds.setdefault(("order:1",), Crowd())
         takers = [pool.submit(variant.acquire, "order:1", wait=2.0) for _ in range(many)]
         for taker in takers:
             with pytest.raises(ResourceLocked, match="order:1: held by another client") as caught:
                 taker.result(60)
-            assert caught.value.waited > 1.9
+            assert caught.value.took > 1.99
             asked += caught.value.asked
+        assert crowd.refusal.is_refused
         assert asked == MOST_ASKING
         variant.release(lease)
         variant.settle()
@@ -206,7 +230,7 @@ def test_waiters_that_are_cancelled_let_the_next_ones_of_their_process_ask(
             task.cancel()
         wait_queued(masters[:3], "order:1", 1)
         variant.release(lease)
-        variant.release(tasks[-1].result(10))
+        variant.release(tasks[-1].result(60))
 
 
 @pytest.mark.parametrize(("holder", "waiter"), [("threads", "loop"), ("loop", "threads")])
@@ -231,7 +255,7 @@ def test_an_extended_lock_is_still_waited_for(name: str, masters: list[LocalMast
 
 
 @both
-@pytest.mark.usefixtures("no_fallback")
+@pytest.mark.usefixtures("no_fallback", "long_turns")
 def test_a_lock_that_expires_is_taken_by_the_first(name: str, masters: list[LocalMaster]) -> None:
     with joined(name, masters[:3]) as variant, ThreadPoolExecutor(2) as pool:
         variant.acquire("order:1", ttl=3.0)
@@ -252,6 +276,7 @@ def test_a_release_wakes_the_next_waiter_of_its_process_without_a_call(
     with joined(name, masters[:3]) as variant:
         lease = variant.acquire("order:1")
         with waiters(variant, masters[:3], "A", "B", "C") as queue:
+            wait_resting(variant, 3)
             variant.release(lease)
             assert queue.ended() == ["A", "B", "C"]
         variant.settle()
@@ -283,7 +308,8 @@ def test_a_round_is_sent_for_a_waiter_that_sleeps(
             if sent:
                 break
         assert sent
-        variant.settle()
+        for either in (variant, other):
+            either.settle()
         assert queued(masters[:3], "order:1") == [0] * 3
 
 
@@ -329,16 +355,22 @@ def test_masters_that_come_back_are_subscribed_to_again(
             master.restart()
         variant.start()
         variant.wait_usable(3)
-        lease = variant.acquire("order:1", wait=5.0)  # a dead link may be noticed only now
+        lease = variant.acquire("order:1", wait=60.0)  # a dead link may be noticed only now
         with waiters(variant, masters[:3], "A", "B") as queue:
             variant.release(lease)
             assert queue.ended() == ["A", "B"]
 
 
 @contextmanager
-def stopped_process(masters: Sequence[LocalMaster], waiters: int) -> Iterator[None]:
-    """Add waiters before all others. Their process is subscribed but never asks."""
+def stopped_process(
+    masters: Sequence[LocalMaster], waiters: int
+) -> Iterator[Callable[[], list[int]]]:
+    """Add waiters before all others. Their process is subscribed but never asks.
+
+    Yield a function that returns how many of them each master has called since its last call.
+    """
     with ExitStack() as stack:
+        ears = []
         for master in masters:
             client = stack.enter_context(master.client())
             ear = stack.enter_context(client.pubsub())
@@ -346,7 +378,8 @@ def stopped_process(masters: Sequence[LocalMaster], waiters: int) -> Iterator[No
             ear.get_message(timeout=60)
             names = {f"redlock:wake:mute {number}": number for number in range(1, waiters + 1)}
             client.zadd("redlock:queue:order:1", names)
-        yield
+            ears.append(ear)
+        yield lambda: [sum(1 for _ in iter(ear.get_message, None)) for ear in ears]
 
 
 @both
@@ -355,11 +388,14 @@ def test_a_stopped_process_with_many_waiters_costs_one_turn(
 ) -> None:
     with joined(name, masters[:3]) as variant:
         lease = variant.acquire("order:1")
-        with waiters(variant, masters[:3], "A") as queue, stopped_process(masters[:3], 100):
+        with (
+            waiters(variant, masters[:3], "A") as queue,
+            stopped_process(masters[:3], 100) as called,
+        ):
             variant.release(lease)
-            began = time.monotonic()
             assert queue.ended() == ["A"]
-            assert time.monotonic() - began < 5.0, "a turn for each is 10 s"
+            variant.settle()
+            assert max(called()) < 5, "they are not called one after the other"
 
 
 @both
@@ -367,7 +403,7 @@ def test_waiters_do_not_poll(name: str, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(waiting, "FALLBACK", 0.0)
     player = ScriptedMaster(held)
     with scripted(name, player) as variant, ThreadPoolExecutor(1) as pool:
-        taker = pool.submit(variant.acquire, "order:1", wait=0.5)
+        taker = pool.submit(variant.acquire, "order:1", wait=0.9)  # less than CALM
         with pytest.raises(ResourceLocked):
             taker.result(60)
         assert asks(player) == ["order:1"] * 2, "at first, and when it gives up"
@@ -379,8 +415,12 @@ def test_a_waiter_whose_link_was_lost_asks_soon(
 ) -> None:
     monkeypatch.setattr(waiting, "CALM", NEVER)
     monkeypatch.setattr(waiting, "CALM_LONGEST", NEVER)
-    with joined(name, masters[:3]) as variant, joined("threads", masters[:3]) as holder:
-        lease = holder.acquire("order:1")
+    long = {"max_ttl": 60.0}
+    with (
+        joined(name, masters[:3], **long) as variant,
+        joined("threads", masters[:3], **long) as holder,
+    ):
+        lease = holder.acquire("order:1", ttl=60.0)
         with waiters(variant, masters[:3], "A") as queue:
             for master in masters[:3]:
                 with master.client() as client:
@@ -389,30 +429,33 @@ def test_a_waiter_whose_link_was_lost_asks_soon(
             masters[0].kill()
             began = time.monotonic()
             assert queue.ended() == ["A"]
-            assert time.monotonic() - began < 4.0, "it did not wait for the TTL of 8 s"
+            assert time.monotonic() - began < 15.0, "it did not wait until it gave up after 20 s"
 
 
 # Clients that do not wait.
 
 
 @both
-@pytest.mark.usefixtures("no_fallback")
+@pytest.mark.usefixtures("no_fallback", "long_turns")
 def test_a_client_that_does_not_wait_is_refused_during_a_turn(
     name: str, masters: list[LocalMaster]
 ) -> None:
     with joined(name, masters[:3]) as variant, joined("threads", masters[:3]) as other:
         lease = variant.acquire("order:1")
-        with stopped_process(masters[:3], 1):
+        with stopped_process(masters[:3], 1) as called:
             variant.release(lease)
+            variant.settle()
             with pytest.raises(ResourceLocked) as caught:
                 other.acquire("order:1")
-            assert set(caught.value.tally.values()) <= {
-                "reserved for a waiter for 0.1 s", "no answer yet",
-                *(f"reserved for a waiter for {ms / 1000:.3g} s" for ms in range(100)),
-            }  # fmt: skip
+            stated = {reason.partition(" for ")[0] for reason in caught.value.tally.values()}
+            assert stated <= {"reserved", "no answer yet"}
             assert caught.value.retry_after is not None
-            assert caught.value.retry_after <= 0.1
-            # The turn ends after 0.1 s, and the silent waiter has no second one.
+            assert caught.value.retry_after <= 30.0
+            assert called() == [1] * 3
+            for master in masters[:3]:  # the turn ends
+                with master.client() as client:
+                    client.zadd("redlock:queue:order:1", {"redlock:wake:mute 1": -1})
+            # The silent waiter has no second one.
             for _ in range(3):
                 other.release(other.acquire("order:1", wait=20.0))
             other.release(other.acquire("order:1"))
@@ -600,9 +643,9 @@ def test_a_called_waiter_asks_and_no_other(name: str) -> None:
     player = ScriptedMaster(held)
     with scripted(name, player) as variant, ThreadPoolExecutor(2) as pool:
         first = pool.submit(variant.acquire, "order:1", wait=20.0)
-        until(lambda: asks(player) == ["order:1"], "the first asks")
+        wait_refused(variant, player, "order:1")
         second = pool.submit(variant.acquire, "order:2", wait=20.0)
-        until(lambda: asks(player) == ["order:1", "order:2"], "the second asks")
+        wait_refused(variant, player, "order:1", "order:2")
         channel = next(said.keys[0] for said in player.heard if said.name == "subscribe")
         player.answer = honest
         player.send(push(b"message", channel, channel + b" 2"))
@@ -612,6 +655,12 @@ def test_a_called_waiter_asks_and_no_other(name: str) -> None:
         first.result(60)
         assert asks(player) == ["order:1", "order:2", "order:2", "order:1"]
         assert variant.release(lease) is True
+
+
+def wait_refused(variant: Variant, player: ScriptedMaster, *resources: str) -> None:
+    """Wait until a master was asked for these, and its answers were read."""
+    until(lambda: asks(player) == [*resources], f"the master is asked: {asks(player)}")
+    until(lambda: not variant.inside(variant.links.owing), "all masters have answered")
 
 
 def asks(player: ScriptedMaster) -> list[str]:
@@ -626,8 +675,8 @@ def test_calls_of_a_minority_wake_no_waiter(name: str) -> None:
     players = [ScriptedMaster(held) for _ in range(3)]
     with scripted(name, *players) as variant, ThreadPoolExecutor(1) as pool:
         taker = pool.submit(variant.acquire, "order:1", wait=20.0)
-        until(lambda: all(asks(player) for player in players), "everybody is asked")
-        until(lambda: not variant.inside(variant.links.owing), "everybody has answered")
+        for player in players:
+            wait_refused(variant, player, "order:1")
         channel = next(said.keys[0] for said in players[0].heard if said.name == "subscribe")
         for player in players:
             player.answer = honest
