@@ -53,7 +53,7 @@ def test_a_loop_that_stands_still_keeps_one_result_for_each_master(
     failures = links.masters[0].failures
 
     async def turn() -> None:
-        for _ in range(500):
+        for _ in range(6000):
             await asyncio.sleep(0.01)
             if links.masters[0].failures > failures + 3:
                 return

@@ -56,7 +56,7 @@ from tests.wire.variants import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from typing import Any
 
     from redlock_django.testing.masters import LocalMaster
@@ -81,6 +81,16 @@ def scripted(name: str, *players: ScriptedMaster, **settings: Any) -> Iterator[V
             variant.links.deliver(index, player.joined(run_id=str(index)))
         variant.wait_usable(len(players))
         yield variant
+
+
+def hang_up(variant: Variant, players: Sequence[ScriptedMaster], index: int) -> None:
+    """Lose the link to a scripted master that owes a reply.
+
+    No thread connects, whose failure could take the place of a link that the test delivers.
+    """
+    with patch.object(type(variant.links), "_dial", ManualLinks._dial):
+        players[index].hang_up()
+        variant.wait_gone(index)
 
 
 def present(master: LocalMaster, key: str) -> bool:
@@ -349,7 +359,7 @@ def test_late_replies_count_in_their_own_round(name: str, masters: list[LocalMas
             assert variant.links.masters[2].link is link
             # The third master's vote decides now, and it is counted.
             masters[0].kill()
-            lease = variant.acquire("order:9", wait=2.0)
+            lease = variant.acquire("order:9", wait=60.0)
             vote = lease.tally.votes[2]
             assert vote is not None
             assert vote.ballot is Ballot.GRANTED
@@ -362,7 +372,7 @@ def test_replies_held_past_the_timeout_are_never_read(
     with ExitStack() as stack:
         proxies = [stack.enter_context(FaultProxy(master.port)) for master in masters[:2]]
         urls = [*(proxy.url for proxy in proxies), masters[2].url]
-        variant = stack.enter_context(joined(name, masters[:3], urls=urls, master_timeout=0.5))
+        variant = stack.enter_context(joined(name, masters[:3], urls=urls, master_timeout=1.0))
         for proxy in proxies:
             proxy.hold()
         with pytest.raises(QuorumUnreachable, match="did not answer within"):
@@ -422,7 +432,7 @@ def test_a_release_whose_link_is_gone_is_sent_after_the_next_join(
 ) -> None:
     with joined(name, masters[:3], master_timeout=0.5) as variant:
         masters[2].pause()
-        lease = variant.acquire("order:1")
+        lease = variant.acquire("order:1", wait=60.0)
         if back_first:
             variant.wait_gone(2)
             masters[2].resume()
@@ -471,10 +481,7 @@ def test_kept_releases_are_sent_first_and_bury_the_token(name: str) -> None:
         players[2].answer = lambda said: None
         leases = [variant.acquire(f"order:{turn}") for turn in range(3)]
         until(lambda: len(players[2].heard) == 3, "the third has heard all three")
-        # No thread connects, whose failure could take the place of what is delivered below.
-        with patch.object(type(variant.links), "_dial", ManualLinks._dial):
-            players[2].hang_up()
-            variant.wait_gone(2)
+        hang_up(variant, players, 2)
         for lease in leases:
             assert variant.release(lease) is True
         again = ScriptedMaster()
@@ -496,9 +503,10 @@ def test_the_number_of_kept_releases_is_limited(name: str, monkeypatch: pytest.M
     monkeypatch.setattr(master_module, "MAX_REMEMBERED", most)
     players = [ScriptedMaster() for _ in range(3)]
     with scripted(name, *players, master_timeout=1.0) as variant:
-        players[2].hang_up()
-        variant.release(variant.acquire("warm-up"))  # threads notice only when they speak
-        variant.wait_gone(2)
+        players[2].answer = lambda said: None
+        lease = variant.acquire("order:1")
+        hang_up(variant, players, 2)
+        variant.release(lease)
         master: Master = variant.links.masters[2]
         deployment = variant.backend.deployment
         master.pending_releases.clear()
@@ -561,7 +569,7 @@ def test_a_late_majority_keeps_its_links_and_votes_again(
             master.pause()
         with stalls() as late:
             began = time.monotonic()
-            with pytest.raises(QuorumUnreachable, match=r"did not answer within 0\.4 s"):
+            with pytest.raises(QuorumUnreachable, match="did not answer within"):
                 variant.acquire("order:1")
             assert time.monotonic() - began < 2.0 + late()
         variant.wait_late(0, 1, 2)
@@ -571,11 +579,11 @@ def test_a_late_majority_keeps_its_links_and_votes_again(
             with pytest.raises(QuorumUnreachable):
                 variant.acquire("order:1")
             took.append(time.monotonic() - began)
-        assert sorted(took)[10] < 0.1, "refused at once, even on a busy machine"
+        assert sorted(took)[10] < 0.4, "refused at once: no master is waited for"
         for master in masters[:3]:
             master.resume()
         variant.wait_usable(5)
-        lease = variant.acquire("order:2")
+        lease = variant.acquire("order:2", wait=60.0)
         assert variant.release(lease) is True
         variant.settle()
         assert [master.link for master in variant.links.masters] == links
@@ -597,6 +605,8 @@ def test_a_majority_known_to_be_down_refuses_at_once_and_asks_no_master(
         with pytest.raises(QuorumUnreachable):
             variant.acquire("order:1")
         variant.wait_late(0, 1)
+        third = variant.links.masters[2]
+        until(lambda: third not in variant.inside(variant.links.owing), "it has answered")
         before = asked()
         began = time.monotonic()
         for _ in range(10):
@@ -611,7 +621,7 @@ def test_a_majority_known_to_be_down_refuses_at_once_and_asks_no_master(
         for master in masters[:2]:
             master.resume()
         variant.wait_usable(3)
-        assert variant.release(variant.acquire("order:1")) is True
+        assert variant.release(variant.acquire("order:1", wait=60.0)) is True
 
 
 @both
@@ -653,7 +663,7 @@ def test_a_loop_that_runs_now_and_then_notices_links_closed_meanwhile(
 ) -> None:
     for module in (dialer, links_module):
         monkeypatch.setattr(module, "IDLE", 0.0)
-    backend = make_backend([master.url for master in masters[:3]], connect_timeout=5.0)
+    backend = make_backend([m.url for m in masters[:3]], master_timeout=3.0, connect_timeout=5.0)
     loop = asyncio.new_event_loop()
 
     async def once(name: str) -> None:
@@ -692,7 +702,7 @@ def test_masters_killed_and_restarted_over_and_over_are_joined_again(
     with joined(name, masters[:3]) as variant:
         for turn in range(3):
             masters[turn].restart()
-            lease = variant.acquire("order:1", wait=3.0)
+            lease = variant.acquire("order:1", wait=60.0)
             assert variant.release(lease) is True
             variant.wait_usable(3)
 
@@ -847,8 +857,8 @@ class Losses(logging.Handler):
 lost, failed, stop = [], [], threading.Event()
 urls = sys.argv[1:]
 with (
-    open_variant("threads", make_backend(urls, master_timeout=0.6)) as threads,
-    open_variant("loop", make_backend(urls, master_timeout=0.6)) as loop,
+    open_variant("threads", make_backend(urls, master_timeout=1.0)) as threads,
+    open_variant("loop", make_backend(urls, master_timeout=1.0)) as loop,
 ):
     for variant in (threads, loop):
         variant.start()
@@ -981,8 +991,8 @@ def test_a_master_is_connected_to_although_no_thread_could_be_started(
     with ExitStack() as stack:
         proxies = [stack.enter_context(FaultProxy(master.port)) for master in masters]
         urls = [proxy.url for proxy in proxies]
-        variant = stack.enter_context(joined(name, masters, urls=urls))
-        lease = variant.acquire("order:1")
+        variant = stack.enter_context(joined(name, masters, urls=urls, max_ttl=60.0))
+        lease = variant.acquire("order:1", ttl=60.0)
         variant.settle()
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", fail)
@@ -1009,7 +1019,7 @@ def test_the_first_lock_is_acquired_after_no_thread_could_be_started(
             for _ in range(2):
                 with pytest.raises(QuorumUnreachable, match="no thread could be started"):
                     variant.acquire("order:1")
-        variant.release(variant.acquire("order:1", wait=5))
+        variant.release(variant.acquire("order:1", wait=60.0))
         variant.wait_usable(len(masters))
         assert backend.sync_links()._tender is not None
 

@@ -204,7 +204,7 @@ def test_a_minority_refuses(name: str, masters: list[LocalMaster], down: int, n:
 @pytest.mark.parametrize(("down", "n"), LONG_MINORITIES)
 def test_a_minority_hangs(name: str, masters: list[LocalMaster], down: int, n: int) -> None:
     up = " ".join(str(index) for index in range(down + 1, n + 1))
-    with scenario_over(name, masters[:n], master_timeout=0.3) as scenario:
+    with scenario_over(name, masters[:n], master_timeout=0.5) as scenario:
         for master in masters[:down]:
             master.pause()
         run_life(scenario)

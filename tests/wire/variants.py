@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 VARIANTS = ("threads", "loop")
 HOLDER = '{"app":"tests"}'
 
-PATIENT = {"master_timeout": 3.0, "connect_timeout": 5.0}
+PATIENT: dict[str, Any] = {"master_timeout": 3.0, "connect_timeout": 5.0}
 """For tests in which no master is late, however long a busy machine stops a server or thread."""
 
 
