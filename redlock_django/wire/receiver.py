@@ -70,8 +70,9 @@ class Receiver(Answers):
         try:
             if plain and owed and not link.parsing:
                 asked: Any = owed[0]  # an Exchange, if it has a reply that grants
-                if data == asked.grant:  # a plain release
-                    time, fences = 0, NO_FENCES
+                if data == asked.grant:
+                    if asked.granted == 3:  # a plain release, and not a part of a grant
+                        time, fences = 0, NO_FENCES
                 elif len(data) == GRANT_SIZE:
                     beginning, its_time, fence = read_grant(data)
                     if beginning == asked.grant:

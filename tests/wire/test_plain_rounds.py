@@ -22,6 +22,7 @@ from redlock_django.engine.statuses import ABSENT
 from redlock_django.wire.link import pack_command
 from redlock_django.wire.links import Links
 from redlock_django.wire.master import Master
+from redlock_django.wire.plain_grants import GRANT_SIZE
 from redlock_django.wire.sender import INSPECTED
 from redlock_django.wire.template import MOST, Templates
 from tests.wire.manual_links import NOW, TOKEN, WALL, ManualLinks, Time, manual_links
@@ -345,6 +346,18 @@ def test_it_is_not_taken_where_masters_are_asked_differently() -> None:
         assert exchange.tally.is_plain
         assert exchange.tally.asked == {0, 1}
         assert links.ends[2].names() == []
+
+
+def test_a_grant_that_comes_in_two_parts_has_its_fence() -> None:
+    with timed_links(True, masters=1) as (links, time):
+        _answered(links, time, links.ask(links.acquire()))
+        for cut in range(1, GRANT_SIZE):
+            exchange = links.ask(links.acquire("b" * 32))
+            reply = resp(pack("<4q", exchange.number, 1, time.wall, 7))
+            for part in (reply[:cut], reply[cut:]):
+                links.ends[0].say(part)
+                links.read(links.masters[0])
+            assert exchange.tally.unanimous == (7,), f"cut after {cut} bytes"
 
 
 def test_an_empty_reply_to_another_command_drops_the_link() -> None:
