@@ -248,7 +248,7 @@ def test_a_new_group_refuses_clients_with_the_old_settings(
     numbers = {"MAX_TTL": 0.6, "TTL": 0.5, "MASTER_TIMEOUT": 0.2}
     with_new = section(six[:3], six[3:], **numbers, RESTART_DELAY="auto")
     name = "order:1"
-    lease = old.acquire((name,), 0.5, 5, "{}")
+    lease = old.acquire((name,), 0.5, 60, "{}")
     settings.REDLOCK = with_new
     with pytest.raises(QuorumUnreachable, match="--reconfigure"):
         lock(of_group(0)).acquire()

@@ -27,6 +27,7 @@ from django.test import override_settings
 from redlock_django import lock, locks
 from tests.live.fencing.accounts import Account
 from tests.live.fencing.withdraw import AMOUNT
+from tests.timeouts import generous_timeouts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,7 +59,7 @@ def client_1(masters: list[LocalMaster], database: dict[str, Any]) -> Iterator[A
         assert process.stdout.readline() == "read 100\n"
         return process
 
-    with override_settings(REDLOCK={"default": {"MASTERS": urls}}):
+    with override_settings(REDLOCK={"default": {"MASTERS": urls, **generous_timeouts()}}):
         call_command("redlock_init", stdout=StringIO())
         yield start
         locks.close()

@@ -13,6 +13,8 @@ import sys
 import django
 from django.conf import settings
 
+from tests.timeouts import generous_timeouts
+
 AMOUNT = 30
 
 
@@ -46,7 +48,7 @@ def main(fenced: bool) -> None:
 if __name__ == "__main__":
     settings.configure(
         DATABASES={"default": json.loads(os.environ["DATABASE"])},
-        REDLOCK={"default": {"MASTERS": os.environ["MASTERS"]}},
+        REDLOCK={"default": {"MASTERS": os.environ["MASTERS"], **generous_timeouts(1.0)}},
         INSTALLED_APPS=["redlock_django"],
     )
     if "mysql" in os.environ["DATABASE"]:

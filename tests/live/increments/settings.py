@@ -7,6 +7,8 @@ import os
 import sys
 from typing import Any
 
+from tests.timeouts import generous_timeouts
+
 SECRET_KEY = "insecure: for tests only"
 ALLOWED_HOSTS = ["127.0.0.1"]
 ROOT_URLCONF = "tests.live.increments.urls"
@@ -43,7 +45,7 @@ REDLOCK = {
         "WAIT": 50,
         "MAX_WAITERS": 100,
         "TTL": 10,
-        "MASTER_TIMEOUT": 2.0,  # on a shared machine with two cores a master may reply late
+        **generous_timeouts(),
         "RULES": [{"view": "rule", "key": "counter:<int:pk>", "methods": ["POST"]}],
     },
 }

@@ -7,6 +7,8 @@ import os
 import sys
 from typing import Any
 
+from tests.timeouts import generous_timeouts
+
 SECRET_KEY = "insecure: for tests only"
 ALLOWED_HOSTS = ["127.0.0.1"]
 ROOT_URLCONF = "tests.live.payments.urls"
@@ -48,11 +50,11 @@ CACHES = {
 _MASTERS: dict[str, Any] = {
     "MASTERS": os.environ["INCREMENTS_MASTERS"],
     "RESTART_DELAY": 0,
-    "MASTER_TIMEOUT": 2.0,  # a shared machine with two cores may let a master wait
+    **generous_timeouts(),
     # Tests let a dozen retries wait at the same time.
     "MAX_WAITERS": 12,
 }
-_BRIEF: dict[str, Any] = {"TTL": 1.5, "MASTER_TIMEOUT": 0.6}
+_BRIEF: dict[str, Any] = {"TTL": 1.5, **generous_timeouts(1.5)}
 REDLOCK: dict[str, dict[str, Any]] = {
     "default": _MASTERS,
     # For processes that die while they hold a lock.
