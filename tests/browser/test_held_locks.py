@@ -80,7 +80,7 @@ def tour(page: Page, name: str, *, width: int | None = None) -> None:
 
 def test_list_search_and_filters(visitor: Visitor, masters: list[LocalMaster]) -> None:
     everyday(masters)
-    plant(masters, "refund:9", prefix="payments")
+    plant(masters, "refund:9", prefix="payments", ttl=600)
     page = visitor.open()
     expect(page.locator("#redlock-count")).to_have_text("12 locks are held.")
     expect(page.locator("#redlock-masters tbody tr")).to_have_count(5)
@@ -118,7 +118,7 @@ def test_light_dark_and_phone(visitor: Visitor, masters: list[LocalMaster]) -> N
 
 @pytest.mark.nightly
 def test_masters_with_faults(visitor: Visitor, masters: list[LocalMaster]) -> None:
-    plant(masters, "order:1")
+    plant(masters, "order:1", ttl=600)
     with masters[1].client() as client:
         client.config_set("maxmemory-policy", "allkeys-lru")
         client.config_set("maxmemory", "100mb")
@@ -236,7 +236,7 @@ def test_release_of_one_and_of_many_locks(visitor: Visitor, masters: list[LocalM
 
 @pytest.mark.nightly
 def test_lock_acquired_again_is_not_released(visitor: Visitor, masters: list[LocalMaster]) -> None:
-    plant(masters, "order:1")
+    plant(masters, "order:1", ttl=600)
     page = visitor.open()
     select(page, "order:1")
     free(masters, "order:1")
@@ -250,7 +250,7 @@ def test_lock_acquired_again_is_not_released(visitor: Visitor, masters: list[Loc
 
 @pytest.mark.nightly
 def test_a_viewer_cannot_release(visitor: Visitor, masters: list[LocalMaster]) -> None:
-    plant(masters, "order:1")
+    plant(masters, "order:1", ttl=600)
     page = visitor.open(user="viewer")
     expect(row(page, "order:1")).to_be_visible()
     expect(page.locator("input.action-select, select[name=action]")).to_have_count(0)
@@ -260,7 +260,7 @@ def test_a_viewer_cannot_release(visitor: Visitor, masters: list[LocalMaster]) -
 
 
 def test_by_keyboard_only(visitor: Visitor, masters: list[LocalMaster]) -> None:
-    plant(masters, "order:1")
+    plant(masters, "order:1", ttl=600)
     page = visitor.open()
 
     def tab_to(what: str) -> None:
@@ -286,7 +286,7 @@ def test_by_keyboard_only(visitor: Visitor, masters: list[LocalMaster]) -> None:
 
 def test_holder_fields_are_not_executed(visitor: Visitor, masters: list[LocalMaster]) -> None:
     evil = "<script>alert(1)</script><img src=x onerror=alert(2)>"
-    plant(masters, "odd:'&%3C;/é~ü", path=evil, host=evil, user=evil, app=evil)
+    plant(masters, "odd:'&%3C;/é~ü", path=evil, host=evil, user=evil, app=evil, ttl=600)
     page = visitor.open()
     expect(page.locator("#result_list")).to_contain_text("<script>alert(1)")
     page.get_by_role("link", name="odd:").click()
@@ -337,7 +337,7 @@ def test_only_elements_with_a_nonce_are_needed(
     chromium: Browser, masters: list[LocalMaster]
 ) -> None:
     """Under such a policy the browser blocks every other style and script, and complains."""
-    plant(masters, "order:1")
+    plant(masters, "order:1", ttl=600)
     with serving(masters, SITE_NONCES="1") as address:
         visitor = Visitor(chromium, address)
         page = visitor.open()

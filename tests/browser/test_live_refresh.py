@@ -115,7 +115,7 @@ def test_refresh_of_an_empty_list(visitor: Visitor, masters: list[LocalMaster]) 
     expect(page.locator("#redlock-count")).to_have_text("No lock is held.")
     stop_the_clock(page)
     start(page)
-    plant(masters, "order:1")
+    plant(masters, "order:1", ttl=600)
     next_refresh(page)
     expect(row(page, "order:1")).to_be_visible()
     row(page, "order:1").locator("input.action-select").check()
@@ -163,7 +163,7 @@ def test_refresh_stops_pauses_and_recovers(visitor: Visitor, masters: list[Local
 
 @pytest.mark.nightly
 def test_refresh_of_the_page_of_one_lock(visitor: Visitor, masters: list[LocalMaster]) -> None:
-    plant(masters, "order:1")
+    plant(masters, "order:1", ttl=600)
     page = visitor.open()
     page.get_by_role("link", name="order:1", exact=True).click()
     expect(page.locator("#redlock-picture .redlock-has-own")).to_have_count(5)
