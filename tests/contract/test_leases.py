@@ -285,7 +285,7 @@ def test_a_waiter_gets_the_lock_after_its_release(store: Store, caller: SyncCall
 
 def test_a_waiter_gets_the_lock_after_its_expiry(store: Store, caller: SyncCaller) -> None:
     caller.acquire("order:1", ttl=TTL)
-    waiter = caller.start("order:1", wait=20)
+    waiter = caller.start("order:1", wait=3 * TTL)  # the time passes for the waiter, too
     wait_for_waiters(store, 1)
     store.pass_time(TTL)
     assert waiter.lease().resources == ("order:1",)
