@@ -15,7 +15,7 @@ from redlock_django.engine.quorum import failed
 from redlock_django.wire.clock import clock
 from redlock_django.wire.exchange import Owed
 from redlock_django.wire.join import Joined, Trust, Unfit, Unmarked, check
-from redlock_django.wire.link import Link, pack_command, pack_parts
+from redlock_django.wire.link import Link, pack, pack_command, pack_parts
 from redlock_django.wire.link_state import IDLE
 from redlock_django.wire.master import Master, dial, discard
 from redlock_django.wire.sender import Sender
@@ -129,6 +129,16 @@ class Dialer(Sender):
             self._listen(master)
         self._changed()
         return False
+
+    def _listen(self, master: Master) -> None:
+        link = master.link
+        if link is None:
+            return
+        if not link.pushes:
+            self._log_polling(master, "does not support RESP3")
+            return
+        data = pack("SUBSCRIBE", self.waiters.channel)
+        self._write(master, Owed(None, None, clock(), subscribes=True), data)
 
     def _find_twins(self) -> None:
         first: dict[str, Master] = {}

@@ -241,16 +241,6 @@ class Sender(LinkState):
         for master in self.masters:
             self._check(master, "join")
 
-    def _listen(self, master: Master) -> None:
-        link = master.link
-        if link is None:
-            return
-        if not link.pushes:
-            self._log_polling(master, "does not support RESP3")
-            return
-        data = pack("SUBSCRIBE", self.waiters.channel)
-        self._write(master, Owed(None, None, clock(), subscribes=True), data)
-
     def _log_polling(self, master: Master, why: str) -> None:
         """Log that a master cannot call waiters, so that they poll it."""
         if not master.polling_logged:
