@@ -14,8 +14,8 @@ class ReleaseScripts(QueueScripts):
         return [REFUSED, now, index, self.pttl(key), fence, lock[:32]]
 
     def _release(self, moment: int, keys: list[str], argv: list[bytes]) -> Reply:
-        value, how, resources = argv[1], argv[2] or b"0 0 ", argv[3:]
-        tomb, shorter, waiter = how.split(b" ", 2)
+        value, how, resources = argv[1], argv[2] or b"0 0 1 ", argv[3:]
+        tomb, shorter, calls, waiter = how.split(b" ", 3)
         left, now = int(shorter), 0
         fault, other_key = 0, ""
         other: bytes | None = None
@@ -25,17 +25,21 @@ class ReleaseScripts(QueueScripts):
             queue = queues[index - 1] if queues else ""
             lock = self.get(key)
             has_waiters = bool(self.queue(queue) or self.get(queue))
-            if has_waiters or left:
+            is_called = has_waiters and calls == b"1"
+            if is_called or left:
                 now = moment
             if has_waiters:
                 self.remove(queue, waiter)
             if lock == value and left:
                 if self.pttl(key) > left:
-                    self._shorten(keys[0], key, queue, resource, left)
+                    self._shorten(keys[0], key, resource, left)
+                    if is_called:
+                        self._ask_to_try(queue)
             elif lock in (None, value):
                 self.strings.pop(key, None)
                 self.remove(keys[0], resource)
-                self._call_first(queue, moment)
+                if is_called:
+                    self._call_first(queue, moment)
             if lock != value and not fault:
                 fault, other, other_key = index, lock, key
         if tomb != b"0":
@@ -46,10 +50,12 @@ class ReleaseScripts(QueueScripts):
             return self._refuse(now, fault, other_key, other)
         return [ABSENT, now, fault]
 
-    def _shorten(self, held: str, key: str, queue: str, resource: bytes, left: int) -> None:
+    def _shorten(self, held: str, key: str, resource: bytes, left: int) -> None:
         self.strings[key] = (self.strings[key][0], self._ms + left)
         listed = self.queue(held)
         if resource in listed:
             listed[resource] = self._ms + left
+
+    def _ask_to_try(self, queue: str) -> None:
         if (first := self._first(queue)) and (channel := channel_of(first)):
             self.publish(channel.decode(), b" " + first)

@@ -245,8 +245,8 @@ class Release(Command):
 
     With `left` seconds of a minimum hold, shorten their TTL to that instead, and call no waiter.
     With `bury`, write a tombstone as well, so that the token cannot be set again. With a `waiter`,
-    remove that waiter from the queues. Without `calls`, leave the queues alone: a client that asks
-    again keeps its place in them.
+    remove that waiter from the queues. Without `calls`, call none: a client that asks again keeps
+    its place, and the next waiter whose round follows in the same send need not be called.
     """
 
     name: ClassVar[str] = "release"
@@ -266,12 +266,12 @@ class Release(Command):
         deployment = self.deployment
         locks = (deployment.lock(r) for r in self.resources)
         tomb = (deployment.tomb(self.token),) if self.bury else ()
-        queues = self._queues() if self.calls else ()
+        queues = self._queues() if self.calls or self.waiter else ()
         return [deployment.held, *locks, *tomb, *queues]
 
     def arguments(self) -> list[Argument]:
         tomb = ms(self.deployment.max_ttl) if self.bury else 0
-        how = "" if self.plain else f"{tomb} {ms(self.left)} {self.waiter}"
+        how = "" if self.plain else f"{tomb} {ms(self.left)} {self.calls:d} {self.waiter}"
         return [self.value, how, *self.resources]
 
 

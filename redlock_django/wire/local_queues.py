@@ -14,8 +14,9 @@ class LocalQueues(Generic[Waiter]):
     """The waiters of a process or loop that sleep in the masters' queues, by resource.
 
     After a release in this process, the next waiter need not wait for its call: its attempt leaves
-    with the release, on the same links. Masters grant to the first waiter in the queue alone, so no
-    waiter of another process is overtaken.
+    with the release, on the same links. Masters grant to the first waiter in the queue alone, and
+    call it if it is another one: no waiter of another process is overtaken, and the release need
+    not call.
     """
 
     def __init__(self) -> None:

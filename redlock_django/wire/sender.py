@@ -51,12 +51,13 @@ class Sender(LinkState):
         now = clock()
         if not exchange.number % MOST_BEHIND:
             self.lateness.look(now)
-        if not self._begin_plainly(exchange, now):
+        frees = exchange.asked.frees
+        waiters = self.waiters.queues.next_waiters(frees) if frees else ()
+        followed = 0 < len(waiters) == len(frees) and not any(waiter.sent for waiter in waiters)
+        if not self._begin_plainly(exchange, now, followed=followed):
             self._begin_each(exchange, now)
-        if frees := exchange.asked.frees:
-            # Now that the release is queued: the next round leaves with it.
-            for waiter in self.waiters.queues.next_waiters(frees):
-                self.resume(waiter)
+        for waiter in waiters:
+            self.resume(waiter)  # now that the release is queued: the next round leaves with it
 
     def resume(self, waiter: Waiter) -> None:
         """Send the next round of a waiter while it sleeps on, or wake it if it must do that itself.
@@ -123,10 +124,12 @@ class Sender(LinkState):
             if master.late:
                 self.lateness.fail_late(exchange, master.index, master.late, now)
 
-    def _begin_plainly(self, exchange: Exchange, now: float) -> bool:
+    def _begin_plainly(self, exchange: Exchange, now: float, *, followed: bool = False) -> bool:
         """Begin a round that asks all masters of the plan the same, without a look at any of them.
 
-        Returns False without having begun if one of them needs a closer look.
+        Returns False without having begun if one of them needs a closer look. A release that is
+        `followed` calls no waiter: the next one of each lock asks in the same send, and takes the
+        lock, or calls another waiter whose turn it is.
         """
         if not self._asks_plainly(now):
             return False
@@ -137,9 +140,12 @@ class Sender(LinkState):
         is_whole = not plan.left_out and commands.count(command) == len(commands)
         if not (is_whole or self._leave_out(exchange, command)):
             return False
-        data = self._templates.pack(command, exchange.number)
+        packed = command
+        if followed and isinstance(command, Release):
+            packed = replace(command, calls=False)
+        data = self._templates.pack(packed, exchange.number)
         exchange.sent, exchange.ran = now, self.lateness.running.passed
-        exchange.expect_grants(command)
+        exchange.expect_grants(command)  # if this is sent again, nothing follows it: then it calls
         trusted = command.trusted
         for link in plan.links:
             link.owed.append(exchange)  # first: see `Link.write`

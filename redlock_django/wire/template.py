@@ -41,9 +41,10 @@ class Templates:
                 gaps += (b"%d" % command.ticket, command.waiter.encode())
         elif type(command) is Release and not (command.bury or command.left):
             fixed = command.calls
-            gaps = (name, name, digits, value, name) if fixed else (name, digits, value, name)
             if command.waiter:
-                gaps = (*gaps[:-1], command.waiter.encode(), name)
+                gaps = (name, name, digits, value, command.waiter.encode(), name)
+            else:
+                gaps = (name, name, digits, value, name) if fixed else (name, digits, value, name)
         else:
             return pack_command(command, number)
         key: tuple[object, ...] = (command.name, fixed, len(name), len(value), len(digits))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from redlock_django.backends.redlock import retry_delay
 from redlock_django.engine import renewal
-from redlock_django.engine.commands import Acquire, Command, Confirm
+from redlock_django.engine.commands import Acquire, Command, Confirm, Release
 from redlock_django.engine.errors import NotAcquired, QuorumUnreachable, ResourceLocked
 from redlock_django.engine.protocol_steps import Pause, Round, Step
 from redlock_django.engine.quorum import Ballot, Tally, Verdict
@@ -239,7 +239,7 @@ class Client:
     def _send_round(self, asked: Round) -> None:
         if not asked.awaited:
             self._exchange = None
-            self.wire.begin(self.wire.exchange(asked, wake_none))
+            self.begin(self.wire.exchange(asked, wake_none))
             return
         if (waiter := self.waiter) is not None:
             sent, waiter.sent = waiter.sent, None
@@ -248,7 +248,24 @@ class Client:
                 return
             waiter.ask()
         self._exchange = self.wire.exchange(asked, partial(self._decided, self._ticket, asked))
-        self.wire.begin(self._exchange)
+        self.begin(self._exchange)
+
+    def begin(self, exchange: Exchange) -> None:
+        """Begin a round. If it is a release, the next waiters of this process follow it.
+
+        Then it calls none, as in `Sender.begin`.
+        """
+        frees = exchange.asked.frees
+        waiters = self.wire.waiters.queues.next_waiters(frees) if frees else ()
+        if 0 < len(waiters) == len(frees) and all(map(_is_sent_for, waiters)):
+            self.world.seen["followed"] += 1
+            exchange.commands = tuple(
+                replace(command, calls=False) if isinstance(command, Release) else None
+                for command in exchange.commands
+            )
+        self.wire.begin(exchange)
+        for waiter in waiters:
+            self.resume(waiter)
 
     def resume(self, waiter: Waiter) -> None:
         """Send the next round of a waiter while it sleeps on, or wake it to do that itself.
@@ -258,7 +275,7 @@ class Client:
         pause = waiter.pause
         if waiter.sent is not None:
             return
-        if pause is None or pause.begin is None or int(waiter.name.split()[1]) % 2:
+        if pause is None or pause.begin is None or not _is_sent_for(waiter):
             waiter.ask_now()
             return
         self.world.seen["sent in a pause"] += 1
@@ -283,12 +300,19 @@ class Client:
                 return
             seconds = waiter.rest(pause)
             waiter.pause = pause
+            self.wire.waiters.queues.join(waiter, pause)
             waiter.wake = partial(self._woken, waiter, self._ticket)
         if self._rested == self.world.now:
             # The rest of a wait may be too short to move a clock: time would never advance.
             seconds = max(seconds, 1e-6)
         self._rested = self.world.now
         self.world.after(seconds / self.clock.rate, self.hear, self._go_on, self._ticket)
+
+    def _end_pause(self) -> None:
+        waiter = self.waiter
+        if waiter is not None and waiter.pause is not None:
+            self.wire.waiters.queues.leave(waiter, waiter.pause)
+            waiter.pause = None
 
     def _woken(self, waiter: Waiter, ticket: int) -> None:
         """End a pause that began at `ticket`: now that the waiter is called, or when it is due."""
@@ -317,7 +341,8 @@ class Client:
     def _abandon(self) -> None:
         exchange: Any = self._exchange
         if self.waiter is not None:
-            exchange, self.waiter.pause = exchange or self.waiter.sent, None
+            exchange = exchange or self.waiter.sent
+        self._end_pause()
         self._exchange = None
         if exchange is not None:
             exchange.decided = True
@@ -348,8 +373,7 @@ class Client:
     def _send(self, ticket: int, now: float | None) -> None:
         if ticket == self._ticket:
             self._exchange = None
-            if self.waiter is not None:
-                self.waiter.pause = None  # the pause is over, if it was one
+            self._end_pause()
             shown = self.read() if now is None else now
             self._drive(partial(self._program.send, shown))
 
@@ -496,6 +520,11 @@ class Client:
     def delay(self, attempts: int) -> float:
         """Return the seconds to pause after so many attempts."""
         return retry_delay(attempts, self.rng.uniform)
+
+
+def _is_sent_for(waiter: Waiter) -> bool:
+    """Return whether a round is sent for a waiter while it sleeps: for every second one."""
+    return waiter.sent is None and int(waiter.name.split()[1]) % 2 == 0
 
 
 def _watch(world: World, commands: tuple[Command | None, ...], tally: Tally) -> None:

@@ -81,7 +81,13 @@ from tests.engine.mutation import (
     without,
 )
 from tests.engine.schedules import HOUR
-from tests.wire import link_schedules, test_lateness, test_link, test_plain_rounds
+from tests.wire import (
+    link_schedules,
+    test_hand_off,
+    test_lateness,
+    test_link,
+    test_plain_rounds,
+)
 
 Schedule = Callable[[], object]
 
@@ -665,6 +671,38 @@ MUTANTS: tuple[Mutant, ...] = (
         always("self.calls"), test_queue.test_an_undo_on_the_way_to_the_next_round_calls_nobody,
     ),
     Mutant(
+        "a holder stays queued", "queue: a release that calls nobody removes its own waiter",
+        Release.keys, never("self.waiter"),
+        test_queue.test_a_holder_whose_release_is_followed_leaves_every_queue,
+    ),
+    Mutant(
+        "a release that is followed calls", "queue: a release that is followed calls nobody",
+        Release.arguments, instead("self.calls", "True"),
+        test_queue.test_a_release_that_is_followed_calls_nobody,
+    ),
+    Mutant(
+        "a release of two locks calls no waiter of one",
+        "queue: a release is followed if the next waiters of all its locks are here", Links.begin,
+        instead("0 < len(waiters) == len(frees)", "waiters"),
+        test_hand_off.test_a_release_calls_if_one_of_its_locks_has_no_waiter_here,
+    ),
+    Mutant(
+        "a waiter that has asked follows a release", "queue: a release is followed after it",
+        Links.begin, never("any(...)"),
+        test_hand_off.test_a_release_calls_a_waiter_that_has_asked_before_it,
+    ),
+    Mutant(
+        "no release is followed", "queue: a release whose next waiter follows it calls nobody",
+        Links._begin_plainly, never("followed"),
+        test_hand_off.test_a_release_calls_no_waiter_if_the_next_one_follows_it,
+    ),
+    Mutant(
+        "a release that is sent again calls nobody", "queue: what is sent again calls",
+        Links._begin_plainly,
+        instead("packed = replace(...)", "packed = command = replace(command, calls=False)"),
+        test_hand_off.test_a_release_that_is_sent_again_calls,
+    ),
+    Mutant(
         "an undo calls nobody", "queue: an undo without a quorum calls a waiter",
         Attempt.undo,
         instead("leave or self.unreachable", "leave"),
@@ -761,7 +799,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a waiter sleeps by the old TTL", "queue: the first waiter learns a shorter TTL",
-        MemoryMaster._shorten,
+        MemoryMaster._ask_to_try,
         without("self.publish(...)"),
         test_minimum_hold.test_the_first_waiter_is_asked_to_try_again_so_that_it_learns_the_new_ttl,
     ),

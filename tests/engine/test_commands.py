@@ -43,7 +43,8 @@ EXTEND = Extend(**COMMON, ttl=1.5)
 HEAL = Heal(**COMMON, ttl=1.5, fences=(7, 8))
 RELEASE = Release(**COMMON)
 SHORTEN = Release(**COMMON, left=1.5)
-ALL = (ACQUIRE, CONFIRM, EXTEND, HEAL, RELEASE, SHORTEN)
+FOLLOWED = Release(**COMMON, waiter="P:wake:7 1", calls=False)
+ALL = (ACQUIRE, CONFIRM, EXTEND, HEAL, RELEASE, SHORTEN, FOLLOWED)
 
 
 def test_deployment() -> None:
@@ -88,6 +89,7 @@ def test_keys() -> None:
     assert Release(**COMMON, bury=True).keys() == ["P:held", *locks, tomb, *queues]
     assert Release(**COMMON, bury=True, calls=False).keys() == ["P:held", *locks, tomb]
     assert Release(**COMMON, calls=False).keys() == ["P:held", *locks]
+    assert FOLLOWED.keys() == ["P:held", *locks, *queues]
     assert DEPLOYMENT.wake("7") == "P:wake:7"
 
 
@@ -101,9 +103,10 @@ def test_arguments() -> None:
     assert EXTEND.arguments() == [VALUE, 1500, *both]
     assert HEAL.arguments() == [VALUE, 1500, 500_000, 600_000, *both, 7, 8]
     assert RELEASE.arguments() == [VALUE, "", *both]
-    assert SHORTEN.arguments() == [VALUE, "0 1500 ", *both]
-    assert Release(**COMMON, bury=True).arguments() == [VALUE, "60000 0 ", *both]
-    assert Release(**COMMON, waiter="P:wake:7 1").arguments()[1] == "0 0 P:wake:7 1"
+    assert SHORTEN.arguments() == [VALUE, "0 1500 1 ", *both]
+    assert Release(**COMMON, bury=True).arguments() == [VALUE, "60000 0 1 ", *both]
+    assert Release(**COMMON, waiter="P:wake:7 1").arguments()[1] == "0 0 1 P:wake:7 1"
+    assert FOLLOWED.arguments()[1] == "0 0 0 P:wake:7 1"
 
 
 def test_arguments_are_integers_strings_and_bytes() -> None:

@@ -12,7 +12,7 @@ from redlock_django.backends.memory_master import MemoryMaster
 from redlock_django.engine import waiting
 from redlock_django.engine.commands import Release
 from redlock_django.engine.protocol_steps import Pause, Round
-from redlock_django.wire.waiters import WATCH
+from redlock_django.wire.waiters import WATCH, Waiter
 from tests.engine.clients import Client, Program
 from tests.engine.simulator import Setup, Simulation
 from tests.engine.world import SimulatedMaster
@@ -123,6 +123,56 @@ def test_the_order_is_kept_where_waiters_of_a_process_die(seeds: range) -> None:
         assert simulation.world.seen["killed"] > 2
         assert simulation.checker.overtaken == 0, f"seed {seed}"
         assert max(simulation.checker.gaps) < MISSED, f"seed {seed}"
+
+
+def _with_shared_links(clients: list[Client], processes: int) -> None:
+    """Make these clients the threads of so many processes, with one clock and one set of links."""
+    for number, client in enumerate(clients):
+        first = clients[number % processes]
+        client.clock, client.wire = first.clock, first.wire
+        for ours, theirs in zip(client.service.simulated, first.service.simulated, strict=True):
+            ours.wire = theirs.wire
+
+
+@by_day
+@pytest.mark.parametrize("processes", [1, 3])
+def test_a_release_that_calls_nobody_because_the_next_waiter_follows_it(
+    processes: int, seeds: range
+) -> None:
+    for seed in seeds:
+        simulation = crowd(seed, replace(TURNS, clients=12, ttls=(0.2, 0.2)))
+        _with_shared_links(simulation.clients, processes)
+        run_disturbed(simulation)
+        assert simulation.world.seen["followed"] > 1, f"seed {seed}"
+        assert simulation.checker.overtaken == 0, f"seed {seed}"
+        assert len(simulation.checker.holders) == 12
+        assert max(simulation.checker.gaps) < 0.03, f"seed {seed}"
+
+
+@by_day
+def test_a_process_that_dies_before_its_next_waiter_follows_a_release(seeds: range) -> None:
+    for seed in seeds:
+        simulation = crowd(seed, replace(TURNS, clients=12, ttls=(0.2, 0.2)))
+        threads = simulation.clients[:9]
+        _with_shared_links(threads, 1)
+        for client in threads:
+            resume = partial(_resume_or_die, client, client.resume, threads)
+            client.resume = resume  # type: ignore[method-assign]
+        run_disturbed(simulation)
+        assert simulation.world.seen["killed"] == 9, f"seed {seed}"
+        assert simulation.checker.overtaken == 0, f"seed {seed}"
+        assert max(simulation.checker.gaps) < FALLBACK, f"seed {seed}"
+
+
+def _resume_or_die(
+    client: Client, resume: Callable[[Waiter], None], threads: list[Client], waiter: Waiter
+) -> None:
+    if client.world.seen["followed"] < 20:
+        resume(waiter)
+        return
+    for thread in threads:
+        # Once the release is on its way. What a dying process has sent arrives in part.
+        client.world.after(0.0, thread.kill)
 
 
 def _send_and_wake(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -80,6 +81,40 @@ def test_first_come_first_served() -> None:
     assert masters.queues() == [[], [], []]
     free(masters, lease)
     assert masters.called == []
+
+
+def free_silently(masters: Masters, lease: RedlockLease) -> None:
+    """Release a lease as before the round of a waiter that leaves in the same send."""
+    masters.called.clear()
+    asked = next(rounds.release(masters.deployment, lease))
+    assert isinstance(asked, Round)
+    release = asked.commands[0]
+    assert isinstance(release, Release)
+    masters.hear(replace(asked, commands=(replace(release, calls=False),) * 3))
+
+
+def test_a_release_that_is_followed_calls_nobody() -> None:
+    masters = Masters(3)
+    lease = masters.taken()
+    first, second, third = (Waiting(masters, name) for name in (A, B, C))
+    free(masters, lease)
+    free_silently(masters, first.won())
+    assert masters.called == []
+    third.ask()
+    third.refused()
+    assert masters.called == on_all(masters, B), "the round after it calls another first waiter"
+    assert second.won().waiter == B
+
+
+def test_a_holder_whose_release_is_followed_leaves_every_queue() -> None:
+    masters = Masters(3)
+    lease = masters.taken()
+    first, second = Waiting(masters, A), Waiting(masters, B)
+    free(masters, lease)
+    lease = first.won(deaf=(2,))
+    free_silently(masters, lease)
+    assert masters.queues() == [[B]] * 3
+    assert second.won().waiter == B
 
 
 def test_a_client_that_comes_while_others_wait_does_not_overtake() -> None:

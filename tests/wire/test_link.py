@@ -492,7 +492,7 @@ def test_kept_releases_are_sent_first_and_bury_the_token(name: str) -> None:
         assert [said.name for said in again.heard] == ["release"] * 3 + ["acquire"]
         for said, lease in zip(again.heard, leases, strict=False):
             assert said.keys[2] == f"redlock:tomb:{lease.token}".encode()
-            assert said.arguments[1] == b"10000 0 "  # MAX_TTL in ms
+            assert said.arguments[1] == b"10000 0 1 "  # MAX_TTL in ms
     again.close()
 
 

@@ -3,15 +3,16 @@
 -- arrive late, or twice). With a tombstone time, write a tombstone, so that the token cannot be set
 -- again. With a waiter, remove it from the queues.
 -- KEYS: held, then the lock of each resource, the tomb (if it is to be written), then the queue of each
---       resource (none: call no waiter)
+--       resource (none: leave the queues alone)
 -- ARGV: round, value, how ('': a plain release; else tombstone ms (0: none), left ms (0: the minimum
---       hold is over) and waiter ('': none), each resource
+--       hold is over), 1 to call the first waiter (0: the next one asks) and waiter ('': none), each
+--       resource
 -- -> round, status, TIME us or 0 (granted: every lock had the token), then the index at fault; the
 --    round alone, if it is granted and the clock was not read: an array costs the master much more
 local round, value = tonumber(ARGV[1]), ARGV[2]
-local tomb, left, waiter = '0', 0, ''
+local tomb, left, calls, waiter = '0', 0, '1', ''
 if ARGV[3] ~= '' then
-  tomb, left, waiter = ARGV[3]:match('^(%d+) (%d+) (.*)$')
+  tomb, left, calls, waiter = ARGV[3]:match('^(%d+) (%d+) (%d) (.*)$')
   left = tonumber(left)
 end
 local count = #ARGV - 3
@@ -25,7 +26,8 @@ for index = 1, count do
     lock = false -- a key of another type is not a lock
   end
   local has_waiters = queue and redis.call('PTTL', queue) ~= -2
-  if now == 0 and (has_waiters or left > 0) then
+  local is_called = has_waiters and calls == '1'
+  if now == 0 and (is_called or left > 0) then
     local clock = redis.call('TIME')
     now = clock[1] * 1000000 + clock[2]
   end
@@ -37,7 +39,7 @@ for index = 1, count do
       redis.call('PEXPIRE', key, left)
       redis.pcall('ZADD', KEYS[1], 'XX', math.floor(now / 1000) + left, resource)
       -- The first waiter sleeps until the TTL that it knows. Ask it to try again soon.
-      local first = has_waiters and redis.pcall('ZRANGE', queue, 0, 0)[1]
+      local first = is_called and redis.pcall('ZRANGE', queue, 0, 0)[1]
       local channel = first and first:match('^(.*) ')
       if channel then
         redis.pcall('PUBLISH', channel, ' ' .. first)
@@ -48,7 +50,7 @@ for index = 1, count do
       redis.call('DEL', key)
     end
     redis.pcall('ZREM', KEYS[1], resource) -- also if the lock has expired
-    if has_waiters then
+    if is_called then
       queue_functions()(queue, now, '')
     end
   end

@@ -1,0 +1,91 @@
+"""A lock that passes to a waiter of the same process: its round leaves with the release."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from redlock_django.engine.attempt import Attempt
+from redlock_django.engine.fast_path import FastTally
+from redlock_django.engine.protocol_steps import Pause, Round
+from redlock_django.wire.exchange import wake_none
+from redlock_django.wire.waiters import Waiter
+from tests.wire.manual_links import ManualLinks
+from tests.wire.scripted import NAMES
+from tests.wire.test_plain_rounds import timed_links
+
+CALLING, SILENT, ASKING = ("release", True), ("release", False), ("acquire", True)
+
+
+def _asleep(links: ManualLinks, ticket: int = 1, ahead: int = 0) -> Waiter:
+    """Make a waiter sleep in the queue of "r"."""
+    waiter = links.waiters.new()
+    ask = replace(links.acquire(f"{ticket:032x}"), waiter=waiter.name, ticket=ticket)
+    attempt = Attempt(ask, 0.0)
+    links.waiters.begin_pause(waiter, Pause(60.0, 60.0, "r", ahead, ticket, lambda now: attempt))
+    return waiter
+
+
+def _release(links: ManualLinks, *resources: str) -> None:
+    release = replace(links.release(), resources=resources)
+    asked = Round((release,) * 3, FastTally(3), frees=resources)
+    links.begin(links.exchange(asked, wake_none))
+    links.flush()
+
+
+def _heard(links: ManualLinks, index: int) -> list[tuple[str, bool]]:
+    """Return the commands that a master got, and whether they name a queue."""
+    return [
+        (NAMES[said[1]], any(b":queue:" in key for key in said[3 : 3 + int(said[2])]))
+        for said in links.ends[index].heard()
+    ]
+
+
+def test_a_release_calls_no_waiter_if_the_next_one_follows_it() -> None:
+    with timed_links(True) as (links, _):
+        _asleep(links, 2)
+        waiter = _asleep(links, 1)
+        _release(links, "r")
+        assert [_heard(links, index) for index in range(3)] == [[SILENT, ASKING]] * 3
+        assert waiter.sent is not None
+
+
+def test_a_release_that_is_sent_again_calls() -> None:
+    with timed_links(True) as (links, _):
+        _asleep(links)
+        _release(links, "r")
+        links.lose(links.masters[0], "lost")
+        links.join(0)
+        links.flush()
+        assert _heard(links, 0) == [CALLING]
+
+
+def test_a_release_calls_a_waiter_of_another_process() -> None:
+    with timed_links(True) as (links, _):
+        _asleep(links, ahead=1)
+        _release(links, "r")
+        assert _heard(links, 0) == [CALLING]
+
+
+def test_a_release_calls_if_one_of_its_locks_has_no_waiter_here() -> None:
+    with timed_links(True) as (links, _):
+        _asleep(links)
+        _release(links, "r", "s")
+        assert _heard(links, 0) == [CALLING, ASKING]
+
+
+def test_a_release_calls_a_waiter_that_has_asked_before_it() -> None:
+    with timed_links(True) as (links, _):
+        links.resume(_asleep(links))
+        links.flush()
+        _release(links, "r")
+        assert _heard(links, 0) == [ASKING, CALLING]
+
+
+def test_a_release_calls_if_the_next_waiter_must_ask_by_itself() -> None:
+    woken: list[int] = []
+    with timed_links(True) as (links, _):
+        _asleep(links).wake = lambda: woken.append(1)
+        links.masters[1].suspect = "its clock stepped"
+        _release(links, "r")
+        assert _heard(links, 0) == [CALLING]
+        assert woken
