@@ -138,12 +138,10 @@ REASONS = {
         IN_C,
     ),
     "handoff": Reason(
-        "A hand-off is a release and a round of the next waiter, in one send to each master. A "
-        "master executes 3.5 scripts for it (release, grant, and the question of the waiter that "
-        "comes into the queue): 558,000 instructions, three times those of a pair. "
+        "A hand-off is a release and a round of the next waiter, in one send to each of five "
+        "masters, which share the processors with the client (benchmarks/README.md). "
         "python-redis-lock pops a list on one master.",
-        "a release that calls nobody if the next waiter's round follows in the same send (462,000 "
-        "instructions, and ten pushes less for the client)",
+        "processors of their own for the masters",
     ),
     "scripts": Reason(
         "The 18 µs were set on a processor on which SET and compare-and-delete took 3.8 µs; they "
