@@ -32,9 +32,9 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def one_second(patient: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait one second for a master in an inspection, for a test in which some do not answer."""
-    monkeypatch.setattr(redis, "INSPECTION_TIMEOUT", 1.0)
+def short_wait(patient: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait two seconds for a master in an inspection, for a test in which some do not answer."""
+    monkeypatch.setattr(redis, "INSPECTION_TIMEOUT", 2.0)
 
 
 @pytest.fixture

@@ -94,7 +94,7 @@ def test_nothing_is_held(masters: list[LocalMaster]) -> None:
     assert force_release(R, by="me").outcome is ReleaseOutcome.NOT_HELD
 
 
-def test_too_few_masters(masters: list[LocalMaster], one_second: None) -> None:
+def test_too_few_masters(masters: list[LocalMaster], short_wait: None) -> None:
     with lock(R):
         everywhere(masters)
         for master in masters[:3]:

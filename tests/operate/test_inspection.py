@@ -176,14 +176,14 @@ def test_a_search_is_literal(masters: list[LocalMaster]) -> None:
 
 
 def test_a_hung_master_is_reported_and_costs_one_timeout(
-    masters: list[LocalMaster], one_second: None
+    masters: list[LocalMaster], short_wait: None
 ) -> None:
     put(masters, "order:1")
     masters[4].pause()
     with stalls() as late:
         began = time.monotonic()
         page = held_locks()
-        assert time.monotonic() - began < 2 + late()
+        assert time.monotonic() - began < 4 + late()
     assert list(page.silent) == [masters[4].url.removeprefix("redis://").removesuffix("/0")]
     assert "did not answer" in next(iter(page.silent.values()))
     assert page.locks[0].state is HoldingState.HELD

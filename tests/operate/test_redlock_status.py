@@ -68,7 +68,7 @@ def test_all_is_well(site: list[LocalMaster]) -> None:
 
 @pytest.mark.live
 def test_every_fault_is_named(
-    site: list[LocalMaster], one_second: None, settings: Settings
+    site: list[LocalMaster], short_wait: None, settings: Settings
 ) -> None:
     misconfigure(*site[:3])
     site[3].pause()
@@ -84,7 +84,7 @@ def test_every_fault_is_named(
     assert found[4] == ["untrusted"]
     assert [master["counted"] for master in ran.json["masters"]] == [True, *[False] * 4]
     assert ran.json["masters"][3]["latency_ms"] is None
-    assert "did not answer within 1 s" in ran.said
+    assert "did not answer within 2 s" in ran.said
     busy = ran.json["host"]["busy"]
     assert f"This host is {'busy' if busy else 'not busy'} (this process was stalled" in ran.said
     assert "1 of 5 masters are counted, 3 are needed" in ran.said

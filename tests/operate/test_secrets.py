@@ -92,7 +92,7 @@ def site(masters: list[LocalMaster], settings: Settings) -> Iterator[list[LocalM
 @pytest.fixture
 def held(site: list[LocalMaster]) -> Iterator[Lock]:
     """A lock that is held and stored on every master."""
-    taken = lock(R, holder={"path": "/pay/"})
+    taken = lock(R, ttl=60, holder={"path": "/pay/"})
 
     def everywhere() -> bool:
         # A master without a connection would get the lock only with a later renewal.
