@@ -39,7 +39,12 @@ STEPS: dict[str, tuple[str, ...]] = {
         "engine/fast_path.py:FastTally.grant",
     ),
     "send to ten links": ("wire/link.py", "wire/sender.py:Sender.flush"),
-    "begin two rounds": ("wire/sender.py", "wire/template.py", "wire/exchange.py"),
+    "begin two rounds": (
+        "wire/sender.py",
+        "wire/template.py",
+        "wire/exchange.py",
+        "wire/plain_grants.py",
+    ),
     "drive two rounds: mutex, reader, poll": ("wire/",),
     "make and judge two rounds": ("engine/",),
     "the store": ("backends/",),

@@ -9,7 +9,6 @@ from redlock_django.engine.attempt import leaves_late_grants, undo_of
 from redlock_django.engine.commands import Acquire, Command, Release
 from redlock_django.engine.protocol_steps import Round
 from redlock_django.engine.quorum import PENDING, Vote
-from redlock_django.wire.plain_grants import beginning_of_grant
 
 
 class Owed:
@@ -91,12 +90,6 @@ class Exchange(Owed):
     def exchange(self) -> Exchange:
         """This round."""
         return self
-
-    def expect_grants(self, command: Command) -> None:
-        """Note that every master is sent this command, and how replies look that grant it."""
-        self.command = command
-        self.granted = 3 + (len(command.resources) if command.fenced else 0)
-        self.grant = beginning_of_grant(command, self.number)
 
     def cast(self, master: int, vote: Vote) -> None:
         """Count a vote, and wake the waiting caller once there is a verdict."""

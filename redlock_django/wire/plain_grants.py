@@ -21,14 +21,16 @@ read_grant = _GRANT.unpack
 """Return what such a reply has: its beginning, the master's clock in µs, the fence."""
 
 
-def beginning_of_grant(command: Command, number: int) -> bytes | None:
-    """Return how a reply begins that grants a command; that to a release is not longer.
+def plain_grant(command: Command, number: int) -> tuple[bytes | None, int]:
+    """Return how a reply begins that plainly grants a command, and its length as an array.
 
-    None if such a reply has another form: that to several resources is an array.
+    That to a release is not longer than its beginning. Instead of a beginning, None if the reply is
+    received as an array: that to several resources.
     """
     if not command.fenced:
-        return b":%d\r\n" % number
-    return _BEGINNING.pack(_HEADER, number, GRANTED) if len(command.resources) == 1 else None
+        return b":%d\r\n" % number, 3
+    fences = len(command.resources)
+    return (_BEGINNING.pack(_HEADER, number, GRANTED) if fences == 1 else None), 3 + fences
 
 
 def parsed_grant(data: bytes) -> bytes:

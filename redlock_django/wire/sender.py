@@ -23,6 +23,7 @@ from redlock_django.wire.lateness import MOST_BEHIND, SHORTEST
 from redlock_django.wire.link import Link, ProtocolDesync, broken, pack
 from redlock_django.wire.link_state import LinkState
 from redlock_django.wire.master import Master
+from redlock_django.wire.plain_grants import plain_grant
 from redlock_django.wire.waiters import Waiter
 
 logger = logging.getLogger("redlock_django")
@@ -145,7 +146,8 @@ class Sender(LinkState):
             packed = replace(command, calls=False)
         data = self._templates.pack(packed, exchange.number)
         exchange.sent, exchange.ran = now, self.lateness.running.passed
-        exchange.expect_grants(command)  # if this is sent again, nothing follows it: then it calls
+        exchange.command = command  # if this is sent again, nothing follows it: then it calls
+        exchange.grant, exchange.granted = plain_grant(command, exchange.number)
         trusted = command.trusted
         for link in plan.links:
             link.owed.append(exchange)  # first: see `Link.write`
