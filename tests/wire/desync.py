@@ -22,6 +22,7 @@ from random import Random
 from redlock_django.engine.errors import NotAcquired
 from redlock_django.engine.validity import LeaseState
 from redlock_django.testing.masters import LocalMaster, local_masters
+from redlock_django.wire.clock import clock
 from tests.live.left_over import nothing_left
 from tests.looking import looking_at
 from tests.wire.proxy import FaultProxy
@@ -71,11 +72,12 @@ def worker(variant: Variant, number: int, seed: int, over: threading.Event, seen
                 seen.wrong.append(f"{resource}: fence {fence} after {last[resource]}")
             last[resource] = fence
         if rng.random() < 0.3:
+            until = lease.until
             state, lease = variant.extend(lease)
             seen.times[f"extension: {state.value}"] += 1
-            if state is LeaseState.LOST:
-                seen.wrong.append(f"{resources} lost long before the TTL")
-        if variant.release(lease) is False:
+            if state is LeaseState.LOST and clock() < until:
+                seen.wrong.append(f"{resources} lost before the end of its TTL")
+        if variant.release(lease) is False and clock() < lease.until:
             seen.wrong.append(f"{resources} gone before its release")
 
 
