@@ -126,9 +126,9 @@ def test_nothing_is_held(site: Site) -> None:
 
 def test_search_order_and_pages(site: Site) -> None:
     for number in range(5):
-        site.put(f"order:{number}", ttl=30 - number)
-    site.put("user:1", ttl=31)
-    site.put("user:2", ttl=20)
+        site.put(f"order:{number}", ttl=50 - 5 * number)
+    site.put("user:1", ttl=58)
+    site.put("user:2", ttl=15)
     assert resources("--search", "user") == ["user:2", "user:1"]
     assert resources("--state", "held", "--limit", "1") == ["user:2"]
     assert resources("--order", "resource", "--limit", "2") == ["order:0", "order:1"]
