@@ -29,11 +29,21 @@ from tests.app.conftest import (
     is_free,
     lose_locks,
     memory,
+    no_renewals,
     sees_commits,
     urls,
 )
 
-__all__ = ["happened", "held_elsewhere", "is_free", "lose_locks", "memory", "sees_commits", "urls"]
+__all__ = [
+    "happened",
+    "held_elsewhere",
+    "is_free",
+    "lose_locks",
+    "memory",
+    "no_renewals",
+    "sees_commits",
+    "urls",
+]
 
 KEY = "8e03978e-40d5-43e8-bc93-6894a57f9324"
 

@@ -17,7 +17,7 @@ from redlock_django import lock
 from redlock_django.checks.views import sees_commits as sees_commits_in_check
 from redlock_django.exceptions import InvalidRedlock, LockLost
 from redlock_django.locking.open_transactions import sees_commits
-from tests.app.conftest import MEMORY, is_free, lose_locks  # noqa: F401 - fixtures
+from tests.app.conftest import MEMORY, is_free, lose_locks, no_renewals  # noqa: F401 - fixtures
 
 pytestmark = [pytest.mark.live, pytest.mark.postgres]
 
