@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
@@ -112,16 +113,17 @@ class Redis(Store):
             looking_at(master).eval(SHORTEN, 0, round(seconds * 1000))
 
     def keep_turns(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        text, turn = commands.script("acquire")[0], "local TURN, LINGER = 100000, "
-        assert turn in text
+        original, turn = commands.script, "local TURN, LINGER = 100000, "
+        assert turn in original("acquire")[0]
 
         @cache
         def script(name: str) -> tuple[str, str]:
-            text = commands.script(name)[0].replace(turn, "local TURN, LINGER = 10000000, ")
+            text = original(name)[0].replace(turn, "local TURN, LINGER = 10000000, ")
             return text, sha1(text.encode(), usedforsecurity=False).hexdigest()
 
-        for module in ("link", "receiver", "join"):
-            monkeypatch.setattr(f"redlock_django.wire.{module}.script", script)
+        for name, module in sys.modules.items():
+            if name.startswith("redlock_django.wire.") and hasattr(module, "script"):
+                monkeypatch.setattr(module, "script", script)
         monkeypatch.setattr("redlock_django.engine.waiting.TURN", 10_000)
 
 
