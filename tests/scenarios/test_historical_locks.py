@@ -197,7 +197,7 @@ def test_a_row_without_expiry_is_locked_for_ever_after_a_crash(sql: psycopg.Conn
 
 
 def test_a_row_of_ours_expires(ours_in_postgres: None, other: Client) -> None:
-    first = other(lock(KEY, ttl=0.2, wait=60).acquire)
+    first = other(lock(KEY, ttl=2, wait=60).acquire)
     # The holder is killed here: it never releases the lock.
     with lock(KEY, wait=60) as second:
         assert second.fence > first.fence
