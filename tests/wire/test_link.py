@@ -923,7 +923,8 @@ def test_a_reader_wakes_when_another_thread_decides_its_round(
     masters: list[LocalMaster],
 ) -> None:
     # Long enough to notice a poll that sleeps to its end.
-    backend = make_backend([master.url for master in masters[:3]], master_timeout=5.0)
+    urls = [master.url for master in masters[:3]]
+    backend = make_backend(urls, master_timeout=5.0, connect_timeout=5.0)
     links = backend.sync_links()
     polls: list[bool] = []
 
@@ -956,7 +957,7 @@ def test_a_reader_wakes_when_another_thread_decides_its_round(
         until(read_all, "the round is decided, and nothing more will come")
 
     try:
-        lease = backend.acquire(("order:1",), 8.0, 0.0, "{}")
+        lease = backend.acquire(("order:1",), 8.0, 60.0, "{}")
         until(lambda: links.usable() == 3, "all three are there")
         with links._mutex, suppress(BlockingIOError):
             links._poller._receiver.recv(4096)  # of the wake-ups for those that came
