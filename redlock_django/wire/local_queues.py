@@ -15,8 +15,8 @@ class LocalQueues(Generic[Waiter]):
 
     After a release in this process, the next waiter need not wait for its call: its attempt leaves
     with the release, on the same links. Masters grant to the first waiter in the queue alone, and
-    call it if it is another one: no waiter of another process is overtaken, and the release need
-    not call.
+    call it if it is another one: no waiter of another process is overtaken, and a release that
+    leaves in the same send need not call.
     """
 
     def __init__(self) -> None:

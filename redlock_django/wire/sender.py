@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from redlock_django.engine.commands import Acquire, Command, Release
@@ -54,8 +54,8 @@ class Sender(LinkState):
             self.lateness.look(now)
         frees = exchange.asked.frees
         waiters = self.waiters.queues.next_waiters(frees) if frees else ()
-        followed = 0 < len(waiters) == len(frees) and not any(waiter.sent for waiter in waiters)
-        if not self._begin_plainly(exchange, now, followed=followed):
+        following = waiters if len(waiters) == len(frees) else ()
+        if not self._begin_plainly(exchange, now, following):
             self._begin_each(exchange, now)
         for waiter in waiters:
             self.resume(waiter)  # now that the release is queued: the next round leaves with it
@@ -71,8 +71,9 @@ class Sender(LinkState):
         if pause is None or pause.begin is None or not self._asks_plainly(now):
             waiter.ask_now()
             return
-        # After an interrupt here, the waiter is still called by the masters. It then sends this
-        # round itself, perhaps for the second time, which is harmless.
+        # After an interrupt here, the masters still call the waiter: a release whose beginning is
+        # interrupted is sent again. The waiter then sends this round itself, perhaps for the second
+        # time, which is harmless.
         exchange = self.exchange(pause.begin(now), waiter.answered)
         self.begin(exchange)
         waiter.send(exchange)
@@ -125,11 +126,13 @@ class Sender(LinkState):
             if master.late:
                 self.lateness.fail_late(exchange, master.index, master.late, now)
 
-    def _begin_plainly(self, exchange: Exchange, now: float, *, followed: bool = False) -> bool:
+    def _begin_plainly(
+        self, exchange: Exchange, now: float, following: Sequence[Waiter] = ()
+    ) -> bool:
         """Begin a round that asks all masters of the plan the same, without a look at any of them.
 
-        Returns False without having begun if one of them needs a closer look. A release that is
-        `followed` calls no waiter: the next one of each lock asks in the same send, and takes the
+        Returns False without having begun if one of them needs a closer look. A release calls no
+        waiter if the next one of each lock is `following`: it asks in the same send, and takes the
         lock, or calls another waiter whose turn it is.
         """
         if not self._asks_plainly(now):
@@ -142,7 +145,8 @@ class Sender(LinkState):
         if not (is_whole or self._leave_out(exchange, command)):
             return False
         packed = command
-        if followed and isinstance(command, Release):
+        # What was read while the plan was made may have called one of them: it has asked already.
+        if following and isinstance(command, Release) and not any(w.sent for w in following):
             packed = replace(command, calls=False)
         data = self._templates.pack(packed, exchange.number)
         exchange.sent, exchange.ran = now, self.lateness.running.passed

@@ -7,10 +7,11 @@ from dataclasses import replace
 from redlock_django.engine.attempt import Attempt
 from redlock_django.engine.fast_path import FastTally
 from redlock_django.engine.protocol_steps import Pause, Round
+from redlock_django.engine.statuses import GRANTED
 from redlock_django.wire.exchange import wake_none
 from redlock_django.wire.waiters import Waiter
 from tests.wire.manual_links import ManualLinks
-from tests.wire.scripted import NAMES
+from tests.wire.scripted import NAMES, push, resp
 from tests.wire.test_plain_rounds import timed_links
 
 CALLING, SILENT, ASKING = ("release", True), ("release", False), ("acquire", True)
@@ -71,6 +72,27 @@ def test_a_release_calls_if_one_of_its_locks_has_no_waiter_here() -> None:
         _asleep(links)
         _release(links, "r", "s")
         assert _heard(links, 0) == [CALLING, ASKING]
+
+
+def test_a_release_calls_a_waiter_that_is_called_while_it_begins() -> None:
+    with timed_links(True) as (links, _):
+        waiter = _asleep(links)
+        waiter._callers.add(0)
+        owed = links.ask(links.acquire("c" * 32))
+        for index in (0, 1):
+            links.reply(index, owed.number)
+        for ends in links.ends:
+            ends.heard()
+        master = links.masters[2]
+        assert master.link is not None
+        master.link.behind = master.link.heard  # so it is read while the plan is made
+        master.look_closer()
+        call = push(b"message", links.waiters.channel.encode(), waiter.name.encode())
+        links.ends[2].say(resp([owed.number, GRANTED, links.time.wall, 7]) + call)
+        links.time.now += 0.001
+        _release(links, "r")
+        assert waiter.sent is not None
+        assert [_heard(links, index) for index in range(3)] == [[ASKING, CALLING]] * 3
 
 
 def test_a_release_calls_a_waiter_that_has_asked_before_it() -> None:
