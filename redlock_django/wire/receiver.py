@@ -27,7 +27,7 @@ class Receiver(Answers):
     """Read the replies of the masters."""
 
     def read(self, *masters: Master) -> None:
-        """Read what masters have sent, without blocking, and count it."""
+        """Read these masters; see `read_all`."""
         self.read_all(masters)
 
     def read_all(self, masters: Iterable[Master]) -> None:
@@ -37,7 +37,7 @@ class Receiver(Answers):
             link = master.link
             if link is None:
                 continue
-            receive = link.recv  # a method is found less quickly if it is an attribute
+            receive = link.recv  # CPython looks methods up faster than attributes
             try:
                 data = receive(BACKLOG if link.expired else CHUNK)
             except WOULD_BLOCK:
@@ -50,7 +50,10 @@ class Receiver(Answers):
             if not data:
                 self.lose(master, "closed the connection", ended=True)
                 continue
-            heard = clock()
+            now = clock()
+            if now < heard:
+                self.steps.saw(heard)  # before our clock went back
+            heard = now
             self._count(master, link, data, heard, ran)
         self.steps.saw(heard)
 

@@ -1574,6 +1574,11 @@ MUTANTS: tuple[Mutant, ...] = (
         never("high < low"), link_schedules.a_clock_that_goes_back_within_a_round_voids_its_lease,
     ),
     Mutant(
+        "a clock that goes back between two replies is not noticed",
+        "clock step: our own, while replies are read", Links.read_all, never("now < heard"),
+        link_schedules.a_clock_that_goes_back_between_replies_voids_the_leases_before,
+    ),
+    Mutant(
         "a check that failed is not made again", "clock step: a failed mark is made again",
         Links._handle_error,
         never("owed.command is None"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from dataclasses import replace
+from struct import pack
 from typing import Any
 from unittest.mock import patch
 
@@ -29,7 +30,7 @@ from redlock_django.wire.master import Master, Pace
 from redlock_django.wire.server_info import run_of
 from redlock_django.wire.sync import SyncLinks
 from tests.engine.masters import Masters
-from tests.wire.manual_links import TIMEOUT, Ends, ManualLinks, Time, manual_links
+from tests.wire.manual_links import NOW, TIMEOUT, WALL, Ends, ManualLinks, Time, manual_links
 from tests.wire.scripted import NAMES, resp
 from tests.wire.variants import make_backend
 
@@ -991,6 +992,36 @@ def a_clock_that_goes_back_within_a_round_voids_its_lease() -> None:
                 links.reply(index, exchange.number)
             for index in range(3):
                 links.trusted(index)
+        assert links.steps.void(lease)
+
+
+def a_clock_that_goes_back_between_replies_voids_the_leases_before() -> None:
+    with manual_links(3) as links:
+        for master in links.masters:
+            links.steps._keep(master, WALL - NOW, WALL - NOW, NOW)  # known exactly
+        early = links.ask(links.acquire())
+        for index in (0, 1):
+            links.reply(index, early.number)
+        links.time.now += 0.01
+        lease = replace(Masters(3).taken(), started=links.time())
+        links.masters[2].late = "late"
+        won = links.ask(links.acquire("b" * 32))
+        links.time.now += 0.001
+        granted = links.time.wall
+        for index, exchange in enumerate((won, won, early)):
+            links.ends[index].say(resp(pack("<4q", exchange.number, GRANTED, granted, 7)))
+        link = links.masters[2].link
+        assert link is not None
+        receive = link.recv
+
+        def step_back(size: int) -> bytes:
+            links.time.now -= 10.0
+            return receive(size)
+
+        link.recv = step_back
+        links.read(*links.masters)
+        assert won.tally.verdict is Verdict.WON
+        links.steps._blame_ourselves(links.masters)  # as once the masters have confirmed the step
         assert links.steps.void(lease)
 
 

@@ -25,5 +25,9 @@ def test_a_clock_that_goes_back_within_a_round_voids_its_lease() -> None:
     link_schedules.a_clock_that_goes_back_within_a_round_voids_its_lease()
 
 
+def test_a_clock_that_goes_back_between_replies_voids_the_leases_before() -> None:
+    link_schedules.a_clock_that_goes_back_between_replies_voids_the_leases_before()
+
+
 def test_a_release_is_counted_although_its_reply_shows_a_step() -> None:
     link_schedules.a_release_is_counted_although_its_reply_shows_a_step()
