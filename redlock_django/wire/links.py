@@ -66,15 +66,19 @@ class Links(Receiver):
         for link in links:
             link.drain(until)
         for master in self.masters:
+            if master.losing is not None:
+                self._finish_losing(master, *master.losing)
             self.lose(master, "closed")
             master.reason = "closed"
 
     def abandon(self) -> None:
-        """Drop everything that was inherited over a fork, without sending a byte to any master."""
+        """Drop all links without sending a byte: after a fork, and for a loop that was closed."""
         self.closed.set()
         for master in self.masters:
-            if master.link is not None:
-                with suppress(OSError):
-                    master.link.socket.close()
-                master.link = None
-                master.reason = "closed"
+            lost = None if master.losing is None else master.losing[0]
+            for link in (master.link, lost):
+                if link is not None:
+                    with suppress(OSError):
+                        link.socket.close()
+                    master.link = master.losing = None
+                    master.reason = "closed"

@@ -97,6 +97,13 @@ class Ends:
         """Return the names of those commands."""
         return [NAMES.get(said[1], said[0].decode()) for said in self.heard()]
 
+    def is_closed_by_the_other(self) -> bool:
+        """Return whether the other end was closed."""
+        try:
+            return self._ours.recv(1 << 16) == b""
+        except BlockingIOError:
+            return False
+
     def say(self, data: bytes) -> None:
         """Send bytes, as a reply or unasked."""
         self._ours.sendall(data)

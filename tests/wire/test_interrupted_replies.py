@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from struct import pack
@@ -13,6 +14,7 @@ import pytest
 
 from redlock_django.engine.statuses import GRANTED, REFUSED
 from redlock_django.wire.lateness import LONGEST
+from redlock_django.wire.link import Link
 from redlock_django.wire.links import Links
 from tests.live.test_locking_interrupts import Lines
 from tests.wire.link_schedules import age, poll
@@ -77,6 +79,18 @@ def test_at_every_line_of_losing_a_link_the_next_round_does_the_rest() -> None:
         for place, times in visits.items():
             for nth in range(1, times + 1):
                 assert strike((place, nth)), f"after an interrupt at {place}, time {nth}"
+
+
+@pytest.mark.parametrize("end", [Links.shut, Links.abandon])
+def test_links_that_end_close_a_link_whose_loss_was_interrupted(
+    end: Callable[[Links], None],
+) -> None:
+    interrupted = patch.object(Link, "close", side_effect=KeyboardInterrupt)
+    with manual_links(1) as links:
+        with interrupted, pytest.raises(KeyboardInterrupt):
+            links.lose(links.masters[0], "lost")
+        end(links)
+        assert links.ends[0].is_closed_by_the_other()
 
 
 def test_a_check_that_was_interrupted_is_made_again() -> None:
