@@ -140,10 +140,9 @@ class RedisBackend(RedlockBackend):
             _check_poll(self.alias)
             with self._making:
                 if self._sync is None:
-                    links = self._links(SyncLinks)
+                    links = self._sync = self._links(SyncLinks)
                     if self._closed:  # by another thread, since the caller has this backend
                         links.close()
-                    self._sync = links
         return self._sync
 
     def loop_links(self) -> LoopLinks:
@@ -158,8 +157,10 @@ class RedisBackend(RedlockBackend):
 
     def _forget_closed_loops(self) -> None:
         """Close the links of loops that were closed while tasks waited, which keep such a loop."""
-        for loop in [loop for loop in self._loops if loop.is_closed()]:
-            self._loops.pop(loop).abandon()
+        # A list that is made in one step: other threads remove their loops meanwhile.
+        for loop in [reference() for reference in self._loops.keyrefs()]:
+            if loop is not None and loop.is_closed() and (links := self._loops.pop(loop, None)):
+                links.abandon()
 
     def _home_sync(self, lease: Lease) -> SyncLinks:
         home = lease.home
