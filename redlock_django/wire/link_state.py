@@ -30,7 +30,8 @@ A link on which nothing came for so long is stale if it ends in the next round.
 class LinkState:
     """The masters of an alias as one process or one loop knows them, and what watches them.
 
-    With its driver it has 29 attributes. Python finds those of an object with more less quickly.
+    With its driver it has 29 attributes; CPython looks up those of an object with more of them
+    more slowly.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """The replies that plainly grant an acquire of one resource or a release, as bytes.
 
-Nearly every reply is one, and nothing else is received with it. It is compared as bytes, which
-takes less time than to parse it.
+Nearly every reply is one. If nothing else is received with it, it is compared as bytes, which takes
+less time than to parse it.
 """
 
 from __future__ import annotations

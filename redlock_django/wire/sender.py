@@ -71,9 +71,8 @@ class Sender(LinkState):
         if pause is None or pause.begin is None or not self._asks_plainly(now):
             waiter.ask_now()
             return
-        # After an interrupt here, the masters still call the waiter: a release whose beginning is
-        # interrupted is sent again. The waiter then sends this round itself, perhaps for the second
-        # time, which is harmless.
+        # After an interrupt here, the release is sent again, and masters call the waiter. It then
+        # sends this round itself, perhaps for the second time, which is harmless.
         exchange = self.exchange(pause.begin(now), waiter.answered)
         self.begin(exchange)
         waiter.send(exchange)
