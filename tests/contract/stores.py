@@ -7,14 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
-from hashlib import sha1
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
@@ -23,10 +20,10 @@ from redlock_django.backends.database import DatabaseBackend
 from redlock_django.backends.database_dialects import LOCKS, SECOND
 from redlock_django.backends.memory import MemoryBackend
 from redlock_django.backends.zookeeper import ZooKeeperBackend
-from redlock_django.engine import commands
 from redlock_django.locking.handler import locks
 from redlock_django.wire.clock import clock
 from tests.live.linked import linked
+from tests.live.replaced_scripts import lengthen_turns
 from tests.looking import looking_at
 from tests.timeouts import generous_timeouts
 from tests.waiting import until
@@ -113,17 +110,7 @@ class Redis(Store):
             looking_at(master).eval(SHORTEN, 0, round(seconds * 1000))
 
     def keep_turns(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        original, turn = commands.script, "local TURN, LINGER = 100000, "
-        assert turn in original("acquire")[0]
-
-        @cache
-        def script(name: str) -> tuple[str, str]:
-            text = original(name)[0].replace(turn, "local TURN, LINGER = 10000000, ")
-            return text, sha1(text.encode(), usedforsecurity=False).hexdigest()
-
-        for name, module in sys.modules.items():
-            if name.startswith("redlock_django.wire.") and hasattr(module, "script"):
-                monkeypatch.setattr(module, "script", script)
+        lengthen_turns(monkeypatch, 10)
         monkeypatch.setattr("redlock_django.engine.waiting.TURN", 10_000)
 
 

@@ -9,15 +9,16 @@ from functools import partial
 import pytest
 
 from redlock_django.backends.redis import RedisBackend
-from redlock_django.engine import commands, quorum
+from redlock_django.engine import quorum
 from redlock_django.engine.quorum import Tally
 from redlock_django.locking.held_lease import HeldLease
-from redlock_django.wire import answers, join, link, server_info
+from redlock_django.wire import server_info
 from redlock_django.wire.links import Links
 from redlock_django.wire.master import Master
 from tests.engine import mutants
 from tests.engine.mutation import Mutation, always, instead, mutated, never, returns, without
 from tests.live import test_script_mutants
+from tests.live.replaced_scripts import replace_scripts
 from tests.live.test_script_mutants import mutated_script
 
 guards = pytest.mark.parametrize("guarded", [True, False], ids=["guarded", "unguarded"])
@@ -30,14 +31,6 @@ def mutate_script(
     mutated = partial(mutated_script, name, target, replacement)
     mutated(name)  # raises LookupError here if the script has no such code
     replace_scripts(monkeypatch, mutated)
-
-
-def replace_scripts(
-    monkeypatch: pytest.MonkeyPatch, script: Callable[[str], tuple[str, str]]
-) -> None:
-    """Make masters run the scripts that a function returns by name, with their hashes."""
-    for module in (answers, commands, join, link):
-        monkeypatch.setattr(module, "script", script)
 
 
 @contextmanager

@@ -16,20 +16,18 @@ import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from hashlib import sha1
 from typing import TYPE_CHECKING
 
 import pytest
 
 from redlock_django.engine import rounds, waiting
-from redlock_django.engine.commands import script
 from redlock_django.engine.errors import QuorumUnreachable, ResourceLocked
 from redlock_django.engine.fast_path import Switch
 from redlock_django.wire import waiters as wire_waiters
 from redlock_django.wire.join import speaks_resp3
 from redlock_django.wire.local_queues import LocalQueues
 from redlock_django.wire.waiters import MOST_ASKING, Crowd, Waiter, Waiters
-from tests.live.removed_rules import replace_scripts
+from tests.live.replaced_scripts import lengthen_turns
 from tests.waiting import until
 from tests.wire.scripted import Received, ScriptedMaster, honest, push, resp
 from tests.wire.test_link import scripted
@@ -67,15 +65,7 @@ def calls_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def long_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make turns last longer than a busy machine stops a waiter that was called."""
-
-    def with_long_turns(name: str) -> tuple[str, str]:
-        turn = "local TURN, LINGER = "
-        text = script(name)[0].replace(f"{turn}100000,", f"{turn}30000000,")
-        assert (turn in text) is (name in ("acquire", "release"))
-        assert f"{turn}100000" not in text
-        return text, sha1(text.encode(), usedforsecurity=False).hexdigest()
-
-    replace_scripts(monkeypatch, with_long_turns)
+    lengthen_turns(monkeypatch, 30)
 
 
 @pytest.fixture

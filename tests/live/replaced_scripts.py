@@ -1,0 +1,37 @@
+"""Scripts that masters run instead of those of the package."""
+
+from __future__ import annotations
+
+from functools import cache
+from hashlib import sha1
+from typing import TYPE_CHECKING
+
+from redlock_django.engine import commands
+from redlock_django.wire import answers, join, link
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import pytest
+
+
+def replace_scripts(
+    monkeypatch: pytest.MonkeyPatch, script: Callable[[str], tuple[str, str]]
+) -> None:
+    """Make masters run the scripts that a function returns by name, with their hashes."""
+    for module in (answers, commands, join, link):
+        monkeypatch.setattr(module, "script", script)
+
+
+def lengthen_turns(monkeypatch: pytest.MonkeyPatch, seconds: int) -> None:
+    """Make turns last longer than a busy machine stops a waiter that was called."""
+    original, turn = commands.script, "local TURN, LINGER = "
+
+    @cache
+    def with_long_turns(name: str) -> tuple[str, str]:
+        text = original(name)[0].replace(f"{turn}100000,", f"{turn}{seconds * 1_000_000},")
+        assert (turn in text) is (name in ("acquire", "release"))
+        assert f"{turn}100000," not in text
+        return text, sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+    replace_scripts(monkeypatch, with_long_turns)
