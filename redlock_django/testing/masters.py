@@ -212,7 +212,7 @@ def local_masters(
     with ExitStack() as reserved, ProcessGroup("redlock-masters-") as processes:
         masters = [
             LocalMaster(processes, f"master-{index}", port, program, args)
-            for index, port in enumerate(ports or _reserve_ports(n, reserved), 1)
+            for index, port in enumerate(ports or reserve_ports(n, reserved), 1)
         ]
         for master in masters:
             master.spawn()
@@ -245,7 +245,7 @@ def find_server() -> str:
     )
 
 
-def _reserve_ports(n: int, reserved: ExitStack) -> list[int]:
+def reserve_ports(n: int, reserved: ExitStack) -> list[int]:
     """Return `n` free ports; nothing else that calls this gets them until the stack is closed.
 
     Otherwise another master could get the port of one that was killed.
@@ -271,7 +271,7 @@ def _wait_for_first_start(master: LocalMaster, reserved: ExitStack, attempts: in
             taken = "in use" in str(failure) or "listening" in str(failure)
             if master.alive or not taken or attempt == attempts - 1:
                 raise
-            [port] = _reserve_ports(1, reserved)
+            [port] = reserve_ports(1, reserved)
             master.move(port)
             master.spawn()
         else:

@@ -163,11 +163,9 @@ def test_missing_server_program(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_taken_port_is_changed(
     masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = module._reserve_ports
+    real = module.reserve_ports
     answers = iter([[masters[0].port]])
-    monkeypatch.setattr(
-        module, "_reserve_ports", lambda *asked: next(answers, None) or real(*asked)
-    )
+    monkeypatch.setattr(module, "reserve_ports", lambda *asked: next(answers, None) or real(*asked))
     with local_masters(1) as [master]:
         assert master.port != masters[0].port
         assert _run_id(master) != _run_id(masters[0])
