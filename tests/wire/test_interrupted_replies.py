@@ -28,13 +28,25 @@ ANSWERS = {
 }
 
 
+def _strike_everywhere(
+    strike: Callable[[tuple[tuple[str, int], int] | None], bool], lines: Lines, least: int
+) -> None:
+    """Interrupt `strike` at each visit of each line; there must be more than `least` lines."""
+    assert strike(None)
+    visits = Counter(lines.seen)
+    assert len(visits) > least
+    for place, times in visits.items():
+        for nth in range(1, times + 1):
+            assert strike((place, nth)), f"after an interrupt at {place}, time {nth}"
+
+
 @pytest.mark.parametrize("answer", ANSWERS)
 def test_at_every_line_the_caller_still_gets_its_verdict(answer: str) -> None:
     """From the reply or, if that is lost, from its lateness."""
-    lines, visits = Lines(), Counter[tuple[str, int]]()
+    lines = Lines()
     status, *rest = ANSWERS[answer]
 
-    def strike(wanted: tuple[tuple[str, int], int] | None = None) -> bool:
+    def strike(wanted: tuple[tuple[str, int], int] | None) -> bool:
         with manual_links(1) as links:
             exchange = links.ask(links.acquire())
             reply = [exchange.number, status, links.time.wall, *rest]
@@ -45,20 +57,15 @@ def test_at_every_line_the_caller_still_gets_its_verdict(answer: str) -> None:
             poll(links, LONGEST * TIMEOUT)
             return exchange.decided
 
-    assert strike()
-    visits.update(lines.seen)
-    assert len(visits) > 10
-    for place, times in visits.items():
-        for nth in range(1, times + 1):
-            assert strike((place, nth)), f"no verdict after an interrupt at {place}, time {nth}"
+    _strike_everywhere(strike, lines, least=10)
 
 
 def test_at_every_line_of_losing_a_link_the_next_round_does_the_rest() -> None:
     """Its rounds fail, its releases are kept, and a thread connects to the master again."""
-    lines, visits = Lines(), Counter[tuple[str, int]]()
+    lines = Lines()
     started: list[threading.Thread] = []
 
-    def strike(wanted: tuple[tuple[str, int], int] | None = None) -> bool:
+    def strike(wanted: tuple[tuple[str, int], int] | None) -> bool:
         started.clear()
         with manual_links(1) as links:
             exchange = links.ask(links.acquire())
@@ -73,12 +80,7 @@ def test_at_every_line_of_losing_a_link_the_next_round_does_the_rest() -> None:
 
     start = patch.object(threading.Thread, "start", lambda dialer: started.append(dialer))
     with start, patch.object(ManualLinks, "_dial", Links._dial):
-        assert strike()
-        visits.update(lines.seen)
-        assert len(visits) > 20
-        for place, times in visits.items():
-            for nth in range(1, times + 1):
-                assert strike((place, nth)), f"after an interrupt at {place}, time {nth}"
+        _strike_everywhere(strike, lines, least=20)
 
 
 @pytest.mark.parametrize("end", [Links.shut, Links.abandon])
