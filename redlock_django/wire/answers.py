@@ -23,7 +23,7 @@ class Answers(Dialer):
 
     def _answer(self, master: Master, link: Link, reply: Any) -> None:
         reply = as_array(reply)
-        plain = type(reply) is list  # as nearly every reply is
+        plain = type(reply) is list
         if not plain and isinstance(reply, hiredis.PushNotification):
             self._handle_push(master, link, reply)
             return
