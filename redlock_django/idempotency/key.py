@@ -41,7 +41,7 @@ def _quoted(text: str) -> str:
 
     try:
         item: Any = http_sf.parse(text.encode("ascii"), tltype="item")
-    except (http_sf.StructuredFieldError, UnicodeEncodeError):
+    except ValueError:  # of http-sf, which has a class of its own from 1.1 on only, or of encode()
         # Not chained, because the message quotes the client's string.
         raise KeyInvalid from None
     return str(item[0])  # item[1] has its parameters

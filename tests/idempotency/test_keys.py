@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import http_sf
 import pytest
 from django.contrib.auth.models import AnonymousUser, User
 from django.db import transaction
@@ -69,11 +70,33 @@ def test_what_a_key_may_look_like(text: str, key: str) -> None:
         "(1 2)",
         ":YWJj:",
         "::",
+        # Only blanks and tabs are optional white space around a field's value.
+        "\na",
+        "a\x0b",
+        "a\x1f",
+        "a\x85",
+        "\xa0a",
+        '"a"\x0c',
+        '\u2003"a"',
     ],
 )
 def test_invalid_keys(text: str) -> None:
     with pytest.raises(KeyInvalid):
         parse_key(text)
+
+
+def test_an_invalid_key_with_the_oldest_supported_http_sf(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Versions before 1.1 raise ValueError, and have no StructuredFieldError."""
+
+    def parse(value: bytes, tltype: str) -> Any:
+        raise ValueError("Trailing characters after value.")
+
+    monkeypatch.delattr(http_sf, "StructuredFieldError", raising=False)
+    monkeypatch.setattr(http_sf, "parse", parse)
+    with pytest.raises(KeyInvalid):
+        parse_key('"a" b')
 
 
 @given(st.text(max_size=300))
