@@ -85,8 +85,8 @@ LAYERS = [
     locking.lock
     locking.exit_stacks
     fenced operate.* models migrations.*
-    web web.body web.disconnects web.effects web.placeholders web.problems web.rendering
-    web.request_user web.routes web.streams web.waiting_requests
+    web web.body web.disconnects web.effects web.ninja web.placeholders web.problems
+    web.rendering web.request_user web.routes web.streams web.waiting_requests
     web.transactions
     web.resources
     web.options web.responses web.hold
@@ -96,7 +96,7 @@ LAYERS = [
     web.lock_resource
     web.mixins web.rules
     middleware
-    idempotency.current idempotency.in_flight_lock idempotency.replay
+    idempotency.caller idempotency.current idempotency.in_flight_lock idempotency.replay
     idempotency.encryption
     idempotency.events idempotency.fingerprint idempotency.key idempotency.protocol
     idempotency.scope idempotency.settings

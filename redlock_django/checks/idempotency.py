@@ -14,13 +14,17 @@ from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.options import IdempotentOptions
 from redlock_django.idempotency.placement import (
     OUTSIDE,
+    authenticates_inside_error,
     handler_permission_check,
     inner_permission_check,
+    lacks_mixin,
+    mixin_error,
     replay_skips_check_error,
 )
 from redlock_django.idempotency.settings import METHODS, settings_of
 from redlock_django.locking.handler import locks
 from redlock_django.web.request_state import records_requests
+from redlock_django.web.request_user import Framework, authenticating_framework
 from redlock_django.web.routes import Route
 from redlock_django.web.transactions import view_name
 
@@ -44,6 +48,7 @@ def check_idempotency(**_: Any) -> list[CheckMessage]:
 def _route_errors(route: Route) -> Iterator[CheckMessage]:
     view: Any = route.pattern.callback
     yield from _misplaced(view)
+    yield from _before_authentication(view)
     yield from _stores_of(view)
     if not atomic_aliases(view):
         return
@@ -55,6 +60,20 @@ def _route_errors(route: Route) -> Iterator[CheckMessage]:
                 hint=OUTSIDE,
                 id="redlock_django.E009",
             )
+
+
+def _before_authentication(view: Any) -> Iterator[CheckMessage]:
+    """Yield E010 for handlers and operations that a framework must not run in this way."""
+    in_rest_framework = authenticating_framework(view) is Framework.REST_FRAMEWORK
+    for name, handler in handlers_of(view):
+        if not records_requests(handler):
+            continue
+        framework = authenticating_framework(handler)
+        if framework is not None:
+            error = authenticates_inside_error(name, framework)
+            yield Error(str(error), id="redlock_django.E010")
+        elif in_rest_framework and lacks_mixin(view.cls):
+            yield Error(str(mixin_error(name)), id="redlock_django.E010")
 
 
 def _stores_of(view: Any) -> Iterator[CheckMessage]:
@@ -71,13 +90,10 @@ def _misplaced(view: Any) -> Iterator[CheckMessage]:
     if owner is None or not records_requests(view):
         return
     options = getattr(view, "idempotent_options", None)
-    if hasattr(owner, "initialize_request"):
-        yield Error(
-            f"{view_name(owner)}: @idempotent runs before REST framework authenticates the user.",
-            hint="Decorate handler methods or actions instead, and list LockAPIMixin before "
-            "APIView in the base classes.",
-            id="redlock_django.E010",
-        )
+    framework = authenticating_framework(view)
+    if framework is not None:
+        error = authenticates_inside_error(view_name(owner), framework)
+        yield Error(str(error), id="redlock_django.E010")
     elif not getattr(options, "replay_check", None):
         try:
             methods = options.settings().methods if options is not None else METHODS

@@ -10,7 +10,7 @@ from typing import Any
 from django.core import checks
 from django.core.checks import CheckMessage
 
-from redlock_django.web.request_user import authenticates_itself
+from redlock_django.web.request_user import Framework, authenticating_framework
 from redlock_django.web.transactions import TransactionMarker, view_name
 
 _CHECKING_ONLY = ("django.", "rest_framework.", "ninja.")
@@ -68,7 +68,7 @@ def _login_check(view: Any, *, by_rule: bool) -> str | None:
     """Return what checks the user inside of the lock of a view, or None."""
     if not (by_rule or hasattr(view, "lock_options")):
         return None
-    if authenticates_itself(view, None):
+    if authenticating_framework(view) is Framework.REST_FRAMEWORK:
         return "REST framework's authentication"
     owner = getattr(view, "view_class", None)
     locked = view if by_rule else _locked(view)

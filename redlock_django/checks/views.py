@@ -33,9 +33,10 @@ def check_views(databases: Collection[str] | None = None, **_: Any) -> list[Chec
 
     W013: values with several spellings. E004: unknown URL kwarg. E005, E006: lock acquired inside a
     transaction. E007: async template on a sync view. E008: options that the alias does not allow.
-    E012: `<user.pk>` read before REST framework authenticates the user. W014: a login check inside
-    the lock. W016: a decorator outside of the transaction. W017: a middleware with a transaction.
-    E018: a template that is locked in the store and in a transaction.
+    E012: locked before django-ninja, or `<user.pk>` read before REST framework, authenticates the
+    user. W014: a login check inside the lock. W016: a decorator outside of the transaction. W017: a
+    middleware with a transaction. E018: a template that is locked in the store and in a
+    transaction.
     """
     errors = partial(_route_errors, databases=databases or (), planned=_planned())
     return [
@@ -145,11 +146,12 @@ def _route_errors(
     yield from login_inside_lock(view, by_rule=route.pattern in planned)
     if route.pattern in planned:
         yield from _option_errors(view_name(view), planned[route.pattern], route)
-    if options := getattr(view, "lock_options", None):
-        try:
-            options.check_user(view)
-        except InvalidRedlock as error:
-            yield Error(str(error), id="redlock_django.E012")
+    for function in (view, *(handler for _, handler in handlers_of(view))):
+        if options := getattr(function, "lock_options", None):
+            try:
+                options.check_user(function)
+            except InvalidRedlock as error:
+                yield Error(str(error), id="redlock_django.E012")
     atomic = atomic_aliases(view)
     for name, handler in handlers_of(view):
         yield from _option_errors(name, handler, route)

@@ -29,6 +29,7 @@ from redlock_django.exceptions import (
 )
 from redlock_django.idempotency import events
 from redlock_django.idempotency.attempt_steps import CallHook, HoldLock, InThread, RunView, Steps
+from redlock_django.idempotency.caller import Caller, response_is_private
 from redlock_django.idempotency.claim_reader import ClaimReader
 from redlock_django.idempotency.current import Idempotency
 from redlock_django.idempotency.exception_answers import answer_to
@@ -236,10 +237,6 @@ class Attempt:
         status = None if record is None else record.status
         return decide(status, lock, rerun_expired=self._settings.on_expired == "run")
 
-    def _session_key(self) -> str | None:
-        session = getattr(self._request, "session", None)
-        return getattr(session, "session_key", None)
-
     def _answer_to(self, error: Exception) -> Any:
         return answer_to(self.call, error)
 
@@ -256,13 +253,16 @@ class Attempt:
         return UnrecordedTransaction(settings.database, keep_5xx=settings.on_5xx == "record")
 
     def _recorder(self, store: Store, claim: Claim, instead_of: Record | None) -> AnyRecorder:
-        # A login or logout: its cookie is not replayed, so its answer must not be either.
-        key = self._session_key()
         redact = self._options.redact
         outcome = partial(
             outcome_of,
             self._settings,
-            is_private=lambda: key != self._session_key(),
+            is_private=partial(
+                response_is_private,
+                self.call,
+                Caller.of(self.call),
+                has_replay_check=self._options.replay_check is not None,
+            ),
             redact=None if redact is None else partial(redact, self.call.request),
         )
         if isinstance(store, DatabaseStore) and not self._is_async:

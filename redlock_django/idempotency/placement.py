@@ -13,7 +13,7 @@ from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.settings import IdempotencySettings
 from redlock_django.locking.open_transactions import open_blocks
 from redlock_django.web.request_state import records_requests
-from redlock_django.web.request_user import authenticates_itself
+from redlock_django.web.request_user import Framework, authenticating_framework
 from redlock_django.web.transactions import view_name
 
 if TYPE_CHECKING:
@@ -23,17 +23,11 @@ if TYPE_CHECKING:
 def check_placement(call: Call, settings: IdempotencySettings, *, is_async: bool) -> None:
     """Raise InvalidRedlock if a request cannot be recorded together with its effects."""
     name = view_name(call.view)
-    if call.wrapped and not hasattr(call.owner, "finish_under_lock"):
-        raise InvalidRedlock(
-            f"{name}: with REST framework, @idempotent needs "
-            "redlock_django.contrib.drf.LockAPIMixin as the first base class of the view"
-        )
-    if not call.wrapped and authenticates_itself(call.view, call.owner):
-        raise InvalidRedlock(
-            f"{name}: REST framework authenticates the user inside of @idempotent. Put @idempotent "
-            "on a handler method or an action of a class with "
-            "redlock_django.contrib.drf.LockAPIMixin, and not on dispatch, as_view() or @api_view"
-        )
+    if call.wrapped and lacks_mixin(call.owner):
+        raise mixin_error(name)
+    framework = None if call.wrapped else authenticating_framework(call.view, call.owner)
+    if framework is not None:
+        raise authenticates_inside_error(name, framework)
     if is_async:
         return
     if blocks := open_blocks():
@@ -69,6 +63,35 @@ OUTSIDE = (
     "ATOMIC_REQUESTS to False. Write decorators above "
     "it with functools.wraps, so that Django sees that the view opens its own transaction"
 )
+
+
+def lacks_mixin(owner: object) -> bool:
+    """Return whether a REST framework view or class has no LockAPIMixin."""
+    return not hasattr(owner, "finish_under_lock")
+
+
+def mixin_error(name: str) -> InvalidRedlock:
+    """Return the error for a handler of a REST framework view without LockAPIMixin."""
+    return InvalidRedlock(
+        f"{name}: with REST framework, @idempotent needs "
+        "redlock_django.contrib.drf.LockAPIMixin as the first base class of the view"
+    )
+
+
+def authenticates_inside_error(name: str, framework: Framework) -> InvalidRedlock:
+    """Return the error for a view whose replays its framework would not authenticate."""
+    return InvalidRedlock(
+        f"{name}: {framework.value} authenticates the user inside of @idempotent, so a replay "
+        f"would be sent to a client that is not logged in. {_AFTER_AUTHENTICATION[framework]}"
+    )
+
+
+_AFTER_AUTHENTICATION = {
+    Framework.REST_FRAMEWORK: "Put @idempotent on a handler method or an action of a class with "
+    "redlock_django.contrib.drf.LockAPIMixin, and not on dispatch, as_view() or @api_view",
+    Framework.NINJA: "Put @idempotent directly on the function, below @api.post(...), and not in "
+    "@decorate_view or add_decorator(..., mode='view'); return an HttpResponse there",
+}
 
 
 def inner_permission_check(view: Callable[..., Any], owner: type | None = None) -> str | None:

@@ -17,7 +17,7 @@ from redlock_django.locking.lock import Lock
 from redlock_django.locking.open_transactions import MayReadOldData
 from redlock_django.locking.transaction_databases import check_database
 from redlock_django.locking.transaction_lock import TransactionLock
-from redlock_django.web.request_user import authenticates_itself
+from redlock_django.web.request_user import Framework, authenticating_framework
 from redlock_django.web.resources import Template
 from redlock_django.web.transactions import old_data_error, view_name
 from redlock_django.web.waiting_requests import (
@@ -146,14 +146,18 @@ class LockOptions:
             raise InvalidRedlock(f"lock_resource(using={self.using!r}): {error}") from None
 
     def check_user(self, view: Callable[..., Any], owner: object = None) -> None:
-        """Raise InvalidRedlock if `<user.pk>` is read before the view authenticates the user."""
-        if self._needs_user and authenticates_itself(view, owner):
+        """Raise InvalidRedlock if the lock comes before the view authenticates the user.
+
+        With REST framework only if `<user.pk>` is read then.
+        """
+        framework = authenticating_framework(view, owner)
+        if framework is Framework.REST_FRAMEWORK and self._needs_user:
             raise InvalidRedlock(
                 f"{view_name(view)}: <user.pk> is read before REST framework authenticates the "
                 "user. Put @lock_resource on a handler method or an action of a class with "
                 "redlock_django.contrib.drf.LockAPIMixin"
             )
-        if getattr(getattr(view, "__self__", None), "auth_callbacks", None):
+        if framework is Framework.NINJA:
             raise InvalidRedlock(
                 f"{view_name(view)}: django-ninja authenticates the user inside of "
                 "@decorate_view(lock_resource(...)), so anonymous clients would hold its locks. "

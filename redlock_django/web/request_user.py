@@ -8,11 +8,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 from typing import Any
 
 from asgiref.sync import sync_to_async
 
 from redlock_django.exceptions import InvalidRedlock
+from redlock_django.web.ninja import operation_of
 
 _DJANGO = "django.contrib.auth.middleware"
 
@@ -41,13 +43,22 @@ async def arequest_user(request: Any) -> Any:
     return replaced
 
 
-def authenticates_itself(view: Callable[..., Any], owner: object) -> bool:
-    """Return whether a view is REST framework's, which sets `request.user` inside of the view.
+class Framework(Enum):
+    """A framework that authenticates the user inside of its views."""
+
+    REST_FRAMEWORK = "REST framework"
+    NINJA = "django-ninja"
+
+
+def authenticating_framework(view: Callable[..., Any], owner: object = None) -> Framework | None:
+    """Return the framework that authenticates the user inside of a view, or None.
 
     `owner` is the instance whose method the view is, or None.
     """
     view_class = getattr(view, "cls", None) or getattr(view, "view_class", None) or type(owner)
-    return hasattr(view_class, "initialize_request")
+    if hasattr(view_class, "initialize_request"):
+        return Framework.REST_FRAMEWORK
+    return Framework.NINJA if getattr(operation_of(view), "auth_callbacks", None) else None
 
 
 def _loaded_user(request: Any) -> Any:

@@ -21,6 +21,7 @@ from redlock_django.exceptions import InvalidRedlock, RedlockError
 from redlock_django.locking.open_transactions import MayReadOldData
 from redlock_django.locking.transaction_lock import TransactionLock
 from redlock_django.web.effects import judge_effects
+from redlock_django.web.ninja import operation_of
 
 
 class TransactionMarker(set[str]):
@@ -96,7 +97,7 @@ def view_name(view: Callable[..., Any]) -> str:
     bound = getattr(getattr(view, "func", None), "__self__", None)
     if bound is not None:  # a method that method_decorator() has bound
         return f"{view_name(type(bound))}.{getattr(view, '__name__', '?')}"
-    named = getattr(view, "view_class", view)
+    named = getattr(operation_of(view), "view_func", None) or getattr(view, "view_class", view)
     name = getattr(named, "__qualname__", type(named).__qualname__)
     return f"{getattr(named, '__module__', '?')}.{name}"
 

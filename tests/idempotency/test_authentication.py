@@ -1,0 +1,411 @@
+"""A replay is never sent to a caller whom the view itself would have refused."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import ninja
+import pytest
+from django.contrib.auth.models import User
+from django.core.checks import run_checks
+from django.db import connection
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.test import Client
+from django.urls import include, path
+from django.utils.decorators import method_decorator
+from ninja.decorators import decorate_view
+from rest_framework.authentication import BaseAuthentication
+from rest_framework.decorators import action, api_view, authentication_classes, permission_classes
+from rest_framework.permissions import IsAuthenticated
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.routers import SimpleRouter
+from rest_framework.throttling import BaseThrottle
+from rest_framework.views import APIView
+from rest_framework.viewsets import ViewSet
+
+from redlock_django import IdempotentMixin, idempotent, lock_resource
+from redlock_django.contrib.drf import LockAPIMixin
+from redlock_django.exceptions import InvalidRedlock
+from redlock_django.models import IdempotencyRecord
+from testproject.shop.models import Order
+from tests.idempotency.conftest import KEY, Site, make_order, orders
+
+pytestmark = pytest.mark.django_db(transaction=True)
+TOKEN = {"Authorization": "ann"}
+
+# One owner for all callers: the scope does not separate them.
+shared = idempotent(anonymous_scope=lambda request, **_: "all")
+locked = lock_resource("order:7")
+
+
+def wrapping(view: Callable[..., Any]) -> Callable[..., Any]:
+    """A decorator of the site."""
+
+    @functools.wraps(view)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        return view(*args, **kwargs)
+
+    return wrapper
+
+
+@pytest.fixture(autouse=True)
+def _no_atomic_requests(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
+
+
+def post(headers: dict[str, str] | None = None, url: str = "/pay/") -> Any:
+    return Client(headers={"Idempotency-Key": KEY} | (headers or {})).post(url)
+
+
+def errors() -> list[tuple[str, str]]:
+    """The errors of the system checks."""
+    return [(str(error.id)[-4:], error.msg) for error in run_checks(tags=["redlock"])]
+
+
+# django-ninja.
+
+
+def by_token(request: HttpRequest) -> str | None:
+    return request.headers.get("Authorization")
+
+
+async def by_token_async(request: HttpRequest) -> str | None:
+    return request.headers.get("Authorization")
+
+
+def view_of(kind: str) -> Any:
+    """A new function each time, because django-ninja writes attributes to it."""
+
+    def pay(request: HttpRequest) -> HttpResponse:
+        return make_order(request)
+
+    async def apay(request: HttpRequest) -> HttpResponse:
+        await Order.objects.acreate(number="A-1", total=1)
+        return JsonResponse({"order": "A-1"}, status=201)
+
+    return pay if kind == "sync" else apay
+
+
+def api_of(view: Any, where: str = "api", auth: Any = by_token) -> ninja.NinjaAPI:
+    """An API with one operation; the operation, its router or the whole API authenticates."""
+    api = ninja.NinjaAPI(urls_namespace="pay", auth=auth if where == "api" else None)
+    router = ninja.Router(auth=auth) if where == "router" else ninja.Router()
+    outer = ninja.Router(auth=auth) if where == "outer router" else ninja.Router()
+    router.post("/", **({"auth": auth} if where == "operation" else {}))(view)
+    outer.add_router("", router)
+    api.add_router("/pay", outer)
+    return api
+
+
+WHERE = ["operation", "router", "outer router", "api"]
+AROUND = {
+    "alone": decorate_view(shared),
+    "a lock inside": decorate_view(locked, shared),
+    "a lock outside": decorate_view(shared, locked),
+    "a decorator inside": decorate_view(wrapping, shared),
+    "a decorator outside": decorate_view(shared, wrapping),
+}
+
+
+@pytest.mark.parametrize("kind", ["sync", "async"])
+@pytest.mark.parametrize("where", WHERE)
+def test_an_operation_is_not_recorded_around_its_authentication(
+    urls: Callable[..., None], where: str, kind: str
+) -> None:
+    """A caller without a token got the stored response of another one."""
+    view = view_of(kind)
+    urls(path("", api_of(decorate_view(shared)(view), where).urls))
+    for headers in (TOKEN, {}):
+        with pytest.raises(InvalidRedlock, match=r"pay: django-ninja.*directly on the function"):
+            post(headers)
+    assert (orders(), IdempotencyRecord.objects.count()) == (0, 0)
+    assert [(number, f".{view.__name__}: " in message) for number, message in errors()] == [
+        ("E010", True)
+    ]
+
+
+@pytest.mark.parametrize("around", AROUND)
+def test_no_decorator_hides_the_authentication_of_an_operation(
+    urls: Callable[..., None], around: str
+) -> None:
+    urls(path("", api_of(AROUND[around](view_of("sync"))).urls))
+    with pytest.raises(InvalidRedlock, match="django-ninja authenticates"):
+        post(TOKEN)
+    assert orders() == 0
+    assert "E010" in {number for number, _ in errors()} or around == "a decorator outside"
+
+
+@pytest.mark.skipif(not hasattr(ninja.NinjaAPI, "add_decorator"), reason="django-ninja before 1.5")
+@pytest.mark.parametrize("kind", ["sync", "async"])
+def test_a_decorator_of_the_whole_api(urls: Callable[..., None], kind: str) -> None:
+    api = ninja.NinjaAPI(urls_namespace="pay", auth=by_token)
+    api.add_decorator(shared, mode="view")
+    api.post("/pay/")(view_of(kind))
+    urls(path("", api.urls))
+    with pytest.raises(InvalidRedlock, match="django-ninja authenticates"):
+        post(TOKEN)
+    assert [number for number, _ in errors()] == ["E010"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "auth"), [("sync", by_token), ("async", by_token), ("async", by_token_async)]
+)
+def test_directly_on_the_function_a_replay_is_authenticated(
+    urls: Callable[..., None], kind: str, auth: Any
+) -> None:
+    view = shared(view_of(kind))
+    urls(path("", api_of(view, auth=auth).urls))
+    assert errors() == []
+    assert [post(TOKEN)["Idempotent-Replayed"] for _ in range(2)] == ["false", "true"]
+    refused = post()
+    assert (refused.status_code, b"A-1" in refused.content) == (401, False)
+    assert orders() == 1
+
+
+def test_the_token_may_be_the_owner_of_the_key(urls: Callable[..., None]) -> None:
+    by_auth = idempotent(anonymous_scope=lambda request, **_: request.auth)
+    urls(path("", api_of(by_auth(view_of("sync"))).urls))
+    tokens = [TOKEN, {"Authorization": "bob"}, TOKEN]
+    assert [post(token).json()["order"] for token in tokens] == ["A-1", "A-2", "A-1"]
+
+
+@pytest.mark.parametrize("auth", [{}, {"auth": None}])
+def test_around_an_operation_without_authentication(
+    urls: Callable[..., None], auth: dict[str, Any]
+) -> None:
+    """Its function may return what it likes, because the response around it is recorded."""
+    api = ninja.NinjaAPI(urls_namespace="pay", auth=by_token if auth else None)
+
+    @api.post("/pay/", **auth)
+    @decorate_view(shared)
+    def pay(request: HttpRequest) -> dict[str, int]:
+        Order.objects.create(number="A-1", total=1)
+        return {"orders": orders()}
+
+    urls(path("", api.urls))
+    assert errors() == []
+    assert [post().json() for _ in range(2)] == [{"orders": 1}] * 2
+
+
+@pytest.mark.parametrize("decorators", [[locked], [wrapping, locked], [locked, wrapping]])
+def test_a_lock_around_the_authentication_is_found(
+    urls: Callable[..., None], decorators: list[Any]
+) -> None:
+    view = decorate_view(*decorators)(view_of("sync"))
+    urls(path("", api_of(view).urls))
+    with pytest.raises(InvalidRedlock, match=r"\.pay: django-ninja authenticates"):
+        post(TOKEN)
+    assert orders() == 0
+    assert [number for number, _ in errors()] == ["E012"]
+
+
+# REST framework.
+
+
+class ByToken(BaseAuthentication):
+    def authenticate(self, request: Request) -> tuple[User, None] | None:
+        return (User(pk=1), None) if "Authorization" in request.headers else None
+
+
+class Closed(BaseThrottle):
+    def allow_request(self, request: Request, view: APIView) -> bool:
+        return "X-Throttled" not in request.headers
+
+
+class Base(APIView):
+    authentication_classes = (ByToken,)
+    permission_classes = (IsAuthenticated,)
+    throttle_classes = (Closed,)
+
+    def post(self, request: Request) -> Response:
+        return Response({"order": make_order(request._request).content.decode()}, status=201)
+
+
+class OnHandler(LockAPIMixin, Base):
+    post = shared(Base.post)
+
+
+class OnHandlerByMethodDecorator(LockAPIMixin, Base):
+    @method_decorator(shared)
+    def post(self, request: Request) -> Response:
+        return super().post(request)
+
+
+class OnActions(LockAPIMixin, ViewSet):
+    authentication_classes = (ByToken,)
+    permission_classes = (IsAuthenticated,)
+    throttle_classes = (Closed,)
+
+    @shared
+    def create(self, request: Request) -> Response:
+        return Base.post(self, request)
+
+    @action(detail=False, methods=["post"])
+    @shared
+    def extra(self, request: Request) -> Response:
+        return Base.post(self, request)
+
+
+router = SimpleRouter()
+router.register("pay", OnActions, basename="pay")
+AFTER = {
+    "handler": (path("pay/", OnHandler.as_view()), "/pay/"),
+    "method_decorator": (path("pay/", OnHandlerByMethodDecorator.as_view()), "/pay/"),
+    "view set": (path("", include(router.urls)), "/pay/"),
+    "extra action": (path("", include(router.urls)), "/pay/extra/"),
+}
+
+
+@pytest.mark.parametrize("where", AFTER)
+def test_rest_framework_authenticates_before_a_replay(
+    urls: Callable[..., None], where: str
+) -> None:
+    pattern, url = AFTER[where]
+    urls(pattern)
+    assert errors() == []
+    assert [post(TOKEN, url)["Idempotent-Replayed"] for _ in range(2)] == ["false", "true"]
+    refused = [post({}, url), post(TOKEN | {"X-Throttled": "1"}, url)]
+    assert [(answer.status_code, b"A-1" in answer.content) for answer in refused] == [
+        (403, False),
+        (429, False),
+    ]
+    assert orders() == 1
+
+
+@method_decorator(shared, name="dispatch")
+class OnDispatch(LockAPIMixin, Base):
+    pass
+
+
+class MixinAround(IdempotentMixin, Base):
+    idempotent_options = {"anonymous_scope": lambda request, **_: "all"}  # noqa: RUF012
+
+
+class WithoutMixin(Base):
+    post = shared(Base.post)
+
+
+class ActionWithoutMixin(ViewSet):
+    authentication_classes = (ByToken,)
+    permission_classes = (IsAuthenticated,)
+
+    @action(detail=False, methods=["post"])
+    @shared
+    def pay(self, request: Request) -> Response:
+        return Base.post(self, request)
+
+
+def function(decorate: Any) -> Any:
+    def pay(request: Request) -> Response:
+        return Base().post(request)
+
+    return api_view(["POST"])(
+        authentication_classes([ByToken])(permission_classes([IsAuthenticated])(decorate(pay)))
+    )
+
+
+BEFORE = {
+    "dispatch": OnDispatch.as_view(),
+    "mixin": MixinAround.as_view(),
+    "as_view()": shared(Base.as_view()),
+    "as_view() and a decorator": shared(wrapping(Base.as_view())),
+    "api_view": shared(function(lambda view: view)),
+    "below api_view": function(shared),
+    "without LockAPIMixin": WithoutMixin.as_view(),
+    "action without LockAPIMixin": ActionWithoutMixin.as_view({"post": "pay"}),
+}
+
+
+@pytest.mark.parametrize("where", BEFORE)
+def test_rest_framework_is_not_recorded_around_its_authentication(
+    urls: Callable[..., None], where: str
+) -> None:
+    urls(path("pay/", BEFORE[where]))
+    for headers in (TOKEN, {}):
+        if where.endswith(("LockAPIMixin", "below api_view")) and not headers:
+            assert post(headers).status_code == 403  # authenticated first, so nothing leaks
+            continue
+        with pytest.raises(InvalidRedlock, match="LockAPIMixin"):
+            post(headers)
+    assert (orders(), IdempotencyRecord.objects.count()) == (0, 0)
+    # A function below @api_view is in a closure, where no check finds it.
+    expected = [] if where == "below api_view" else ["E010"]
+    assert [number for number, _ in errors()] == expected
+
+
+# Plain Django.
+
+
+def token_required(view: Callable[..., Any]) -> Callable[..., Any]:
+    """A decorator of the site, which nothing can recognise."""
+
+    def wrapper(request: HttpRequest, **kwargs: Any) -> Any:
+        if "Authorization" not in request.headers:
+            return HttpResponse("Who are you?", status=401)
+        request.user = User(pk=1)
+        return view(request, **kwargs)
+
+    return wrapper
+
+
+def basic_auth(view: Callable[..., Any]) -> Callable[..., Any]:
+    def wrapper(request: Any, **kwargs: Any) -> Any:
+        request.auth = request.headers.get("Authorization")
+        return view(request, **kwargs) if request.auth else HttpResponse("Who?", status=401)
+
+    return wrapper
+
+
+def atoken_required(view: Callable[..., Any]) -> Callable[..., Any]:
+    async def wrapper(request: HttpRequest, **kwargs: Any) -> Any:
+        request.user = User(pk=1)
+        return await view(request, **kwargs)
+
+    return wrapper
+
+
+INSIDE = {
+    "user": shared(token_required(make_order)),
+    "token": shared(basic_auth(make_order)),
+    "user, async": shared(atoken_required(view_of("async"))),
+    "user, in a cache": idempotent(anonymous_scope=lambda request, **_: "all", store="cache")(
+        token_required(make_order)
+    ),
+}
+
+
+@pytest.mark.parametrize("where", INSIDE)
+def test_what_a_view_authenticates_itself_is_not_replayed(
+    urls: Callable[..., None], caplog: pytest.LogCaptureFixture, where: str
+) -> None:
+    """The stored response of a client with a token was sent to one without."""
+    urls(path("pay/", INSIDE[where]))
+    assert post(TOKEN).status_code == 201
+    assert "request.user or request.auth was set inside of @idempotent" in caplog.text
+    for headers in ({}, TOKEN):
+        refused = post(headers)
+        assert refused.json()["code"] == "idempotency-result-unavailable"
+    assert orders() == 1
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        token_required(idempotent(make_order)),
+        idempotent(
+            anonymous_scope=lambda request, **_: "all",
+            replay_check=lambda request, **_: "Authorization" in request.headers,
+        )(token_required(make_order)),
+    ],
+    ids=["above", "replay_check"],
+)
+def test_where_every_replay_is_authenticated_it_is_sent(
+    urls: Callable[..., None], caplog: pytest.LogCaptureFixture, view: Any
+) -> None:
+    urls(path("pay/", view))
+    assert [post(TOKEN)["Idempotent-Replayed"] for _ in range(2)] == ["false", "true"]
+    assert post().status_code in (401, 403)
+    assert (orders(), caplog.text.count("set inside")) == (1, 0)
