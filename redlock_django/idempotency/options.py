@@ -84,7 +84,10 @@ def outcome_of(
             response, headers=settings.keep_headers, largest=settings.max_response_bytes
         )
     if stored is not None:
-        if not settings.store_body or "no-store" in response.get("Cache-Control", "").lower():
+        forbidden = "no-store" in response.get("Cache-Control", "").lower()
+        # `redact` would find nothing in a compressed body, which would be stored whole.
+        unreadable = redact is not None and stored.is_encoded
+        if not settings.store_body or forbidden or unreadable:
             stored = stored.without_body()
         elif redact is not None:
             stored = replace(stored, body=_redacted(redact, stored.body))

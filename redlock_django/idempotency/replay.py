@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import zlib
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from io import BytesIO
 from typing import Any, Self
 
 from django.http import HttpResponse
@@ -68,20 +70,27 @@ class StoredResponse:
     def of(cls, response: Any, *, headers: Collection[str], largest: int) -> Self | None:
         """Return the stored form of a finished response, with those of its headers.
 
-        A body that the view has compressed with gzip is stored uncompressed, because a retry may
-        come from a client that does not accept it. Return None for a streaming response and for a
-        body over `largest` bytes.
+        A body that is compressed with gzip is stored uncompressed, because a retry may come from a
+        client that does not accept it. What cannot be unpacked is stored as it is. Return None for
+        a streaming response and for a body over `largest` bytes.
         """
         if response.streaming:
             return None
-        body, without = bytes(response.content), ""
-        if response.get("Content-Encoding", "").lower() == "gzip":
-            body, without = gzip.decompress(body), "content-encoding"
+        body, names = bytes(response.content), {*headers}
+        if body and response.get("Content-Encoding", "").strip().lower() in ("gzip", "x-gzip"):
+            unpacked = _unpacked(body, largest + 1)
+            if unpacked is not None:
+                body, names = unpacked, names - {"content-encoding"}
         if len(body) > largest:
             return None
-        names = {*headers} - {without}
         kept = tuple((name, v) for name, v in response.items() if name.lower() in names)
         return cls(response.status_code, kept, body)
+
+    @property
+    def is_encoded(self) -> bool:
+        """True if the body is compressed, so that nothing here can read it."""
+        encodings = [v for name, v in self.headers if name.lower() == "content-encoding"]
+        return any(encoding.strip().lower() != "identity" for encoding in encodings)
 
     def without_body(self) -> Self:
         """Return the response without its body, whose replay says so in a header."""
@@ -111,3 +120,15 @@ class StoredResponse:
         values = json.loads(text)
         headers = tuple((str(name), str(value)) for name, value in values["headers"])
         return cls(values["status"], headers, base64.b64decode(values["body"]))
+
+
+def _unpacked(body: bytes, most: int) -> bytes | None:
+    """Return at most `most` bytes of an unpacked gzip body, or None if it is not valid gzip.
+
+    No more than that is in memory: a small body may unpack to a thousand times its size.
+    """
+    try:
+        with gzip.GzipFile(fileobj=BytesIO(body)) as file:
+            return file.read(most)
+    except (OSError, EOFError, zlib.error):
+        return None
