@@ -10,6 +10,7 @@ from django.core.cache import caches
 from django.core.cache.backends.locmem import LocMemCache
 from django.db import IntegrityError, OperationalError, connection, transaction
 from django.http import HttpRequest, HttpResponse
+from django.test import AsyncClient
 
 from redlock_django import idempotent
 from redlock_django.exceptions import ResourceLocked
@@ -22,7 +23,7 @@ from redlock_django.idempotency.settings import settings_of
 from redlock_django.idempotency.stores.base import AlreadyRecorded, Claim
 from redlock_django.idempotency.stores.cache import CacheStore
 from redlock_django.models import IdempotencyRecord
-from tests.idempotency.conftest import InThread, Site, make_order, masters_forget, orders
+from tests.idempotency.conftest import KEY, InThread, Site, make_order, masters_forget, orders
 
 pytestmark = pytest.mark.django_db(transaction=True)
 AUTOCOMMIT, ATOMIC = False, True
@@ -395,3 +396,40 @@ def test_an_uncertain_one_is_resolved(site: Site, applied: bool, then: int) -> N
     assert not store.resolve(key_hash, applied=applied)
     site.serve(idempotent(make_order))
     assert site.post().status_code == then
+
+
+def test_a_view_that_sends_its_own_request_again_is_still_running(
+    site: Site, autocommit: None
+) -> None:
+    """The thread that sends it holds the lock of the key, which must not count as its own."""
+    inner = []
+
+    def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        inner.append(site.post())
+        return make_order(request)
+
+    site.serve(idempotent(view))
+    first, again = site.post(), site.post()
+    assert [(answer.status_code, code(answer)) for answer in inner] == [
+        (409, "idempotency-key-in-flight")
+    ]
+    assert (first.status_code, again["Idempotent-Replayed"], orders()) == (201, "true", 1)
+
+
+async def test_an_async_view_that_sends_its_own_request_again_is_still_running(
+    site: Site, autocommit: None
+) -> None:
+    inner, client = [], AsyncClient(raise_request_exception=False)
+    client.cookies = site.client.cookies
+
+    async def view(request: HttpRequest, **_: Any) -> HttpResponse:
+        inner.append(await client.post("/orders/", headers={"Idempotency-Key": KEY}))
+        return HttpResponse("paid", status=201)
+
+    site.serve(idempotent(view))
+    first = await client.post("/orders/", headers={"Idempotency-Key": KEY})
+    again = await client.post("/orders/", headers={"Idempotency-Key": KEY})
+    assert [(answer.status_code, code(answer)) for answer in inner] == [
+        (409, "idempotency-key-in-flight")
+    ]
+    assert (first.status_code, again["Idempotent-Replayed"]) == (201, "true")
