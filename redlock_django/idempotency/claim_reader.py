@@ -7,12 +7,11 @@ from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from django.core.exceptions import RequestDataTooBig
 from django.http import HttpRequest
 
-from redlock_django.exceptions import KeyInvalid, KeyMissing, KeyUnscoped, RequestTooLarge
+from redlock_django.exceptions import KeyInvalid, KeyMissing, KeyUnscoped
 from redlock_django.idempotency.attempt_steps import CallHook, GetUser, InThread, Steps
-from redlock_django.idempotency.fingerprint import FORMS, request_fingerprint
+from redlock_django.idempotency.fingerprint import FORMS, posted_form, request_fingerprint
 from redlock_django.idempotency.key import owner_hash, parse_key, request_hashes, seed_of
 from redlock_django.idempotency.options import IdempotentOptions
 from redlock_django.idempotency.placement import check_placement
@@ -98,10 +97,7 @@ class ClaimReader:
     def _key_in_form(self) -> Steps:
         if self._request.method != "POST" or self._request.content_type not in FORMS:
             return None
-        try:
-            values = yield InThread(lambda: self._request.POST.getlist(self._settings.field))
-        except RequestDataTooBig:
-            raise RequestTooLarge from None
+        values = yield InThread(lambda: posted_form(self._request).getlist(self._settings.field))
         check_body_is_complete(self._request)  # the field may be in the part that is missing
         # Each form of a page has a field of its own: the forms of a formset, two in one <form>.
         # They are sent together, so the first key stands for all.

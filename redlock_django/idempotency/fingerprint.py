@@ -1,15 +1,16 @@
-"""The fingerprint of a request: a hash of its method, path, query, media type and body."""
+"""The fingerprint of a request: a hash of its method, path, query, Content-Type and body."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from decimal import Decimal
 from io import BytesIO
 from typing import Any
 
-from django.core.exceptions import RequestDataTooBig
+from django.core.exceptions import BadRequest, RequestDataTooBig
 from django.core.files.uploadhandler import TemporaryFileUploadHandler
 from django.http import HttpRequest, QueryDict
 from django.http.multipartparser import MultiPartParser
@@ -57,23 +58,33 @@ def _parts(
     yield (request.method or "").encode()
     yield request.path.encode("utf-8", "surrogateescape")
     yield request.META.get("QUERY_STRING", "").encode("utf-8", "surrogateescape")
-    yield media_type.encode("utf-8", "surrogateescape")
+    yield (media_type + _parameters(request)).encode("utf-8", "surrogateescape")
     if media_type in FORMS:
         yield from _form(request, {key_field, _CSRF_FIELD})
         return
-    body = _body(request)
+    body = read_whole_body(request)
     is_json = media_type == "application/json" or media_type.endswith("+json")
     yield _canonical(body, ignore) if canonical_json and is_json else body
+
+
+def _parameters(request: HttpRequest) -> str:
+    """Return the parameters of the media type that tell how to read the body, as JSON, or ""."""
+    parameters = dict(request.content_params or {})
+    parameters.pop("boundary", None)
+    if parameters.get("charset", "").lower() in ("utf-8", "utf8"):
+        del parameters["charset"]  # the default
+    return json.dumps(parameters, sort_keys=True) if parameters else ""
 
 
 def _length(request: HttpRequest) -> int:
     if declared := declared_length(request):
         return declared
     # A chunked body has no length. Django does not parse a multipart form from one.
-    return 0 if request.content_type == FORMS[1] else len(_body(request))
+    return 0 if request.content_type == FORMS[1] else len(read_whole_body(request))
 
 
-def _body(request: HttpRequest) -> bytes:
+def read_whole_body(request: HttpRequest) -> bytes:
+    """Return the body; raise RequestTooLarge, or InvalidRedlock if it was read before."""
     try:
         return request.body
     except RequestDataTooBig:
@@ -107,16 +118,40 @@ def _form(request: HttpRequest, without: set[str]) -> Iterator[bytes]:
 def _fields(request: HttpRequest) -> tuple[Any, Any]:
     if request.method == "POST":
         # Parsed once, and used by the view too, so that uploads need not fit into memory.
-        try:
-            return request.POST, request.FILES
-        except RequestDataTooBig:
-            raise RequestTooLarge from None
+        return posted_form(request), request.FILES
     # Django parses only forms of POST, and the view must still be able to read the body.
-    body = _body(request)
-    if request.content_type == FORMS[0]:
-        return QueryDict(body, encoding=request.encoding), MultiValueDict()
-    handlers = [TemporaryFileUploadHandler(request)]
-    return MultiPartParser(request.META, BytesIO(body), handlers, request.encoding).parse()
+    body = read_whole_body(request)
+    with _form_errors(request):
+        if request.content_type == FORMS[0]:
+            return QueryDict(body, encoding=request.encoding), MultiValueDict()
+        handlers = [TemporaryFileUploadHandler(request)]
+        return MultiPartParser(request.META, BytesIO(body), handlers, request.encoding).parse()
+
+
+def posted_form(request: HttpRequest) -> QueryDict:
+    """Return the form of a POST; raise RequestTooLarge, or BadRequest if it cannot be read."""
+    with _form_errors(request):
+        return request.POST
+
+
+@contextmanager
+def _form_errors(request: HttpRequest) -> Iterator[None]:
+    try:
+        _check_charset(request)
+        yield
+    except RequestDataTooBig:
+        raise RequestTooLarge from None
+    except UnicodeError:
+        raise BadRequest("The form is not in the charset of its Content-Type.") from None
+
+
+def _check_charset(request: HttpRequest) -> None:
+    """Raise UnicodeError for a codec of Python that is not of text, such as "hex"."""
+    # Not in the handler of all errors of the form, where an upload handler may raise a KeyError.
+    try:
+        "a".encode(request.encoding or "utf-8")
+    except LookupError:
+        raise UnicodeError from None
 
 
 def _bytes(text: str) -> bytes:

@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from django.core.exceptions import RequestDataTooBig
 from django.http import HttpRequest
 
 from redlock_django.exceptions import InvalidRedlock, RequestTooLarge
-from redlock_django.idempotency.fingerprint import FORMS
+from redlock_django.idempotency.fingerprint import FORMS, posted_form, read_whole_body
 from redlock_django.idempotency.protocol import ViewOutcome, view_outcome
 from redlock_django.idempotency.replay import StoredResponse
 from redlock_django.idempotency.settings import IdempotencySettings, settings_of
@@ -40,17 +39,17 @@ class IdempotentOptions:
         """Read the body of a request that may have a key, so that it can be read again.
 
         For a framework whose parsers read the stream of the request before the view runs. Raises
-        RequestTooLarge for a body over DATA_UPLOAD_MAX_MEMORY_SIZE.
+        RequestTooLarge for a body over DATA_UPLOAD_MAX_MEMORY_SIZE, BadRequest for a form that
+        cannot be read, and InvalidRedlock if the body was read before.
         """
         settings = self.settings()
         is_form = request.method == "POST" and request.content_type in FORMS
         if request.method in settings.methods and (is_form or settings.header in request.headers):
             try:
-                request.POST if is_form else request.body  # noqa: B018 - both keep what they read
-            except RequestDataTooBig:
-                error = RequestTooLarge()
+                posted_form(request) if is_form else read_whole_body(request)
+            except RequestTooLarge as error:
                 error.problem_base = settings.problem_base
-                raise error from None
+                raise
 
 
 def store_of(settings: IdempotencySettings) -> Store:

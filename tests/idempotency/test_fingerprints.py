@@ -59,8 +59,26 @@ def test_nothing_moves_from_one_part_to_the_next(parts: list[str]) -> None:
     assert (of(one) == of(two)) == (query == "")
 
 
-def test_a_charset_or_a_header_does_not_make_another_request() -> None:
-    assert of(post(content_type="application/json; charset=utf-8")) == of(post())
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("application/json; charset=utf-8", "application/json", True),
+        ("application/json;Charset=UTF8", "application/json", True),
+        ("application/json; charset=utf-7", "application/json", False),
+        ("application/json; charset=utf-7", "application/json; charset=latin-1", False),
+        ("application/json; version=2", "application/json", False),
+        ("application/json; a=1; b=2", "application/json; b=2; a=1", True),
+        ('application/json; a="1; b=2"', "application/json; a=1; b=2", False),
+    ],
+)
+def test_what_says_how_to_read_the_body_counts(one: str, other: str, same: bool) -> None:
+    """The same bytes in another charset, or for another version of an API, have another meaning."""
+    assert (of(post(content_type=one)) == of(post(content_type=other))) is same
+
+
+def test_other_headers_do_not_count() -> None:
+    headers = {"Accept": "text/html", "Accept-Language": "de", "If-Match": '"1"', "User-Agent": "x"}
+    assert of(factory.post("/a/", b"{}", "application/json", headers=headers)) == of(post())
 
 
 # JSON.
@@ -241,6 +259,21 @@ def test_without_the_token_it_is_refused_before_anything(site: Site) -> None:
     client.cookies = site.client.cookies
     answer = client.post("/", {"f": upload()}, headers={"Idempotency-Key": KEY})
     assert (answer.status_code, orders()) == (403, 0)
+
+
+@writes
+@pytest.mark.parametrize("method", ["POST", "PATCH"])
+@pytest.mark.parametrize("charset", ["hex", "idna", "punycode", "undefined", "zlib_codec"])
+@pytest.mark.parametrize("kind", ["multipart/form-data; boundary=x", FORM])
+@pytest.mark.parametrize("key", [{}, {"Idempotency-Key": KEY}])
+def test_a_charset_that_is_none_is_the_clients_fault(
+    site: Site, key: dict[str, str], kind: str, charset: str, method: str
+) -> None:
+    """It was a 500, also for a view that does not read the form."""
+    site.serve(idempotent(make_order))
+    content = b'--x\r\nContent-Disposition: form-data; name="a"\r\n\r\n1\xe4\r\n--x--\r\n'
+    answer = site.client.generic(method, "/", content, f"{kind}; charset={charset}", headers=key)
+    assert (answer.status_code, orders()) in [(400, 0), (201, 1)]
 
 
 @writes
