@@ -367,13 +367,20 @@ def atoken_required(view: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
-INSIDE = {
+def hiding(view: Callable[..., Any]) -> Callable[..., Any]:
+    """A decorator without functools.wraps, which hides the framework of the view."""
+    return lambda request, **kwargs: view(request, **kwargs)
+
+
+INSIDE: dict[str, Any] = {
     "user": shared(token_required(make_order)),
     "token": shared(basic_auth(make_order)),
     "user, async": shared(atoken_required(view_of("async"))),
     "user, in a cache": idempotent(anonymous_scope=lambda request, **_: "all", store="cache")(
         token_required(make_order)
     ),
+    "REST framework, hidden": shared(hiding(Base.as_view())),
+    "django-ninja, hidden": api_of(decorate_view(hiding, shared)(view_of("sync"))),
 }
 
 
@@ -382,7 +389,8 @@ def test_what_a_view_authenticates_itself_is_not_replayed(
     urls: Callable[..., None], caplog: pytest.LogCaptureFixture, where: str
 ) -> None:
     """The stored response of a client with a token was sent to one without."""
-    urls(path("pay/", INSIDE[where]))
+    view = INSIDE[where]
+    urls(path("", view.urls) if isinstance(view, ninja.NinjaAPI) else path("pay/", view))
     assert post(TOKEN).status_code == 201
     assert "request.user or request.auth was set inside of @idempotent" in caplog.text
     for headers in ({}, TOKEN):
