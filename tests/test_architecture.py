@@ -85,8 +85,10 @@ LAYERS = [
     locking.lock
     locking.exit_stacks
     fenced operate.* models migrations.*
-    web web.body web.disconnects web.effects web.ninja web.placeholders web.problems
-    web.rendering web.request_user web.routes web.streams web.waiting_requests
+    web web.body web.disconnects web.effects web.ninja web.problems web.rendering
+    web.request_user web.routes web.streams web.waiting_requests
+    web.request_values
+    web.placeholders
     web.transactions
     web.resources
     web.options web.responses web.hold

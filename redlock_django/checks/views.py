@@ -33,10 +33,10 @@ def check_views(databases: Collection[str] | None = None, **_: Any) -> list[Chec
 
     W013: values with several spellings. E004: unknown URL kwarg. E005, E006: lock acquired inside a
     transaction. E007: async template on a sync view. E008: options that the alias does not allow.
-    E012: locked before django-ninja, or `<user.pk>` read before REST framework, authenticates the
-    user. W014: a login check inside the lock. W016: a decorator outside of the transaction. W017: a
-    middleware with a transaction. E018: a template that is locked in the store and in a
-    transaction.
+    E012: locked before django-ninja authenticates the user, or `<user.pk>` or the body read before
+    REST framework authenticates or parses. W014: a login check inside the lock. W016: a decorator
+    outside of the transaction. W017: a middleware with a transaction. E018: a template that is
+    locked in the store and in a transaction.
     """
     errors = partial(_route_errors, databases=databases or (), planned=_planned())
     return [
@@ -142,6 +142,7 @@ def _route_errors(
 ) -> Iterator[CheckMessage]:
     view: Any = route.pattern.callback
     yield from _option_errors(view_name(view), view, route)
+    yield from _body_errors(view)
     yield from decorators_outside_transaction(view)
     yield from login_inside_lock(view, by_rule=route.pattern in planned)
     if route.pattern in planned:
@@ -212,6 +213,14 @@ def _option_errors(name: str, view: Any, route: Route) -> Iterator[CheckMessage]
             f"the URL {route.path!r} provides: {given}.",
             id="redlock_django.E004",
         )
+
+
+def _body_errors(view: Any) -> Iterator[CheckMessage]:
+    if options := getattr(view, "lock_options", None):
+        try:
+            options.check_body(view)
+        except InvalidRedlock as error:
+            yield Error(str(error), id="redlock_django.E012")
 
 
 def invalid_aliases() -> set[str]:

@@ -229,6 +229,7 @@ class Call(NamedTuple):
     def _prepared(self) -> tuple[LockOptions, Any]:
         if not self.wrapped:
             self.options.check_user(self.view, self.owner)
+            self.options.check_body(self.view, self.owner)
         self.options.check_kwargs(self.view, self.kwargs)
         read_body(self.request)
         return self.options, self.request

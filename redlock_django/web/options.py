@@ -173,6 +173,18 @@ class LockOptions:
             where = f"{view_name(view)}: template {template!r}"
             raise InvalidRedlock(f"{where} needs the URL kwarg {name!r}; the URL provides: {given}")
 
+    def check_body(self, view: Callable[..., Any], owner: object = None) -> None:
+        """Raise InvalidRedlock if a template reads the body before REST framework parses it.
+
+        Only its parsers decide what the view reads. `owner` is as in `check_user`.
+        """
+        if self._needs_body and authenticates_itself(view, owner):
+            raise InvalidRedlock(
+                f"{view_name(view)}: the body is read before REST framework parses it, and the "
+                "view may read another value. Put @lock_resource on a handler method or an action "
+                "of a class with redlock_django.contrib.drf.LockAPIMixin, or below @api_view"
+            )
+
     def own_answer(self, request: HttpRequest, error: RedlockError) -> Any:
         """Return the answer of `on_locked` to a held lock, or None."""
         if self.on_locked is None or not isinstance(error, ResourceLocked):
@@ -192,6 +204,10 @@ class LockOptions:
     @cached_property
     def _url_kwargs(self) -> frozenset[str]:
         return frozenset[str]().union(*(template.names for template in self.templates))
+
+    @cached_property
+    def _needs_body(self) -> bool:
+        return any(template.needs_body for template in self.templates)
 
     def missing(self, kwargs: Collection[str]) -> list[tuple[str, str]]:
         """Return the URL kwargs that templates need beyond `kwargs`, each with its template."""

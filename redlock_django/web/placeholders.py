@@ -12,9 +12,9 @@ from django.urls.converters import StringConverter, get_converters
 
 from redlock_django.exceptions import BadResource, InvalidRedlock
 from redlock_django.locking.names import HASH_MARK, check_resource
+from redlock_django.web.request_values import SOURCES
 from redlock_django.wire.address import nearest
 
-_SOURCES = ("header", "get", "post", "json")
 _ID = re.compile("(.*_)?(pk|id|uuid)")
 _PLACEHOLDER = re.compile("<([^<>]*)>")
 
@@ -33,7 +33,7 @@ class Slot(NamedTuple):
     @property
     def key(self) -> str:
         """The name of its value in the arguments of `resource()`."""
-        return f"{self.source}:{self.name}" if self.source in _SOURCES else self.name
+        return f"{self.source}:{self.name}" if self.source in SOURCES else self.name
 
     def has_spellings(self, converters: Mapping[str, object]) -> bool:
         """Return whether one value may have several spellings; `converters` are the URL's."""
@@ -83,18 +83,18 @@ def _slot(text: str, inner: str) -> Slot:
         if not inner.isidentifier():
             raise _malformed(text, f"<{inner}> is neither a URL kwarg nor <user.pk>")
         return Slot(inner, "url", inner)
-    if head in _SOURCES:
+    if head in SOURCES:
         return _request_slot(text, inner, head, rest)
-    known = (*get_converters(), *_SOURCES)
+    known = (*get_converters(), *SOURCES)
     if head not in known:
         raise _malformed(
             text, f"<{inner}>: unknown converter or source {head!r}{nearest(head, known)}"
         )
     source, colon, name = rest.partition(":")
     if colon:
-        if source not in _SOURCES:
+        if source not in SOURCES:
             raise _malformed(
-                text, f"<{inner}>: unknown source {source!r}{nearest(source, _SOURCES)}"
+                text, f"<{inner}>: unknown source {source!r}{nearest(source, SOURCES)}"
             )
         return _request_slot(text, inner, source, name, head)
     if not rest.isidentifier():
@@ -138,7 +138,11 @@ def _converted(slot: Slot, value: object) -> str:
     converter = get_converters()[slot.converter]
     try:
         text = value if isinstance(value, str) else converter.to_url(value)
-        if _compiled(converter.regex).fullmatch(text):
+    except (ValueError, TypeError, AttributeError):
+        text = None  # a type that the converter does not expect, such as a number of a JSON body
+    try:
+        # A converter of strings returns any value as it is.
+        if isinstance(text, str) and _compiled(converter.regex).fullmatch(text):
             return str(converter.to_url(converter.to_python(text)))
     except ValueError:
         pass

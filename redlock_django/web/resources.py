@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-import json
 import re
 import unicodedata
 from collections.abc import Awaitable, Callable, Mapping
@@ -12,21 +11,18 @@ from functools import lru_cache
 from typing import Any
 
 from django.http import HttpRequest
-from django.http.request import RawPostDataException
 
 from redlock_django.exceptions import BadResource, InvalidRedlock
 from redlock_django.locking.names import HASH_MARK, check_resource, encode
 from redlock_django.web.placeholders import Slot, parse, written
 from redlock_django.web.request_user import arequest_user, request_user
+from redlock_django.web.request_values import BODY_SOURCES, RequestValues
 
 Computed = Callable[..., str | Awaitable[str]]
 """A callable `(request, **kwargs)` that returns a resource name; async views may use async ones."""
 
 LONGEST_RENDERED = 200
 """Bytes of UTF-8. A rendered name that is longer is cut and ends in a hash."""
-
-LARGEST_JSON = 1_000_000
-"""Bytes of the largest request body that `<json:...>` reads."""
 
 
 class Template:
@@ -39,13 +35,14 @@ class Template:
     that different values never make the same name. A name over 200 bytes keeps its beginning and
     ends in a hash of the whole name. `names` are the URL kwargs that the template needs;
     `needs_request` is whether it also reads the request, and `needs_user` whether it reads the
-    request's user. Raises InvalidRedlock for a malformed string.
+    request's user, `needs_body` its body. Raises InvalidRedlock for a malformed string.
     """
 
     def __init__(self, source: str | Computed) -> None:
         self.names: frozenset[str] = frozenset()
         self.needs_request = True
         self.needs_user = False
+        self.needs_body = False
         self.is_async = inspect.iscoroutinefunction(source)
         self._computed: Computed | None = None
         if isinstance(source, str):
@@ -56,6 +53,7 @@ class Template:
             self.names = frozenset(s.name for s in self._slots if s.source == "url")
             self.needs_request = any(s.source != "url" for s in self._slots)
             self.needs_user = any(s.source == "user" for s in self._slots)
+            self.needs_body = any(s.source in BODY_SOURCES for s in self._slots)
         elif callable(source):
             self.text = getattr(source, "__qualname__", repr(source))
             self._slots = []
@@ -77,7 +75,7 @@ class Template:
         if self._computed:
             return self._check(self._computed(request, **kwargs))
         user = self._known(request, request_user(request)) if self.needs_user else None
-        return self._join(lambda slot: _read(slot, request, kwargs, user))
+        return self._join(_values(request, kwargs, user))
 
     async def arender(self, request: HttpRequest, kwargs: Mapping[str, Any]) -> str:
         """Return the resource name as `render` does, in an async view."""
@@ -85,7 +83,7 @@ class Template:
             result = self._computed(request, **kwargs)
             return self._check(await result if inspect.isawaitable(result) else result)
         user = self._known(request, await arequest_user(request)) if self.needs_user else None
-        return self._join(lambda slot: _read(slot, request, kwargs, user))
+        return self._join(_values(request, kwargs, user))
 
     def unconverted(self, converters: Mapping[str, object]) -> list[str]:
         """Return the placeholders that may have several spellings of one value, as written.
@@ -156,44 +154,24 @@ def _quoted(names: Any) -> str:
     return ", ".join(repr(name) for name in sorted(names))
 
 
-def _read(slot: Slot, request: HttpRequest, kwargs: Mapping[str, Any], user: Any) -> object:
-    match slot.source:
-        case "url":
-            if slot.name not in kwargs:
-                given = _quoted(kwargs) or "none"
-                raise InvalidRedlock(f"<{slot.text}> needs a URL kwarg; the URL provides: {given}")
-            return kwargs[slot.name]
-        case "user":
-            return getattr(user, "pk", None)
-        case "header":
-            return request.headers.get(slot.name)
-        case "get":
-            return request.GET.get(slot.name)
-        case "post":
-            return request.POST.get(slot.name)
-    return _from_json(slot, request)
+def _values(request: HttpRequest, kwargs: Mapping[str, Any], user: Any) -> Callable[[Slot], object]:
+    """Return the function that reads the value of a placeholder from one request."""
+    values = RequestValues(request)
 
+    def value_of(slot: Slot) -> object:
+        match slot.source:
+            case "url":
+                if slot.name not in kwargs:
+                    given = _quoted(kwargs) or "none"
+                    raise InvalidRedlock(
+                        f"<{slot.text}> needs a URL kwarg; the URL provides: {given}"
+                    )
+                return kwargs[slot.name]
+            case "user":
+                return getattr(user, "pk", None)
+        return values.read(slot.source, slot.name, slot.text)
 
-def _from_json(slot: Slot, request: HttpRequest) -> object:
-    """Return a value of the JSON body.
-
-    Only this source reads the body: an upload view must find its stream unread.
-    """
-    try:
-        declared = int(request.META.get("CONTENT_LENGTH") or 0)
-        body = b"" if declared > LARGEST_JSON else request.body
-        if max(declared, len(body)) > LARGEST_JSON:
-            raise BadResource(f"<{slot.text}>: the request body is too large")
-        value: object = json.loads(body)
-    except BadResource:
-        raise
-    except (ValueError, RecursionError, RawPostDataException):
-        raise BadResource(f"<{slot.text}>: the request body is not valid JSON") from None
-    for step in slot.name.split("."):
-        value = value.get(step) if isinstance(value, dict) else None
-    if value is None or (isinstance(value, str | int) and not isinstance(value, bool)):
-        return value
-    raise BadResource(f"<{slot.text}>: the JSON value must be a string or a whole number")
+    return value_of
 
 
 def _shortened(name: str) -> str:

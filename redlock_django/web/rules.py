@@ -85,6 +85,7 @@ def _locked(
     # A pattern that is included twice is locked in both places, also if one of them is selected.
     for route in (route for route in every if route.pattern in views):
         views[route.pattern].lock_options.check_user(route.pattern.callback)
+        views[route.pattern].lock_options.check_body(route.pattern.callback)
         for name, template in views[route.pattern].lock_options.missing(route.kwargs):
             given = ", ".join(map(repr, sorted(route.kwargs))) or "none"
             raise InvalidRedlock(
