@@ -16,6 +16,7 @@ from django.template.response import SimpleTemplateResponse
 from django.test import AsyncClient
 from django.urls import path
 from django.utils.decorators import async_only_middleware, method_decorator, sync_only_middleware
+from django.utils.deprecation import MiddlewareMixin
 from django.views.generic import View
 from pytest_django import Settings
 
@@ -195,24 +196,66 @@ async def test_the_lock_of_an_idempotent_view_decides_where_there_is_no_key(
     assert is_free("order:7")
 
 
+class ForTemplates(MiddlewareMixin):
+    """Changes template responses, so the request keeps the lock of a view until after that."""
+
+    def process_template_response(self, request: HttpRequest, response: Any) -> Any:
+        return response
+
+
+async def test_the_lock_of_a_sync_view_is_held_until_its_thread_has_finished(
+    urls: Urls, settings: Settings, is_free: IsFree
+) -> None:
+    """LockMiddleware is cancelled, and releases the lock, which the request has, after that."""
+    settings.MIDDLEWARE = [LOCK_MIDDLEWARE, f"{__name__}.ForTemplates"]
+    begun, ends = threading.Event(), threading.Event()
+    free: list[bool] = []
+
+    @lock_resource("order:7")
+    def view(request: HttpRequest) -> HttpResponse:
+        begun.set()
+        assert ends.wait(60)
+        free.append(is_free("order:7"))
+        return HttpResponse()
+
+    urls(path("", view))
+    gone = asyncio.create_task(AsyncClient().get("/"))
+    assert await asyncio.to_thread(begun.wait, 60)
+    gone.cancel()
+    for _ in range(100):
+        await asyncio.sleep(0)
+    free.append(is_free("order:7"))
+    ends.set()
+    assert await is_cancelled(gone)
+    assert free == [False, False]
+    assert is_free("order:7")
+
+
 @pytest.mark.parametrize("middleware", [[], [LOCK_MIDDLEWARE]], ids=["alone", "middleware"])
 async def test_a_stream_without_a_client_is_closed(
     urls: Urls, settings: Settings, is_free: IsFree, middleware: list[str]
 ) -> None:
     settings.MIDDLEWARE = middleware
     visit = Visit()
+    closed: list[bool] = []
 
     async def chunks() -> AsyncIterator[bytes]:
         yield b"never sent"
 
+    class Stream(StreamingHttpResponse):
+        def close(self) -> None:
+            closed.append(is_free("order:7"))
+            super().close()
+
     async def view(request: HttpRequest) -> StreamingHttpResponse:
         await visit.view(request)
-        return StreamingHttpResponse(chunks())
+        return Stream(chunks())
 
     urls(path("", lock_resource("order:7")(view)))
     gone = await visit.leave()
     visit.opened.set()
     assert await is_cancelled(gone)
+    assert closed == [False]
     assert is_free("order:7")
 
 
