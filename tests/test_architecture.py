@@ -46,7 +46,7 @@ LAYERS = [
     wire.thread_links
     wire.aio wire.sync
     exceptions
-    conf conf.values conf.masters
+    conf conf.arguments conf.values conf.masters
     backends backends.inspection_page backends.inspection_results
     backends.inspection
     backends.base backends.redis_health backends.redis_inspection backends.sharded_inspection

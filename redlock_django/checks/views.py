@@ -182,6 +182,13 @@ def _route_errors(
 
 
 def _option_errors(name: str, view: Any, route: Route) -> Iterator[CheckMessage]:
+    if hasattr(view, "needs_view"):
+        yield Error(
+            f"{route.path!r}: lock_resource() has got a view instead of a template, so it returned "
+            "a decorator.",
+            hint="Write lock_resource('order:<int:pk>')(view).",
+            id="redlock_django.E008",
+        )
     options: LockOptions | None = getattr(view, "lock_options", None)
     if options is None:
         return

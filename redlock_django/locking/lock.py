@@ -15,6 +15,7 @@ from typing import Any, Self
 from asgiref.sync import sync_to_async
 from django.utils.asyncio import async_unsafe
 
+from redlock_django.conf.arguments import refuse_unknown
 from redlock_django.engine.validity import Lease
 from redlock_django.exceptions import NotAcquired
 from redlock_django.locking import events, registry
@@ -24,7 +25,7 @@ from redlock_django.locking.held_lease import HeldLease
 from redlock_django.locking.holder import holder_json
 from redlock_django.locking.lock_state import USE_ASYNC, LockState
 from redlock_django.locking.open_transactions import check, keep, may_be_open, open_transactions
-from redlock_django.locking.parameters import parameters_of, refuse_timeout
+from redlock_django.locking.parameters import parameters_of
 from redlock_django.locking.renewal_service import renewal_service
 from redlock_django.locking.running_loop import running_loop
 
@@ -257,5 +258,5 @@ def lock(*args: Any, **kwargs: Any) -> Lock:
     try:
         return Lock(*args, **kwargs)
     except TypeError:
-        refuse_timeout(kwargs)
+        refuse_unknown(lock, kwargs)
         raise

@@ -103,15 +103,6 @@ class LockParameters:
         return ", ".join(self.resources)
 
 
-def refuse_timeout(arguments: Mapping[str, object]) -> None:
-    """Raise TypeError for `timeout`, which other locks have: it means two different things."""
-    if "timeout" in arguments:
-        raise TypeError(
-            "lock() has no argument 'timeout'. Use wait= for how long to wait for the lock, and "
-            "ttl= for how long it lives"
-        )
-
-
 def parameters_of(cls: Callable[_P, _T]) -> Callable[[Callable[..., _T]], Callable[_P, _T]]:
     """Declare a function to have the parameters of a class, at run time and for type checkers."""
 

@@ -18,6 +18,7 @@ from django.db import OperationalError, connections, models, router, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.asyncio import async_unsafe
 
+from redlock_django.conf.arguments import helps_with_arguments
 from redlock_django.conf.values import duration
 from redlock_django.exceptions import BadName, BadResource, InvalidRedlock, ResourceLocked
 from redlock_django.locking.names import check_resource
@@ -53,6 +54,7 @@ def _unlimited() -> AbstractContextManager[bool]:
     return nullcontext(True)
 
 
+@helps_with_arguments
 def transaction_lock(
     *resources: str | models.Model,
     database: str | None = None,

@@ -12,6 +12,7 @@ from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
 from asgiref.sync import iscoroutinefunction
 
+from redlock_django.conf.arguments import helps_with_arguments
 from redlock_django.conf.values import SHORTEST_TTL, duration, minimum_hold
 from redlock_django.exceptions import InvalidRedlock, ResourceLocked
 from redlock_django.locking.exit_stacks import aenter_in_stack, enter_in_stack
@@ -64,6 +65,7 @@ def hold(
 ) -> Callable[[Function], Function]: ...
 
 
+@helps_with_arguments
 def hold(
     *templates: str,
     using: str = "default",

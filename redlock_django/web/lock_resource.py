@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Collection
 from datetime import timedelta
+from types import FrameType
 from typing import Any, TypeVar, cast
 
 from asgiref.sync import iscoroutinefunction
 from django.http import HttpRequest
 
+from redlock_django.conf.arguments import helps_with_arguments
 from redlock_django.conf.settings import ON_DISCONNECT, STATUSES
 from redlock_django.conf.values import SHORTEST_TTL, choice, duration, http_methods
 from redlock_django.exceptions import InvalidRedlock
@@ -32,9 +35,13 @@ from redlock_django.web.transactions import (
 
 View = TypeVar("View", bound=Callable[..., Any])
 
+_WITHOUT_TEMPLATE = (
+    "@lock_resource needs parentheses and a template: write @lock_resource('order:<int:pk>')"
+)
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"})
 
 
+@helps_with_arguments
 def lock_resource(
     *templates: str | Computed,
     using: str = "default",
@@ -63,6 +70,9 @@ def lock_resource(
 
     Raises InvalidRedlock at import time for invalid arguments or templates.
     """
+    for template in templates:
+        if inspect.isclass(template) or (callable(template) and _is_being_decorated(template)):
+            raise InvalidRedlock(_WITHOUT_TEMPLATE)
     if in_transaction is not None:
         _check_in_transaction(in_transaction, ttl)
     options = LockOptions(
@@ -82,10 +92,7 @@ def lock_resource(
     def decorate(view: View, *args: Any, **kwargs: Any) -> View:
         target: Any = view
         if isinstance(target, HttpRequest) or args or kwargs:
-            raise InvalidRedlock(
-                "@lock_resource needs parentheses and a template: write "
-                "@lock_resource('order:<int:pk>')"
-            )
+            raise InvalidRedlock(_WITHOUT_TEMPLATE)
         if inspect.isclass(target) or not callable(target):
             raise InvalidRedlock(
                 f"lock_resource() needs a view function, got {view!r}. For a class, use "
@@ -102,7 +109,25 @@ def lock_resource(
         locked.lock_options = options  # the system checks read it
         return cast("View", locked)
 
+    decorate.needs_view = True  # type: ignore[attr-defined]  # the system checks read it
     return decorate
+
+
+def _is_being_decorated(function: Any) -> bool:
+    """Return whether the caller is at the decorators of a function: those of `@lock_resource`.
+
+    A function that returns names, and is an argument in parentheses, is defined in other lines.
+    """
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith("redlock_django."):
+        frame = frame.f_back
+    if code is None or frame is None or code.co_name == "<lambda>":
+        return False
+    if not any(code is part for part in frame.f_code.co_consts):
+        return False
+    last = max(line for *_, line in code.co_lines() if line is not None)
+    return bool(code.co_firstlineno <= frame.f_lineno <= last)
 
 
 def check_adjacent(view: Any) -> None:

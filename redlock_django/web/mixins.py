@@ -12,10 +12,12 @@ from asgiref.sync import iscoroutinefunction
 from django.http import HttpRequest
 from django.utils.decorators import classonlymethod
 
+from redlock_django.conf.arguments import hint_for_unknown, is_option_of_other_locks
 from redlock_django.exceptions import InvalidRedlock
+from redlock_django.locking.names import HASH_MARK
 from redlock_django.web.lock_resource import lock_resource
 from redlock_django.web.request_state import is_recording_wrapper, records_requests
-from redlock_django.web.resources import Computed
+from redlock_django.web.resources import Computed, template_of
 from redlock_django.web.transactions import (
     async_view_error,
     not_adjacent_error,
@@ -58,8 +60,19 @@ class LockResourceMixin(View):
                 f"{cls.__module__}.{cls.__qualname__}: LockResourceMixin must come before View "
                 "in the base classes, or nothing is locked"
             )
+        for name in vars(cls):
+            option = name.removeprefix("lock_")
+            if option != name and is_option_of_other_locks(option):
+                hint = hint_for_unknown(option, _ARGUMENTS)
+                raise InvalidRedlock(
+                    f"{view_name(cls)}: LockResourceMixin has no attribute {name!r}{hint}, with "
+                    "'lock_' before the name"
+                )
         if cls.lock_key:
             _decorator(cls, cls.lock_key)
+            for text in [cls.lock_key] if isinstance(cls.lock_key, str) else cls.lock_key:
+                if HASH_MARK not in text:  # a name that resource() has shortened
+                    template_of(text)
         _check_adjacent(cls)
 
     def get_lock_key(self) -> str | Sequence[str]:
@@ -82,7 +95,13 @@ class LockResourceMixin(View):
             view._non_atomic_requests = transaction_marker(view)
         elif cls.lock_in_transaction is not None:
             raise async_view_error(view)
-        if keys := initkwargs.get("lock_key", cls.lock_key):
+        keys = initkwargs.get("lock_key", cls.lock_key)
+        if not keys and cls.get_lock_key is LockResourceMixin.get_lock_key:
+            raise InvalidRedlock(
+                f"{view_name(cls)}: nothing says what to lock. Write lock_key = 'order:<int:pk>' "
+                "in the class, or override get_lock_key()"
+            )
+        if keys:
             view.lock_options = _decorator(cls, keys)(_no_view).lock_options
         return view
 

@@ -16,6 +16,7 @@ from redlock_django.web.request_values import SOURCES
 from redlock_django.wire.address import nearest
 
 _ID = re.compile("(.*_)?(pk|id|uuid)")
+_BRACES = re.compile(r"\{(\w+)\}")
 _PLACEHOLDER = re.compile("<([^<>]*)>")
 
 
@@ -56,6 +57,11 @@ def parse(text: str) -> tuple[str, list[tuple[Slot, str]]]:
     if not text:
         raise InvalidRedlock("a resource template must not be empty")
     for literal in literals:
+        if braces := _BRACES.search(literal):
+            name = braces[1]
+            raise _malformed(
+                text, f"write <{name}> instead of {{{name}}}, with its type, such as <int:{name}>"
+            )
         if HASH_MARK in literal:
             raise _malformed(text, f"{HASH_MARK!r} is reserved for hashed names")
         if literal:

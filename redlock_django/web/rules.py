@@ -14,12 +14,12 @@ from typing import Any
 from django.core.signals import setting_changed
 from django.urls import URLPattern
 
+from redlock_django.conf.arguments import hint_for_unknown
 from redlock_django.conf.settings import load
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.handler import locks
 from redlock_django.web.lock_resource import lock_resource
 from redlock_django.web.routes import Route, routes
-from redlock_django.wire.address import nearest
 
 OPTIONS = ("methods", "ttl", "wait", "status", "on_disconnect", "in_transaction")
 KEYS = ("view", "path", "urlconf", "key", "using", *OPTIONS)
@@ -61,7 +61,7 @@ def _locked(
 ) -> Iterator[tuple[URLPattern, Callable[..., Any]]]:
     for key in rule:
         if key not in KEYS:
-            raise InvalidRedlock(f"unknown key {key!r}{nearest(key, KEYS)}")
+            raise InvalidRedlock(f"unknown key {key!r}{hint_for_unknown(key, KEYS)}")
     if ("view" in rule) == ("path" in rule):
         raise InvalidRedlock("select the view by either 'view' or 'path'")
     if not rule.get("key") or not isinstance(rule["key"], str | list | tuple):

@@ -205,7 +205,7 @@ def test_a_mixin_without_a_key_says_so(db: None) -> None:
     class Bare(LockResourceMixin, Plain):
         pass
 
-    with pytest.raises(InvalidRedlock, match="needs a template"):
+    with pytest.raises(InvalidRedlock, match="Bare: nothing says what to lock"):
         Bare.as_view()(RequestFactory().post("/"), pk=7)
 
 

@@ -1252,12 +1252,6 @@ async def test_bad_ttl_of_aextend(ttl: Any) -> None:
         await held.aextend(ttl)
 
 
-def test_timeout_is_called_wait() -> None:
-    unknown: dict[str, Any] = {"timeout": 5}
-    with pytest.raises(TypeError, match="Use wait= for how long to wait"):
-        lock(R, **unknown)
-
-
 @pytest.mark.parametrize("wait", BAD_SECONDS)
 def test_bad_wait(wait: Any, sent: list[str]) -> None:
     with pytest.raises(ValueError, match="wait"):

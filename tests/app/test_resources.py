@@ -216,7 +216,7 @@ def test_resource_takes_a_string_only() -> None:
         ("order:<a b>", "is neither a URL kwarg"),
         ("order:<user.email>", "<user.email> is neither a URL kwarg nor <user.pk>"),
         ("order:<pk.__class__>", "is neither a URL kwarg"),
-        ("order:{pk}", "reserved character U+007B"),
+        ("order:{pk}", "write <pk> instead of {pk}"),
         ("order <pk>", "space U+0020"),
         ("order:%<pk>", "'%' without two hex digits"),
         ("order:\n<pk>", "control character U+000A"),
