@@ -8,6 +8,7 @@ opens the same one itself. Where a transaction is already open, the lock is kept
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
@@ -99,6 +100,8 @@ def view_name(view: Callable[..., Any]) -> str:
         return f"{view_name(type(bound))}.{getattr(view, '__name__', '?')}"
     named = getattr(operation_of(view), "view_func", None) or getattr(view, "view_class", view)
     name = getattr(named, "__qualname__", type(named).__qualname__)
+    if inspect.isclass(named) and not name.endswith(named.__name__):
+        name = named.__name__  # @api_view names its class after the function, by __name__ only
     return f"{getattr(named, '__module__', '?')}.{name}"
 
 

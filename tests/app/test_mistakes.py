@@ -14,6 +14,7 @@ from django.utils.decorators import method_decorator
 from django.views import View
 from django.views.decorators.cache import never_cache
 from pytest_django import Settings
+from rest_framework.decorators import api_view
 
 from redlock_django import LockResourceMixin, hold, lock, lock_resource, resource, transaction_lock
 from redlock_django.exceptions import InvalidRedlock
@@ -218,3 +219,13 @@ def test_a_mixin_without_a_key_is_refused_when_its_view_is_made(urls: Urls) -> N
             return "order:7"
 
     assert Named.as_view()
+
+
+def test_the_check_names_the_function_of_an_api_view(urls: Urls) -> None:
+    @api_view(["POST"])
+    def ship_order(request: Any) -> HttpResponse:
+        return HttpResponse()
+
+    urls(path("", lock_resource("order:7")(ship_order)))
+    assert found()["W014"].startswith(f"{__name__}.ship_order: REST framework's authentication")
+    assert "WrappedAPIView" not in found()["W014"]
