@@ -24,7 +24,7 @@ class RedlockConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register the system checks, and what the core needs of idempotency and contention."""
+        """Register the system checks, and what is called when an alias is first used."""
         from redlock_django.checks import register_checks
         from redlock_django.locking.first_use import call_at_first_use, register_extension
         from redlock_django.web.request_state import register_attribute
@@ -33,6 +33,16 @@ class RedlockConfig(AppConfig):
         register_extension(_load_idempotency)
         register_attribute("idempotency_field", _idempotency_field)
         call_at_first_use(_record_contention)
+        call_at_first_use(_report_unused_locks)
+
+
+def _report_unused_locks(settings: AliasSettings) -> None:
+    from django.conf import settings as django_settings
+
+    if django_settings.DEBUG:
+        from redlock_django.locking.unused_locks import report_unused_locks
+
+        report_unused_locks()
 
 
 def _record_contention(settings: AliasSettings) -> None:

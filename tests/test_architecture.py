@@ -83,7 +83,7 @@ LAYERS = [
     locking.renewal_service
     locking.lock_state
     locking.lock
-    locking.exit_stacks
+    locking.exit_stacks locking.unused_locks
     fenced operate.* models migrations.*
     web web.body web.disconnects web.effects web.ninja web.problems web.rendering
     web.request_user web.routes web.streams web.waiting_requests

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
-from collections.abc import Callable
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from asgiref.sync import async_to_sync, sync_to_async
 from django.http import HttpRequest, HttpResponse
 from django.test import Client
 from django.urls import path
@@ -17,8 +21,11 @@ from pytest_django import Settings
 from rest_framework.decorators import api_view
 
 from redlock_django import LockResourceMixin, hold, lock, lock_resource, resource, transaction_lock
-from redlock_django.exceptions import InvalidRedlock
+from redlock_django.exceptions import AlreadyHeld, BadName, InvalidRedlock, ResourceLocked
+from redlock_django.locking.lock import Lock
+from redlock_django.testing import held_elsewhere
 from tests.app.checking import found
+from tests.app.conftest import MEMORY
 
 Urls = Callable[..., None]
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("memory")]
@@ -229,3 +236,93 @@ def test_the_check_names_the_function_of_an_api_view(urls: Urls) -> None:
     urls(path("", lock_resource("order:7")(ship_order)))
     assert found()["W014"].startswith(f"{__name__}.ship_order: REST framework's authentication")
     assert "WrappedAPIView" not in found()["W014"]
+
+
+@pytest.fixture
+def hints(
+    settings: Settings, caplog: pytest.LogCaptureFixture
+) -> Iterator[Callable[[], list[str]]]:
+    """Return the hints about unused locks of a developer's process."""
+    settings.DEBUG = True
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY}}  # a new alias, whose first use is next
+
+    def logged() -> list[str]:
+        return [r.getMessage() for r in caplog.records if "never acquired" in r.getMessage()]
+
+    yield logged
+    if "__del__" in vars(Lock):
+        del Lock.__del__  # type: ignore[attr-defined]
+
+
+def test_a_lock_that_is_never_acquired_is_hinted_at(hints: Callable[[], list[str]]) -> None:
+    lock("order:7", "order:8")
+    (hint,) = hints()
+    assert hint.startswith("redlock: lock('order:7', 'order:8') was never acquired, so it has")
+    assert "Write 'with lock(...):'" in hint
+
+
+async def acquire_in_every_way() -> None:
+    await sync_to_async(acquire_in_threads)()
+    async with lock("order:7"):
+        with pytest.raises(ResourceLocked):
+            await asyncio.create_task(lock("order:7").aacquire())
+        async with lock("order:7", reentrant=True):
+            pass
+    await (await lock("order:7").aacquire()).arelease()
+
+
+def acquire_in_threads() -> None:
+    with lock("order:7"):
+        with pytest.raises(AlreadyHeld):
+            lock("order:7").acquire()
+        with lock("order:7", reentrant=True):
+            pass
+    lock("order:7").acquire().release()
+    with held_elsewhere("order:7"), pytest.raises(ResourceLocked):
+        lock("order:7").acquire()
+    for wrong in ({"ttl": -1}, {"wait": "x"}):
+        with pytest.raises(ValueError, match=r"ttl|wait"):
+            lock("order:7", **wrong)
+    with pytest.raises(BadName):
+        lock("order 7")
+    transaction_lock("order:7")
+
+
+def test_a_lock_that_is_acquired_or_refused_is_not(
+    hints: Callable[[], list[str]], settings: Settings
+) -> None:
+    async_to_sync(acquire_in_every_way)()
+    assert hints() == []
+    settings.DEBUG = False
+    lock("order:7")
+    assert hints() == []
+
+
+@pytest.mark.parametrize(("debug", "hinted"), [(True, 1), (False, 0)])
+def test_only_a_process_with_debug_hints_and_not_at_its_exit(debug: bool, hinted: int) -> None:
+    code = f"""
+import django
+from django.conf import settings
+
+settings.configure(
+    DEBUG={debug},
+    INSTALLED_APPS=["redlock_django"],
+    REDLOCK={{"default": {{"BACKEND": {MEMORY!r}}}}},
+)
+django.setup()
+from redlock_django import lock
+from redlock_django.locking.lock import Lock
+
+lock("order:7")
+assert hasattr(Lock, "__del__") == {debug}
+until_the_exit = lock("order:8")
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stderr.count("lock('order:7') was never acquired") == hinted
+    assert "order:8" not in done.stderr
