@@ -1,4 +1,4 @@
-"""What users forget or mistype: refused where it is written, with what to write instead."""
+"""Mistakes of users: each is refused where it is written, with what to write instead."""
 
 from __future__ import annotations
 
