@@ -74,7 +74,7 @@ class Answers(Dialer):
         if master.refused_releases and isinstance(command, Release):
             master.refused_releases.pop(command.token, None)
         if command is None:
-            self._checked(master, trust)
+            self._checked(master, owed.mode, trust)
             self._pop_owed(link)
             return
         if reply[2] != 0:  # the script has read the master's clock
@@ -138,7 +138,7 @@ class Answers(Dialer):
             self._load(master, "release")
         if command is None:
             asked = join_arguments(
-                self.deployment, master.run_id, master.check_mode, 0, self.membership, text=True
+                self.deployment, master.run_id, owed.mode, 0, self.membership, text=True
             )
             data = pack("EVAL", *asked)
         elif isinstance(command, Release) or owed.undecided is not None:
@@ -147,16 +147,20 @@ class Answers(Dialer):
             # Otherwise a master that is always the last to answer would never learn the script.
             self._load(master, command.name)
             return False
-        self._write(master, Owed(owed.exchange, command, clock()), data)
+        self._write(master, Owed(owed.exchange, command, clock(), mode=owed.mode), data)
         return True
 
     def _load(self, master: Master, name: str) -> None:
         data = pack("SCRIPT", "LOAD", script(name)[0])
         self._write(master, Owed(None, None, clock(), loads=True), data)
 
-    def _checked(self, master: Master, trust: Trust) -> None:
-        master.checking = False
-        master.check_mode = "join"
+    def _checked(self, master: Master, mode: str, trust: Trust) -> None:
+        """Note the answer to a check that was made in this mode."""
+        settled = mode == master.check_mode
+        if settled:  # otherwise a mark was asked for since then, and is still owed
+            master.checking = False
+            master.check_mode = "join"
         self._trusted(master, trust)
-        self.steps.checked(master)
+        if settled:
+            self.steps.checked(master)
         self._changed()

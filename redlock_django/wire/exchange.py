@@ -17,13 +17,13 @@ class Owed:
     `number` is that of the round, 0 if there is none. `grant` is how a reply begins that plainly
     grants (see `plain_grants`), and `granted` its length as an array; None and 0 if none does: only
     those that several masters owe together do. `sent` is when the command was written, and `ran`
-    how long the driver had been running then. `command` is None for a check of the master's trust,
-    for a script that is only loaded (`loads`), for INFO (`inspects`), and for a SUBSCRIBE
-    (`subscribes`), whose answer is a push.
+    how long the driver had been running then. `command` is None for a check of the master's trust
+    (in the `mode` "join" or "distrust"), for a script that is only loaded (`loads`), for INFO
+    (`inspects`), and for a SUBSCRIBE (`subscribes`), whose answer is a push.
     """
 
     __slots__ = (
-        "_exchange", "command", "inspects", "loads", "number", "ran", "sent", "subscribes",
+        "_exchange", "command", "inspects", "loads", "mode", "number", "ran", "sent", "subscribes",
     )  # fmt: skip
     granted = 0
     grant: bytes | None = None
@@ -37,6 +37,7 @@ class Owed:
         loads: bool = False,
         subscribes: bool = False,
         inspects: bool = False,
+        mode: str = "",
     ) -> None:
         self._exchange = exchange
         self.command = command
@@ -46,6 +47,7 @@ class Owed:
         self.loads = loads
         self.subscribes = subscribes
         self.inspects = inspects
+        self.mode = mode
 
     @property
     def exchange(self) -> Exchange | None:
@@ -77,6 +79,7 @@ class Exchange(Owed):
     __slots__ = ("asked", "decided", "grant", "granted", "tally", "wake")
     until = math.inf  # it waits for its verdict, however long that takes
     loads = subscribes = inspects = False
+    mode = ""
 
     def __init__(self, asked: Round, number: int, wake: Callable[[], object]) -> None:
         self.asked = asked

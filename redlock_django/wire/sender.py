@@ -244,7 +244,7 @@ class Sender(LinkState):
             return
         asked = join_arguments(self.deployment, master.run_id, mode, 0, self.membership)
         data = pack("EVALSHA", *asked)
-        self._write(master, Owed(None, None, clock()), data)
+        self._write(master, Owed(None, None, clock(), mode=mode), data)
         master.checking = True  # last: after an interrupt it may be asked twice, but not never
 
     def _check_all(self) -> None:

@@ -1569,6 +1569,18 @@ MUTANTS: tuple[Mutant, ...] = (
         link_schedules.a_step_is_marked_although_another_master_steps_and_the_link_breaks,
     ),
     Mutant(
+        "any answer settles a mark", "clock step: an answer settles only what it answers",
+        Links._checked,
+        always("mode == master.check_mode"),
+        link_schedules.an_answer_to_an_older_check_does_not_settle_the_mark,
+    ),
+    Mutant(
+        "a mark is sent again as a check", "clock step: a check keeps its mode",
+        Links._retry,
+        instead("owed.mode", "'join'", nth=1),
+        link_schedules.a_mark_whose_script_was_flushed_is_sent_again_as_a_mark,
+    ),
+    Mutant(
         "a clock that goes back within a round is not noticed",
         "clock step: our own, within a round", StepWatch.note,
         never("high < low"), link_schedules.a_clock_that_goes_back_within_a_round_voids_its_lease,

@@ -584,10 +584,13 @@ class Wire:
             if reason := self._saw(line, message, reply):
                 self.lose(line, reason)
                 return
-            line.checking = False
-            line.check_mode = "join"
+            settled = message.mode == line.check_mode  # as `Answers._checked`
+            if settled:
+                line.checking = False
+                line.check_mode = "join"
             self._trust(line, message, reply)
-            self._settle_steps(partial(self.steps.checked, line))
+            if settled:
+                self._settle_steps(partial(self.steps.checked, line))
             return
         self._note(line, message, reply)
         if reply[1] == NOT_READY:

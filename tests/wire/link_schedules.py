@@ -18,7 +18,14 @@ from redlock_django.engine.commands import script
 from redlock_django.engine.fast_path import Switch
 from redlock_django.engine.protocol_steps import Round
 from redlock_django.engine.quorum import Ballot, Tally, Verdict, Vote
-from redlock_django.engine.statuses import ABSENT, GRANTED, MISMATCH, NOT_READY, UNMARKED
+from redlock_django.engine.statuses import (
+    ABSENT,
+    GRANTED,
+    MARKED,
+    MISMATCH,
+    NOT_READY,
+    UNMARKED,
+)
 from redlock_django.wire.address import Address
 from redlock_django.wire.aio import LoopLinks
 from redlock_django.wire.exchange import Exchange
@@ -962,6 +969,53 @@ def a_step_is_marked_although_the_master_refuses_the_mark_at_first() -> None:
         ends = links.join(0, ahead=30.0)
         links.flush()
         assert [said[-1] for said in ends.heard()] == [b"distrust"]
+
+
+def _marked_while_a_check_is_owed(links: ManualLinks) -> None:
+    """Let master 0 be late and step, so that it owes a check from before, and then the mark."""
+    exchange = links.ask(links.acquire())
+    links._check_all()
+    links.flush()
+    for index in (1, 2):
+        links.reply(index, exchange.number)
+        links.trusted(index)
+    age(links, 10.0)
+    poll(links, 2 * TIMEOUT)
+    assert links.masters[0].late
+    links.reply(0, exchange.number, ahead=30.0)
+    for index in (1, 2):
+        links.trusted(index)
+    checks = [said for said in links.ends[0].heard() if NAMES[said[1]] == "join"]
+    assert [said[-1] for said in checks] == [b"join", b"distrust"]
+
+
+def an_answer_to_an_older_check_does_not_settle_the_mark() -> None:
+    """The link is lost before the master has run the mark, so the next link brings it."""
+    with manual_links(3) as links:
+        _marked_while_a_check_is_owed(links)
+        links.trusted(0, ahead=30.0)
+        assert "stepped" in links.masters[0].doubt(links.time())
+        links.lose(links.masters[0], "lost")
+        ends = links.join(0, ahead=30.0)
+        links.flush()
+        assert [said[-1] for said in ends.heard()] == [b"distrust"]
+        exchange = links.ask(links.acquire("b" * 32))
+        assert "stepped" in str(exchange.tally.votes[0])
+        links.trusted(0, MARKED, ahead=30.0)
+        assert links.masters[0].doubt(links.time()) == "", "from here on its ready-at decides"
+        links.lose(links.masters[0], "lost")
+        assert links.join(0, ahead=30.0).names() == [], "a mark that was answered is not repeated"
+
+
+def a_mark_whose_script_was_flushed_is_sent_again_as_a_mark() -> None:
+    with manual_links(3) as links:
+        _marked_while_a_check_is_owed(links)
+        for mode in (b"join", b"distrust"):
+            assert _no_script(links, 0)[-1] == mode
+        links.trusted(0, ahead=30.0)
+        assert "stepped" in links.masters[0].doubt(links.time())
+        links.trusted(0, MARKED, ahead=30.0)
+        assert links.masters[0].doubt(links.time()) == ""
 
 
 def a_clock_that_goes_back_voids_earlier_leases() -> None:

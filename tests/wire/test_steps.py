@@ -17,6 +17,14 @@ def test_a_step_is_marked_although_the_master_refuses_the_mark_at_first() -> Non
     link_schedules.a_step_is_marked_although_the_master_refuses_the_mark_at_first()
 
 
+def test_an_answer_to_an_older_check_does_not_settle_the_mark() -> None:
+    link_schedules.an_answer_to_an_older_check_does_not_settle_the_mark()
+
+
+def test_a_mark_whose_script_was_flushed_is_sent_again_as_a_mark() -> None:
+    link_schedules.a_mark_whose_script_was_flushed_is_sent_again_as_a_mark()
+
+
 def test_a_clock_that_goes_back_voids_earlier_leases() -> None:
     link_schedules.a_clock_that_goes_back_voids_earlier_leases()
 
