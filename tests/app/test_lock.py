@@ -315,6 +315,19 @@ def test_a_lock_of_this_process_is_refused_without_asking(
         pass
 
 
+def test_a_late_release_does_not_make_the_process_forget_the_next_holder(
+    shared: list[str], clock: Time
+) -> None:
+    late = in_thread(lock(R, ttl=0.9).acquire)
+    clock.advance(0.95)
+    held = in_thread(lock(R, ttl=10).acquire)
+    shared.clear()
+    late.release()
+    refused()
+    assert shared == [], "refused without asking: this process holds it"
+    held.release()
+
+
 def test_the_store_confirms_once_a_second_that_this_process_holds_it(
     shared: list[str], clock: Time
 ) -> None:

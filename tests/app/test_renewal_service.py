@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import math
 import sys
 import threading
 import time
@@ -25,6 +26,7 @@ from redlock_django.exceptions import LockLost
 from redlock_django.locking import renewal_schedule
 from redlock_django.locking.handler import locks
 from redlock_django.locking.lock import Lock, lock
+from redlock_django.locking.renewal_schedule import Schedule
 from redlock_django.locking.renewal_service import RenewalService, renewal_service
 from redlock_django.locking.signal_thread import signal_thread
 from redlock_django.signals import lock_acquired, lock_lost
@@ -291,6 +293,30 @@ def test_a_loss_is_reported_before_its_keys_are_released(
         world.advance(9)
     world.until(lambda: world.left() == 0)
     assert logged == [["redlock order:1: the lock was lost: its lease expired"]]
+
+
+def test_a_lock_that_is_renewed_before_its_acquisition_fails_is_released_everywhere(
+    world: World,
+) -> None:
+    """A receiver takes long and is interrupted; meanwhile the lock came to two more masters."""
+
+    def receive(**arguments: Any) -> None:
+        world.backend.down = UP
+        for many in (1, 2):  # the first renewal finds out which masters lack the lock
+            world.advance(3)
+            world.until(lambda many=many: len(world.extensions) == many)  # type: ignore[misc]
+            world.idle()
+        assert world.left() == 5
+        raise KeyboardInterrupt
+
+    world.backend.down = [True, True, False, False, False]
+    lock_acquired.connect(receive)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            lock(R, renew=True).acquire()
+    finally:
+        lock_acquired.disconnect(receive)
+    assert world.left() == 0
 
 
 def test_a_minority_that_is_down_does_not_matter(world: World) -> None:
@@ -582,6 +608,28 @@ def test_a_lock_on_another_clock_is_renewed_in_time(
         other.advance(3)
         other.until(lambda: other.extensions == [3])
         held.ensure_held()
+
+
+def test_a_lock_that_is_acquired_while_the_thread_looks_is_checked_in_time(world: World) -> None:
+    schedule, woken = Schedule(), []
+    later, sooner = lock(R, ttl=9).acquire(), lock("order:2", ttl=6).acquire()
+    assert later._held_lease is not None
+    new = [sooner._held_lease]
+
+    def look() -> float:
+        if new and (held_lease := new.pop()) is not None:
+            woken.append(schedule.add(held_lease, clock()))
+        return world.now
+
+    schedule.add(later._held_lease, clock())
+    schedule.wakes_at = -math.inf  # the thread was to look before now
+    world.backend.now = look
+    delay = schedule.next_delay()
+    assert woken == [False], "the thread is awake already"
+    assert delay is not None
+    assert delay <= 6
+    later.release()
+    sooner.release()
 
 
 def test_renews_many(world: World) -> None:

@@ -649,6 +649,12 @@ MUTANTS: tuple[Mutant, ...] = (
         test_queue.test_a_place_that_a_wrong_clock_gains_within_the_skew_is_lost_in_the_next_round,
     ),
     Mutant(
+        "a clock near the skew is near", "queue: every master has the same order",
+        waiting.clock_lag,
+        instead("tally.skew / 2", "tally.skew * 2"),
+        test_queue.test_a_place_that_a_clock_off_by_less_than_the_skew_gains_is_lost_as_well,
+    ),
+    Mutant(
         "a stopped waiter has a wrong clock", "queue: the ticket is the first proposal",
         waiting.clock_lag,
         instead("most - round(...)", "most"),
@@ -1579,6 +1585,25 @@ MUTANTS: tuple[Mutant, ...] = (
         Links._retry,
         instead("owed.mode", "'join'", nth=1),
         link_schedules.a_mark_whose_script_was_flushed_is_sent_again_as_a_mark,
+    ),
+    Mutant(
+        "a lost link holds up a decision", "clock step: no check on a lost link is awaited",
+        Links._finish_losing,
+        without("self.steps.decide()"),
+        link_schedules.a_step_is_marked_although_the_last_master_to_be_checked_is_lost,
+    ),
+    *(
+        Mutant(
+            f"a steady range that is wide {where}", "clock step: every reply narrows the bounds",
+            StepWatch._keep,
+            instead("master.steady = ...", f"master.steady = ({least}, {most}, now + KNOWN_FOR)"),
+            link_schedules.a_step_is_noticed_soon_after_replies_that_narrow_the_bounds,
+        )
+        for where, least, most in (
+            ("on both sides", "low - little", "high + little"),
+            ("below", "low - little", "low + little"),
+            ("above", "high - little", "high + little"),
+        )
     ),
     Mutant(
         "a clock that goes back within a round is not noticed",

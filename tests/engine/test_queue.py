@@ -396,6 +396,18 @@ def test_a_place_that_a_wrong_clock_gains_within_the_skew_is_lost_in_the_next_ro
     assert masters.queues() == [[A, B]] * 3
 
 
+def test_a_place_that_a_clock_off_by_less_than_the_skew_gains_is_lost_as_well() -> None:
+    masters = Masters(3)
+    masters.taken()
+    Waiting(masters, A)
+    masters.now += 0.2
+    wrong = Waiting(masters, B, wall=-0.4)
+    assert masters.queues() == [[B, A]] * 3
+    wrong.ask()
+    wrong.refused()
+    assert masters.queues() == [[A, B]] * 3
+
+
 def test_a_waiter_whose_clock_steps_keeps_its_place() -> None:
     masters = Masters(3)
     masters.taken()

@@ -1018,6 +1018,40 @@ def a_mark_whose_script_was_flushed_is_sent_again_as_a_mark() -> None:
         assert links.masters[0].doubt(links.time()) == ""
 
 
+def a_step_is_marked_although_the_last_master_to_be_checked_is_lost() -> None:
+    with manual_links(3) as links:
+        exchange = links.ask(links.acquire())
+        links.reply(0, exchange.number, ahead=30.0)
+        links.reply(1, exchange.number)
+        links.ends[0].heard()
+        links.trusted(0, ahead=30.0)
+        links.trusted(1)
+        assert links.ends[0].names() == [], "the answer of master 2 is awaited"
+        links.lose(links.masters[2], "lost")
+        links.flush()
+        assert [said[-1] for said in links.ends[0].heard()] == [b"distrust"]
+
+
+def a_step_is_noticed_soon_after_replies_that_narrow_the_bounds() -> None:
+    """They narrow one bound only, and come while the last bounds are still fresh."""
+    for step in (0.8, -0.8):
+        with manual_links(3) as links:
+            took = 0.05
+            for index in range(3):
+                joined = links.new_ends(index).joined(f"5{index}")  # another server
+                low, high = joined.trust.offset
+                wide = (low, high + 0.6) if step > 0 else (low - 0.6, high)
+                links.arrived(index, replace(joined, trust=replace(joined.trust, offset=wide)))
+            exchange = links.ask(links.acquire())
+            links.time.now += took
+            for index in range(3):  # answered at once, or just before the reply was read
+                links.reply(index, exchange.number, ahead=-took if step > 0 else 0.0)
+            assert exchange.tally.is_plain
+            exchange = links.ask(links.acquire("b" * 32))
+            links.reply(0, exchange.number, ahead=step)
+            assert "stepped by" in links.masters[0].doubt(links.time())
+
+
 def a_clock_that_goes_back_voids_earlier_leases() -> None:
     with manual_links(3) as links:
         lease = replace(Masters(3).taken(), started=links.time())

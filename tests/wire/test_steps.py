@@ -25,6 +25,14 @@ def test_a_mark_whose_script_was_flushed_is_sent_again_as_a_mark() -> None:
     link_schedules.a_mark_whose_script_was_flushed_is_sent_again_as_a_mark()
 
 
+def test_a_step_is_marked_although_the_last_master_to_be_checked_is_lost() -> None:
+    link_schedules.a_step_is_marked_although_the_last_master_to_be_checked_is_lost()
+
+
+def test_a_step_is_noticed_soon_after_replies_that_narrow_the_bounds() -> None:
+    link_schedules.a_step_is_noticed_soon_after_replies_that_narrow_the_bounds()
+
+
 def test_a_clock_that_goes_back_voids_earlier_leases() -> None:
     link_schedules.a_clock_that_goes_back_voids_earlier_leases()
 
