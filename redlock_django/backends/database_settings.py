@@ -25,7 +25,7 @@ from redlock_django.backends.database_dialects import (
     SQLITE_SCHEMA,
     Dialect,
 )
-from redlock_django.conf.values import SHORTEST_TTL, seconds, string
+from redlock_django.conf.values import LONGEST_WAIT, SHORTEST_TTL, seconds, string
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
@@ -60,9 +60,9 @@ class DatabaseSettings(StoreSettings):
             max_ttl=seconds(section, "MAX_TTL", least=SHORTEST_TTL),
             label=label,
             database=alias,
-            database_timeout=seconds(section, "DATABASE_TIMEOUT", least=0.1),
+            database_timeout=seconds(section, "DATABASE_TIMEOUT", least=0.1, most=LONGEST_WAIT),
             connections=many,
-            poll=seconds(section, "POLL", least=0.005),
+            poll=seconds(section, "POLL", least=0.005, most=LONGEST_WAIT),
         )
 
     @property

@@ -14,7 +14,7 @@ from redlock_django.backends.base import BaseBackend, Notice, Section, StoreSett
 from redlock_django.backends.redis_inspection import MasterInspection
 from redlock_django.backends.sharded import ShardableBackend, ShardedBackend
 from redlock_django.conf.masters import read_masters
-from redlock_django.conf.values import SHORTEST_TTL, mapping, seconds, several
+from redlock_django.conf.values import LONGEST_WAIT, SHORTEST_TTL, mapping, seconds, several
 from redlock_django.engine import rounds
 from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.membership import Membership
@@ -92,8 +92,8 @@ class RedlockSettings(StoreSettings):
             max_ttl=max_ttl,
             label=label,
             addresses=addresses,
-            master_timeout=seconds(section, "MASTER_TIMEOUT"),
-            connect_timeout=seconds(section, "CONNECT_TIMEOUT"),
+            master_timeout=seconds(section, "MASTER_TIMEOUT", most=LONGEST_WAIT),
+            connect_timeout=seconds(section, "CONNECT_TIMEOUT", most=LONGEST_WAIT),
             max_clock_skew=skew,
             restart_delay=restart_delay,
             key_prefix=_prefix(section),

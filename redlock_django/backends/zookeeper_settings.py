@@ -12,7 +12,14 @@ from kazoo.protocol.paths import normpath
 from kazoo.security import ACL
 
 from redlock_django.backends.base import Section, StoreSettings
-from redlock_django.conf.values import SHORTEST_TTL, mapping, seconds, several, string
+from redlock_django.conf.values import (
+    LONGEST_WAIT,
+    SHORTEST_TTL,
+    mapping,
+    seconds,
+    several,
+    string,
+)
 from redlock_django.wire.address import nearest
 
 _OPTIONS = (
@@ -55,8 +62,8 @@ class ZooKeeperSettings(StoreSettings):
             label=label,
             hosts=tuple(map(_host, several(section, "HOSTS"))) or _no_hosts(),
             root=_root(section),
-            session_timeout=seconds(section, "SESSION_TIMEOUT", least=0.2),
-            zookeeper_timeout=seconds(section, "ZOOKEEPER_TIMEOUT", least=0.1),
+            session_timeout=seconds(section, "SESSION_TIMEOUT", least=0.2, most=LONGEST_WAIT),
+            zookeeper_timeout=seconds(section, "ZOOKEEPER_TIMEOUT", least=0.1, most=LONGEST_WAIT),
             options=_options(mapping(section, "OPTIONS")),
         )
 

@@ -11,6 +11,7 @@ from django.utils.module_loading import import_string
 
 from redlock_django.backends.base import BaseBackend, StoreSettings
 from redlock_django.conf.values import (
+    LONGEST_WAIT,
     SHORTEST_TTL,
     choice,
     duration,
@@ -83,7 +84,7 @@ class AliasSettings:
 
     def check_wait(self, value: object, name: str = "wait") -> float:
         """Return `value` in seconds, 0 for no waiting; raise ValueError if it is not a duration."""
-        return duration(value, name, least=0)
+        return duration(value, name, least=0, most=LONGEST_WAIT)
 
 
 def load(alias: str) -> AliasSettings:
@@ -136,7 +137,7 @@ def _read(alias: str, given: Mapping[str, Any]) -> AliasSettings:
         backend_class=backend_class,
         store=backend_class.read_settings(section),
         ttl=seconds(section, "TTL", least=SHORTEST_TTL),
-        wait=seconds(section, "WAIT", least=0),
+        wait=seconds(section, "WAIT", least=0, most=LONGEST_WAIT),
         max_waiters=whole(section, "MAX_WAITERS", "threads"),
         renew=flag(section, "RENEW"),
         max_hold=seconds(section, "MAX_HOLD"),

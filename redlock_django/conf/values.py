@@ -16,13 +16,22 @@ from redlock_django.wire.address import nearest
 SHORTEST_TTL = 0.1
 """Seconds. In a shorter TTL, drift and one slow answer use up the whole validity."""
 
+LONGEST_WAIT = 7 * 86_400.0
+"""Seconds. Operating systems and databases count milliseconds in 31 bits: 24 days."""
 
-def duration(value: object, name: str, *, least: float) -> float:
-    """Return a number or timedelta in seconds; raise ValueError if it is less than `least`."""
+LONGEST = 365 * 86_400.0
+"""Seconds: the longest duration of any other kind. Threads can sleep for so long."""
+
+LONGEST_RETENTION = 100 * LONGEST
+"""Seconds. The end of a record must be a date: before the year 10,000."""
+
+
+def duration(value: object, name: str, *, least: float, most: float = LONGEST) -> float:
+    """Return a number or timedelta in seconds; raise ValueError unless `least` <= it <= `most`."""
     # As nearly always, and in a third of the time: every lock checks its durations.
     if type(value) is int and 0 <= value < 2**53:
         value = float(value)
-    if type(value) is float and least <= value < math.inf:
+    if type(value) is float and least <= value <= most:
         return value
     kind = f"{name} must be a number of seconds or a timedelta"
     if isinstance(value, timedelta):
@@ -37,6 +46,9 @@ def duration(value: object, name: str, *, least: float) -> float:
         raise ValueError(f"{kind} that ends, got {value}")
     if value < least:
         raise ValueError(f"{name} must be at least {least:g} s, got {value:g}")
+    if value > most:
+        days = most / 86_400
+        raise ValueError(f"{name} must be at most {most:.0f} s ({days:.0f} days), got {value:g}")
     return value
 
 
@@ -53,9 +65,11 @@ def minimum_hold(value: object, ttl: object) -> float:
     return least
 
 
-def seconds(section: Mapping[str, Any], key: str, *, least: float = 0.001) -> float:
+def seconds(
+    section: Mapping[str, Any], key: str, *, least: float = 0.001, most: float = LONGEST
+) -> float:
     """Return the duration of a key in seconds."""
-    return duration(section[key], key, least=least)
+    return duration(section[key], key, least=least, most=most)
 
 
 def choice(value: object, name: str, allowed: Collection[Any]) -> Any:

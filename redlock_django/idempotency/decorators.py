@@ -10,7 +10,14 @@ from typing import Any, TypeVar, cast, overload
 
 from asgiref.sync import iscoroutinefunction
 
-from redlock_django.conf.values import choice, duration, flag, http_methods
+from redlock_django.conf.values import (
+    LONGEST_RETENTION,
+    LONGEST_WAIT,
+    choice,
+    duration,
+    flag,
+    http_methods,
+)
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.execution import Execution
 from redlock_django.idempotency.options import IdempotentOptions
@@ -223,9 +230,10 @@ def _given(
     for name, value in choices.items():
         if value is not None:
             given[name] = choice(value, name, CHOICES[name])
-    for name, seconds, least in (("wait", wait, 0.0), ("retention", retention, 1.0)):
-        if seconds is not None:
-            given[name] = duration(seconds, name, least=least)
+    if wait is not None:
+        given["wait"] = duration(wait, "wait", least=0, most=LONGEST_WAIT)
+    if retention is not None:
+        given["retention"] = duration(retention, "retention", least=1, most=LONGEST_RETENTION)
     if methods is not None:
         given["methods"] = http_methods(methods, "methods", METHODS)
     for name, answer in flags.items():

@@ -13,7 +13,16 @@ from django.db import connections
 from django.utils.module_loading import import_string
 
 from redlock_django.conf.settings import ON_DISCONNECT
-from redlock_django.conf.values import choice, duration, flag, http_methods, string, whole
+from redlock_django.conf.values import (
+    LONGEST_RETENTION,
+    LONGEST_WAIT,
+    choice,
+    duration,
+    flag,
+    http_methods,
+    string,
+    whole,
+)
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.encryption import ResponseCipher
 from redlock_django.idempotency.replay import KEPT_HEADERS, NEVER_KEPT
@@ -138,16 +147,19 @@ def _settings(given: Mapping[str, Any]) -> IdempotencySettings:
         store=section["STORE"],
         database=database,
         cache=cache,
-        retention=duration(section["RETENTION"], "RETENTION", least=1),
+        retention=duration(section["RETENTION"], "RETENTION", least=1, most=LONGEST_RETENTION),
         tombstone_retention=duration(
-            section["TOMBSTONE_RETENTION"], "TOMBSTONE_RETENTION", least=0
+            section["TOMBSTONE_RETENTION"],
+            "TOMBSTONE_RETENTION",
+            least=0,
+            most=LONGEST_RETENTION,
         ),
         header=string(section, "HEADER"),
         field=string(section, "FIELD"),
         methods=http_methods(section["METHODS"], "METHODS", METHODS),
         required=flag(section, "REQUIRED"),
         in_flight=choice(section["IN_FLIGHT"], "IN_FLIGHT", CHOICES["in_flight"]),
-        wait=duration(section["WAIT"], "WAIT", least=0),
+        wait=duration(section["WAIT"], "WAIT", least=0, most=LONGEST_WAIT),
         max_records=_whole_or_none(section, "MAX_RECORDS", "records", least=1),
         max_records_window=duration(section["MAX_RECORDS_WINDOW"], "MAX_RECORDS_WINDOW", least=1),
         store_body=flag(section, "STORE_BODY"),

@@ -19,7 +19,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.asyncio import async_unsafe
 
 from redlock_django.conf.arguments import helps_with_arguments
-from redlock_django.conf.values import duration
+from redlock_django.conf.values import LONGEST_WAIT, duration
 from redlock_django.exceptions import BadName, BadResource, InvalidRedlock, ResourceLocked
 from redlock_django.locking.names import check_resource
 from redlock_django.locking.open_transactions import open_transactions
@@ -36,9 +36,6 @@ from redlock_django.locking.transaction_databases import (
 
 NAMESPACE = "redlock_django:transaction:"
 """Precedes the resource in what is hashed, so that a site's own advisory locks have other ids."""
-
-LONGEST_WAIT = 2_000_000.0
-"""Seconds, 23 days. PostgreSQL and SQLite count milliseconds in 32 bits."""
 
 _IN_LOOP = (
     "A transaction belongs to a thread, so transaction_lock() does not work in a running event "
@@ -102,7 +99,7 @@ class TransactionLock:
             # All clients lock in the same order, so two of them do not wait for each other.
             self._keys = sorted({advisory_key(name) for name in names})
         self.database = database or "default"
-        self._wait = min(duration(wait, "wait", least=0), LONGEST_WAIT)
+        self._wait = duration(wait, "wait", least=0, most=LONGEST_WAIT)
         self._durable = durable
         self._waiting = waiting
         self._blocks: list[ExitStack] = []  # several, if the block is entered again inside itself

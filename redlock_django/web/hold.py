@@ -13,7 +13,7 @@ from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 from asgiref.sync import iscoroutinefunction
 
 from redlock_django.conf.arguments import helps_with_arguments
-from redlock_django.conf.values import SHORTEST_TTL, duration, minimum_hold
+from redlock_django.conf.values import LONGEST_WAIT, SHORTEST_TTL, duration, minimum_hold
 from redlock_django.exceptions import InvalidRedlock, ResourceLocked
 from redlock_django.locking.exit_stacks import aenter_in_stack, enter_in_stack
 from redlock_django.locking.lock import Lock, lock
@@ -95,9 +95,10 @@ def hold(
     if on_conflict not in ("raise", "skip"):
         raise InvalidRedlock(f"hold(): on_conflict must be 'raise' or 'skip', got {on_conflict!r}")
     try:
-        for value, name, least in ((ttl, "ttl", SHORTEST_TTL), (wait, "wait", 0.0)):
-            if value is not None:
-                duration(value, name, least=least)
+        if ttl is not None:
+            duration(ttl, "ttl", least=SHORTEST_TTL)
+        if wait is not None:
+            duration(wait, "wait", least=0, most=LONGEST_WAIT)
         minimum_hold(min_hold, ttl)
     except ValueError as error:
         raise InvalidRedlock(f"hold(): {error}") from None

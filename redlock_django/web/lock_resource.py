@@ -15,7 +15,14 @@ from django.http import HttpRequest
 
 from redlock_django.conf.arguments import helps_with_arguments
 from redlock_django.conf.settings import ON_DISCONNECT, STATUSES
-from redlock_django.conf.values import SHORTEST_TTL, choice, duration, http_methods
+from redlock_django.conf.values import (
+    LONGEST,
+    LONGEST_WAIT,
+    SHORTEST_TTL,
+    choice,
+    duration,
+    http_methods,
+)
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.web.call import call_of
 from redlock_django.web.options import LockOptions, OnLocked
@@ -79,7 +86,7 @@ def lock_resource(
         templates=_templates(templates),
         using=using,
         ttl=_checked(ttl, "ttl", SHORTEST_TTL),
-        wait=_checked(wait, "wait", 0),
+        wait=_checked(wait, "wait", 0, LONGEST_WAIT),
         methods=_methods(methods),
         status=_choice(status, "status", STATUSES),
         on_locked=on_locked,
@@ -168,11 +175,11 @@ def _templates(sources: tuple[str | Computed, ...]) -> tuple[Template, ...]:
     return tuple(map(template_of, sources))
 
 
-def _checked(value: Any, name: str, least: float) -> float | None:
+def _checked(value: Any, name: str, least: float, most: float = LONGEST) -> float | None:
     if value is None:
         return None
     try:
-        return duration(value, name, least=least)
+        return duration(value, name, least=least, most=most)
     except ValueError as error:
         raise InvalidRedlock(f"lock_resource(): {error}") from None
 

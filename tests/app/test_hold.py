@@ -293,6 +293,9 @@ class UsersTestCase(TestCase):
         ({"on_conflict": "ignore"}, "on_conflict must be 'raise' or 'skip', got 'ignore'"),
         ({"ttl": 0}, "ttl must be at least"),
         ({"wait": "1"}, "wait must be a number"),
+        ({"wait": 1e10}, r"hold\(\): wait must be at most 604800 s \(7 days\), got 1e\+10"),
+        ({"ttl": 1e10}, "ttl must be at most 31536000 s"),
+        ({"min_hold": 1e10}, "min_hold must be at most 31536000 s"),
     ],
 )
 def test_errors_at_import(arguments: dict[str, Any], message: str) -> None:

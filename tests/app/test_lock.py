@@ -1265,7 +1265,7 @@ async def test_bad_ttl_of_aextend(ttl: Any) -> None:
         await held.aextend(ttl)
 
 
-@pytest.mark.parametrize("wait", BAD_SECONDS)
+@pytest.mark.parametrize("wait", [*BAD_SECONDS, 1e10, timedelta.max])
 def test_bad_wait(wait: Any, sent: list[str]) -> None:
     with pytest.raises(ValueError, match="wait"):
         lock(R, wait=wait)

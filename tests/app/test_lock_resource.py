@@ -618,6 +618,7 @@ async def test_an_async_view_is_rendered_under_its_lock_where_it_may_block() -> 
         (("a",), {"ttl": -1}, "lock_resource(): ttl must be at least 0.1 s"),
         (("a",), {"ttl": True}, "lock_resource(): ttl must be a number"),
         (("a",), {"wait": -1}, "lock_resource(): wait must be at least 0 s"),
+        (("a",), {"wait": 1e10}, "lock_resource(): wait must be at most 604800 s (7 days)"),
         (("a",), {"wait": "2"}, "lock_resource(): wait must be a number"),
         (("a",), {"status": 404}, "status must be one of 409, 423, 429, 503, got 404"),
         (("a",), {"methods": "POST"}, "methods must be a list"),

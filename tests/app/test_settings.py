@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import select
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,8 +20,9 @@ from redlock_django.checks.deployment import check_deployment
 from redlock_django.checks.settings import check_settings
 from redlock_django.conf import settings as conf_settings
 from redlock_django.conf.settings import AliasSettings, load
-from redlock_django.conf.values import duration
+from redlock_django.conf.values import LONGEST, LONGEST_WAIT, duration
 from redlock_django.exceptions import InvalidRedlock
+from redlock_django.wire.wakeup import Wakeup
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -139,16 +142,25 @@ BAD: list[tuple[str, Any, str]] = [
     ("MAX_HOLD", 9, "MAX_HOLD (9 s) must not be less than TTL (10 s)"),
     ("WAIT", None, "WAIT must be a number of seconds"),
     ("WAIT", -0.1, "WAIT must be at least 0 s"),
+    ("WAIT", 1e10, "WAIT must be at most 604800 s (7 days), got 1e+10"),
+    ("WAIT", timedelta(days=8), "WAIT must be at most 604800 s (7 days), got 691200"),
+    ("MAX_HOLD", 1e10, "MAX_HOLD must be at most 31536000 s (365 days), got 1e+10"),
     ("MAX_WAITERS", -1, "MAX_WAITERS must be a number of threads"),
     ("MAX_WAITERS", None, "MAX_WAITERS must be a number of threads"),
     ("RENEW", 1, "RENEW must be True or False"),
     ("MASTER_TIMEOUT", 0, "MASTER_TIMEOUT must be at least"),
+    ("MASTER_TIMEOUT", 1e10, "MASTER_TIMEOUT must be at most 604800 s (7 days)"),
     ("CONNECT_TIMEOUT", "1", "CONNECT_TIMEOUT must be a number"),
+    ("CONNECT_TIMEOUT", 10**400, "CONNECT_TIMEOUT must be a number of seconds"),
+    ("CONNECT_TIMEOUT", 10**10, "CONNECT_TIMEOUT must be at most 604800 s (7 days)"),
     ("MAX_TTL", 0, "MAX_TTL must be at least 0.1 s"),
+    ("MAX_TTL", 1e10, "MAX_TTL must be at most 31536000 s (365 days)"),
     ("MAX_CLOCK_SKEW", 0, "MAX_CLOCK_SKEW must be at least"),
     ("RESTART_DELAY", "automatic", "RESTART_DELAY must be 'auto' or a number"),
     ("RESTART_DELAY", None, "RESTART_DELAY must be a number"),
     ("RESTART_DELAY", -1, "RESTART_DELAY must be at least 0 s"),
+    ("RESTART_DELAY", 1e10, "RESTART_DELAY must be at most 31536000 s (365 days)"),
+    ("FENCE_TTL", 1e10, "FENCE_TTL must be at most 31536000 s (365 days)"),
     ("RESTART_DELAY", 7, "0 (off) or at least 1.02 x MAX_TTL + 5 x MAX_CLOCK_SKEW = 63.7 s, got 7"),
     ("RESTART_DELAY", 63.6, "must be 'auto', 0 (off) or at least"),
     ("RESTART_DELAY", 0.001, "must be 'auto', 0 (off) or at least"),
@@ -346,6 +358,22 @@ def test_durations_of_a_call(settings: Settings) -> None:
         options.check_wait(None)
     with pytest.raises(ValueError, match=r"wait must be at least 0 s"):
         duration(-1, "wait", least=0)
+
+
+def test_every_duration_that_is_accepted_can_be_waited_for() -> None:
+    """Threads and `poll` raise OverflowError for more than they can count."""
+    wakeup = Wakeup()
+    for seconds in (LONGEST_WAIT, LONGEST):
+        wakeup.wake()
+        wakeup.wait(duration(seconds, "wait", least=0))
+    reader, writer = os.pipe()
+    try:
+        poll = select.poll()
+        poll.register(writer, select.POLLOUT)
+        assert poll.poll(LONGEST_WAIT * 1000)
+    finally:
+        os.close(reader)
+        os.close(writer)
 
 
 @dataclass(frozen=True, kw_only=True)

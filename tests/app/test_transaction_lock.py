@@ -19,6 +19,7 @@ from django.views import View
 from pytest_django import Settings
 
 from redlock_django import ResourceLocked, lock_resource, transaction_lock
+from redlock_django.conf.values import LONGEST_WAIT
 from redlock_django.exceptions import InvalidRedlock
 from testproject.shop.models import Order
 from tests.app.checking import found
@@ -59,6 +60,13 @@ def test_it_is_the_write_lock_of_the_database(file: Path) -> None:
     with transaction.atomic("file"):
         with transaction_lock("order:1", database="file"):
             pass
+        assert not is_free(file)
+
+
+def test_a_wait_that_no_database_can_count_is_refused(file: Path) -> None:
+    with pytest.raises(ValueError, match=r"wait must be at most 604800 s \(7 days\), got 1e\+10"):
+        transaction_lock("order:1", database="file", wait=1e10)
+    with transaction_lock("order:1", database="file", wait=LONGEST_WAIT):
         assert not is_free(file)
 
 

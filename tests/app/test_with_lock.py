@@ -127,6 +127,8 @@ def test_held_elsewhere(capfd: pytest.CaptureFixture[str]) -> None:
         (["a b"], "contains a space"),
         (["nightly", "--ttl", "1000"], "MAX_TTL"),
         (["nightly", "--using", "other"], "no alias 'other'"),
+        (["nightly", "--wait", "1e10"], "wait must be at most 604800 s (7 days), got 1e+10"),
+        (["nightly", "--min-hold", "1e10"], "min_hold must be at most"),
     ],
 )
 def test_bad_arguments(arguments: list[str], problem: str) -> None:

@@ -754,6 +754,8 @@ def test_the_table_has_no_token(sqlite: Store, tmp_path: Path) -> None:
         ({"DATABASE": "uri"}, "Write the path of the file"),
         ({"CONNECTIONS": 0}, "CONNECTIONS must be a number from 1 to 100, got 0"),
         ({"POLL": 0}, "POLL must be at least 0.005 s"),
+        ({"POLL": 1e10}, "POLL must be at most 604800 s"),
+        ({"DATABASE_TIMEOUT": 1e10}, "DATABASE_TIMEOUT must be at most 604800 s"),
         ({"MASTERS": ["redis://x"]}, "unknown key 'MASTERS'"),
         ({"DATABSE": "default"}, "did you mean 'DATABASE'"),
     ],

@@ -504,6 +504,8 @@ def test_wrong_credentials_are_refused_and_never_shown(
         ({"ROOT": "redlock"}, "ROOT must be an absolute path"),
         ({"ROOT": "/"}, "ROOT must be an absolute path"),
         ({"SESSION_TIMEOUT": 0.1}, "SESSION_TIMEOUT must be at least 0.2 s"),
+        ({"SESSION_TIMEOUT": 1e10}, "SESSION_TIMEOUT must be at most 604800 s"),
+        ({"ZOOKEEPER_TIMEOUT": 1e10}, "ZOOKEEPER_TIMEOUT must be at most 604800 s"),
         ({"OPTIONS": {"auth": 1}}, "OPTIONS: unknown key 'auth'"),
         ({"OPTIONS": {"auth_data": [SECRET]}}, "auth_data must be a list of pairs"),
         ({"OPTIONS": {"auth_data": [("sasl", SECRET)]}}, "use sasl_options"),

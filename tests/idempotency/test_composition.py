@@ -499,6 +499,8 @@ def test_only_a_view_can_be_decorated(wrong: Any) -> None:
         ({"on_expired": "x"}, "on_expired must be one of"),
         ({"on_5xx": "x"}, "on_5xx must be one of"),
         ({"wait": -1}, "wait must be at least 0"),
+        ({"wait": 1e10}, r"wait must be at most 604800 s \(7 days\)"),
+        ({"retention": 1e12}, "retention must be at most"),
         ({"retention": 0}, "retention must be at least 1"),
         ({"methods": ["GET"]}, "got 'GET'"),
         ({"methods": "POST"}, "methods must be a list"),
