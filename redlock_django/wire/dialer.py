@@ -143,7 +143,7 @@ class Dialer(Sender):
     def _find_twins(self) -> None:
         first: dict[str, Master] = {}
         for master in self.masters:
-            master.twin = ""
+            known, master.twin = master.twin, ""
             if master.link is None:
                 continue
             other = first.setdefault(master.run_id, master)
@@ -151,11 +151,12 @@ class Dialer(Sender):
                 # Neither master is counted: one server must never vote twice, and the error must be
                 # visible to the author of the settings.
                 master.twin, other.twin = other.address.name, master.address.name
-                logger.error(
-                    "redlock masters %s and %s are the same server: neither is counted",
-                    other.address.name,
-                    master.address.name,
-                )
+                if known != master.twin:
+                    logger.error(
+                        "redlock masters %s and %s are the same server: neither is counted",
+                        other.address.name,
+                        master.address.name,
+                    )
 
     def _trusted(self, master: Master, trust: Trust) -> None:
         left = trust.ready - clock()
@@ -206,6 +207,7 @@ class Dialer(Sender):
             self._fail_owed(master, link, ended=ended)
             self.waiters.lose(master.index)
             master.link = None
+        self._find_twins()  # a server that had two names may have one left
         # A link that is closed on purpose still delivers its releases.
         link.close(cut=not self.closed.is_set())
         if master.link is None and not self.closed.is_set():

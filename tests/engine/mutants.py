@@ -1486,6 +1486,12 @@ MUTANTS: tuple[Mutant, ...] = (
         never("other is not master"), link_schedules.one_server_under_two_names_has_no_vote,
     ),
     Mutant(
+        "a lost link still has a name", "trust: a server with one name left votes again",
+        Links._finish_losing,
+        without("self._find_twins()"),
+        link_schedules.a_server_votes_again_once_it_has_one_name_left,
+    ),
+    Mutant(
         "asked before it is trusted", "trust: no vote before ready-at", Master.fault,
         never("now < self.trust.ready"), link_schedules.a_master_has_no_vote_before_it_is_trusted,
     ),

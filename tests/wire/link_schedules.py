@@ -765,6 +765,20 @@ def one_server_under_two_names_has_no_vote() -> None:
         assert links.ends[1].names() == links.ends[2].names() == []
 
 
+def a_server_votes_again_once_it_has_one_name_left() -> None:
+    with manual_links(3) as links:
+        links.join(2, run_id="1")
+        assert "same server" in links.masters[1].fault(links.time())
+        links.lose(links.masters[0], "lost")
+        assert "same server" in links.masters[1].fault(links.time())
+        links.join(0)
+        links.lose(links.masters[2], "lost")
+        exchange = links.ask(links.acquire())
+        for index in (0, 1):
+            links.reply(index, exchange.number)
+        assert exchange.tally.verdict is Verdict.WON
+
+
 def with_a_majority_down_no_master_is_asked() -> None:
     with manual_links(3) as links:
         for master in links.masters[:2]:
@@ -972,7 +986,7 @@ def a_step_is_marked_although_the_master_refuses_the_mark_at_first() -> None:
 
 
 def _marked_while_a_check_is_owed(links: ManualLinks) -> None:
-    """Let master 0 be late and step, so that it owes a check from before, and then the mark."""
+    """Make master 0 late, then let its clock step: it owes an earlier check, and the mark."""
     exchange = links.ask(links.acquire())
     links._check_all()
     links.flush()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import json
+import logging
 import select
 import signal
 import socket
@@ -42,7 +43,7 @@ from redlock_django.wire.join import KEEPALIVE
 from redlock_django.wire.link import Link, ProtocolDesync
 from redlock_django.wire.master import Master
 from tests.waiting import stalls, until
-from tests.wire.manual_links import ManualLinks
+from tests.wire.manual_links import ManualLinks, manual_links
 from tests.wire.proxy import FaultProxy, behind
 from tests.wire.scripted import Received, ScriptedMaster, honest, resp
 from tests.wire.variants import (
@@ -1045,3 +1046,15 @@ def test_an_error_in_the_tender_does_not_end_it(
         assert links._tender.is_alive()
         variant.release(variant.acquire("order:1"))
         variant.settle()
+
+
+def test_one_server_under_two_names_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    with manual_links(3) as links:
+        for _ in range(2):
+            links.join(2, run_id="1")
+        links.lose(links.masters[0], "lost")
+        links.join(0)
+    assert [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR] == [
+        "redlock masters /nowhere/1.sock and /nowhere/2.sock are the same server: neither is "
+        "counted"
+    ]
