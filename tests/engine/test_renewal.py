@@ -7,6 +7,9 @@ from itertools import pairwise
 
 import pytest
 
+from redlock_django.engine import rounds
+from redlock_django.engine.protocol_steps import Round
+from redlock_django.engine.quorum import Verdict
 from redlock_django.engine.renewal import SHORTEST, next_extension
 from redlock_django.engine.validity import LeaseState, RedlockLease, valid_until
 from tests.engine.masters import Masters
@@ -69,3 +72,29 @@ def test_none_where_an_extension_would_gain_nothing(lease: RedlockLease) -> None
 def test_none_where_it_would_be_used_up_by_the_drift(lease: RedlockLease) -> None:
     when = lease.started + lease.ttl / 3
     assert next_extension(lease, 101, ttl=10, hold_until=when + SHORTEST / 2) is None
+
+
+@pytest.mark.parametrize(("ttl", "survives"), [(0.6, False), (1.0, True)])
+def test_a_lock_on_a_bare_majority_survives_the_loss_of_a_master_if_its_ttl_is_long_enough(
+    ttl: float, survives: bool
+) -> None:
+    """A process had connected to three of five masters; one of those hangs at once."""
+    timeout = 0.25  # a round without a majority waits for so long
+    masters = Masters(5)
+    lease = masters.run(masters.acquire(ttl=ttl), down=(3, 4))
+    state, end = LeaseState.RENEWED, FOREVER
+    for _ in range(4):
+        plan = next_extension(lease, masters.now, ttl=ttl, hold_until=end, state=state)
+        if plan is None:
+            break
+        masters.now, seconds = plan
+        protocol = rounds.extend(masters.deployment, lease, seconds, now=masters.now)
+        step = next(protocol)
+        assert isinstance(step, Round)
+        masters.hear(step, deaf=(0,))
+        if step.tally.verdict is not Verdict.WON:
+            masters.now += timeout
+        with pytest.raises(StopIteration) as done:
+            protocol.send(masters.now)
+        state, lease = done.value.value
+    assert (state is LeaseState.RENEWED) is survives
