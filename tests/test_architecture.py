@@ -301,7 +301,7 @@ def test_files_are_named_for_what_a_reader_looks_for_and_stay_short() -> None:
     for path in PACKAGE.rglob("*.py"):
         assert path.stem not in VAGUE, path
         lines = len(path.read_text().splitlines())
-        assert lines <= 280, f"{path.relative_to(PACKAGE)} has {lines} lines"
+        assert lines <= 400, f"{path.relative_to(PACKAGE)} has {lines} lines"
 
 
 def test_public_names_are_there_and_documented() -> None:

@@ -210,8 +210,7 @@ class Connections:
             is_new = cursor is None
             try:
                 if cursor is None:
-                    cursor = self._connect().cursor()
-                    self._recognize(cursor)
+                    cursor = self._new_cursor()
                 job.value = job.work(cursor)
                 self._report(True)
             except _BROKEN as error:
@@ -231,6 +230,15 @@ class Connections:
             except BaseException as error:  # noqa: BLE001 - raised again by the caller
                 job.error = error
             return cursor
+
+    def _new_cursor(self) -> CursorWrapper:
+        cursor = self._connect().cursor()
+        try:
+            self._recognize(cursor)
+        except BaseException:
+            _close(cursor)  # a connection whose server is not recognized is not used
+            raise
+        return cursor
 
     def _recognize(self, cursor: CursorWrapper) -> None:
         recognize(cursor, self._forgotten)

@@ -6,7 +6,7 @@ alike.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -45,7 +45,7 @@ class Dialect:
 
     join: str
     recognize: str
-    """The statement that stores an identity that changed, and the time that follows."""
+    """The statement that stores the identity, and if it changed, until when it is distrusted."""
 
     kept: str = ""
     """An expression that makes the commit of its statement durable."""
@@ -54,7 +54,9 @@ class Dialect:
     """An expression that wakes the waiters for a row of {locks}, if there are any."""
 
     identity: str = ""
-    """An expression for the identity of the server's data, which a failover changes; or ""."""
+    """An expression for the identity of the server's data, which a failover changes; or "".
+
+    It is NULL on a standby, whose locks its primary does not know."""
 
     is_durable: str = ""
     """An expression that is false if a crash may forget locks; "" if none does."""
@@ -72,6 +74,7 @@ class Dialect:
             locks=LOCKS,
             waiters=WAITERS,
             servers=SERVERS,
+            identity=self.identity,
             now=self.now,
             greatest=self.greatest,
             least=self.least,
@@ -87,6 +90,22 @@ class Dialect:
             ),
             rows=rows,
         )
+
+    @cache  # noqa: B019 - as above
+    def sql_of_take(self, resources: int) -> str:
+        """Return the statement that takes so many resources, for their values one after another.
+
+        The fence is NULL unless the server that runs the statement is trusted, and its column is
+        not nullable. So a pooler, a proxy or a promotion may change the server at any time.
+        """
+        fence = self.now
+        if self.identity:
+            fence = self.sql(
+                "(SELECT {now} FROM {servers} WHERE id = 1 AND identity = {identity} "
+                "AND ready_at <= {now})"
+            )
+        row = f"(%s, %s, %s, {fence}, {self.now} + %s)"
+        return self.sql(self.take, rows=", ".join([row] * resources))
 
 
 _TAKE = """
@@ -104,7 +123,7 @@ ON CONFLICT (resource, name) DO UPDATE SET arrived_at = excluded.arrived_at,
     alive_until = excluded.alive_until"""
 
 _RECOGNIZE = """
-INSERT INTO {servers} (id, identity, ready_at) VALUES (1, %s, 0)
+INSERT INTO {servers} (id, identity, ready_at) VALUES (1, {identity}, 0)
 ON CONFLICT (id) DO UPDATE SET identity = excluded.identity, ready_at = {now} + %s
 WHERE {servers}.identity <> excluded.identity"""
 
@@ -124,8 +143,9 @@ POSTGRESQL = Dialect(
     kept=_POSTGRESQL_KEPT,
     # The cluster, and its timeline: a promoted replica and a restored backup begin a new one.
     identity=(
+        "CASE WHEN NOT pg_is_in_recovery() THEN "
         "(SELECT system_identifier FROM pg_control_system())::text || ':' || "
-        "substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)"
+        "substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) END"
     ),
     # A crash empties UNLOGGED tables, and begins all statistics again. A clean restart keeps both.
     is_durable=(
@@ -167,11 +187,15 @@ ON DUPLICATE KEY UPDATE
 INSERT INTO {waiters} (name, resource, arrived_at, alive_until) VALUES {rows}
 ON DUPLICATE KEY UPDATE arrived_at = VALUES(arrived_at), alive_until = VALUES(alive_until)""",
     recognize="""
-INSERT INTO {servers} (id, identity, ready_at) VALUES (1, %s, 0)
+INSERT INTO {servers} (id, identity, ready_at) VALUES (1, {identity}, 0)
 ON DUPLICATE KEY UPDATE ready_at = IF(identity <> VALUES(identity), {now} + %s, ready_at),
     identity = VALUES(identity)""",
     # Replicas have other numbers. Those of two servers that are not replicated may be equal.
-    identity="CONCAT(@@server_id, ':', @@hostname, ':', @@port)",
+    # Newer versions have words for `read_only`. A user with all rights may write nevertheless.
+    identity=(
+        "IF(CAST(@@GLOBAL.read_only AS CHAR) IN ('0', 'OFF'), "
+        "CONCAT(@@server_id, ':', @@hostname, ':', @@port), NULL)"
+    ),
     is_durable="@@innodb_flush_log_at_trx_commit = 1",
     ran_for="SHOW GLOBAL STATUS LIKE 'Uptime'",
     begin="START TRANSACTION",
@@ -199,17 +223,26 @@ MYSQL_SESSION = (
 
 def dialect_of(cursor: CursorWrapper) -> Dialect:
     """Return the dialect of the database that a cursor belongs to."""
-    return DIALECTS[cursor.db.vendor]
+    dialect: Dialect = getattr(cursor.db, _ANONYMOUS, DIALECTS[cursor.db.vendor])
+    return dialect
+
+
+def ignore_identity(cursor: CursorWrapper) -> None:
+    """Make `dialect_of` return a dialect without `identity` for the connection of a cursor."""
+    setattr(cursor.db, _ANONYMOUS, replace(DIALECTS[cursor.db.vendor], identity=""))
+
+
+_ANONYMOUS = "redlock_anonymous_dialect"  # an attribute of a connection
 
 
 # The numbers of errors of MySQL that have an SQLSTATE of their own elsewhere: a deadlock, a lock
-# that was waited for too long, a row that changed meanwhile (MariaDB), a missing table.
-_MYSQL_STATES = {1213: "40P01", 1205: "40001", 1020: "40001", 1146: "42P01"}
+# that was waited for too long, a row that changed meanwhile (MariaDB), a missing table, a NULL.
+_MYSQL_STATES = {1213: "40P01", 1205: "40001", 1020: "40001", 1146: "42P01", 1048: "23502"}
 
 
 def sqlstate(error: BaseException) -> str:
     """Return the SQLSTATE of a database error as PostgreSQL has it, "" if it has none."""
-    cause: Any = error.__cause__
+    cause: Any = error.__cause__ or error  # Django raises errors of MySQL of its own, too
     arguments = getattr(cause, "args", ())
     if arguments and arguments[0] in _MYSQL_STATES:
         return _MYSQL_STATES[arguments[0]]

@@ -10,6 +10,7 @@ import sqlite3
 import tempfile
 import threading
 from collections.abc import Hashable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self
@@ -118,13 +119,12 @@ class DatabaseSettings(StoreSettings):
         wrapper: BaseDatabaseWrapper = load_backend(given["ENGINE"]).DatabaseWrapper(
             wanted, self.database
         )
-        wrapper.ensure_connection()
-        first = {"sqlite": SQLITE_SCHEMA, "mysql": MYSQL_SESSION}.get(wrapper.vendor, ())
-        with wrapper.cursor() as cursor:
-            for statement in first:
-                cursor.execute(statement.format(seconds=math.ceil(self.database_timeout)))
-            if wrapper.vendor == "postgresql":
-                _prepare(cursor)
+        try:
+            _prepare_session(wrapper, self.database_timeout)
+        except BaseException:
+            with suppress(Exception):
+                wrapper.close()
+            raise
         return wrapper
 
     def _options(self, given: Mapping[str, Any]) -> dict[str, Any]:
@@ -148,6 +148,16 @@ class DatabaseSettings(StoreSettings):
         return options
 
 
+def _prepare_session(wrapper: BaseDatabaseWrapper, timeout: float) -> None:
+    wrapper.ensure_connection()
+    first = {"sqlite": SQLITE_SCHEMA, "mysql": MYSQL_SESSION}.get(wrapper.vendor, ())
+    with wrapper.cursor() as cursor:
+        for statement in first:
+            cursor.execute(statement.format(seconds=math.ceil(timeout)))
+        if wrapper.vendor == "postgresql":
+            _prepare_statements(cursor)
+
+
 def is_psycopg3() -> bool:
     """Return whether Django uses psycopg 3, and not psycopg2."""
     from django.db.backends.postgresql import psycopg_any
@@ -155,17 +165,27 @@ def is_psycopg3() -> bool:
     return bool(psycopg_any.is_psycopg3)
 
 
-def _prepare(cursor: CursorWrapper) -> None:
+def _prepare_statements(cursor: CursorWrapper) -> None:
     """Make the server prepare each statement once, unless a pooler is in between.
 
     Behind a pooler, the next statement may run on another connection of the server, which has
-    not prepared it. Poolers give their clients other process ids than those of the server.
+    not prepared it.
+    """
+    if is_psycopg3() and not is_pooled(cursor):
+        driver: Any = cursor.db.connection
+        driver.prepare_threshold = 0
+
+
+def is_pooled(cursor: CursorWrapper) -> bool:
+    """Return whether a pooler is between this connection of PostgreSQL and the server.
+
+    What a session has on such a connection of the server (statements, LISTEN, settings) is left to
+    the next client. Poolers give their clients other process ids than those of the server.
     """
     driver: Any = cursor.db.connection
-    if is_psycopg3():
-        cursor.execute("SELECT pg_backend_pid()")
-        if cursor.fetchone() == (driver.info.backend_pid,):
-            driver.prepare_threshold = 0
+    cursor.execute("SELECT pg_backend_pid()")
+    is_direct: bool = cursor.fetchone() == (driver.info.backend_pid,)
+    return not is_direct
 
 
 _FOUND_ROWS = 2  # a flag of the protocol of MySQL

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from django.db import DataError
+from django.db import DataError, IntegrityError, OperationalError
 
 from redlock_django.backends.database_dialects import SECOND, Dialect, dialect_of, sqlstate, text
 
@@ -24,6 +24,7 @@ LAST = 2**62
 """Later than every arrival: the place in the queue of a caller that does not wait."""
 
 _DIVISION_BY_ZERO = "22012"  # SQLSTATE
+_NOT_NULL = "23502"  # SQLSTATE
 _RACES = 3  # attempts, if a lock ends between the statement that takes it and the one that looks
 
 
@@ -59,6 +60,14 @@ class Place(NamedTuple):
     name: str
 
 
+class Unrecognized(OperationalError):
+    """A connection leads to a server that is not trusted, so no lock was taken.
+
+    A pooler or a promotion has changed the server. As with a connection that broke, the statement
+    may be repeated on a new connection, whose server is recognized first.
+    """
+
+
 NOT_WAITING = Place(LAST, "")
 
 
@@ -87,6 +96,8 @@ def take(
 ) -> tuple[int, ...] | Refusal:
     """Take all locks, or none; return their fences, or why they were not taken.
 
+    Raises Unrecognized if the server is a standby, or may have forgotten locks.
+
     A lock that became free is reserved for the first waiter for `turn` seconds, then for the
     second one, and so on. A caller that does not wait only leaves the first its turn.
     """
@@ -98,7 +109,13 @@ def take(
         if place is not NOT_WAITING or len(wanted.resources) > 1:
             refusal = _look(dialect, cursor, wanted.resources, queue)
         if refusal is None:
-            if fences := _take(dialect, cursor, wanted, queue):
+            try:
+                fences = _take(dialect, cursor, wanted, queue)
+            except IntegrityError as error:
+                if sqlstate(error) != _NOT_NULL:
+                    raise
+                raise Unrecognized("the server has changed or was promoted") from error
+            if fences:
                 return fences
             refusal = _look(dialect, cursor, wanted.resources, queue)
         if refusal is not None:
@@ -110,8 +127,7 @@ def _take(
     dialect: Dialect, cursor: CursorWrapper, wanted: Wanted, queue: list[Any]
 ) -> tuple[int, ...]:
     many = len(wanted.resources)
-    row = f"(%s, %s, %s, {dialect.now}, {dialect.now} + %s)"
-    statement = dialect.sql(dialect.take, rows=", ".join([row] * many))
+    statement = dialect.sql_of_take(many)
     values: list[Any] = []
     for resource in sorted(wanted.resources):  # the same order for all clients: few deadlocks
         values += [resource, wanted.token_hash, wanted.holder, round(wanted.ttl * SECOND)]

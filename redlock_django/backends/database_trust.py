@@ -1,32 +1,48 @@
-"""Recognize a database server that may have forgotten locks."""
+"""Recognize a database server that may have forgotten locks, and one that is a standby."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from django.db import Error
+from django.db import Error, OperationalError
 
-from redlock_django.backends.database_dialects import SECOND, dialect_of
+from redlock_django.backends.database_dialects import (
+    SECOND,
+    dialect_of,
+    ignore_identity,
+    sqlstate,
+)
 
 if TYPE_CHECKING:
     from django.db.backends.utils import CursorWrapper
+
+# SQLSTATE: no such function, no right to call it, not supported. Any other error may pass.
+_KEEPS_IDENTITY_SECRET = ("42883", "42501", "0A000")
 
 
 def recognize(cursor: CursorWrapper, forgotten: float) -> None:
     """Store the identity of the server's data; if it changed, distrust it for a while.
 
     After a failover or a restored backup, locks may be held that this server does not have: for
-    `forgotten` seconds. A server that does not say its identity is trusted.
+    `forgotten` seconds. A server that does not say its identity is trusted, unless it is a standby.
+
+    Raises the errors of the database, and OperationalError for a standby.
     """
     dialect = dialect_of(cursor)
     if not dialect.identity:
         return
     try:
         cursor.execute(f"SELECT {dialect.identity}")
-    except Error:
-        return  # not allowed, or not PostgreSQL itself; a broken connection fails again
-    (identity,) = cursor.fetchone()
-    cursor.execute(dialect.sql(dialect.recognize), [identity, round(forgotten * SECOND)])
+    except Error as error:
+        if sqlstate(error) not in _KEEPS_IDENTITY_SECRET:
+            raise
+        ignore_identity(cursor)
+        return
+    if cursor.fetchone() == (None,):
+        raise OperationalError(
+            "the server is a standby (in recovery, or read-only), and only its primary grants locks"
+        )
+    cursor.execute(dialect.sql(dialect.recognize), [round(forgotten * SECOND)])
 
 
 def ready_in(cursor: CursorWrapper, forgotten: float) -> float:

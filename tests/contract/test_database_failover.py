@@ -1,12 +1,13 @@
-"""A replica of PostgreSQL that is promoted without the newest locks."""
+"""A standby of PostgreSQL that is promoted without the newest locks."""
 
 from __future__ import annotations
 
 import os
-import pwd
+import shutil
+import signal
 import subprocess
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import psycopg
@@ -15,13 +16,14 @@ from django.core.management import call_command
 from django.db import connections
 
 from redlock_django import lock
-from redlock_django.backends.database_dialects import SECOND, SERVERS
-from redlock_django.exceptions import StoreUnavailable
+from redlock_django.backends.database import DatabaseBackend
+from redlock_django.backends.database_dialects import LOCKS, SECOND, SERVERS
+from redlock_django.exceptions import ResourceLocked, StoreUnavailable
 from redlock_django.locking.handler import locks
 from redlock_django.testing.processes import ProcessGroup
 from tests.contract.stores import DATABASE
 from tests.ports import free_port
-from tests.postgres import local_postgres, postgres_programs
+from tests.postgres import local_postgres, postgres_owner, postgres_programs
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -39,67 +41,198 @@ def ask(port: str, statement: str) -> Any:
         return row[0] if row else None
 
 
-def test_a_promoted_replica_is_not_trusted_until_all_locks_have_expired(
-    settings: Settings,
-    databases: Callable[[str, dict[str, Any]], None],
-    database_access: None,
-) -> None:
-    with local_postgres() as entry, ProcessGroup("redlock-replica-") as processes:
-        databases("failing", entry)
-        call_command("migrate", "redlock_django", database="failing", verbosity=0)
-        settings.REDLOCK = {
-            "default": {"BACKEND": DATABASE, "DATABASE": "failing", "MAX_TTL": 60, "TTL": 60}
-        }
-        with lock("order:0"):  # the identity of the server is stored
-            pass
-        data, port = processes.directory / "data", str(free_port())
-        programs = postgres_programs()
-        account = pwd.getpwnam("postgres") if os.geteuid() == 0 else pwd.getpwuid(os.geteuid())
-        os.chown(processes.directory, account.pw_uid, account.pw_gid)
-        owner: dict[str, Any] = {"cwd": processes.directory}
-        if os.geteuid() == 0:
-            owner |= {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
-        copy = [
-            programs / "pg_basebackup",
-            "-h",
-            "127.0.0.1",
-            "-p",
-            entry["PORT"],
-            "-U",
-            "postgres",
-        ]
-        copy += ["-D", data, "-R", "-c", "fast", "--no-sync"]
+def answers(port: str) -> bool:
+    """Return whether a server answers."""
+    try:
+        return bool(ask(port, "SELECT 1"))
+    except psycopg.OperationalError:
+        return False
+
+
+@contextmanager
+def standby_of(primary: str) -> Iterator[str]:
+    """Start a standby that streams from the server on a port; yield its own port."""
+    with ProcessGroup("redlock-replica-") as processes:
+        data, port, programs = processes.directory / "data", str(free_port()), postgres_programs()
+        owner = postgres_owner(processes.directory)
+        copy = [str(programs / "pg_basebackup"), "-h", "127.0.0.1", "-p", primary, "-U", "postgres"]
+        copy += ["-D", str(data), "-R", "-c", "fast", "--no-sync"]
         subprocess.run(copy, check=True, capture_output=True, **owner)
         flags = [f"port={port}", "listen_addresses=127.0.0.1", "fsync=off"]
         flags += ["max_connections=200"]  # as the primary
-        flags += [f"unix_socket_directories={processes.directory}", "primary_conninfo="]
+        flags += [f"unix_socket_directories={processes.directory}"]
         command = [str(programs / "postgres"), "-D", str(data)]
         command += [part for flag in flags for part in ("-c", flag)]
-        processes.spawn(command, stderr=subprocess.DEVNULL, **owner)
+        server = processes.spawn(command, stderr=subprocess.DEVNULL, **owner)
+        until(lambda: answers(port), what="the standby answers")
+        yield port
+        server.send_signal(signal.SIGINT)  # removes its shared memory
+        server.wait(60)
 
-        def answers() -> bool:
-            try:
-                return bool(ask(port, "SELECT pg_is_in_recovery()"))
-            except psycopg.OperationalError:
-                return False
 
-        until(answers, what="the replica answers")
+class Pair:
+    """A primary and its standby: the aliases "primary" and "standby" of DATABASES."""
 
-        def granted() -> bool:
-            try:
-                with lock("order:1"):
-                    return True
-            except StoreUnavailable:
-                return False
+    def __init__(self, primary: str, standby: str) -> None:
+        self.primary, self.standby = primary, standby
 
-        held = lock("order:1", renew=False).acquire()  # does not reach the replica
-        ask(port, "SELECT pg_promote()")
-        connections.settings["failing"]["PORT"] = port
+    def lose_the_link(self) -> None:
+        """Make the standby receive nothing any more, as one that is behind."""
+        ask(self.standby, "ALTER SYSTEM SET primary_conninfo = ''")
+        ask(self.standby, "SELECT pg_reload_conf()")
+        receivers = "SELECT count(*) FROM pg_stat_wal_receiver"
+        until(lambda: ask(self.standby, receivers) == 0, what="nothing is received")
+
+    def promote(self) -> None:
+        """Make the standby a primary."""
+        assert ask(self.standby, "SELECT pg_promote()")
+
+    def pass_time(self, seconds: int) -> None:
+        """Make the promoted standby trusted so much earlier."""
+        ask(self.standby, f"UPDATE {SERVERS} SET ready_at = ready_at - {seconds * SECOND}")
         locks.close()
-        with pytest.raises(StoreUnavailable, match="failed over or restored") as refused:
-            lock("order:1").acquire()
-        assert ask(port, "SELECT count(*) FROM redlock_django_lock WHERE resource = 'order:1'") == 0
-        assert 0 < held.remaining() < (refused.value.retry_after or 0)
-        ask(port, f"UPDATE {SERVERS} SET ready_at = ready_at - {59 * SECOND}")  # time passes
+
+
+def streamed(port: str) -> bool:
+    """Return whether a standby has the identity of the server that granted the first lock."""
+    try:
+        return bool(ask(port, f"SELECT count(*) FROM {SERVERS}"))
+    except psycopg.errors.UndefinedTable:
+        return False
+
+
+@pytest.fixture
+def pair(
+    settings: Settings,
+    databases: Callable[[str, dict[str, Any]], None],
+    database_access: None,
+) -> Iterator[Pair]:
+    with local_postgres() as entry, standby_of(entry["PORT"]) as port:
+        databases("primary", entry)
+        databases("standby", {**entry, "PORT": port})
+        call_command("migrate", "redlock_django", database="primary", verbosity=0)
+        connections["primary"].close()
+        settings.REDLOCK = {
+            alias: {"BACKEND": DATABASE, "DATABASE": name, "MAX_TTL": 60, "TTL": 60}
+            for alias, name in (("default", "primary"), ("standby", "standby"))
+        }
+        with lock("order:0"):  # the identity of the server is stored
+            pass
+        until(lambda: streamed(port), what="the standby streams")
+        yield Pair(entry["PORT"], port)
         locks.close()
-        until(granted, what="the replica is trusted")
+
+
+def granted(using: str = "default") -> bool:
+    """Return whether a lock can be acquired."""
+    try:
+        with lock("order:1", using=using):
+            return True
+    except StoreUnavailable:
+        return False
+
+
+def test_a_promoted_standby_is_not_trusted_until_all_locks_have_expired(pair: Pair) -> None:
+    pair.lose_the_link()
+    held = lock("order:1", renew=False).acquire()  # does not reach the standby
+    pair.promote()
+    connections.settings["primary"]["PORT"] = pair.standby
+    locks.close()
+    with pytest.raises(StoreUnavailable, match="failed over or restored") as refused:
+        lock("order:1").acquire()
+    statement = f"SELECT count(*) FROM {LOCKS} WHERE resource = 'order:1'"
+    assert ask(pair.standby, statement) == 0
+    assert 0 < held.remaining() < (refused.value.retry_after or 0)
+    pair.pass_time(59)
+    until(granted, what="the promoted standby is trusted")
+
+
+def test_a_client_of_a_standby_is_granted_nothing_before_and_after_its_promotion(
+    pair: Pair,
+) -> None:
+    backend = locks["standby"].backend
+    backend.connect()
+    with pytest.raises(StoreUnavailable, match="is a standby"):
+        lock("order:1", using="standby").acquire()
+    (server,) = backend.health()
+    assert not server.counted
+    assert "is a standby" in server.reason
+    pair.lose_the_link()
+    held = lock("order:1", renew=False).acquire()
+    pair.promote()
+    with pytest.raises(StoreUnavailable, match="failed over or restored") as refused:
+        lock("order:1", using="standby").acquire()
+    assert 0 < held.remaining() < (refused.value.retry_after or 0)
+    pair.pass_time(59)
+    until(lambda: granted("standby"), what="the promoted standby is trusted")
+
+
+def test_a_connection_that_was_opened_in_recovery_grants_nothing_after_the_promotion(
+    pair: Pair,
+) -> None:
+    backend = locks["standby"].backend
+    assert isinstance(backend, DatabaseBackend)
+    with suppress(StoreUnavailable):
+        backend.connections.run(lambda cursor: None)  # as `locks.connect()` does
+    pair.lose_the_link()
+    held = lock("order:1", renew=False).acquire()
+    pair.promote()
+    with pytest.raises(StoreUnavailable, match="failed over or restored") as refused:
+        lock("order:1", using="standby").acquire()
+    assert 0 < held.remaining() < (refused.value.retry_after or 0)
+
+
+@pytest.fixture
+def moved(
+    pair: Pair, databases: Callable[[str, dict[str, Any]], None]
+) -> Iterator[Callable[[], None]]:
+    """Add the alias "pooled", the primary behind PgBouncer; yield what moves it."""
+    program = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
+    if program is None:
+        pytest.skip("PgBouncer is not installed (apt-get install pgbouncer)")
+    port = str(free_port())
+    with ProcessGroup("redlock-pgbouncer-") as processes:
+        processes.directory.chmod(0o755)
+        config = processes.directory / "pgbouncer.ini"
+
+        def write(server: str) -> None:
+            config.write_text(
+                f"[databases]\n* = host=127.0.0.1 port={server} user=postgres\n"
+                f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nauth_type = any\n"
+                "unix_socket_dir =\npool_mode = transaction\ndefault_pool_size = 2\n"
+            )
+
+        write(pair.primary)
+        user = ["-u", "nobody"] if os.geteuid() == 0 else []
+        pooler = processes.spawn([program, *user, str(config)])
+        until(lambda: answers(port), what="PgBouncer answers")
+        databases("pooled", {**connections.settings["primary"], "PORT": port})
+
+        def move() -> None:
+            write(pair.standby)
+            pooler.send_signal(signal.SIGHUP)
+            question = "SELECT inet_server_port()"
+            until(lambda: str(ask(port, question)) == pair.standby, what="PgBouncer has moved")
+
+        yield move
+        locks.close()
+
+
+def test_a_connection_that_a_pooler_moves_to_a_promoted_standby_grants_nothing(
+    pair: Pair, moved: Callable[[], None], settings: Settings
+) -> None:
+    one = {"BACKEND": DATABASE, "DATABASE": "pooled", "CONNECTIONS": 1, "TTL": 60}
+    settings.REDLOCK = {"default": one, "other": one}
+    with lock("order:2", using="other"):
+        pass
+    pair.lose_the_link()
+    held = lock("order:1", renew=False).acquire()
+    with pytest.raises(ResourceLocked):
+        lock("order:1", using="other").acquire()
+    pair.promote()
+    moved()  # the connection of the client goes on
+    with pytest.raises(StoreUnavailable, match="failed over or restored") as refused:
+        lock("order:1", using="other").acquire()
+    assert 0 < held.remaining() < (refused.value.retry_after or 0)
+    pair.pass_time(59)
+    until(lambda: granted("other"), what="the promoted standby is trusted")

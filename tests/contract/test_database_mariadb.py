@@ -9,7 +9,7 @@ import pytest
 from django.db import OperationalError, connections, transaction
 
 from redlock_django.backends.database import DatabaseBackend
-from redlock_django.backends.database_dialects import LOCKS, sqlstate
+from redlock_django.backends.database_dialects import LOCKS, SERVERS, sqlstate
 from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import ResourceLocked, StoreUnavailable
 from redlock_django.locking.handler import locks
@@ -89,7 +89,7 @@ def test_no_option_of_requests_applies(
 
 def test_a_deadlock_is_tried_again(backend: DatabaseBackend, settings: Settings) -> None:
     settings.REDLOCK = {"default": {"BACKEND": DATABASE, "DATABASE": "maria", "CONNECTIONS": 1}}
-    backend, names = backend_of(), ("a:1", "b:2", "c:3", "d:4")
+    backend, names = backend_of(), ("a:1", *(f"b:{number}" for number in range(10)))
     connection = backend.connections.run(connection_id)
     backend.release(backend.acquire(names, 30, 0, HOLDER))
     with transaction.atomic("maria"), connections["maria"].cursor() as cursor:
@@ -162,6 +162,29 @@ def test_a_server_that_may_lose_commits_is_not_trusted_after_its_start(
     assert not held("order:1")
 
 
+def test_a_replica_grants_nothing_before_and_after_its_promotion(backend: DatabaseBackend) -> None:
+    # The user of these tests may write in spite of `read_only`.
+    assert not held("order:1")
+    with connections["maria"].cursor() as cursor:
+        cursor.execute("SET GLOBAL read_only = 1")
+        try:
+            for _ in range(2):  # on the connection that it has, and on a new one
+                with pytest.raises(StoreUnavailable, match="is a standby"):
+                    backend_of().acquire(("order:1",), 30, 0, HOLDER)
+                with pytest.raises(StoreUnavailable, match="is a standby"):
+                    backend_of().acquire(("order:1", "order:2"), 30, 0, HOLDER)
+                locks.close()
+            (server,) = backend_of().health()
+            backend_of().connect()
+            cursor.execute(f"UPDATE {SERVERS} SET identity = '7:primary:3306'")  # by replication
+        finally:
+            cursor.execute("SET GLOBAL read_only = 0")
+    assert server.faults[0][0] == "unreachable"
+    with pytest.raises(StoreUnavailable, match="failed over or restored") as refused:
+        backend_of().acquire(("order:1",), 30, 0, HOLDER)
+    assert (refused.value.retry_after or 0) > 50
+
+
 def test_missing_tables_are_named(
     backend: DatabaseBackend, databases: Databases, settings: Settings
 ) -> None:
@@ -171,7 +194,9 @@ def test_missing_tables_are_named(
         backend_of().acquire(("order:1",), 30, 0, HOLDER)
 
 
-@pytest.mark.parametrize(("number", "state"), [(1213, "40P01"), (1205, "40001"), (1146, "42P01")])
+@pytest.mark.parametrize(
+    ("number", "state"), [(1213, "40P01"), (1205, "40001"), (1146, "42P01"), (1048, "23502")]
+)
 def test_errors_are_known_by_their_number(number: int, state: str) -> None:
     error = OperationalError(number, "as mysqlclient raises it")
     error.__cause__ = Exception(number, "as mysqlclient raises it")

@@ -568,9 +568,10 @@ def test_a_database_that_is_down_is_reported(
     assert "E043" in found(deploy=True, tag="redlock_masters", databases=["default"])
 
 
+@pytest.mark.parametrize("is_connected", [False, True], ids=["again", "still"])
 @pytest.mark.parametrize("kind", [Postgres, MariaDB], ids=["postgres", "mariadb"])
 def test_a_server_that_may_have_forgotten_locks_is_not_trusted(
-    request: pytest.FixtureRequest, settings: Settings, kind: type[Store]
+    request: pytest.FixtureRequest, settings: Settings, kind: type[Store], is_connected: bool
 ) -> None:
     kind(request, settings)
     alias = settings.REDLOCK["default"]["DATABASE"]
@@ -578,7 +579,8 @@ def test_a_server_that_may_have_forgotten_locks_is_not_trusted(
     with connections[alias].cursor() as cursor:
         cursor.execute(f"UPDATE {SERVERS} SET identity = '7123:00000001'")  # as before a failover
         assert cursor.rowcount == 1
-    locks.close()  # a failover ends all connections
+    if not is_connected:  # a pooler or a proxy may keep a connection
+        locks.close()
     with pytest.raises(StoreUnavailable, match="failed over or restored: trusted in ") as told:
         backend_of().acquire(("order:2",), 30, 0, HOLDER)
     assert told.value.retry_after is not None
@@ -595,6 +597,50 @@ def test_a_server_that_may_have_forgotten_locks_is_not_trusted(
         cursor.execute(f"UPDATE {SERVERS} SET ready_at = 0")  # as after that time
     locks.close()
     assert not taken("order:2")
+
+
+@pytest.mark.postgres
+def test_a_server_that_keeps_its_identity_secret_is_trusted(
+    postgres_store: Store, settings: Settings, databases: Databases
+) -> None:
+    with connections["pg"].cursor() as cursor:
+        cursor.execute(
+            "CREATE ROLE restricted LOGIN;"
+            "REVOKE EXECUTE ON FUNCTION pg_control_system FROM PUBLIC;"
+            f"GRANT ALL ON {LOCKS}, {SERVERS}, {WAITERS} TO restricted"
+        )
+        try:
+            databases("restricted", {**connections.settings["pg"], "USER": "restricted"})
+            settings.REDLOCK = {"default": {"BACKEND": DATABASE, "DATABASE": "restricted"}}
+            assert not taken("order:1")
+            with lock("order:1"):
+                assert taken("order:1")
+            locks.close()
+        finally:
+            cursor.execute(
+                "GRANT EXECUTE ON FUNCTION pg_control_system TO PUBLIC;"
+                f"REVOKE ALL ON {LOCKS}, {SERVERS}, {WAITERS} FROM restricted; DROP ROLE restricted"
+            )
+
+
+@pytest.mark.postgres
+def test_a_connection_whose_server_was_not_recognized_is_not_used(
+    postgres_store: Store, settings: Settings
+) -> None:
+    settings.REDLOCK = {"default": {**settings.REDLOCK["default"], "CONNECTIONS": 1}}
+    assert not taken("order:1")
+    locks.close()
+    with connections["pg"].cursor() as cursor:
+        cursor.execute(
+            f"UPDATE {SERVERS} SET identity = '7123:1'; ALTER TABLE {SERVERS} RENAME TO away"
+        )
+        try:
+            with pytest.raises(StoreUnavailable, match="tables are missing"):
+                backend_of().acquire(("order:1",), 30, 0, HOLDER)
+        finally:
+            cursor.execute(f"ALTER TABLE away RENAME TO {SERVERS}")
+    with pytest.raises(StoreUnavailable, match="failed over or restored"):
+        backend_of().acquire(("order:1",), 30, 0, HOLDER)
 
 
 @pytest.mark.postgres
