@@ -66,6 +66,33 @@ def local_postgres(most_connections: int = 200) -> Iterator[dict[str, Any]]:
             process.wait(60)
 
 
+class PgBouncer:
+    """A pooler in transaction mode, with two connections to the server on a port."""
+
+    def __init__(self, processes: ProcessGroup, server: str) -> None:
+        program = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
+        if program is None:
+            raise FileNotFoundError("PgBouncer is not installed (apt-get install pgbouncer)")
+        processes.directory.chmod(0o755)
+        self.port = str(free_port())
+        self._config = processes.directory / "pgbouncer.ini"
+        self._write(server)
+        user = ["-u", "nobody"] if os.geteuid() == 0 else []
+        self._process = processes.spawn([program, *user, str(self._config)])
+
+    def move(self, server: str) -> None:
+        """Begin to send the statements of all clients to the server on another port."""
+        self._write(server)
+        self._process.send_signal(signal.SIGHUP)
+
+    def _write(self, server: str) -> None:
+        self._config.write_text(
+            f"[databases]\n* = host=127.0.0.1 port={server} user=postgres\n"
+            f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {self.port}\nauth_type = any\n"
+            "unix_socket_dir =\npool_mode = transaction\ndefault_pool_size = 2\n"
+        )
+
+
 def postgres_programs() -> Path:
     """Return the directory of the server programs; raise FileNotFoundError if there is none."""
 

@@ -52,8 +52,8 @@ LAYERS = [
     backends.base backends.redis_health backends.redis_inspection backends.sharded_inspection
     backends.database_dialects
     backends.database_fields backends.database_purge backends.database_trust
-    backends.database_listener backends.database_settings backends.database_sql
-    backends.database_connections
+    backends.database_settings backends.database_sql
+    backends.database_connections backends.database_listener
     backends.database_attempt backends.database_inspection
     backends.database
     backends.zookeeper_settings backends.zookeeper_tree backends.zookeeper_held

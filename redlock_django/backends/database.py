@@ -19,7 +19,7 @@ from redlock_django.backends.database_connections import Connections, Job
 from redlock_django.backends.database_dialects import POSTGRESQL
 from redlock_django.backends.database_inspection import DatabaseInspection
 from redlock_django.backends.database_listener import Listener
-from redlock_django.backends.database_settings import DatabaseSettings
+from redlock_django.backends.database_settings import DatabaseSettings, is_psycopg3
 from redlock_django.engine.trampoline import adrive, drive
 from redlock_django.engine.validity import Lease, LeaseState, valid_until, with_drift
 from redlock_django.exceptions import ResourceLocked, StoreUnavailable
@@ -196,13 +196,15 @@ class DatabaseBackend(BaseBackend):
     def forked(self) -> None:
         self.connections = self._new_connections()
         self.listener: Listener | None = None
-        if self.settings.dialect is POSTGRESQL:
+        if self.settings.dialect is POSTGRESQL and is_psycopg3():
             self.listener = Listener(self.settings.connect, self.connections.post)
 
     def close(self) -> None:
         if self.listener is not None:
             self.listener.close()
         self.connections.close()
+        if self.listener is not None:
+            self.listener.join()
 
     def _perform(self, step: Step) -> None:
         if isinstance(step, Job):

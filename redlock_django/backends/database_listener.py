@@ -1,35 +1,40 @@
 """Wake waiters by NOTIFY of PostgreSQL: one thread and one connection of a process listen.
 
 A waiter looks by itself, too, so a notification that is lost costs time only. `is_listening` says
-how often it must: it is False until a notification of our own has come back, so also behind a
-pooler that drops LISTEN.
+how often it must: it is False until a notification of our own has come back.
+
+Behind a pooler nothing listens. LISTEN would stay on a connection of the server, which the next
+client gets, and whose notifications nobody would read there.
 """
 
 from __future__ import annotations
 
-import os
 import secrets
 import selectors
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from redlock_django.backends.database_dialects import CHANNEL
+from redlock_django.backends.database_settings import is_pooled
 
 if TYPE_CHECKING:
     from django.db.backends.base.base import BaseDatabaseWrapper
     from django.db.backends.utils import CursorWrapper
 
-_PROOF = 2.0  # seconds in which our own notification must come back
+_PROOF = 2.0  # seconds after which our own notification is sent again; each time twice as many
+_LONGEST = 60.0  # seconds; the most of those
 _AGAIN = 1.0  # seconds until a connection that broke is replaced
+_ENDING = 0.5  # seconds that closing waits for the thread; a database that hangs does not wake it
 _WOKEN = 2  # waiters of this process; if the first waits for other locks, too, the next may go on
 
 
 class Listener:
     """The waiters of this process, by resource, and the thread that wakes them.
 
-    It begins with the first waiter. `post` runs a piece of work on a connection for locks.
+    It begins with the first waiter. `post` runs a piece of work on a connection for locks. Only
+    the thread uses its connection: to end its wait, `close` sends a notification.
     """
 
     def __init__(
@@ -40,11 +45,11 @@ class Listener:
         self.is_listening = False
         self._connect = connect
         self._post = post
+        self._own = f"process {secrets.token_hex(8)}"  # the payload of our own notifications
         self._waiting: dict[str, list[Callable[[], object]]] = {}
         self._mutex = threading.RLock()  # a signal handler may interrupt its own thread
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()
-        self._ended: tuple[int, int] | None = None  # a pipe, which ends the wait
 
     def watch(self, resources: Sequence[str], wake: Callable[[], object]) -> None:
         """Call `wake` when one of these resources may be free and it is this waiter's turn."""
@@ -52,10 +57,10 @@ class Listener:
             for resource in resources:
                 self._waiting.setdefault(resource, []).append(wake)
             if self._thread is None and not self._closing.is_set():
-                self._ended = os.pipe()
                 thread = threading.Thread(target=self._run, name="redlock-listener", daemon=True)
-                thread.start()
-                self._thread = thread
+                with suppress(RuntimeError):  # no thread can be started: waiters look
+                    thread.start()
+                    self._thread = thread
 
     def forget(self, resources: Sequence[str], wake: Callable[[], object]) -> None:
         """Forget a waiter; does nothing if it is not known."""
@@ -68,61 +73,67 @@ class Listener:
                     self._waiting.pop(resource, None)
 
     def close(self) -> None:
-        """End the thread and close its connection."""
+        """Make the thread end, which closes its connection. `post` must still work."""
         self._closing.set()
-        thread = self._thread
-        if thread is not None and self._ended is not None:
-            with suppress(OSError):
-                os.write(self._ended[1], b".")
-            if thread is not threading.current_thread():
-                thread.join(_AGAIN)
+        if self._thread is not None and self._thread.is_alive():
+            self._notify()
+
+    def join(self) -> None:
+        """Wait briefly for the end of the thread, after `close`."""
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(_ENDING)
+
+    def _notify(self) -> None:
+        statement, own = f"SELECT pg_notify('{CHANNEL}', %s)", self._own
+        self._post(lambda cursor: cursor.execute(statement, [own]))
+
+    # In the thread.
 
     def _run(self) -> None:
-        assert self._ended is not None
-        while True:
-            connection: BaseDatabaseWrapper | None = None
-            again = True
+        is_useful = True
+        while is_useful and not self._closing.is_set():
             with suppress(Exception):  # waiters look by themselves; failures are reported there
                 connection = self._connect()
-                again = self._listen(connection, self._ended[0])
-            self.is_listening = False
-            with suppress(Exception):
-                if connection is not None:
+                try:
+                    is_useful = self._listen(connection)
+                finally:
+                    self.is_listening = False
                     connection.close()
-            if not again or self._closing.wait(_AGAIN):
-                break
-        for end in self._ended:
-            os.close(end)
+            if is_useful:
+                self._closing.wait(_AGAIN)
 
-    def _listen(self, connection: BaseDatabaseWrapper, ended: int) -> bool:
-        """Wake waiters until the connection breaks; return False if listening is of no use."""
-        driver: Any = connection.connection
-        if not hasattr(driver, "pgconn"):
-            return False  # psycopg2
+    def _listen(self, connection: BaseDatabaseWrapper) -> bool:
+        """Wake waiters until the connection breaks; return False behind a pooler."""
         with connection.cursor() as cursor:
+            if is_pooled(cursor):
+                return False
             cursor.execute(f"LISTEN {CHANNEL}")
-        proof = f"proof {secrets.token_hex(8)}"
-        self._post(lambda cursor: cursor.execute(f"SELECT pg_notify('{CHANNEL}', %s)", [proof]))
+        driver: Any = connection.connection
+        patience = _PROOF
+        self._notify()
+        # Not `driver.notifies()`, which wakes this thread ten times a second.
         with selectors.DefaultSelector() as selector:
             selector.register(driver.fileno(), selectors.EVENT_READ)
-            selector.register(ended, selectors.EVENT_READ)
-            while True:
-                ready = selector.select(None if self.is_listening else _PROOF)
-                if self._closing.is_set() or not ready:
-                    return False
-                driver.pgconn.consume_input()
-                while True:
-                    notice = driver.pgconn.notifies()
-                    if notice is None:
-                        break
-                    payload = notice.extra.decode()
-                    if payload == proof:
+            while not self._closing.is_set():
+                for payload in _received(driver.pgconn):
+                    if payload == self._own:
                         self.is_listening = True
                     else:
                         self._wake(payload)
+                if not selector.select(None if self.is_listening else patience):
+                    patience = min(2 * patience, _LONGEST)
+                    self._notify()  # the database was busy, or was not reached
+        return True
 
     def _wake(self, resource: str) -> None:
         with self._mutex:
             first = self._waiting.get(resource, [])[:_WOKEN]
         for wake in first:
             wake()
+
+
+def _received(connection: Any) -> Iterator[str]:
+    """Yield the payloads that have arrived on a connection of libpq; raise if it is broken."""
+    connection.consume_input()
+    while (notice := connection.notifies()) is not None:
+        yield notice.extra.decode()

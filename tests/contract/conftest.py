@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 import pytest
-from django.db import connections
+from django.db import OperationalError, connections
 from django.db.migrations.executor import MigrationExecutor
 
-from redlock_django.backends import database_listener
 from redlock_django.backends.database_dialects import LOCKS, SERVERS, WAITERS
 from redlock_django.backends.database_settings import DatabaseSettings
+from redlock_django.locking.handler import locks
+from redlock_django.testing.processes import ProcessGroup
 from tests.contract.stores import CALLERS, STORES, Store, SyncCaller, calling
+from tests.postgres import PgBouncer
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -36,7 +39,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Raise the limits of time for databases, which a busy machine may exceed."""
     monkeypatch.setitem(DatabaseSettings.DEFAULTS, "DATABASE_TIMEOUT", 10)
-    monkeypatch.setattr(database_listener, "_PROOF", 60.0)
 
 
 @pytest.fixture
@@ -80,6 +82,32 @@ def postgres_tables(migrated_postgres: None, database_access: None) -> None:
     """Empty the tables of locks in PostgreSQL."""
     with connections["pg"].cursor() as cursor:
         cursor.execute(f"TRUNCATE {LOCKS}, {SERVERS}, {WAITERS}")
+
+
+@pytest.fixture
+def pooled(
+    postgres_tables: None, databases: Callable[[str, dict[str, Any]], None]
+) -> Iterator[None]:
+    """Add the alias "pooled": the same database behind PgBouncer, with two connections to it."""
+    entry = connections.settings["pg"]
+    with ProcessGroup("redlock-pgbouncer-") as processes:
+        try:
+            pooler = PgBouncer(processes, entry["PORT"])
+        except FileNotFoundError as error:
+            pytest.skip(str(error))
+        databases("pooled", {**entry, "PORT": pooler.port})
+
+        def answers() -> bool:
+            try:
+                connections["pooled"].ensure_connection()
+            except OperationalError:
+                return False
+            connections["pooled"].close()
+            return True
+
+        until(answers, what="PgBouncer answers")
+        yield
+        locks.close()
 
 
 @pytest.fixture(scope="module")

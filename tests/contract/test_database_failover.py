@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -23,7 +21,7 @@ from redlock_django.locking.handler import locks
 from redlock_django.testing.processes import ProcessGroup
 from tests.contract.stores import DATABASE
 from tests.ports import free_port
-from tests.postgres import local_postgres, postgres_owner, postgres_programs
+from tests.postgres import PgBouncer, local_postgres, postgres_owner, postgres_programs
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -182,57 +180,29 @@ def test_a_connection_that_was_opened_in_recovery_grants_nothing_after_the_promo
     assert 0 < held.remaining() < (refused.value.retry_after or 0)
 
 
-@pytest.fixture
-def moved(
-    pair: Pair, databases: Callable[[str, dict[str, Any]], None]
-) -> Iterator[Callable[[], None]]:
-    """Add the alias "pooled", the primary behind PgBouncer; yield what moves it."""
-    program = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
-    if program is None:
-        pytest.skip("PgBouncer is not installed (apt-get install pgbouncer)")
-    port = str(free_port())
-    with ProcessGroup("redlock-pgbouncer-") as processes:
-        processes.directory.chmod(0o755)
-        config = processes.directory / "pgbouncer.ini"
-
-        def write(server: str) -> None:
-            config.write_text(
-                f"[databases]\n* = host=127.0.0.1 port={server} user=postgres\n"
-                f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nauth_type = any\n"
-                "unix_socket_dir =\npool_mode = transaction\ndefault_pool_size = 2\n"
-            )
-
-        write(pair.primary)
-        user = ["-u", "nobody"] if os.geteuid() == 0 else []
-        pooler = processes.spawn([program, *user, str(config)])
-        until(lambda: answers(port), what="PgBouncer answers")
-        databases("pooled", {**connections.settings["primary"], "PORT": port})
-
-        def move() -> None:
-            write(pair.standby)
-            pooler.send_signal(signal.SIGHUP)
-            question = "SELECT inet_server_port()"
-            until(lambda: str(ask(port, question)) == pair.standby, what="PgBouncer has moved")
-
-        yield move
-        locks.close()
-
-
 def test_a_connection_that_a_pooler_moves_to_a_promoted_standby_grants_nothing(
-    pair: Pair, moved: Callable[[], None], settings: Settings
+    pair: Pair, databases: Callable[[str, dict[str, Any]], None], settings: Settings
 ) -> None:
-    one = {"BACKEND": DATABASE, "DATABASE": "pooled", "CONNECTIONS": 1, "TTL": 60}
-    settings.REDLOCK = {"default": one, "other": one}
-    with lock("order:2", using="other"):
-        pass
-    pair.lose_the_link()
-    held = lock("order:1", renew=False).acquire()
-    with pytest.raises(ResourceLocked):
-        lock("order:1", using="other").acquire()
-    pair.promote()
-    moved()  # the connection of the client goes on
-    with pytest.raises(StoreUnavailable, match="failed over or restored") as refused:
-        lock("order:1", using="other").acquire()
-    assert 0 < held.remaining() < (refused.value.retry_after or 0)
-    pair.pass_time(59)
-    until(lambda: granted("other"), what="the promoted standby is trusted")
+    with ProcessGroup("redlock-pgbouncer-") as processes:
+        try:
+            pooler = PgBouncer(processes, pair.primary)
+        except FileNotFoundError as error:
+            pytest.skip(str(error))
+        until(lambda: answers(pooler.port), what="PgBouncer answers")
+        databases("pooled", {**connections.settings["primary"], "PORT": pooler.port})
+        one = {"BACKEND": DATABASE, "DATABASE": "pooled", "CONNECTIONS": 1, "TTL": 60}
+        settings.REDLOCK = {"default": one, "other": one}
+        pair.lose_the_link()
+        held = lock("order:1", renew=False).acquire()
+        with pytest.raises(ResourceLocked):
+            lock("order:1", using="other").acquire()
+        pair.promote()
+        pooler.move(pair.standby)  # the connection of the client goes on
+        port = "SELECT inet_server_port()::text"
+        until(lambda: ask(pooler.port, port) == pair.standby, what="PgBouncer has moved")
+        with pytest.raises(StoreUnavailable, match="failed over or restored") as refused:
+            lock("order:1", using="other").acquire()
+        assert 0 < held.remaining() < (refused.value.retry_after or 0)
+        pair.pass_time(59)
+        until(lambda: granted("other"), what="the promoted standby is trusted")
+        locks.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import sqlite3
 import subprocess
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 from django.core.management import call_command
-from django.db import OperationalError, connections, transaction
+from django.db import connections, transaction
 
 from redlock_django import lock
 from redlock_django.backends import database_sql
@@ -31,7 +30,6 @@ from redlock_django.exceptions import InvalidRedlock, ResourceLocked, StoreUnava
 from redlock_django.locking.handler import locks
 from redlock_django.models import LockRow, ServerRow, WaiterRow
 from redlock_django.testing import memory_masters
-from redlock_django.testing.processes import ProcessGroup
 from tests.app.checking import found
 from tests.contract.stores import (
     DATABASE,
@@ -46,7 +44,6 @@ from tests.contract.stores import (
     SyncCaller,
 )
 from tests.live.test_locking_interrupts import Lines
-from tests.ports import free_port
 from tests.postgres import local_postgres
 from tests.waiting import until
 
@@ -166,40 +163,6 @@ def _target(entry: dict[str, Any]) -> dict[str, Any]:
         "user": entry["USER"],
         "dbname": entry["NAME"],
     }
-
-
-@pytest.fixture
-def pooled(postgres_store: Store, databases: Databases, tmp_path: Path) -> Iterator[None]:
-    """Add the alias "pooled": the same database behind PgBouncer, with two connections to it."""
-    program = shutil.which("pgbouncer", path=f"{os.environ['PATH']}:/usr/sbin")
-    if program is None:
-        pytest.skip("PgBouncer is not installed (apt-get install pgbouncer)")
-    entry, port = connections.settings["pg"], free_port()
-    with ProcessGroup("redlock-pgbouncer-") as processes:
-        processes.directory.chmod(0o755)
-        config = processes.directory / "pgbouncer.ini"
-        config.write_text(
-            f"[databases]\n* = host={entry['HOST']} port={entry['PORT']} user={entry['USER']}\n"
-            f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {port}\nauth_type = any\n"
-            "unix_socket_dir =\npool_mode = transaction\ndefault_pool_size = 2\n"
-        )
-        user = ["-u", "nobody"] if os.geteuid() == 0 else []
-        log = processes.directory / "log"
-        with log.open("wb") as output:
-            processes.spawn([program, *user, str(config)], stderr=output, stdout=output)
-        databases("pooled", {**entry, "PORT": str(port)})
-
-        def answers() -> bool:
-            try:
-                connections["pooled"].ensure_connection()
-            except OperationalError:
-                return False
-            connections["pooled"].close()
-            return True
-
-        until(answers, what="PgBouncer answers")
-        yield
-        locks.close()
 
 
 @pytest.mark.postgres
