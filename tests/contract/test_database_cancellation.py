@@ -7,6 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine
+from contextlib import closing
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, cast
 
@@ -18,7 +19,7 @@ from redlock_django.backends.database import DatabaseBackend
 from redlock_django.backends.database_attempt import Access, Queue
 from redlock_django.backends.database_connections import Connections, Job
 from redlock_django.backends.database_dialects import WAITERS
-from tests.contract.stores import HOLDER, AsyncCaller, Postgres
+from tests.contract.stores import HOLDER, AsyncCaller, Postgres, Sqlite, SyncCaller
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -138,3 +139,42 @@ def test_a_release_that_fails_while_the_database_comes_back_is_not_lost() -> Non
     connections._report(True)
     repeated = [connections._jobs.get_nowait() for _ in range(connections._jobs.qsize())]
     assert release in repeated
+
+
+@pytest.mark.parametrize("kind", [SyncCaller, AsyncCaller], ids=["sync", "async"])
+@pytest.mark.parametrize(
+    ("breaks", "freed"),
+    [("before", True), ("after", None), ("never", True), ("lost", False), ("conflict", False)],
+)
+def test_a_release_whose_answer_was_lost_is_unknown(
+    request: pytest.FixtureRequest,
+    settings: Settings,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: type[SyncCaller],
+    breaks: str,
+    freed: bool | None,
+) -> None:
+    store = Sqlite(request, settings)
+    release, errors = database_sql.release, [OperationalError("the connection was closed")]
+    deadlock = OperationalError("the server undid the statement")
+    deadlock.__cause__ = Exception(1213)
+
+    def breaking(cursor: Any, *arguments: Any) -> bool:
+        if breaks == "before" and errors:
+            raise errors.pop()
+        if breaks == "conflict" and errors:
+            errors.clear()
+            raise deadlock
+        done = release(cursor, *arguments)
+        if breaks == "after" and errors:
+            raise errors.pop()
+        return done
+
+    with closing(kind(store)) as caller:
+        lease = caller.acquire("order:1")
+        if breaks in ("lost", "conflict"):
+            store.pass_time(60)
+        monkeypatch.setattr(database_sql, "release", breaking)
+        assert caller.release(lease) is freed
+        monkeypatch.undo()
+        caller.release(caller.acquire("order:1"))
