@@ -51,7 +51,8 @@ LAYERS = [
     backends.inspection
     backends.base backends.redis_health backends.redis_inspection backends.sharded_inspection
     backends.database_dialects
-    backends.database_fields backends.database_purge backends.database_trust
+    backends.database_fields backends.database_purge backends.database_tables
+    backends.database_trust
     backends.database_settings backends.database_sql
     backends.database_connections backends.database_listener
     backends.database_attempt backends.database_inspection

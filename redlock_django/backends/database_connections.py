@@ -20,6 +20,7 @@ from django.db import Error, InterfaceError, InternalError, NotSupportedError, O
 
 from redlock_django.backends.base import Notice, ignore
 from redlock_django.backends.database_dialects import sqlstate
+from redlock_django.backends.database_tables import remedy_of
 from redlock_django.backends.database_trust import ready_in, recognize
 from redlock_django.engine.printable import printable
 from redlock_django.exceptions import StoreUnavailable
@@ -35,7 +36,6 @@ CLOSING = 2.0  # seconds that a process waits, when it ends, for the last releas
 # prepared statement whose table was altered is not supported any more.
 _BROKEN = (OperationalError, InterfaceError, InternalError, NotSupportedError)
 _CONFLICTS = ("40001", "40P01")  # SQLSTATE: serialization failure, deadlock
-_UNDEFINED_TABLE = "42P01"
 _UNSENT = 1000  # the most releases that are kept for a database that is down
 _REPEATED = 5  # attempts of a statement that conflicted with another
 
@@ -246,11 +246,11 @@ class Connections:
             self.trusted_from = clock() + left
 
     def _unavailable(self, error: Error) -> StoreUnavailable:
-        if sqlstate(error) == _UNDEFINED_TABLE:
-            why = f"the tables are missing: run 'manage.py migrate --database {self._name}'"
-        else:
-            why = printable(str(error).strip().partition("\n")[0]) or type(error).__name__
-        return StoreUnavailable(f"database {self._name}: {why}", tally={self._name: why})
+        remedy = remedy_of(error, self._name)
+        why = remedy or printable(str(error).strip().partition("\n")[0]) or type(error).__name__
+        unavailable = StoreUnavailable(f"database {self._name}: {why}", tally={self._name: why})
+        unavailable.remedy = remedy
+        return unavailable
 
     def _report(self, up: bool, reason: str = "") -> None:
         """Report a change, and do again what failed before."""

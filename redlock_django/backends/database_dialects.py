@@ -236,8 +236,11 @@ _ANONYMOUS = "redlock_anonymous_dialect"  # an attribute of a connection
 
 
 # The numbers of errors of MySQL that have an SQLSTATE of their own elsewhere: a deadlock, a lock
-# that was waited for too long, a row that changed meanwhile (MariaDB), a missing table, a NULL.
-_MYSQL_STATES = {1213: "40P01", 1205: "40001", 1020: "40001", 1146: "42P01", 1048: "23502"}
+# that was waited for too long, a row that changed meanwhile (MariaDB), a missing table or column,
+# a NULL.
+_MYSQL_STATES = {
+    1213: "40P01", 1205: "40001", 1020: "40001", 1146: "42P01", 1054: "42703", 1048: "23502"
+}  # fmt: skip
 
 
 def sqlstate(error: BaseException) -> str:

@@ -37,6 +37,7 @@ def register_checks() -> None:
     ):
         register(_imported_later(check), TAG, deploy=True)
     register(_imported_later("masters.check_masters"), MASTERS_TAG, Tags.database, deploy=True)
+    register(_imported_later("tables.check_tables"), TAG, Tags.database, deploy=True)
 
 
 @cache  # Django sets up apps again in tests that change INSTALLED_APPS; a check is one function

@@ -26,7 +26,7 @@ def check_routers(**_: Any) -> list[CheckMessage]:
             "database that the router chooses.",
             id="redlock_django.E044",
         )
-        for alias, store in _stores()
+        for alias, store in stores_in_databases()
         if not store.sqlite_file and not router.allow_migrate_model(store.database, LockRow)
     ]
 
@@ -34,7 +34,7 @@ def check_routers(**_: Any) -> list[CheckMessage]:
 def check_sqlite(**_: Any) -> list[CheckMessage]:
     """Return E020 for locks of a database in memory, W045 for SQLite."""
     messages: list[CheckMessage] = []
-    for alias, store in _stores():
+    for alias, store in stores_in_databases():
         if store.is_in_memory:
             message = (
                 f"REDLOCK[{alias!r}]: the database {store.database!r} is in the memory of one "
@@ -57,7 +57,8 @@ def check_sqlite(**_: Any) -> list[CheckMessage]:
     return messages
 
 
-def _stores() -> Iterator[tuple[str, DatabaseSettings]]:
+def stores_in_databases() -> Iterator[tuple[str, DatabaseSettings]]:
+    """Yield the aliases whose locks are in a database, each with its settings."""
     for alias in locks:
         try:
             store = load(alias).store

@@ -29,7 +29,10 @@ class RedlockError(Exception):
 
     `resource` is the resource at fault (several are joined by ", ") and `tally` maps each master to
     its answer; it is empty if no master was asked. Neither ever contains a token or a password.
+    `remedy` is what an operator must do, "" if nothing is known; with DEBUG the answer contains it.
     """
+
+    remedy: str = ""
 
     def __init__(
         self,

@@ -77,6 +77,7 @@ class Attempt:
         self._request: HttpRequest = getattr(call.request, "_request", call.request)
         self._reader = ClaimReader(call, options, is_async=is_async)
         self._retry_after: float | None = None
+        self._remedy = ""
 
     @cached_property
     def _settings(self) -> IdempotencySettings:
@@ -151,7 +152,7 @@ class Attempt:
             return KeyLock.BUSY if same else KeyLock.BUSY_OTHERWISE
         except StoreUnavailable as error:
             logger.warning("idempotency: request refused, there is no quorum: %s", error)
-            self._retry_after = error.retry_after
+            self._retry_after, self._remedy = error.retry_after, error.remedy
             return KeyLock.NO_QUORUM
         return KeyLock.HELD
 
@@ -206,7 +207,9 @@ class Attempt:
         """Replay or refuse the request."""
         if isinstance(action, type):
             events.refused(self._options.using, action)
-            raise action(retry_after=self._retry_after)
+            refused = action(retry_after=self._retry_after)
+            refused.remedy = self._remedy
+            raise refused
         if record is None or action not in (Action.REPLAY, Action.MARK_UNCERTAIN):
             raise IdempotencyUnavailable  # the record has been deleted in the meantime
         if action is Action.MARK_UNCERTAIN:

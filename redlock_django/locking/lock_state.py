@@ -225,6 +225,7 @@ class LockState(LockParameters):
         """Report a refusal; return True to continue without a lock, if ON_UNAVAILABLE allows it."""
         if self.is_repeated:
             return False
+        error.resource = error.resource or self._names  # a store that failed may not name it
         if isinstance(error, StoreUnavailable):
             self._unlocked = service.settings.on_unavailable == "proceed" and not self._strict
         elif error.asked:

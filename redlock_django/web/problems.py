@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeGuard
 
+from django.conf import settings
 from django.utils.translation import gettext
 
 from redlock_django.exceptions import (
@@ -76,11 +77,14 @@ def problem_of(error: RedlockError, *, status: int | None = None) -> dict[str, A
     problem = _problem(error)
     is_locked = isinstance(error, ResourceLocked)
     unknown = _may_have_effects(error)
+    detail = gettext(_EFFECTS_UNKNOWN if unknown else problem.detail)
+    if error.remedy and settings.DEBUG:
+        detail = f"{detail} DEBUG: {error.remedy}"
     return {
         "type": getattr(error, "problem_base", PROBLEM_BASE) + problem.code,
         "title": gettext(problem.title),
         "status": status if status is not None and is_locked else problem.status,
-        "detail": gettext(_EFFECTS_UNKNOWN if unknown else problem.detail),
+        "detail": detail,
         "code": problem.code,
         "retryable": problem.retryable and not unknown,
         **problem.members,

@@ -30,6 +30,7 @@ from redlock_django.exceptions import InvalidRedlock, ResourceLocked, StoreUnava
 from redlock_django.locking.handler import locks
 from redlock_django.models import LockRow, ServerRow, WaiterRow
 from redlock_django.testing import memory_masters
+from redlock_django.web.problems import problem_of
 from tests.app.checking import found
 from tests.contract.stores import (
     DATABASE,
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from redlock_django.engine.validity import Lease
 
 Databases = Callable[[str, dict[str, Any]], None]
+TABLES = (LOCKS, SERVERS, WAITERS)
 SQLITE = "django.db.backends.sqlite3"
 
 
@@ -682,13 +684,28 @@ def test_a_server_that_is_read_only_is_unavailable(
 
 
 @pytest.mark.postgres
+@pytest.mark.parametrize("debug", [True, False])
 def test_missing_tables_are_named(
-    postgres_store: Store, databases: Databases, settings: Settings
+    postgres_store: Store,
+    databases: Databases,
+    settings: Settings,
+    caplog: pytest.LogCaptureFixture,
+    debug: bool,
 ) -> None:
+    settings.DEBUG = debug
     databases("empty", {**connections.settings["pg"], "NAME": "template1"})
     settings.REDLOCK = {"default": {"BACKEND": DATABASE, "DATABASE": "empty"}}
-    with pytest.raises(StoreUnavailable, match=r"manage\.py migrate --database empty"):
-        backend_of().acquire(("order:1",), 30, 0, HOLDER)
+    command = "manage.py migrate --database empty"
+    with pytest.raises(StoreUnavailable, match=command) as refused:
+        lock("order:1").acquire()
+    assert "order:1: not acquired: database empty: the tables are missing" in caplog.text
+    assert command in caplog.text
+    assert (command in problem_of(refused.value)["detail"]) is debug
+    text = found(deploy=True, databases=["empty"])["E048"]
+    assert all(f"The database 'empty' lacks the table {table}" in text for table in TABLES)
+    assert command in text
+    # Nothing that needs a table is in this one.
+    assert "E048" not in found(deploy=True, databases=["pg"])
 
 
 @pytest.mark.parametrize("kind", [Sqlite, Postgres, MariaDB], ids=["sqlite", "postgres", "mariadb"])

@@ -331,3 +331,15 @@ def _a_lost_connection_records_nothing() -> None:
     assert (orders(), IdempotencyRecord.objects.using(ALIAS).count()) == (0, 0)
     assert [ask(idempotent(view)).status_code for _ in range(2)] == [201, 201]
     assert orders() == 1
+
+
+def test_a_missing_table_is_named(database: None, caplog: pytest.LogCaptureFixture) -> None:
+    table = IdempotencyRecord._meta.db_table
+    with connections[ALIAS].schema_editor() as editor:
+        editor.alter_db_table(IdempotencyRecord, table, "away")
+    refused = ask(idempotent(make_order))
+    with connections[ALIAS].schema_editor() as editor:
+        editor.alter_db_table(IdempotencyRecord, "away", table)
+    assert (refused.status_code, orders()) == (503, 0)
+    assert f"manage.py migrate --database {ALIAS}" in caplog.text
+    assert ask(idempotent(make_order)).status_code == 201

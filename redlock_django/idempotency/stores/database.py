@@ -8,9 +8,10 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from django.db import IntegrityError, InterfaceError, OperationalError
+from django.db import IntegrityError, InterfaceError, OperationalError, ProgrammingError
 from django.utils import timezone
 
+from redlock_django.backends.database_tables import remedy_of
 from redlock_django.exceptions import IdempotencyUnavailable
 from redlock_django.idempotency.encryption import ResponseCipher, decrypted
 from redlock_django.idempotency.protocol import RecordState
@@ -71,7 +72,7 @@ class DatabaseStore(Store):
 
     def find(self, claim: Claim) -> Record | None:
         hashes = [each.key_hash for each in claim.hashes]
-        with _database_errors():
+        with _database_errors(self.alias):
             row = self.rows().filter(key_hash__in=hashes).first()
         if row is None:
             return None
@@ -86,13 +87,13 @@ class DatabaseStore(Store):
         now = timezone.now()
         recent = self.rows().filter(owner=claim.owner, created_at__gt=now - window)
         newest_first = recent.order_by("-created_at").values_list("created_at", flat=True)
-        with _database_errors():
+        with _database_errors(self.alias):
             found = list(newest_first[most - 1 : most])
         return (found[0] + window - now).total_seconds() if found else 0.0
 
     def begin(self, claim: Claim, *, instead_of: Record | None = None) -> None:
         wait = max(claim.wait or 0, _BRIEF)
-        with _database_errors(), self._limited_wait(wait):
+        with _database_errors(self.alias), self._limited_wait(wait):
             if instead_of is not None:
                 self._rows_of(instead_of.key_hash).filter(attempt=instead_of.attempt).delete()
             try:
@@ -110,7 +111,7 @@ class DatabaseStore(Store):
 
     def complete(self, claim: Claim, status: int, response: StoredResponse | None) -> bool:
         now = timezone.now()
-        with _database_errors():
+        with _database_errors(self.alias):
             changed: int = (
                 self._rows_of(claim.key_hash, *_UNRESOLVED)
                 .filter(attempt=claim.attempt)
@@ -134,12 +135,12 @@ class DatabaseStore(Store):
         return {"headers": headers, "body": response.body, "is_encrypted": False}
 
     def delete(self, claim: Claim) -> None:
-        with _database_errors():
+        with _database_errors(self.alias):
             rows = self._rows_of(claim.key_hash, *_UNRESOLVED)
             rows.filter(attempt=claim.attempt).delete()
 
     def mark_uncertain(self, key_hash: str, attempt: str) -> None:
-        with _database_errors(), self._limited_wait(_BRIEF):
+        with _database_errors(self.alias), self._limited_wait(_BRIEF):
             rows = self._rows_of(key_hash, RecordState.RUNNING)
             rows.filter(attempt=attempt).update(state=RecordState.UNCERTAIN)
 
@@ -149,7 +150,7 @@ class DatabaseStore(Store):
             uncertain = uncertain.filter(attempt=attempt)
         now = timezone.now()
         expires = now + self._retention
-        with _database_errors():
+        with _database_errors(self.alias):
             if not applied:
                 return bool(uncertain.delete()[0])
             changes = {"state": RecordState.TOMBSTONE, "completed_at": now, "expires_at": expires}
@@ -158,7 +159,7 @@ class DatabaseStore(Store):
     def unresolved(self, prefix: str = "") -> list[UnresolvedRequest]:
         # An unresolved record has no expires_at, and that column has an index.
         rows = self.rows().filter(expires_at__isnull=True, state__in=_UNRESOLVED)
-        with _database_errors():
+        with _database_errors(self.alias):
             rows = rows.filter(key_hash__startswith=prefix).order_by("created_at", "pk")
             return [UnresolvedRequest.of(row) for row in rows]
 
@@ -166,7 +167,7 @@ class DatabaseStore(Store):
         now = timezone.now()
         expired = self.rows().filter(state=RecordState.COMPLETED, expires_at__lte=now)
         unable = suppress(AlreadyRecorded, IdempotencyUnavailable)
-        with unable, _database_errors(), self._limited_wait(_BRIEF):
+        with unable, _database_errors(self.alias), self._limited_wait(_BRIEF):
             pks = list(expired.order_by("expires_at").values_list("pk", flat=True)[:_FEW])
             if pks:
                 self.rows().filter(pk__in=pks).update(**_EMPTIED)
@@ -235,11 +236,18 @@ def _batches(rows: IdempotencyRecordQuerySet, column: str, size: int) -> Iterato
 
 
 @contextmanager
-def _database_errors() -> Iterator[None]:
-    """Raise IdempotencyUnavailable for an error of the database."""
+def _database_errors(database: str) -> Iterator[None]:
+    """Raise IdempotencyUnavailable for an error of the database, also if its tables are missing."""
     try:
         yield
-    except DATABASE_ERRORS as error:
+    except (*DATABASE_ERRORS, ProgrammingError) as error:
+        if remedy := remedy_of(error, database):
+            logger.error("idempotency: %s", remedy)
+            unavailable = IdempotencyUnavailable()
+            unavailable.remedy = remedy
+            raise unavailable from error
+        if isinstance(error, ProgrammingError):
+            raise
         # The message of the error may contain values of a row, so it is not logged.
         logger.error("idempotency: the database failed: %s", type(error).__name__)
         raise IdempotencyUnavailable from error

@@ -1,0 +1,77 @@
+"""The check of tables that are missing. It runs only with `check --deploy --database ALIAS`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from django.apps import apps
+from django.core.checks import CheckMessage, Error
+from django.db import Error as DatabaseError
+from django.db import connections, models, router
+
+from redlock_django.checks.databases import stores_in_databases
+from redlock_django.conf.settings import load
+from redlock_django.exceptions import InvalidRedlock
+from redlock_django.idempotency.settings import settings_of
+from redlock_django.locking.handler import locks
+from redlock_django.models import IdempotencyRecord, LockRow, ServerRow, WaiterRow
+
+Model = type[models.Model]
+_OF_LOCKS: tuple[Model, ...] = (LockRow, WaiterRow, ServerRow)
+
+
+def check_tables(*, databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:
+    """Return E048 for each table that is missing, or lacks a column, where it is used.
+
+    Like Django's own database checks, it opens connections only if `--database` is given. It needs
+    `--deploy`, too: 'manage.py migrate' runs all other checks of the database that it migrates.
+    """
+    needed = {(database, model) for database, model in _needed() if database in (databases or ())}
+    ordered = sorted(needed, key=lambda one: (one[0], one[1]._meta.db_table))
+    return [
+        Error(
+            f"The database {database!r} lacks {what}, which redlock_django uses.",
+            hint=f"Run 'manage.py migrate --database {database}'.",
+            id="redlock_django.E048",
+        )
+        for database, model in ordered
+        if (what := _lacks(database, model))
+    ]
+
+
+def _needed() -> Iterator[tuple[str, Model]]:
+    """Yield the tables of the app, each with the alias of a database in which it is used."""
+    for _, store in stores_in_databases():
+        if not store.sqlite_file:  # which creates its tables
+            yield from ((store.database, model) for model in _OF_LOCKS)
+    for alias in locks:
+        try:
+            load(alias)
+            options = settings_of(alias)
+        except InvalidRedlock:
+            continue  # E001 reports it.
+        if options.store == "database":
+            yield options.database, IdempotencyRecord
+    for model in apps.get_app_config("redlock_django").get_models():
+        if model._meta.managed and model not in (*_OF_LOCKS, IdempotencyRecord):
+            yield router.db_for_write(model), model
+
+
+def _lacks(database: str, model: Model) -> str:
+    """Return the table, or the columns, that a database lacks; "" if it cannot be asked."""
+    if database not in connections or not router.allow_migrate_model(database, model):
+        return ""  # E001, E044
+    connection, table = connections[database], model._meta.db_table
+    try:
+        with connection.cursor() as cursor:
+            if table not in connection.introspection.table_names(cursor):
+                return f"the table {table}"
+            found = {
+                column.name
+                for column in connection.introspection.get_table_description(cursor, table)
+            }
+    except DatabaseError:
+        return ""
+    missing = {str(field.column) for field in model._meta.local_concrete_fields} - found
+    return f"{', '.join(sorted(missing))} in the table {table}" if missing else ""
