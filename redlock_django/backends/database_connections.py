@@ -255,7 +255,9 @@ class Connections:
     def _report(self, up: bool, reason: str = "") -> None:
         """Report a change, and do again what failed before."""
         with suppress(IndexError):
-            while up and self._unsent:
+            while True:  # without a condition: see docs/explanation/interrupts.md
+                if not (up and self._unsent):
+                    break
                 job = self._unsent.popleft()  # not a swap: another thread may append meanwhile
                 job.error = None
                 self._jobs.put(job)

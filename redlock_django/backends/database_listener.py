@@ -66,11 +66,14 @@ class Listener:
         """Forget a waiter; does nothing if it is not known."""
         with self._mutex:
             for resource in resources:
-                waiting = self._waiting.get(resource, [])
-                if wake in waiting:
-                    waiting.remove(wake)
-                if not waiting:
-                    self._waiting.pop(resource, None)
+                self._forget(resource, wake)
+
+    def _forget(self, resource: str, wake: Callable[[], object]) -> None:
+        waiting = self._waiting.get(resource, [])
+        if wake in waiting:
+            waiting.remove(wake)
+        if not waiting:
+            self._waiting.pop(resource, None)
 
     def close(self) -> None:
         """Make the thread end, which closes its connection. `post` must still work."""

@@ -134,7 +134,10 @@ def command(settings: ZooKeeperSettings, host: str, words: bytes) -> str:
     with connection:
         connection.settimeout(settings.zookeeper_timeout)
         connection.sendall(words)
-        while chunk := connection.recv(8192):
+        while True:  # without a condition: see docs/explanation/interrupts.md
+            chunk = connection.recv(8192)
+            if not chunk:
+                break
             answer += chunk
     return answer.decode("utf-8", "replace")
 

@@ -97,16 +97,13 @@ class ContentionRecorder:
         if using not in self._aliases:
             return
         if not isinstance(error, StoreUnavailable):
-            faults = error.resources
+            refused = [name for name in resources if name in error.resources]
             with self._mutex:
-                for name in resources:
-                    if name not in faults:
-                        continue
+                for name in refused:  # without a condition: see docs/explanation/interrupts.md
                     numbers = self._numbers(using, name)
                     numbers.refused += 1
-                    if error.waited:
-                        numbers.waited += 1
-                        numbers.waited_seconds += error.waited
+                    numbers.waited += error.waited > 0
+                    numbers.waited_seconds += error.waited
         self._ensure_running()
 
     def released(self, held_lease: events.ReportedLease, held: float, freed: bool | None) -> None:

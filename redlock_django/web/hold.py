@@ -98,7 +98,7 @@ def hold(
         if ttl is not None:
             duration(ttl, "ttl", least=SHORTEST_TTL)
         if wait is not None:
-            duration(wait, "wait", least=0, most=LONGEST_WAIT)
+            duration(wait, "wait", least=0.0, most=LONGEST_WAIT)
         minimum_hold(min_hold, ttl)
     except ValueError as error:
         raise InvalidRedlock(f"hold(): {error}") from None

@@ -122,8 +122,8 @@ class _Rules:
             planned = plan(urlconf)
             for pattern, view in planned.items():
                 # `pattern.callback` stays: reverse() must still find the view by its function.
-                if "resolve" not in vars(pattern):  # URLconfs may share patterns
-                    vars(pattern)["resolve"] = _resolve_to(pattern, view)
+                # URLconfs may share patterns.
+                vars(pattern).setdefault("resolve", _resolve_to(pattern, view))
             self.applied[urlconf] = planned
 
     def refuse_late_urlconf(self) -> None:

@@ -157,7 +157,9 @@ def _all_of(receive: Callable[[int], bytes]) -> Callable[[int], bytes]:
     def receive_all(most: int) -> bytes:
         parts = [receive(most)]
         with suppress(OSError):
-            while parts[-1]:
+            while True:  # without a condition: see docs/explanation/interrupts.md
+                if not parts[-1]:
+                    break
                 parts.append(receive(most))
         return b"".join(parts)
 

@@ -236,14 +236,17 @@ class SyncLinks(ThreadLinks):
         left = -1
         while not self.closed.is_set():
             with self._mutex:
-                links = [m.link for m in self.owing() if m.link is not None and m.link.expired]
-                owed = sum(len(link.owed) for link in links)
+                late = self._late_masters()
+                owed = sum(len(master.link.owed) for master in late if master.link is not None)
                 if self._reader is not None or owed in (0, left):
                     return
                 left = owed
-                self.read(*(m for m in self.masters if m.link in links))
+                self.read(*late)
             # Without the pause, this thread would mostly be the next to get the mutex again.
             time.sleep(GIVE_WAY)
+
+    def _late_masters(self) -> list[Master]:
+        return [m for m in self.owing() if m.link is not None and m.link.expired]
 
     def _serve(self, master: Master) -> None:
         self.read(master)
