@@ -213,8 +213,7 @@ class ShardedBackend(BaseBackend):
     def _release(self, lease: Lease) -> Asking[bool | None]:
         asks = [Ask(shard, "release", (part,)) for shard, part in self._parts(lease)]
         try:
-            for ask in asks:  # noqa: UP028 - on 3.12 `yield from` lets a signal past the handler
-                yield ask
+            yield from asks
         except BaseException:
             _release_all(self._parts(lease))  # a second release is harmless
             raise

@@ -151,7 +151,7 @@ SEEDED: dict[str, tuple[Any, Mutation, int, str]] = {
         ShardedBackend.voided, instead("any", "all"), 181, "still believes",
     ),
     "only the first part is released": (
-        ShardedBackend._release, instead("for ask in asks: yield ask", "yield asks[0]"),
+        ShardedBackend._release, instead("yield from asks", "yield asks[0]"),
         0, "left on",
     ),
     "an interrupted release leaves the rest": (
