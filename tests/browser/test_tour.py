@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urlencode
-from urllib.request import HTTPCookieProcessor, Request, build_opener
+from urllib.request import HTTPCookieProcessor, Request, build_opener, urlopen
 
 import pytest
 from django.conf import settings
@@ -109,6 +109,12 @@ def outcome(page: str) -> tuple[list[str], list[int], str]:
 def states(page: str) -> list[str]:
     """Return the words about the masters in the last picture."""
     return re.findall(r'<g class="master" data-state="(\w+)"', page)[-5:]
+
+
+def test_a_browser_that_asks_for_an_icon_gets_the_one_of_the_shop(site: str) -> None:
+    """Pages of the admin name none; a headless shell does not ask, all other browsers do."""
+    with urlopen(f"{site}favicon.ico", timeout=60) as answer:
+        assert answer.headers["Content-Type"] == "image/svg+xml"
 
 
 def test_pay_twice(client: Client) -> None:
