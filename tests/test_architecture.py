@@ -57,7 +57,8 @@ LAYERS = [
     backends.database_connections backends.database_listener
     backends.database_attempt backends.database_inspection
     backends.database
-    backends.zookeeper_settings backends.zookeeper_tree backends.zookeeper_held
+    backends.zookeeper_held backends.zookeeper_kazoo backends.zookeeper_tree
+    backends.zookeeper_settings
     backends.zookeeper_client
     backends.zookeeper_steps backends.zookeeper_inspection
     backends.zookeeper_session

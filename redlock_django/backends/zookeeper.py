@@ -12,13 +12,6 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
-try:
-    from kazoo.client import KazooClient
-except ImportError as error:
-    raise ImportError(
-        "the ZooKeeper store needs kazoo: pip install 'redlock-django[zookeeper]'"
-    ) from error
-
 from redlock_django.backends.base import BaseBackend, Notice, StoreSettings, ignore
 from redlock_django.backends.zookeeper_attempt import (
     Attempt,
@@ -31,6 +24,7 @@ from redlock_django.backends.zookeeper_client import is_own_thread
 from redlock_django.backends.zookeeper_drivers import aperform, finish, perform, start
 from redlock_django.backends.zookeeper_fences import Interrupted
 from redlock_django.backends.zookeeper_inspection import ZooKeeperInspection
+from redlock_django.backends.zookeeper_kazoo import KazooClient
 from redlock_django.backends.zookeeper_session import Session
 from redlock_django.backends.zookeeper_settings import ZooKeeperSettings
 from redlock_django.backends.zookeeper_steps import Batch, Protocol, Step

@@ -9,10 +9,8 @@ from functools import partial
 from itertools import takewhile
 from typing import Any, NamedTuple
 
-from kazoo.client import KazooClient
-from kazoo.exceptions import NoNodeError
-
 from redlock_django.backends.zookeeper_fences import Fences, Interrupted, Requests
+from redlock_django.backends.zookeeper_kazoo import KazooClient, NoNodeError
 from redlock_django.backends.zookeeper_session import Session
 from redlock_django.backends.zookeeper_steps import Batch, Protocol, Step
 from redlock_django.backends.zookeeper_tree import (

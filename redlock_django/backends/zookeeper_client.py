@@ -10,11 +10,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from kazoo.client import KazooClient
-from kazoo.handlers.threading import SequentialThreadingHandler
-from kazoo.hosts import collect_hosts
-from kazoo.security import CREATOR_ALL_ACL
-
+from redlock_django.backends.zookeeper_kazoo import (
+    CREATOR_ALL_ACL,
+    KazooClient,
+    SequentialThreadingHandler,
+    collect_hosts,
+)
 from redlock_django.backends.zookeeper_settings import ZooKeeperSettings
 
 THREADS = "redlock-zookeeper"

@@ -6,10 +6,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from kazoo.client import KazooClient
-from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
-
 from redlock_django.backends.zookeeper_client import explained
+from redlock_django.backends.zookeeper_kazoo import (
+    BadVersionError,
+    KazooClient,
+    NodeExistsError,
+    NoNodeError,
+)
 from redlock_django.backends.zookeeper_session import Session
 from redlock_django.backends.zookeeper_steps import INTERRUPTED, Batch, Protocol, Step
 from redlock_django.backends.zookeeper_tree import LARGEST, SPAN, Tree, fence_of, raised

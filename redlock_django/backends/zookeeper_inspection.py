@@ -8,10 +8,6 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any
 
-from kazoo.client import KazooClient
-from kazoo.exceptions import KazooException, NoNodeError
-from kazoo.handlers.threading import KazooTimeoutError
-
 from redlock_django.backends.inspection import Inspection
 from redlock_django.backends.inspection_page import MAX_LISTED
 from redlock_django.backends.inspection_results import Listing, ReleaseOutcome, ServerHealth
@@ -22,6 +18,12 @@ from redlock_django.backends.zookeeper_client import (
     new_client,
     stop,
     with_failure,
+)
+from redlock_django.backends.zookeeper_kazoo import (
+    KazooClient,
+    KazooException,
+    KazooTimeoutError,
+    NoNodeError,
 )
 from redlock_django.backends.zookeeper_settings import ZooKeeperSettings
 from redlock_django.backends.zookeeper_tree import (

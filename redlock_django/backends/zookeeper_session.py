@@ -15,10 +15,6 @@ from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 
-from kazoo.client import KazooClient
-from kazoo.exceptions import ConnectionLoss
-from kazoo.protocol.states import KazooState, KeeperState
-
 from redlock_django.backends.base import Notice
 from redlock_django.backends.zookeeper_client import (
     THREADS,
@@ -29,6 +25,12 @@ from redlock_django.backends.zookeeper_client import (
     with_failure,
 )
 from redlock_django.backends.zookeeper_held import HeldNodes
+from redlock_django.backends.zookeeper_kazoo import (
+    ConnectionLoss,
+    KazooClient,
+    KazooState,
+    KeeperState,
+)
 from redlock_django.backends.zookeeper_settings import ZooKeeperSettings
 from redlock_django.backends.zookeeper_steps import Batch, Step
 from redlock_django.exceptions import StoreUnavailable

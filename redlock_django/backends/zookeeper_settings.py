@@ -7,11 +7,8 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any, ClassVar, Self
 
-from kazoo.hosts import collect_hosts
-from kazoo.protocol.paths import normpath
-from kazoo.security import ACL
-
 from redlock_django.backends.base import Section, StoreSettings
+from redlock_django.backends.zookeeper_kazoo import ACL, collect_hosts, normpath
 from redlock_django.conf.values import (
     LONGEST_WAIT,
     SHORTEST_TTL,

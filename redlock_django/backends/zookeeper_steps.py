@@ -6,10 +6,14 @@ from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from kazoo.exceptions import ConnectionClosedError, ConnectionLoss, SessionExpiredError
+from redlock_django.backends.zookeeper_kazoo import (
+    ConnectionClosedError,
+    ConnectionLoss,
+    SessionExpiredError,
+)
 
 if TYPE_CHECKING:
-    from kazoo.client import KazooClient
+    from redlock_django.backends.zookeeper_kazoo import KazooClient
 
 INTERRUPTED = (ConnectionLoss, ConnectionClosedError, SessionExpiredError)
 """The errors after which it is unknown whether a request was executed."""

