@@ -45,6 +45,7 @@ def _measure(hosts: list[str], given: argparse.Namespace) -> None:
     from redlock_django.locking.handler import locks
 
     backend, client = locks["default"].backend, KazooClient(hosts=",".join(hosts))
+    backend.declare_new()
     client.start()
     kept = client.Lock(f"/kazoo/{NAME}")
 

@@ -56,6 +56,13 @@ class ZooKeeperServer:
         self.process.kill()
         self.process.wait()
 
+    def forget(self) -> None:
+        """Restart the server without its data."""
+        self.kill()
+        shutil.rmtree(self.log.parent / "version-2")
+        self.start()
+        self.wait()
+
     def pause(self) -> None:
         """Stop the server; it answers again after `resume`."""
         assert self.process is not None
@@ -68,11 +75,15 @@ class ZooKeeperServer:
 
     def serves(self) -> bool:
         """Return whether it answers requests, so also whether it has joined a majority."""
+        return b"Mode:" in self.ask()
+
+    def ask(self) -> bytes:
+        """Return how the server describes itself, nothing if it does not answer."""
         with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 2) as asked:
             asked.settimeout(2)
             asked.sendall(b"srvr")
-            return b"Mode:" in asked.recv(4096)
-        return False
+            return asked.recv(4096)
+        return b""
 
     def wait(self) -> None:
         """Wait until it serves."""

@@ -224,6 +224,14 @@ class BaseBackend:
         with self.inspect() as inspection:
             return inspection.health()
 
+    def declare_new(self) -> bool | None:
+        """Trust servers that seem new, at once; return False if they were trusted already.
+
+        Returns None if nothing of that kind is to be declared, or `redlock_init` does it otherwise.
+        Raises StoreUnavailable.
+        """
+        return None
+
     def voided(self, lease: Lease) -> bool:
         """Return whether a lease is lost before its time is over, for `void_reason`."""
         return False

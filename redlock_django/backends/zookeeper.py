@@ -22,7 +22,7 @@ from redlock_django.backends.zookeeper_attempt import (
 )
 from redlock_django.backends.zookeeper_client import is_own_thread
 from redlock_django.backends.zookeeper_drivers import aperform, finish, perform, start
-from redlock_django.backends.zookeeper_fences import Interrupted
+from redlock_django.backends.zookeeper_fences import Fences, Interrupted, Requests
 from redlock_django.backends.zookeeper_inspection import ZooKeeperInspection
 from redlock_django.backends.zookeeper_kazoo import KazooClient
 from redlock_django.backends.zookeeper_session import Session
@@ -81,7 +81,7 @@ class ZooKeeperBackend(BaseBackend):
             resources=resources, ttl=ttl, holder=holder, asked=asked, deadline=asked + wait
         )
         while True:
-            attempt = Attempt(session, self.tree, self.clock, patience, wanted)
+            attempt = Attempt(session, self.tree, self.clock, self.settings, wanted)
             try:
                 taken = yield from attempt.take()
                 if not isinstance(taken, Refusal):
@@ -99,6 +99,22 @@ class ZooKeeperBackend(BaseBackend):
             except BaseException:
                 attempt.undo()
                 raise
+            yield Step(_AGAIN)
+
+    def declare_new(self) -> bool:
+        session = self.session
+        return drive(self._declare(session), lambda step: perform(session, step))
+
+    def _declare(self, session: Session) -> Protocol[bool]:
+        asked, patience = self.clock(), self.settings.zookeeper_timeout
+        while True:
+            try:
+                requests = Requests(session, patience)
+                fences = Fences(requests, self.tree, self.settings.max_ttl)
+                return (yield from fences.declare())
+            except Interrupted:
+                if self.clock() >= asked + patience:
+                    raise session.unavailable(session.reason) from None
             yield Step(_AGAIN)
 
     # Extend and release.

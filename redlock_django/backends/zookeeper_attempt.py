@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from redlock_django.backends.zookeeper_fences import Fences, Interrupted, Requests
 from redlock_django.backends.zookeeper_kazoo import KazooClient, NoNodeError
 from redlock_django.backends.zookeeper_session import Session
+from redlock_django.backends.zookeeper_settings import ZooKeeperSettings
 from redlock_django.backends.zookeeper_steps import Batch, Protocol, Step
 from redlock_django.backends.zookeeper_tree import (
     Node,
@@ -55,22 +56,19 @@ class Wanted:
 
 
 class Attempt:
-    """One attempt to take the locks, with a token of its own. Its steps are run by a driver.
-
-    `seconds` is the time in which the servers must answer.
-    """
+    """One attempt to take the locks, with a token of its own. Its steps are run by a driver."""
 
     def __init__(
         self,
         session: Session,
         tree: Tree,
         clock: Callable[[], float],
-        seconds: float,
+        settings: ZooKeeperSettings,
         wanted: Wanted,
     ) -> None:
         self._session = session
-        self._requests = Requests(session, seconds)
-        self._fences = Fences(self._requests, tree)
+        self._requests = Requests(session, settings.zookeeper_timeout)
+        self._fences = Fences(self._requests, tree, settings.max_ttl)
         self._tree = tree
         self._clock = clock
         self._wanted = wanted

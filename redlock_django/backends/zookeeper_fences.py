@@ -1,4 +1,4 @@
-"""Requests of a protocol in one session of ZooKeeper, and the fences of the locks that it takes."""
+"""Requests of a protocol in one session of ZooKeeper; fences; servers that forgot locks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,15 @@ from redlock_django.backends.zookeeper_kazoo import (
 )
 from redlock_django.backends.zookeeper_session import Session
 from redlock_django.backends.zookeeper_steps import INTERRUPTED, Batch, Protocol, Step
-from redlock_django.backends.zookeeper_tree import LARGEST, SPAN, Tree, fence_of, raised
+from redlock_django.backends.zookeeper_tree import (
+    LARGEST,
+    SPAN,
+    Tree,
+    fence_of,
+    raised,
+    trusted_in,
+    untrusted,
+)
 
 EXPECTED = (NoNodeError, NodeExistsError, BadVersionError)
 """The errors that are answers: others made or deleted a node."""
@@ -59,41 +67,63 @@ class Requests:
 
 
 class Fences:
-    """The fences of a tree: a base, plus the transactions of the servers since it was set."""
+    """The fences of a tree: a base, plus the transactions of the servers since it was set.
 
-    def __init__(self, requests: Requests, tree: Tree) -> None:
+    Only a tree that is trusted has a base, and no lock is granted without it: see `Tree`. Locks may
+    have been forgotten with the tree before, for `forgotten` seconds.
+    """
+
+    def __init__(self, requests: Requests, tree: Tree, forgotten: float) -> None:
         self._requests = requests
         self._tree = tree
+        self._forgotten = forgotten
 
     def prepare(self) -> Protocol[None]:
         """Make the tree, and raise the base of fences to the servers' time, once in a session.
 
         Other stores may have given fences up to now, before the site was switched to this one.
+        Raises StoreUnavailable if the tree is not trusted yet.
         """
         session = self._requests.session
         while session.prepared != self._requests.generation:
-            root, base = yield from self._requests.ask(self._look, is_write=True)
-            if isinstance(root, NoNodeError):
+            root, locks, base = yield from self._requests.ask(self._look_at_all, is_write=True)
+            if isinstance(root, NoNodeError) or locks is None:
                 yield from self._requests.ask(self._make, is_write=True)
                 continue
-            now = root.mtime * 1000
-            number = 0 if isinstance(base, NoNodeError) else self._number(base)
+            if isinstance(base, NoNodeError):
+                if (left := trusted_in(root.mtime / 1000, locks, self._forgotten)) > 0:
+                    raise session.unavailable(untrusted(left), retry_after=left)
+                yield from self._requests.ask(self._trust, is_write=True)
+                continue
+            number, now = self._number(base), root.mtime * 1000
             if number <= now:
                 yield from self._raise_base()
             else:
                 yield _until_past(number, now)
             session.prepared = self._requests.generation
 
+    def declare(self) -> Protocol[bool]:
+        """Make the tree and trust it; return whether it was not trusted before."""
+        declared = False
+        while True:
+            root, locks, base = yield from self._requests.ask(self._look_at_all, is_write=True)
+            if isinstance(root, NoNodeError) or locks is None:
+                yield from self._requests.ask(self._make, is_write=True)
+            elif isinstance(base, NoNodeError):
+                yield from self._requests.ask(self._trust, is_write=True)
+                declared = True
+            else:
+                return declared
+
     def of_node(self, created: int, base: Any) -> Protocol[int]:
         """Return the fence of a node that is the first in its queue.
 
         `created` is the transaction that made it, and `base` the node of the base since then.
         """
-        if not isinstance(base, NoNodeError):
-            fence = fence_of(self._number(base), int(base[1].mzxid), created)
-            if fence is not None:
-                return fence
-        return (yield from self._raise_base())
+        if isinstance(base, NoNodeError):
+            raise self._removed()
+        fence = fence_of(self._number(base), int(base[1].mzxid), created)
+        return (yield from self._raise_base()) if fence is None else fence
 
     def _raise_base(self) -> Protocol[int]:
         """Raise the base of fences; return it, a fence that no other client gets.
@@ -105,11 +135,9 @@ class Fences:
             root, base = yield from self._requests.ask(self._look, is_write=True)
             now: int = root.mtime * 1000
             if isinstance(base, NoNodeError):
-                new = now + 1000
-                send = partial(_create, path, str(new).encode())
-            else:
-                new = raised(self._number(base), now + 1000)
-                send = partial(_set, path, str(new).encode(), base[1].version)
+                raise self._removed()
+            new = raised(self._number(base), now + 1000)
+            send = partial(_set, path, str(new).encode(), base[1].version)
             (stored,) = yield from self._requests.ask(send, is_write=True)
             if not isinstance(stored, EXPECTED):
                 yield _until_past(new, now)
@@ -122,12 +150,26 @@ class Fences:
         path = self._tree.fences
         raise self._requests.session.unavailable(f"{path} has no valid number: delete the node")
 
+    def _removed(self) -> Interrupted:
+        """Return the error for a tree that was removed since the session looked at it."""
+        self._requests.session.prepared = -1
+        return Interrupted()
+
     def _look(self, client: KazooClient) -> list[Any]:
         # The write of the root shows the servers' time.
         return [client.set_async(self._tree.root, b""), client.get_async(self._tree.fences)]
 
+    def _look_at_all(self, client: KazooClient) -> list[Any]:
+        root, base = self._look(client)
+        return [root, client.exists_async(self._tree.locks), base]
+
     def _make(self, client: KazooClient) -> list[Any]:
-        return [client.create_async(path) for path in self._tree.all]
+        # Before the new queues exist, whose locks are not those that other clients may hold.
+        base = client.delete_async(self._tree.fences)
+        return [base, *(client.create_async(path) for path in self._tree.all)]
+
+    def _trust(self, client: KazooClient) -> list[Any]:
+        return [client.create_async(self._tree.fences, b"0")]
 
 
 def _until_past(fence: int, now: int) -> Step:
@@ -136,10 +178,6 @@ def _until_past(fence: int, now: int) -> Step:
     Otherwise the store to which a site moves next would give lower fences.
     """
     return Step((fence - now) / 1_000_000)
-
-
-def _create(path: str, data: bytes, client: KazooClient) -> list[Any]:
-    return [client.create_async(path, data)]
 
 
 def _set(path: str, data: bytes, version: int, client: KazooClient) -> list[Any]:

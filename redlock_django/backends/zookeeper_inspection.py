@@ -32,6 +32,8 @@ from redlock_django.backends.zookeeper_tree import (
     in_order,
     resource_of,
     seconds_left,
+    trusted_in,
+    untrusted,
     value_of,
 )
 from redlock_django.engine.health import Health
@@ -124,9 +126,24 @@ class ZooKeeperInspection(Inspection):
         if not self._silent:
             page = self.listing(most=0)
         held = None if self._silent or page is None else page.about
-        return [self._server_health(host, held) for host in self._settings.hosts]
+        left = self._trusted_in()
+        return [self._server_health(host, held, left) for host in self._settings.hosts]
 
-    def _server_health(self, host: str, held: int | None) -> ServerHealth:
+    def _trusted_in(self) -> float:
+        """Return the seconds for which no lock is granted, because locks may be forgotten."""
+        locks, base = self._ask(
+            [
+                lambda client: client.exists_async(self._tree.locks),
+                lambda client: client.get_async(self._tree.fences),
+            ]
+        )
+        if self._silent or base is not None:
+            return 0.0
+        if locks is None:  # the time begins with the first lock
+            return self._settings.max_ttl
+        return max(0.0, trusted_in(wall_ns() / 1e9, locks, self._settings.max_ttl))
+
+    def _server_health(self, host: str, held: int | None, left: float) -> ServerHealth:
         asked = clock()
         try:
             answer = command(self._settings, host, b"srvr")
@@ -145,8 +162,10 @@ class ZooKeeperInspection(Inspection):
                 version=f"{version[1] if version else ''} {mode[1]}".strip(),
                 persistent=True,
                 held=held,
+                ready_in=left,
             )
-        return ServerHealth(name=host, health=health, reason="", faults=(), counted=True)
+        faults = (("untrusted", f"is {untrusted(left)}"),) if left else ()
+        return ServerHealth(name=host, health=health, reason="", faults=faults, counted=not faults)
 
     # Requests.
 

@@ -72,7 +72,7 @@ class Session:
         self._steps: SimpleQueue[Batch | None] = SimpleQueue()
         self._unsent: list[Batch] = []
         self._unanswered: dict[Batch, float] = {}  # when they were sent, the oldest first
-        self._connected_at = self._beats_at = 0.0
+        self._changed_at = self._beats_at = 0.0
         self._used: dict[str, float] = {}
         self._wakes_at = math.inf
         self._client: KazooClient | None = None
@@ -98,10 +98,12 @@ class Session:
             why = "no answer" if self.is_connected else with_failure(self.reason, self._client)
             raise self.unavailable(f"{why} within {step.seconds:.2g} s")
 
-    def unavailable(self, why: str) -> StoreUnavailable:
+    def unavailable(self, why: str, retry_after: float | None = None) -> StoreUnavailable:
         """Return the error for servers that did not answer, or not as expected."""
         name = self._settings.ensemble
-        return StoreUnavailable(f"ZooKeeper {name}: {why}", tally={name: why})
+        return StoreUnavailable(
+            f"ZooKeeper {name}: {why}", tally={name: why}, retry_after=retry_after
+        )
 
     def connect(self) -> None:
         """Start the thread, which connects; does nothing if it has started."""
@@ -188,7 +190,7 @@ class Session:
                     client = self._new_client()
                 self._wakes_at = math.inf  # a lease that is added from here on wakes the thread
                 self._look(client)
-                self._wakes_at = self._next_look()
+                self._wakes_at = self._next_look(client)
         if self.is_connected:
             ended: SimpleQueue[None] = SimpleQueue()
             last = Batch(lambda client: [client.sync_async("/")])
@@ -199,9 +201,10 @@ class Session:
         self._client = None
         stop(client)
 
-    def _next_look(self) -> float:
+    def _next_look(self, client: KazooClient) -> float:
         """Return the moment at which something is to be done."""
-        moments = [self._replaced_at, self._hung_at() if self.is_connected else math.inf]
+        gone_at = self._hung_at() if self.is_connected else self._gone_at(client)
+        moments = [self._replaced_at, gone_at]
         if self.held:
             moments += [self._beats_at, self.held.next_end()]
         if self._used:
@@ -217,6 +220,11 @@ class Session:
             # kazoo notices a server that hangs only while it sends it nothing.
             self._unanswered.clear()
             drop_connection(client)
+        if not self.is_connected and now >= self._gone_at(client):
+            # Servers refuse a client that has seen more than they have: after their data was lost
+            # or restored, for ever. It reads from the beginning, as in a new session.
+            client.last_zxid = 0
+            self.generation += 1
         if self.is_connected and self._unsent:
             unsent, self._unsent = self._unsent, []
             for batch in unsent:
@@ -241,7 +249,13 @@ class Session:
     def _hung_at(self) -> float:
         """Return the moment from which a server that still has not answered is given up."""
         oldest = next(iter(list(self._unanswered.values())), math.inf)
-        return max(oldest, self._connected_at) + self._timeout * _HUNG
+        return max(oldest, self._changed_at) + self._timeout * _HUNG
+
+    def _gone_at(self, client: KazooClient) -> float:
+        """Return the moment from which a lost connection need not go on with what it has seen."""
+        if self.held or not client.last_zxid:
+            return math.inf
+        return self._changed_at + self._timeout
 
     def _new_client(self) -> KazooClient:
         client = self._client = new_client(self._settings)
@@ -275,7 +289,7 @@ class Session:
                 self._replaced_at = self._clock() + _AGAIN
         elif state == KazooState.SUSPENDED:
             self.reason = "the connection was lost"
-        self._beats_at, self._connected_at = 0.0, self._clock()
+        self._beats_at, self._changed_at = 0.0, self._clock()
         self.look()
         if self._up is not self.is_connected and not self._closed:
             self._up = self.is_connected

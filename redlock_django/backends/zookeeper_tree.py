@@ -7,6 +7,10 @@ seconds, and then what all stores have as the value of a lock: a token, a space,
 
 `ROOT/fences` has the base of all fences. A fence is the base plus the transactions of the servers
 between the last change of the base and the creation of the holder's node.
+
+Servers whose data was deleted have no queues, although clients may hold locks. So a tree is trusted
+only if it has a base of fences, and whoever makes `ROOT/locks` removes the base. It is made again
+when all locks that may have been forgotten have ended, or when an operator declares the tree new.
 """
 
 from __future__ import annotations
@@ -16,6 +20,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
+
+from redlock_django.engine.validity import with_drift
 
 SPAN = 2**16
 """The most fences of one base, in µs the most by which a base can be ahead of the clock."""
@@ -106,6 +112,20 @@ def seconds_left(node: tuple[bytes, Any], now: float) -> float:
     except ValueError:
         return 0.0
     return min(ttl, max(0.0, float(stat.mtime) / 1000 + ttl - now))
+
+
+def trusted_in(now: float, locks: Any, forgotten: float) -> float:
+    """Return the seconds until all locks have ended that may have been forgotten, at most 0 if so.
+
+    `now` is the servers' time, `locks` the stat of `Tree.locks`. A lock lasts `forgotten` seconds.
+    """
+    return float(locks.ctime) / 1000 + with_drift(forgotten) - now
+
+
+def untrusted(left: float) -> str:
+    """Return why no lock is granted for `left` seconds."""
+    soon = f"trusted in {max(left, 1):.0f} s"
+    return f"new: run 'manage.py redlock_init'. Or it has lost its data: {soon}"
 
 
 def fence_of(base: int, changed: int, created: int) -> int | None:

@@ -177,6 +177,7 @@ class ZooKeeper(Store):
         super().__init__(request, settings)
         request.addfinalizer(locks.close)
         self.backend.clock = self._clock
+        self.backend.declare_new()
 
     def section(self, request: pytest.FixtureRequest) -> dict[str, Any]:
         server = request.getfixturevalue("zookeeper")

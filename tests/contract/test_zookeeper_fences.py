@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("kazoo")
 
 from redlock_django.backends.zookeeper_fences import Fences
-from redlock_django.backends.zookeeper_tree import SPAN
+from redlock_django.backends.zookeeper_tree import SPAN, Tree
 
 NOW = 1_760_000_000_000  # what the servers' clock shows, in ms
 
@@ -27,8 +27,11 @@ class Answered:
 
     def ask(self, send: Any, *, is_write: bool = False) -> Generator[Any, None, list[Any]]:
         yield from ()
+        root, locks = SimpleNamespace(mtime=NOW), SimpleNamespace(ctime=0)
         base = self.base, SimpleNamespace(version=1)
-        return [SimpleNamespace(mtime=NOW), base] if "_look" in repr(send) else [None]
+        if "_look_at_all" in repr(send):
+            return [root, locks, base]
+        return [root, base] if "_look" in repr(send) else [None]
 
 
 @pytest.mark.parametrize(
@@ -39,8 +42,8 @@ def test_a_session_waits_until_no_fence_is_ahead_of_the_servers_time(
 ) -> None:
     """Otherwise the store to which a site moves next would give lower fences."""
     answered: Any = Answered(ahead)
-    tree: Any = SimpleNamespace(root="/r", fences="/r/fences")
-    steps = list(Fences(answered, tree).prepare())
+    tree = Tree("/r")
+    steps = list(Fences(answered, tree, 60).prepare())
     assert [step.seconds for step in steps] == [pytest.approx(seconds)]
     assert answered.session.prepared == 1
 
@@ -51,7 +54,7 @@ def test_a_session_waits_until_no_fence_is_ahead_of_the_servers_time(
 def test_a_base_that_a_lock_raises_is_waited_for(ahead: int, seconds: float) -> None:
     """A node that waited since before the last base raises it, in the middle of a session."""
     answered: Any = Answered(ahead)
-    tree: Any = SimpleNamespace(root="/r", fences="/r/fences")
+    tree = Tree("/r")
     base = answered.base, SimpleNamespace(mzxid=20)
-    steps = list(Fences(answered, tree).of_node(10, base))
+    steps = list(Fences(answered, tree, 60).of_node(10, base))
     assert [step.seconds for step in steps] == [pytest.approx(seconds)]

@@ -109,6 +109,7 @@ def test_a_lock_over_tls_belongs_to_the_user_of_sasl(
             "ZOOKEEPER_TIMEOUT": 1,
         },
     }
+    locks["default"].backend.declare_new()
     with lock("order:1", wait=10) as held:
         held.extend()
         assert [one.counted for one in master_status()] == [True]

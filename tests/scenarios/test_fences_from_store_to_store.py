@@ -9,6 +9,7 @@ import pytest
 from django.db import connections
 
 from redlock_django import LockLost, lock
+from redlock_django.locking.handler import locks
 from tests.contract.stores import ZOOKEEPER
 from tests.live.fencing.accounts import Account
 from tests.scenarios.conftest import IN_POSTGRES, on
@@ -40,6 +41,8 @@ def stores(request: pytest.FixtureRequest, masters: list[LocalMaster]) -> list[d
         return [redis, database, redis, database]
     host = request.getfixturevalue("zookeeper").host
     zookeeper = {"BACKEND": ZOOKEEPER, "HOSTS": [host], "ROOT": "/fences", "ZOOKEEPER_TIMEOUT": 10}
+    request.getfixturevalue("settings").REDLOCK = {"default": zookeeper}
+    locks["default"].backend.declare_new()
     return [redis, database, zookeeper, redis, zookeeper, database]
 
 

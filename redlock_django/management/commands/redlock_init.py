@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from functools import partial
 from typing import Any
 
@@ -13,7 +14,8 @@ from redlock_django.backends.redlock import redlock_settings
 from redlock_django.conf.settings import load
 from redlock_django.engine.deployment import Deployment, ms
 from redlock_django.engine.quorum import quorum
-from redlock_django.exceptions import InvalidRedlock
+from redlock_django.exceptions import InvalidRedlock, StoreUnavailable
+from redlock_django.locking.handler import locks
 from redlock_django.wire.address import Address
 from redlock_django.wire.clock import clock
 from redlock_django.wire.declaration import (
@@ -40,8 +42,8 @@ class Command(BaseCommand):
 
     help = (
         "Declare new masters trusted. A master that may have lost locks is not counted for "
-        "RESTART_DELAY seconds. Right after the installation no locks can have been lost, and "
-        "this command records that on the masters."
+        "RESTART_DELAY seconds; new ZooKeeper servers grant no locks for MAX_TTL seconds. Right "
+        "after the installation no locks can have been lost, and this command records that."
     )
     requires_system_checks = ()
 
@@ -94,11 +96,14 @@ class Command(BaseCommand):
         except InvalidRedlock as error:
             raise CommandError(str(error), returncode=2) from None
         if not shards:
-            raise CommandError(
-                f"REDLOCK[{using!r}] has a store without masters, so nothing must be declared. "
-                "'manage.py redlock_status' shows whether its servers are trusted.",
-                returncode=2,
-            )
+            if force or reconfigure or removed:
+                raise CommandError(
+                    f"REDLOCK[{using!r}] has a store without masters: use redlock_init without "
+                    "--force, --reconfigure and --removed.",
+                    returncode=2,
+                )
+            self._declare_store(using, wait)
+            return
         addresses = [address for shard in shards for address in shard.addresses]
         if not addresses:
             raise CommandError(
@@ -150,6 +155,26 @@ class Command(BaseCommand):
         for shard in shards:
             of_shard = [s for s in states if s.address in shard.addresses]
             self._trust_new(of_shard, deployment, timeout)
+
+    def _declare_store(self, using: str, wait: float) -> None:
+        """Declare servers new that are not masters, as soon as they answer."""
+        until = clock() + wait
+        while True:
+            try:
+                was_new = locks[using].backend.declare_new()
+                break
+            except StoreUnavailable as error:
+                if clock() >= until:
+                    self._refuse([str(error)], after=wait)
+                time.sleep(0.1)  # an error may come at once
+        if was_new is None:
+            raise CommandError(
+                f"REDLOCK[{using!r}] has a store without masters, so nothing must be declared. "
+                "'manage.py redlock_status' shows whether its servers are trusted.",
+                returncode=2,
+            )
+        for name in locks[using].backend.names:
+            self.stdout.write(f"{name}: {'trusted now' if was_new else 'already trusted'}")
 
     def _trust_new(self, states: list[MasterState], deployment: Deployment, timeout: float) -> None:
         """Declare the masters of one group trusted that are not: now, or after RESTART_DELAY."""
