@@ -48,10 +48,27 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self.failure = ""
         """Why the last attempt to connect failed, which kazoo does not report."""
 
-    def create_connection(self, *args: Any, **options: Any) -> Any:
-        timeout = min(options.pop("timeout", None) or 60.0, max(self._connect_timeout, 0.1))
+    def create_connection(
+        self,
+        address: tuple[str, int],
+        *,
+        hostname: str,
+        timeout: float,
+        use_ssl: bool = False,
+        **tls: Any,
+    ) -> socket.socket:
+        """Connect; kazoo's own function leaves the socket of a failed handshake open."""
         try:
-            connection = super().create_connection(*args, timeout=timeout, **options)
+            context = _tls_context(**tls) if use_ssl else None
+            timeout = min(timeout, max(self._connect_timeout, 0.1))
+            connection = socket.create_connection(address, timeout)
+            try:
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if context is not None:
+                    connection = context.wrap_socket(connection, server_hostname=hostname)
+            except OSError:
+                connection.close()
+                raise
         except OSError as error:
             self.failure = explained_connecting(error)
             raise
@@ -64,6 +81,27 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         )
         thread.start()
         return thread
+
+
+def _tls_context(
+    *,
+    ca: str | None,
+    certfile: str | None,
+    keyfile: str | None,
+    keyfile_password: str | None,
+    verify_certs: bool,
+    check_hostname: bool,
+) -> ssl.SSLContext:
+    """Return what kazoo would connect with."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = check_hostname
+    context.verify_mode = ssl.CERT_REQUIRED if verify_certs else ssl.CERT_NONE
+    context.load_default_certs()
+    if ca:
+        context.load_verify_locations(ca)
+    if certfile and keyfile:
+        context.load_cert_chain(certfile, keyfile, keyfile_password)
+    return context
 
 
 def is_own_thread() -> bool:

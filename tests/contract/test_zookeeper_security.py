@@ -20,11 +20,7 @@ from tests.zookeeper import ZooKeeperServer, local_zookeeper
 if TYPE_CHECKING:
     from pytest_django import Settings
 
-pytestmark = [
-    pytest.mark.nightly,
-    # kazoo does not close the sockets of handshakes that fail.
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
+pytestmark = pytest.mark.nightly
 
 JARS = Path("/usr/share/java")
 SECRET = "canary-of-sasl"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import shutil
 import socketserver
 import ssl
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from redlock_django.backends.zookeeper import ZooKeeperBackend
+from redlock_django.backends.zookeeper_client import THREADS
 from redlock_django.exceptions import StoreUnavailable
 from redlock_django.locking.handler import locks
 from tests.contract.stores import HOLDER, ZOOKEEPER
@@ -23,8 +25,13 @@ if TYPE_CHECKING:
     from pytest_django import Settings
 
 
-# kazoo leaves the socket of a handshake that failed to the garbage collector.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.fixture(autouse=True)
+def _sockets_are_closed() -> Iterator[None]:
+    """Find the sockets that a test leaves to the garbage collector, whose warnings are errors."""
+    yield
+    locks.close()
+    until(lambda: not any(one.name.startswith(THREADS) for one in threading.enumerate()), "the end")
+    gc.collect()
 
 
 class Listener(socketserver.ThreadingTCPServer):
