@@ -136,6 +136,8 @@ def _options(given: Mapping[str, Any]) -> dict[str, Any]:
             raise ValueError("OPTIONS: sasl_options must be a dict with the key 'mechanism'")
         if find_spec("puresasl") is None:
             raise ValueError("OPTIONS: sasl_options needs pure-sasl: pip install pure-sasl")
+    if options.get("check_hostname") and not options.get("verify_certs", True):
+        raise ValueError("OPTIONS: check_hostname needs verify_certs: set both or none")
     acl = options.get("default_acl")
     if acl is not None and not (
         isinstance(acl, list | tuple) and acl and all(isinstance(one, ACL) for one in acl)

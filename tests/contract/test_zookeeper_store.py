@@ -503,6 +503,10 @@ def test_wrong_credentials_are_refused_and_never_shown(
         ({"OPTIONS": {"auth_data": [SECRET]}}, "auth_data must be a list of pairs"),
         ({"OPTIONS": {"auth_data": [("sasl", SECRET)]}}, "use sasl_options"),
         ({"OPTIONS": {"sasl_options": {"password": SECRET}}}, "with the key 'mechanism'"),
+        (
+            {"OPTIONS": {"check_hostname": True, "verify_certs": False}},
+            "check_hostname needs verify_certs: set both or none",
+        ),
         ({"OPTIONS": {"default_acl": [SECRET]}}, "a list of ACLs of kazoo.security"),
         ({"MASTERS": ["redis://x"]}, "unknown key 'MASTERS'"),
         ({"HOST": ["zk1"]}, "did you mean 'HOSTS'"),
