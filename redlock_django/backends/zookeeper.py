@@ -49,7 +49,6 @@ class ZooKeeperBackend(BaseBackend):
     def __init__(self, alias: str, settings: StoreSettings, notice: Notice = ignore) -> None:
         super().__init__(alias, settings, notice)
         self.tree = Tree(self.settings.root)
-        self._inherited: list[Session] = []
         self.session = self._new_session()
 
     def _new_session(self) -> Session:
@@ -205,7 +204,6 @@ class ZooKeeperBackend(BaseBackend):
         return ZooKeeperInspection(self.alias, self.settings, self.tree)
 
     def forked(self) -> None:
-        self._inherited.append(self.session)  # its sockets are the parent's
         self.session.abandon()
         self.session = self._new_session()
 

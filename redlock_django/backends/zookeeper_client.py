@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import socket
 import ssl
@@ -47,6 +48,12 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self._connect_timeout = connect_timeout
         self.failure = ""
         """Why the last attempt to connect failed, which kazoo does not report."""
+
+    def start(self) -> None:
+        super().start()
+        # The store stops its clients. A child that was forked meanwhile would run this at its end,
+        # and wait for threads and mutexes of the parent.
+        atexit.unregister(self.stop)
 
     def create_connection(
         self,
@@ -147,6 +154,14 @@ def drop_connection(client: KazooClient) -> None:
     """Make a client connect again, to another server if there are several."""
     with suppress(OSError, AttributeError):  # it has no connection
         client._connection._socket.shutdown(socket.SHUT_RDWR)
+
+
+def close_inherited(client: KazooClient) -> None:
+    """Close what a forked child has of its parent's client, and send nothing."""
+    connection = client._connection
+    for inherited in (connection._socket, connection._read_sock, connection._write_sock):
+        if inherited is not None:
+            inherited.close()
 
 
 def stop(client: KazooClient) -> None:

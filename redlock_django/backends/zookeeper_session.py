@@ -7,7 +7,6 @@ A lost session (`generation` grows) has lost its locks.
 
 from __future__ import annotations
 
-import atexit
 import math
 import threading
 from collections.abc import Callable, Sequence
@@ -18,6 +17,7 @@ from queue import Empty, SimpleQueue
 from redlock_django.backends.base import Notice
 from redlock_django.backends.zookeeper_client import (
     THREADS,
+    close_inherited,
     drop_connection,
     new_client,
     on_session_timeout,
@@ -158,7 +158,7 @@ class Session:
     def abandon(self) -> None:
         """Leave the session to the parent process: a forked child must not end it."""
         if self._client is not None:
-            atexit.unregister(self._client.handler.stop)
+            close_inherited(self._client)
 
     def close(self) -> None:
         """Send what is queued and end the session, within a limit of time."""

@@ -246,6 +246,69 @@ def test_a_process_that_was_stopped_longer_than_its_session(
             child.kill()
 
 
+FORKING = """
+import atexit, os, signal, sys, django
+from django.conf import settings
+settings.configure(
+    INSTALLED_APPS=["redlock_django"], LOGGING_CONFIG=None,
+    REDLOCK={{"default": {section!r}}},
+)
+django.setup()
+from redlock_django import lock
+from redlock_django.locking.handler import locks
+
+def sockets():
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found.add(os.readlink("/proc/self/fd/" + name))
+        except OSError:  # it listed the folder
+            pass
+    return {{one for one in found if one.startswith("socket:")}}
+
+before = sockets()
+held = lock("order:1", ttl=30)
+held.acquire()
+session = locks["default"].backend.session
+client = session._client.client_id
+ours = sockets() - before
+inspection = locks["default"].backend.inspect()
+inspection.page()
+# As if a thread were just stopping this client: a child has no thread that goes on with it.
+inspection._client.handler._state_change.acquire()
+child = os.fork()
+if not child:
+    signal.alarm(30)
+    kept = sockets() & ours
+    with lock("order:2"):
+        pass
+    print("child keeps:", len(kept), flush=True)
+    sys.exit(0)  # calls what is registered for the end of a process
+status = os.waitpid(child, 0)[1]
+inspection._client.handler._state_change.release()
+inspection.__exit__(None, None, None)
+held.ensure_held()
+print("parent:", os.waitstatus_to_exitcode(status), held.release(), flush=True)
+assert session._client.client_id == client
+locks.close()
+print("closed:", len(sockets() - before), flush=True)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="lists the descriptors of a process")
+def test_a_child_leaves_the_session_of_its_parent_alone(store: Store, settings: Settings) -> None:
+    """Nor does it keep the descriptors of the session, or wait at its end for their threads."""
+    run = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKING.format(section=settings.REDLOCK["default"])],
+        env={**os.environ, "PYTHONPATH": os.getcwd()},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert run.stdout == "child keeps: 0\nparent: 0 True\nclosed: 0\n", run.stderr
+
+
 def test_what_ends_the_process_frees_its_locks(store: Store, settings: Settings) -> None:
     settings.REDLOCK = {"default": {**settings.REDLOCK["default"], "SESSION_TIMEOUT": 60}}
     backend_of().acquire(("order:1",), 60, 0, HOLDER)
