@@ -83,4 +83,5 @@ SHOP_PROVIDER = time.sleep
 
 STATIC_URL = "static/"
 USE_TZ = True
+TIME_ZONE = "UTC"  # Django's default is America/Chicago.
 LANGUAGE_CODE = "en-us"

@@ -140,6 +140,7 @@ def test_all_checks_of_the_demo_pass(place: Place) -> None:
     assert demo.returncode == 0, out
     assert "FAILED" not in out
     assert "Traceback" not in out
+    assert re.findall(r"^[\w ]+: /\S*$", out, re.MULTILINE) == [], "Django's log is between them"
     text = " ".join(out.split())
     for promised in (
         "ok five masters started in",
@@ -183,8 +184,12 @@ def test_demo_serves_until_a_signal_and_cleans_up(place: Place, name: str) -> No
             for asset in re.findall(r'(?:href|src)="/(static/[^"]+)"', text):
                 with urllib.request.urlopen(url + asset, timeout=60) as answer:
                     assert answer.status == 200
-            found = read_until(demo, r"admin is at (\S+): user (\w+), password (\w+)")
-            assert "Held locks" in admin_page(*found.groups())
+            told = r"admin is at (\S+): user (\w+), password (\w+), times in (.+)"
+            found = read_until(demo, told)
+            page = admin_page(*found.groups()[:3])
+            assert "Held locks" in page
+            assert 'data-admin-utc-offset="0"' in page
+            assert found[4] == "UTC"
             demo.send_signal(getattr(signal, name))
             out, _ = demo.communicate(timeout=90)
         finally:

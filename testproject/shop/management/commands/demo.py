@@ -47,6 +47,7 @@ class Command(BaseCommand):
         """Run the scenario, then serve; remove all processes and files however it ends."""
         # Every fault that would be logged is caused by the demo itself.
         logging.getLogger("redlock_django").addHandler(logging.NullHandler())
+        logging.getLogger("django.request").addFilter(_is_unexpected)
         try:
             failed = self._run(
                 options["port"], checks=not options["tour"], serve=not options["exit"]
@@ -87,7 +88,10 @@ class Command(BaseCommand):
         if settings.DEBUG:  # A user with a known password, in a database that ends with the demo.
             User.objects.create_superuser(DEMO_USER, password=DEMO_USER)
             admin = self.style.SUCCESS(f"{url}admin/")
-            self.stdout.write(f"  The admin is at {admin}: user {DEMO_USER}, password {DEMO_USER}")
+            self.stdout.write(
+                f"  The admin is at {admin}: user {DEMO_USER}, password {DEMO_USER}, "
+                f"times in {settings.TIME_ZONE}"
+            )
         self.stdout.write("  Press Ctrl-C to stop everything.")
         self.stdout.flush()
         with contextlib.suppress(KeyboardInterrupt):
@@ -95,6 +99,11 @@ class Command(BaseCommand):
                 scenario.check_interrupt()
                 time.sleep(0.1)
         self.stdout.write("\n  Masters, database and server have been removed.")
+
+
+def _is_unexpected(record: logging.LogRecord) -> bool:
+    """Return False for a response by which the shop refuses a payment."""
+    return getattr(record, "status_code", None) not in (409, 422, 423, 503)
 
 
 @contextlib.contextmanager
