@@ -15,6 +15,7 @@ urlpatterns = [
     path("tour/repair/", tour.repair, name="repair"),
     path("tour/login/", tour.log_in, name="login"),
     path("tour/<slug:slug>/", tour.step, name="step"),
+    path("docs/<path:name>.md", tour.document, name="document"),
     path("orders/<int:pk>/pay/", views.pay, name="pay"),
     path("orders/<int:pk>/pay-slowly/", views.pay_slowly, name="pay-slowly"),
 ]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal, cast
 from urllib.parse import urlencode
 from urllib.request import HTTPCookieProcessor, Request, build_opener, urlopen
 
@@ -13,11 +14,12 @@ from django.contrib.auth.models import User
 from django.test.utils import override_settings
 from playwright.sync_api import expect
 
-from testproject.shop.serving import serving, shop_on
-from testproject.shop.tour.demo_masters import demo_masters
+from testproject.shop.serving import Answer, serving, shop_on
+from testproject.shop.tour.demo_masters import DemoMasters, demo_masters
+from testproject.shop.tour.run import Run
 from testproject.shop.tour.steps import STEPS
 from testproject.shop.tour.views import DEMO_USER
-from tests.browser.conftest import HELD, Visitor, overflowing, shoot, violations
+from tests.browser.conftest import HELD, ROOT, Visitor, overflowing, shoot, violations
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -106,9 +108,10 @@ def outcome(page: str) -> tuple[list[str], list[int], str]:
     return statuses, fences, " ".join(state)
 
 
-def states(page: str) -> list[str]:
-    """Return the words about the masters in the last picture."""
-    return re.findall(r'<g class="master" data-state="(\w+)"', page)[-5:]
+def states(page: str, picture: int = -1) -> list[str]:
+    """Return the words about the masters in one picture, by default in the last."""
+    every = re.findall(r'<g class="master" data-state="(\w+)"', page)
+    return [every[start : start + 5] for start in range(0, len(every), 5)][picture]
 
 
 def test_a_browser_that_asks_for_an_icon_gets_the_one_of_the_shop(site: str) -> None:
@@ -177,10 +180,35 @@ def test_master_down(client: Client) -> None:
     assert sorted(statuses) == ["200 OK", "423 Locked"]
     assert len(fences) == 1
     assert order == "paid 1 payment"
-    assert states(page)[0] == "silent"
-    assert states(page).count("silent") == 1
-    page = client.press("tour/master-down/", "tour/repair/", step="master-down")
+    assert states(page, 0)[0] == "silent"
+    assert states(page, 0).count("silent") == 1
+    assert states(page)[0] == "waiting", "the killed one runs again, and its vote does not count"
     assert "silent" not in states(page)
+
+
+def test_the_copy_is_shown_after_the_answer_it_repeats(django_db_blocker: Any) -> None:
+    ran = Answer(200, 150.0, None, "{}")
+    copy = replace(ran, replayed=True)
+
+    class Shopper:
+        def pay_together(self, *_: object) -> list[Answer]:
+            return [copy, ran]  # the second request was the first to acquire the lock
+
+    with django_db_blocker.unblock():
+        run = Run(DemoMasters([]), cast("Any", Shopper()))
+    run.pay_twice_at_once(key="a key")
+    assert [answer["replayed"] for answer in run.answers] == [False, True]
+
+
+def test_the_last_page_leads_on(client: Client) -> None:
+    page = client.get(f"tour/{STEPS[-1].slug}/")
+    ending = page[page.index('id="end"') :]
+    links = re.findall(r'href="/([^"]*)"', ending[: ending.index("</section>")])
+    found = {link: client.get(link) for link in links}
+    assert "A tour of the locks" in found[""]
+    assert "Log in" in found["admin/redlock_django/heldlock/"]
+    assert found["docs/index.md"] == (ROOT / "docs/index.md").read_text()
+    assert 'id="end"' not in client.get(f"tour/{STEPS[0].slug}/")
 
 
 def walk(page: Page) -> Iterator[str]:

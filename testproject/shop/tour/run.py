@@ -46,10 +46,14 @@ class Run:
         self.after_acquired: list[Any] = []
 
     def pay_twice_at_once(self, key: str = "") -> None:
-        """Send two payments of the order at the same moment; the first waits for the second."""
+        """Send two payments of the order at the same moment; the first waits for the second.
+
+        A copy is shown after the answer that it repeats: either request may be the first.
+        """
         if not key:  # With a key, the second gets the answer of the first, and is not refused.
             self.after_acquired.append(lambda: self.refused.wait(PATIENCE))
         answers = self.shopper.pay_together([self.order.pk] * 2, key)
+        answers.sort(key=lambda answer: answer.replayed)
         for name, answer in zip(("Request A", "Request B"), answers, strict=True):
             self.add(name, answer)
 

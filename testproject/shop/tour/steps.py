@@ -19,8 +19,7 @@ from testproject.shop.tour.run import new_order
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from testproject.shop.tour.demo_masters import PATIENCE
-from testproject.shop.tour.run import Run
+    from testproject.shop.tour.run import Run
 
 
 def pay_twice(run: Run) -> None:
@@ -53,7 +52,7 @@ def lost_lock(run: Run) -> None:
 
 
 def master_down(run: Run) -> None:
-    """Kill a master, and send two payments of one order at the same moment."""
+    """Kill a master, which starts again after the step, and send two payments at once."""
     run.demo.kill_one()
     run.pay_twice_at_once()
 
@@ -151,7 +150,6 @@ STEPS = (
         about="one of five masters is killed",
         button="Kill a master, and pay twice",
         run=master_down,
-        lasts=True,
     ),
     Step(
         slug="quorum-lost",

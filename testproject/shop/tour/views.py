@@ -11,10 +11,12 @@ from django.conf import settings
 from django.contrib.auth import get_user_model, login
 from django.db import transaction
 from django.http import Http404, HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
 from django.shortcuts import redirect, render
 from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import ensure_csrf_cookie
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
+from django.views.static import serve
 
 from testproject.shop.serving import Shopper
 from testproject.shop.tour.demo_masters import DemoMasters, running_demo
@@ -62,6 +64,7 @@ def step(request: HttpRequest, slug: str) -> HttpResponse:
         "now": picture(demo.masters, resource) if demo else None,
         "outcome": outcome,
         "can_log_in": settings.DEBUG,
+        "zone": settings.TIME_ZONE,
     }
     return render(request, "shop/step.html", context)
 
@@ -103,6 +106,14 @@ def log_in(request: HttpRequest) -> HttpResponse:
     if not request.user.is_authenticated:
         login(request, get_user_model().objects.get_by_natural_key(DEMO_USER))
     return redirect("admin:redlock_django_heldlock_changelist")
+
+
+@require_GET
+def document(request: HttpRequest, name: str) -> HttpResponseBase:
+    """Show a document of the repository as the text that it is."""
+    answer = serve(request, f"{name}.md", document_root=f"{settings.BASE_DIR}/docs")
+    answer["Content-Type"] = "text/plain; charset=utf-8"
+    return answer
 
 
 def _required(demo: DemoMasters | None) -> DemoMasters:
