@@ -6,6 +6,7 @@ from typing import Any
 
 from django.contrib.admin.views.main import ChangeList
 from django.http import HttpRequest
+from django.urls import NoReverseMatch
 from django.utils.formats import number_format
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
@@ -20,6 +21,7 @@ from redlock_django.backends.inspection_results import HARMLESS
 from redlock_django.engine.holders import HoldingState
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.handler import locks
+from redlock_django.locking.names import is_resource
 from redlock_django.operate.health import master_status
 from redlock_django.operate.inspection import HeldLocks
 
@@ -42,6 +44,15 @@ class HeldLockChangeList(ChangeList):
         """Return the queryset of Django's change list, limited to this page."""
         queryset: Any = super().get_queryset(request, exclude_parameters)
         return queryset.starting_at(max(0, self.page_num - 1) * PAGE)
+
+    def url_for_result(self, result: Any) -> str:
+        """Return the URL of a lock's page; raise NoReverseMatch, and Django does not link to one.
+
+        A lock with an invalid name has no page: another program has set it.
+        """
+        if not is_resource(result.resource):
+            raise NoReverseMatch(f"{result} is not a valid name")
+        return super().url_for_result(result)
 
     def get_results(self, request: HttpRequest) -> None:
         """Query health and locks in one inspection, so that a hanging master costs one timeout."""

@@ -99,6 +99,12 @@ class HeldLockAdmin(_ModelAdmin):
             + labels.waiters_line(holding.waiters)
         )
 
+    def action_checkbox(self, obj: HeldLock) -> SafeString:
+        """Return the checkbox of a row; a lock with an invalid name cannot be released here."""
+        from redlock_django.locking.names import is_resource
+
+        return super().action_checkbox(obj) if is_resource(obj.resource) else SafeString()
+
     # Permissions.
 
     def has_add_permission(self, request: HttpRequest) -> bool:

@@ -158,6 +158,9 @@ class Inspection(ABC):
             total, page = len(found), found[query.shown]
         else:
             counted, page = _among(names[:first], read), _among(names[query.shown], read)
+            # Listed names whose locks have been released since, or whose keys are not locks.
+            gone = len(names[query.shown]) - len(page)
+            about, total = about - gone, total - gone
         return HeldLocks(
             using=self.using,
             locks=tuple(page),

@@ -82,6 +82,14 @@ def check_resource(name: object) -> str:
     return name
 
 
+def is_resource(name: str) -> bool:
+    """Return whether a string is a resource name as it is, without normalization."""
+    try:
+        return check_resource(name) == name
+    except BadResource:
+        return False
+
+
 def _refusal(fault: str, name: str) -> BadResource:
     return BadResource(
         f"the resource name contains a {fault}; resource('order:<int:pk>', pk=value) makes a valid "

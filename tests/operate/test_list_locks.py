@@ -162,6 +162,24 @@ def test_a_cut_list_is_reported(site: Site, monkeypatch: pytest.MonkeyPatch) -> 
     assert "The list stopped at 3. There may be more locks." in ran.said
 
 
+def test_names_without_a_lock_are_not_counted() -> None:
+    put("order:1", b"theirs")
+    put("order:2", b"gone")
+    for master in memory().masters:
+        del master.strings["redlock:lock:order:2"]  # the index of the masters still lists it
+    for how in ("--all", "--search=order", "--prefix=order", "--order=resource"):
+        ran = run("list_locks", "--format=json", how)
+        assert (ran.json["total"], ran.said) == (1, ""), how
+
+
+def test_all_does_not_recommend_itself(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(5):
+        site.put(f"order:{number}")
+    monkeypatch.setattr("redlock_django.management.commands.list_locks.MAX_LISTED", 3)
+    said = run("list_locks", "--all").said
+    assert said == "3 of 5 locks are listed. See --prefix, --search and --holder.\n"
+
+
 def test_a_prefix_is_the_beginning_of_the_name(site: Site) -> None:
     for name in ("order:1", "preorder:1", "order:2", "user:1"):
         site.put(name)

@@ -139,7 +139,7 @@ class Command(OperatorCommand):
                 map(_row, page.locks),
                 flexible=(0, 7),
             )
-        self._notes(page)
+        self._notes(page, every=options["every"])
         return page
 
     def _head(self, page: HeldLocks) -> None:
@@ -147,15 +147,13 @@ class Command(OperatorCommand):
             self.stdout.write(_CLEAR, ending="")
         self.stdout.write(f"{iso(time.time())}  {page.using}  {page.total} held")
 
-    def _notes(self, page: HeldLocks) -> None:
+    def _notes(self, page: HeldLocks, *, every: bool) -> None:
         self.warn_of_silent(page.silent)
         if page.stopped_at is not None:
             self.warn(f"The list stopped at {page.stopped_at}. There may be more locks.")
         elif page.total > len(page.locks):
-            self.warn(
-                f"{len(page.locks)} of {page.total} locks are listed. "
-                "See --offset, --limit and --all."
-            )
+            more = "--prefix, --search and --holder" if every else "--offset, --limit and --all"
+            self.warn(f"{len(page.locks)} of {page.total} locks are listed. See {more}.")
         elif not page.locks and not self.as_json and page.complete:
             self.warn("No lock is held.")
 
