@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -74,7 +75,7 @@ LAYERS = [
     backends.memory backends.redis
     conf.settings
     signals locking locking.names locking.cancellation locking.counters locking.first_use
-    locking.holder
+    locking.holder locking.thread_state
     locking.signal_thread locking.running_loop locking.sync_threads locking.row_wait
     locking.events
     locking.handler locking.open_transactions
@@ -285,6 +286,54 @@ def test_the_wire_and_the_engine_do_not_import_django() -> None:
     for module, names in imported().items():
         if module.startswith(BELOW_DJANGO):
             assert not {name for name in names if name.split(".")[0] == "django"}, module
+
+
+# What gevent replaces in modules of the standard library.
+REPLACED = {
+    "queue": {"LifoQueue", "PriorityQueue", "Queue", "SimpleQueue"},
+    "select": {"epoll", "poll", "select"},
+    "selectors": {"DefaultSelector", "EpollSelector"},
+    "socket": {"create_connection", "getaddrinfo", "socket", "socketpair"},
+    "ssl": {"SSLContext", "SSLSocket"},
+    "threading": {"Condition", "Event", "Lock", "Thread", "Timer", "local"},
+    "time": {"sleep"},
+}
+
+
+def evaluated_at_import(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes that Python evaluates when it imports a module: not bodies of functions."""
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "isinstance":
+        return  # which keeps nothing
+    yield node
+    for field, value in ast.iter_fields(node):
+        is_body = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        if (is_body and field == "body") or field in ("annotation", "returns"):
+            continue
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST):
+                yield from evaluated_at_import(child)
+
+
+def test_no_module_keeps_a_primitive_that_gevent_replaces_after_the_import() -> None:
+    """Each module looks it up when it needs it: `queue.SimpleQueue()`."""
+    kept = []
+    for module in OURS:
+        tree = _tree(modules()[module])
+        kept += [
+            f"{module}: from {node.module} import {alias.name}"
+            for node in ast.walk(tree)
+            if isinstance(node, ast.ImportFrom)
+            for alias in node.names
+            if alias.name in REPLACED.get(node.module or "", ())
+        ]
+        kept += [
+            f"{module}, line {node.lineno}: {ast.unparse(node)}"
+            for node in evaluated_at_import(tree)
+            if isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.attr in REPLACED.get(node.value.id, ())
+        ]
+    assert not kept
 
 
 def test_the_sync_and_the_async_links_do_not_import_each_other() -> None:

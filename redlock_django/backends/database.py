@@ -5,11 +5,11 @@ docs/explanation/database-locks.md says why there is one holder, and when there 
 
 from __future__ import annotations
 
+import queue
 import random
 from collections.abc import Generator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 from redlock_django.backends import database_sql as sql
@@ -144,7 +144,7 @@ class DatabaseBackend(BaseBackend):
         started = self.clock()
         jobs = [self._extension(lease, ttl) for lease, ttl in asked]
         results: list[tuple[LeaseState, Lease] | Exception] = []
-        finished: list[SimpleQueue[None]] = []
+        finished: list[queue.SimpleQueue[None]] = []
         with suppress(StoreUnavailable):  # closed
             finished = [self.connections.start(job) for job in jobs]
         for index, (lease, ttl) in enumerate(asked):

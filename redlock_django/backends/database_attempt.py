@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
-from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from redlock_django.backends import database_sql as sql
@@ -62,7 +62,7 @@ class Queue:
         self._name = secrets.token_hex(16)
         self._place: sql.Place | None = None
         self._stayed = 0.0
-        self._calls: SimpleQueue[None] = SimpleQueue()
+        self._calls: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._wake_task: Callable[[], object] | None = None
         if access.listener is not None:
             access.listener.watch(resources, self._wake)
@@ -86,7 +86,7 @@ class Queue:
 
     def rest(self, seconds: float) -> None:
         """Sleep until the waiter is woken, for at most so many seconds."""
-        with suppress(Empty):
+        with suppress(queue.Empty):
             self._calls.get(timeout=seconds)
         self._forget_calls()
 
@@ -102,7 +102,7 @@ class Queue:
         self._forget_calls()
 
     def _forget_calls(self) -> None:
-        with suppress(Empty):
+        with suppress(queue.Empty):
             while True:
                 self._calls.get_nowait()
 

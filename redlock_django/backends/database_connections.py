@@ -8,12 +8,12 @@ connection, and threads and event loops share the connections.
 from __future__ import annotations
 
 import asyncio
+import queue
 import threading
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from django.db import Error, InterfaceError, InternalError, NotSupportedError, OperationalError
@@ -94,7 +94,7 @@ class Connections:
         self._most = most
         self._timeout = timeout
         self._notice = notice
-        self._jobs: SimpleQueue[Job[Any] | None] = SimpleQueue()
+        self._jobs: queue.SimpleQueue[Job[Any] | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._idle: set[threading.Thread] = set()
         self._starting = threading.RLock()  # a signal handler may interrupt its own thread
@@ -110,18 +110,18 @@ class Connections:
         self.wait(self.start(job))
         return job.result()
 
-    def start(self, job: Job[Any]) -> SimpleQueue[None]:
+    def start(self, job: Job[Any]) -> queue.SimpleQueue[None]:
         """Queue a job; return what `wait` needs to wait for it."""
-        finished: SimpleQueue[None] = SimpleQueue()
+        finished: queue.SimpleQueue[None] = queue.SimpleQueue()
         job.finished = partial(finished.put, None)
         self.submit(job)
         return finished
 
-    def wait(self, finished: SimpleQueue[None]) -> None:
+    def wait(self, finished: queue.SimpleQueue[None]) -> None:
         """Wait for a job that was started; raise StoreUnavailable if that takes too long."""
         try:
             finished.get(timeout=self._timeout)
-        except Empty:
+        except queue.Empty:
             raise self.too_slow() from None
 
     async def arun(self, job: Job[Any]) -> None:

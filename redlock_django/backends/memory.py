@@ -38,6 +38,10 @@ class MemorySettings(RedlockSettings):
         return replace(super().deployment, names=("memory",), restart_delay=0)
 
 
+def _sleep(seconds: float) -> None:
+    time.sleep(seconds)  # gevent may replace it after the import
+
+
 class MemoryBackend(RedlockBackend):
     """Redlock over masters in this process: for tests, never for production.
 
@@ -55,7 +59,7 @@ class MemoryBackend(RedlockBackend):
         super().__init__(alias, settings, notice)
         self.now: Callable[[], float] = lambda: clock() + self.passed
         self.time: Callable[[], int] = lambda: wall_ns() // 1000 + round(self.passed * 1_000_000)
-        self.sleep: Callable[[float], None] = time.sleep
+        self.sleep: Callable[[float], None] = _sleep
         self.waiters = Waiters(self.deployment)
         self.masters: list[MemoryMaster] = []
         self.down: list[Any] = []  # a reason, or just True
@@ -178,7 +182,7 @@ class MemoryBackend(RedlockBackend):
         def perform(step: Step) -> float:
             if isinstance(step, Round):
                 self._answer(step, waiter)
-            elif waiter is None or self.sleep is not time.sleep:
+            elif waiter is None or self.sleep is not _sleep:
                 self.sleep(step.seconds)
             else:
                 self._nap(waiter, step)

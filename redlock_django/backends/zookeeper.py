@@ -5,11 +5,11 @@ docs/explanation/zookeeper-locks.md says why there is one holder, and when there
 
 from __future__ import annotations
 
+import queue
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from queue import SimpleQueue
 from typing import Any
 
 from redlock_django.backends.base import BaseBackend, Notice, StoreSettings, ignore
@@ -133,7 +133,7 @@ class ZooKeeperBackend(BaseBackend):
     ) -> list[tuple[LeaseState, Lease] | Exception]:
         """Extend all leases at the same time, each by a request for each of its resources."""
         extensions = [Extension(self, lease, ttl) for lease, ttl in asked]
-        started: list[tuple[Batch, SimpleQueue[None]]] = []
+        started: list[tuple[Batch, queue.SimpleQueue[None]]] = []
         for extension in extensions:
             if extension.batch is not None:
                 with suppress(StoreUnavailable):

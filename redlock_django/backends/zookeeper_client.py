@@ -7,6 +7,7 @@ import logging
 import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -82,6 +83,10 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self.failure = ""
         return connection
 
+    @staticmethod
+    def sleep_func(seconds: float) -> None:
+        time.sleep(seconds)  # kazoo keeps the one from its import, which gevent may replace
+
     def spawn(self, func: Any, *args: Any, **options: Any) -> threading.Thread:
         thread = threading.Thread(
             target=func, args=args, kwargs=options, name=f"{THREADS}-kazoo", daemon=True
@@ -129,7 +134,12 @@ def new_client(settings: ZooKeeperSettings) -> KazooClient:
         hosts=settings.ensemble,
         timeout=settings.session_timeout,
         handler=Handler(settings.session_timeout / (3 * len(settings.hosts))),
-        connection_retry={"max_tries": -1, "delay": 0.05, "max_delay": 1.0},
+        connection_retry={
+            "max_tries": -1,
+            "delay": 0.05,
+            "max_delay": 1.0,
+            "sleep_func": Handler.sleep_func,
+        },
         logger=_logger,
         **options,
     )

@@ -7,25 +7,25 @@ locked. docs/explanation/interrupts.md explains this.
 from __future__ import annotations
 
 import asyncio
+import queue
 from contextlib import suppress
 from functools import partial
-from queue import Empty, SimpleQueue
 
 from redlock_django.backends.zookeeper_session import Session
 from redlock_django.backends.zookeeper_steps import Step
 
 
-def start(session: Session, step: Step) -> SimpleQueue[None]:
+def start(session: Session, step: Step) -> queue.SimpleQueue[None]:
     """Begin a step; return what `finish` needs to wait for it."""
-    ended: SimpleQueue[None] = SimpleQueue()
+    ended: queue.SimpleQueue[None] = queue.SimpleQueue()
     step.wake = partial(ended.put, None)
     session.begin(step)
     return ended
 
 
-def finish(session: Session, step: Step, ended: SimpleQueue[None]) -> None:
+def finish(session: Session, step: Step, ended: queue.SimpleQueue[None]) -> None:
     """Wait for a step; raise StoreUnavailable if it has requests that were not answered in time."""
-    with suppress(Empty):
+    with suppress(queue.Empty):
         ended.get(timeout=step.seconds)
         return
     session.too_late(step)

@@ -8,11 +8,11 @@ A lost session (`generation` grows) has lost its locks.
 from __future__ import annotations
 
 import math
+import queue
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from queue import Empty, SimpleQueue
 
 from redlock_django.backends.base import Notice
 from redlock_django.backends.zookeeper_client import (
@@ -69,7 +69,7 @@ class Session:
         self._closed = False
         self._replaced_at = math.inf
         self._up: bool | None = None
-        self._steps: SimpleQueue[Batch | None] = SimpleQueue()
+        self._steps: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
         self._unsent: list[Batch] = []
         self._unanswered: dict[Batch, float] = {}  # when they were sent, the oldest first
         self._changed_at = self._beats_at = 0.0
@@ -147,9 +147,9 @@ class Session:
         """Look now at what is over, instead of at the moment that is known."""
         self._steps.put(None)
 
-    def use(self, queue: str) -> None:
+    def use(self, name: str) -> None:
         """Note that the queue of a resource is used; it is removed some time later."""
-        self._used[queue] = self._clock()
+        self._used[name] = self._clock()
 
     def is_uncertain(self) -> bool:
         """Return whether the servers may have ended the session without our knowledge."""
@@ -176,7 +176,7 @@ class Session:
         while True:
             delay = None if self._wakes_at == math.inf else self._wakes_at - self._clock()
             batch = None
-            with suppress(Empty):
+            with suppress(queue.Empty):
                 batch = self._steps.get(timeout=None if delay is None else max(0.0, delay))
             if batch is not None and not batch.unwanted:
                 self._send(batch, client)
@@ -192,11 +192,11 @@ class Session:
                 self._look(client)
                 self._wakes_at = self._next_look(client)
         if self.is_connected:
-            ended: SimpleQueue[None] = SimpleQueue()
+            ended: queue.SimpleQueue[None] = queue.SimpleQueue()
             last = Batch(lambda client: [client.sync_async("/")])
             last.wake = partial(ended.put, None)
             self._send(last, client)
-            with suppress(Empty):
+            with suppress(queue.Empty):
                 ended.get(timeout=CLOSING / 2)
         self._client = None
         stop(client)
@@ -235,10 +235,10 @@ class Session:
                 root = self._settings.root
                 beat = Batch(lambda client: [client.set_async(root, b"")], is_proof=True)
                 self._send(beat, client)
-        for queue, used in list(self._used.items()):
-            if now >= used + _IDLE and self._used.pop(queue, None) is not None:
-                self.contended.discard(queue)
-                self.post_delete([queue])  # fails if the queue is not empty
+        for name, used in list(self._used.items()):
+            if now >= used + _IDLE and self._used.pop(name, None) is not None:
+                self.contended.discard(name)
+                self.post_delete([name])  # fails if the queue is not empty
 
     def _send(self, batch: Batch, client: KazooClient) -> None:
         now = self._clock()

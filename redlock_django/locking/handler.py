@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import os
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from redlock_django.conf.settings import AliasSettings, load
 from redlock_django.locking import events
 from redlock_django.locking.counters import counters
 from redlock_django.locking.first_use import first_used
+from redlock_django.locking.thread_state import follow_patches, reset_with_threads
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,7 @@ class LockServices:
         self.forks = 0  # the number of forks between the first process and this one
 
     def __getitem__(self, alias: str) -> LockService:
+        follow_patches()
         service = self.services.get(alias)
         if service is None:
             with self._making:
@@ -104,5 +105,4 @@ def _settings_changed(*, setting: str, **_: Any) -> None:
 # So that slow masters, too, receive the last releases of this process.
 atexit.register(locks.close)
 setting_changed.connect(_settings_changed, dispatch_uid="redlock_django.locking.handler")
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=locks._forked)
+reset_with_threads(locks._forked)

@@ -12,6 +12,7 @@ from redlock_django.engine.validity import with_drift
 from redlock_django.exceptions import BadName, BadResource, InvalidRedlock
 from redlock_django.locking.handler import LockService, locks
 from redlock_django.locking.names import check_resource
+from redlock_django.locking.thread_state import follow_patches
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -77,6 +78,7 @@ class LockParameters:
 
     def _resolve(self) -> tuple[LockService, float, float]:
         """Return the service of the alias, the TTL and the wait in seconds."""
+        follow_patches()
         service = locks.services.get(self.using) or locks[self.using]  # a method call less
         if self._resolved is not None and self._resolved[0] is service:
             return self._resolved

@@ -12,7 +12,6 @@ import asyncio
 import contextvars
 import logging
 import math
-import os
 import threading
 import time
 import weakref
@@ -24,6 +23,7 @@ from redlock_django.engine.validity import Lease, LeaseState
 from redlock_django.locking.held_lease import HeldLease
 from redlock_django.locking.renewal_schedule import LONG_OVERDUE, Schedule
 from redlock_django.locking.signal_thread import signal_thread
+from redlock_django.locking.thread_state import reset_with_threads
 from redlock_django.wire.clock import clock
 from redlock_django.wire.wakeup import Wakeup
 
@@ -202,5 +202,4 @@ def _value(result: tuple[LeaseState, Lease] | Exception) -> tuple[LeaseState, Le
 
 
 renewal_service = RenewalService()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=renewal_service._reset)
+reset_with_threads(renewal_service._reset)

@@ -7,16 +7,16 @@ the leases of all threads are renewed meanwhile.
 from __future__ import annotations
 
 import logging
-import os
+import queue
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from queue import SimpleQueue
 from typing import Any
 
 from django.dispatch import Signal
 
+from redlock_django.locking.thread_state import reset_with_threads
 from redlock_django.signals import send
 
 logger = logging.getLogger("redlock_django")
@@ -31,7 +31,7 @@ class SignalThread:
         self._reset()
 
     def _reset(self) -> None:
-        self._pending: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._pending: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._mutex = threading.RLock()  # a finalizer inside may notice another loss
         self._deferring = threading.local()
@@ -81,5 +81,4 @@ class SignalThread:
 
 
 signal_thread = SignalThread()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=signal_thread._reset)
+reset_with_threads(signal_thread._reset)

@@ -21,6 +21,7 @@ from redlock_django.conf.settings import AliasSettings
 from redlock_django.engine.errors import NotAcquired, StoreUnavailable
 from redlock_django.locking import events
 from redlock_django.locking.counters import Counts, counters
+from redlock_django.locking.thread_state import reset_with_threads
 from redlock_django.models import ContentionCount
 from redlock_django.operate.contention_report import NUMBERS, this_minute
 
@@ -204,5 +205,4 @@ def _most(counted: dict[str, ResourceCounts], most: int) -> dict[str, ResourceCo
 
 recorder = ContentionRecorder()
 atexit.register(recorder.write)  # the last counts, and all of a process that lives for seconds
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=recorder._reset)
+reset_with_threads(recorder._reset)

@@ -18,6 +18,7 @@ from redlock_django.conf.arguments import hint_for_unknown
 from redlock_django.conf.settings import load
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.handler import locks
+from redlock_django.locking.thread_state import reset_with_threads
 from redlock_django.web.lock_resource import lock_resource
 from redlock_django.web.routes import Route, routes
 
@@ -107,6 +108,9 @@ class _Rules:
     def __init__(self) -> None:
         self.applied: dict[Any, Locked] = {}
         """The locked views, by the URLconf to which the rules were applied; None: ROOT_URLCONF."""
+        self._reset()
+
+    def _reset(self) -> None:
         self._changing = threading.Lock()
 
     def apply(self, urlconf: Any = None) -> None:
@@ -153,6 +157,7 @@ def _resolve_to(pattern: URLPattern, view: Callable[..., Any]) -> Callable[[str]
 
 
 rules = _Rules()
+reset_with_threads(rules._reset)
 
 
 def _settings_changed(*, setting: str, **_: Any) -> None:

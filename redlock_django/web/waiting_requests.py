@@ -10,14 +10,30 @@ from django.db import connections
 
 from redlock_django.locking.handler import locks
 from redlock_django.locking.open_transactions import open_transactions
+from redlock_django.locking.thread_state import reset_with_threads, threads_are_greenlets
 
-_changing = threading.Lock()
-_waiting = 0
+
+class _WaitingThreads:
+    """How many threads of the process are waiting in views."""
+
+    def __init__(self) -> None:
+        self._reset()
+
+    def _reset(self) -> None:
+        self.changing = threading.Lock()
+        self.count = 0
+
+
+_waiting = _WaitingThreads()
+reset_with_threads(_waiting._reset)
 
 
 def has_room(using: str) -> bool:
-    """Return whether fewer than MAX_WAITERS threads of the process are waiting."""
-    return _waiting < locks[using].settings.max_waiters
+    """Return whether one more request may wait in its thread: fewer than MAX_WAITERS do.
+
+    Greenlets of gevent are not counted: one that waits occupies no thread.
+    """
+    return _waiting.count < locks[using].settings.max_waiters or threads_are_greenlets()
 
 
 @contextmanager
@@ -27,15 +43,15 @@ def waiting_thread(using: str) -> Iterator[bool]:
     It may not if MAX_WAITERS threads of the process are waiting already: those that wait must not
     occupy the last thread of a server, which other requests need.
     """
-    global _waiting
-    with _changing:
+    _ = locks[using]  # not inside the mutex: a new service imports its store
+    with _waiting.changing:
         may_wait = has_room(using)
-        _waiting += may_wait
+        _waiting.count += may_wait
     try:
         yield may_wait
     finally:
-        with _changing:
-            _waiting -= may_wait
+        with _waiting.changing:
+            _waiting.count -= may_wait
 
 
 def has_pools() -> bool:

@@ -32,7 +32,10 @@ CLOSED = ",closed"
 _PAUSE = 0.25
 """Seconds between two attempts to read the state of a master that is not up yet."""
 
-sleep = time.sleep
+
+def sleep(seconds: float) -> None:
+    """Sleep, as `time.sleep` does when it is called: gevent may replace it after the import."""
+    time.sleep(seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

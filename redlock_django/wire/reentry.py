@@ -25,10 +25,17 @@ class Interrupting(RuntimeError):
         super().__init__(INTERRUPTS)
 
 
-class Running(threading.local):
+class Running:
     """A note of whether each thread is running a protocol on the links that have this object."""
 
     busy = False
+
+    @staticmethod
+    def of_threads() -> Running:
+        """Return a note that each thread has for itself, or each greenlet of gevent."""
+        # Not a class of this module: gevent may replace `threading.local` after the import.
+        made: Running = type("RunningOfThreads", (Running, threading.local), {})()
+        return made
 
     def is_interrupted(self, driver: CodeType, links: object) -> bool:
         """Return whether this thread is running one already, in the code of that driver.

@@ -6,10 +6,10 @@ of its own, so a master that hangs delays no other.
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -82,7 +82,7 @@ class Survey:
         return self._each(lambda connection: _health(connection, self.deployment), None)
 
     def _each(self, work: Callable[[Any], Answer], within: float | None) -> dict[int, Answer]:
-        done: SimpleQueue[tuple[int, Answer | Unfit]] = SimpleQueue()
+        done: queue.SimpleQueue[tuple[int, Answer | Unfit]] = queue.SimpleQueue()
         asked = [index for index in range(len(self._addresses)) if index not in self.silent]
         for index in asked:
             threading.Thread(
@@ -98,7 +98,7 @@ class Survey:
         while len(heard) < len(asked):
             try:
                 index, answer = done.get(timeout=max(0.0, deadline - time.monotonic()))
-            except Empty:
+            except queue.Empty:
                 break
             heard.add(index)
             if isinstance(answer, Unfit):
@@ -115,7 +115,7 @@ class Survey:
         self,
         index: int,
         work: Callable[[Any], Answer],
-        done: SimpleQueue[tuple[int, Answer | Unfit]],
+        done: queue.SimpleQueue[tuple[int, Answer | Unfit]],
     ) -> None:
         connection = None
         try:

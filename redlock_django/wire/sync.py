@@ -34,7 +34,7 @@ class SyncLinks(ThreadLinks):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._running = Running()
+        self._running = Running.of_threads()
 
     def run(
         self,

@@ -16,12 +16,12 @@ from __future__ import annotations
 import logging
 import math
 import os
+import queue
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import attrgetter
-from queue import Empty, SimpleQueue
 from typing import Any
 
 from redlock_django.wire.clock import clock
@@ -75,25 +75,25 @@ class ThreadLinks(Links):
 
     def _send_all(self, masters: Sequence[Master] = ()) -> None:
         """Read these masters, and send everything that is queued, also what comes meanwhile."""
-        queue = self._queue
+        queued = self._queue
         while True:
             try:
                 self._busy = True
                 if masters:
                     self.read_all(masters)
                 while True:
-                    if not queue:
+                    if not queued:
                         break
                     # Removed only once it has begun: an interrupt in between may begin another
                     # thread's round twice, which is harmless, but never drops it.
-                    self.begin(queue[0])
-                    queue.popleft()
+                    self.begin(queued[0])
+                    queued.popleft()
                 if self._dirty:
                     self.flush()
             finally:
                 # After an interrupt the next poll sends what other threads have left here.
                 self._busy = False
-            if not queue:
+            if not queued:
                 return
             masters = ()
 
@@ -186,7 +186,7 @@ class ThreadLinks(Links):
         return False
 
     def _sleep_until_woken(self, sleeper: Sleeper, sleepers: Sleepers, longest: float) -> None:
-        wakeups: SimpleQueue[None] = SimpleQueue()
+        wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()
         sleeper.wake = partial(wakeups.put, None)
         sleepers[sleeper] = None
         try:
@@ -196,7 +196,7 @@ class ThreadLinks(Links):
                 return
             try:
                 wakeups.get(timeout=left)
-            except Empty:
+            except queue.Empty:
                 self._poller.wake()  # the reader judges who is late
         finally:
             sleepers.pop(sleeper, None)

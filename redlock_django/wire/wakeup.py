@@ -5,8 +5,8 @@ docs/explanation/interrupts.md explains what a signal may interrupt.
 
 from __future__ import annotations
 
+import queue
 from contextlib import suppress
-from queue import Empty, SimpleQueue
 
 
 class Wakeup:
@@ -20,7 +20,7 @@ class Wakeup:
     __slots__ = ("_calls",)
 
     def __init__(self) -> None:
-        self._calls: SimpleQueue[None] = SimpleQueue()
+        self._calls: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def wake(self) -> None:
         """Wake the waiting thread, or make its next wait end immediately."""
@@ -29,5 +29,5 @@ class Wakeup:
 
     def wait(self, seconds: float | None = None) -> None:
         """Wait for a call, for at most that many seconds (None: no limit)."""
-        with suppress(Empty):
+        with suppress(queue.Empty):
             self._calls.get(timeout=seconds)

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import http.client
+import json
+import os
+import secrets
 import select
+import socket
 import subprocess
 import sys
 import textwrap
-from typing import TYPE_CHECKING
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 
 from redlock_django import lock
 from redlock_django.exceptions import InvalidRedlock
+from redlock_django.testing.processes import ProcessGroup
+from tests.contract.stores import DATABASE, MEMORY, ZOOKEEPER
 
 if TYPE_CHECKING:
     from pytest_django import Settings
 
     from redlock_django.testing.masters import LocalMaster
+
+ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = pytest.mark.live
 
@@ -58,9 +71,127 @@ def test_greenlets_of_gevent_exclude_each_other_and_renew(masters: list[LocalMas
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=60,
     )
     assert done.stdout == "done\n", done.stderr
+
+
+STORES = (
+    *("redis", "memory", "sharded", "sqlite", "postgres", "zookeeper"),
+    pytest.param("mysql", marks=pytest.mark.nightly),
+)
+
+
+@pytest.fixture(params=STORES)
+def late_settings(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
+    """Return the settings of a site that keeps its locks in one of the stores."""
+    store = request.param
+    database = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "site.sqlite3")}
+    section: dict[str, Any] = {"TTL": 2}
+    if store in ("redis", "sharded"):
+        urls = [master.url for master in request.getfixturevalue("masters")]
+        section |= {"RESTART_DELAY": 0, "MASTER_TIMEOUT": 0.9}
+        if store == "redis":
+            section["MASTERS"] = urls[:3]
+        else:
+            section["MASTERS"] = [urls[:1], urls[1:2]]
+    elif store == "memory":
+        section["BACKEND"] = MEMORY
+    elif store == "zookeeper":
+        hosts = [request.getfixturevalue("zookeeper").host]
+        section |= {"BACKEND": ZOOKEEPER, "HOSTS": hosts, "ROOT": f"/{secrets.token_hex(4)}"}
+    else:
+        section |= {"BACKEND": DATABASE, "DATABASE_TIMEOUT": 1}
+        if store != "sqlite":
+            database = {**request.getfixturevalue(store), "NAME": f"late_{secrets.token_hex(4)}"}
+            create_database(database)
+    return {"REDLOCK": {"default": section}, "DATABASES": {"default": database}}
+
+
+def create_database(entry: dict[str, Any]) -> None:
+    """Create the database of an entry for DATABASES, which its server does not have yet."""
+    server = {name: entry[name.upper()] for name in ("host", "user", "password")}
+    server["port"] = int(entry["PORT"])
+    if entry["ENGINE"].endswith("postgresql"):
+        connected: Any = psycopg.connect(**server, dbname="postgres", autocommit=True)
+    else:
+        connected = pytest.importorskip("pymysql").connect(**server, autocommit=True)
+    with connected, connected.cursor() as cursor:
+        cursor.execute(f"CREATE DATABASE {entry['NAME']}")
+
+
+def late_patch(late_settings: dict[str, Any], *options: str) -> str:
+    """Return what a process prints that gevent has patched late."""
+    pytest.importorskip("gevent", reason="gevent is not installed")
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.live.late_patch", *options, json.dumps(late_settings)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_process_that_gevent_patches_after_all_imports(late_settings: dict[str, Any]) -> None:
+    assert late_patch(late_settings) == "done\n"
+
+
+def test_a_child_that_gevent_patches_of_a_process_that_used_locks(
+    late_settings: dict[str, Any],
+) -> None:
+    assert late_patch(late_settings, "--used", "--fork") == "done\n"
+
+
+def test_a_process_that_gevent_patches_after_it_used_locks_is_refused() -> None:
+    database = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
+    redlock = {"default": {"BACKEND": MEMORY}}
+    answer = late_patch({"REDLOCK": redlock, "DATABASES": {"default": database}}, "--used")
+    assert answer.startswith("This process had used locks before its threads were replaced by")
+    assert "Call gevent.monkey.patch_all() first" in answer
+
+
+@pytest.mark.parametrize("options", [(), ("--preload",)], ids=["", "preloaded"])
+def test_requests_of_a_gevent_worker_wait_for_one_lock(
+    masters: list[LocalMaster], options: tuple[str, ...]
+) -> None:
+    """More of them than MAX_WAITERS, which counts threads; then SIGTERM ends the worker."""
+    pytest.importorskip("gevent", reason="gevent is not installed")
+    pytest.importorskip("gunicorn", reason="gunicorn is not installed")
+    with ProcessGroup("redlock-green-") as processes, ThreadPoolExecutor(30) as clients:
+        listener = socket.create_server(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        log = processes.directory / "log"
+        argv = [sys.executable, "-m", "gunicorn", "--no-control-socket", "-k", "gevent", *options]
+        argv += ["--bind", f"fd://{listener.fileno()}", "--timeout", "0"]
+        argv += ["--graceful-timeout", "600", "--config"]
+        argv += ["python:tests.live.green_server", "tests.live.green_site"]
+        with log.open("wb") as stderr:
+            server = processes.spawn(
+                argv,
+                cwd=ROOT,
+                stdout=stderr,
+                stderr=stderr,
+                pass_fds=[listener.fileno()],
+                env={
+                    **os.environ,
+                    "PYTHONPATH": str(ROOT),
+                    "GREEN_MASTERS": ",".join(master.url for master in masters[:3]),
+                },
+            )
+
+        def pay(_: int) -> tuple[int, bytes]:
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+            with closing(connection) as client:
+                client.request("POST", "/pay/1/")
+                response = client.getresponse()
+                return response.status, response.read()
+
+        assert set(clients.map(pay, range(30))) == {(200, b"1")}, log.read_text()
+        server.terminate()
+        assert server.wait(timeout=60) == 0, log.read_text()
+        listener.close()
 
 
 def test_a_process_without_poll_is_refused(
