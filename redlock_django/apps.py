@@ -10,6 +10,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from django.apps import AppConfig
+from django.conf import settings
 
 if TYPE_CHECKING:
     from redlock_django.conf.settings import AliasSettings
@@ -24,7 +25,7 @@ class RedlockConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register the system checks, and what is called when an alias is first used."""
+        """Register the system checks and extensions, and import the stores that REDLOCK names."""
         from redlock_django.checks import register_checks
         from redlock_django.locking.first_use import call_at_first_use, register_extension
         from redlock_django.web.request_state import register_attribute
@@ -34,12 +35,15 @@ class RedlockConfig(AppConfig):
         register_attribute("idempotency_field", _idempotency_field)
         call_at_first_use(_record_contention)
         call_at_first_use(_report_unused_locks)
+        if getattr(settings, "REDLOCK", None):
+            from redlock_django.conf.settings import import_stores
+
+            # Not at the first lock, which may be one of an event loop: all its tasks would wait.
+            import_stores()
 
 
-def _report_unused_locks(settings: AliasSettings) -> None:
-    from django.conf import settings as django_settings
-
-    if django_settings.DEBUG:
+def _report_unused_locks(alias: AliasSettings) -> None:
+    if settings.DEBUG:
         from redlock_django.locking.unused_locks import report_unused_locks
 
         report_unused_locks()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -101,6 +102,16 @@ def load(alias: str) -> AliasSettings:
     except ValueError as error:
         problem = f"REDLOCK[{alias!r}]: {error}"
     raise InvalidRedlock(problem)
+
+
+def import_stores() -> None:
+    """Import the stores of all aliases; what is wrong with one is an error when it is used."""
+    import encodings.idna  # noqa: F401 - as the first look-up of a host's name does
+
+    with suppress(AttributeError):  # not dicts
+        for section in settings.REDLOCK.values():
+            with suppress(Exception):
+                _backend(section.get("BACKEND", DEFAULTS["BACKEND"]))
 
 
 class _WholeError(ValueError):

@@ -20,6 +20,7 @@ from redlock_django.engine.deployment import Deployment, ms
 from redlock_django.engine.quorum import Ballot, Vote, failed, granted
 from redlock_django.engine.statuses import ABSENT, GRANTED, REFUSED, RESERVED, STATUSES, UNCOUNTED
 
+_LUA = files(__package__).joinpath("lua")
 # The files of `lua/` that a script includes, before its own code.
 INCLUDED: Mapping[str, tuple[str, ...]] = {
     "acquire": ("queue", "index", "set_locks"),
@@ -46,8 +47,7 @@ Reply = Sequence[object]
 def script(name: str) -> tuple[str, str]:
     """Return the Lua source of a command, with the numbers of its statuses, and its SHA-1."""
     parts = (*INCLUDED.get(name, ()), name)
-    lua = files(__package__).joinpath("lua")
-    text = "".join(lua.joinpath(f"{part}.lua").read_text(encoding="utf-8") for part in parts)
+    text = "".join(_LUA.joinpath(f"{part}.lua").read_text(encoding="utf-8") for part in parts)
     text = _STATUS.sub(lambda status: str(STATUSES[status[1]]), text)
     return text, sha1(text.encode(), usedforsecurity=False).hexdigest()
 

@@ -64,6 +64,11 @@ class LockServices:
         for alias in self:
             self[alias].backend.connect()
 
+    async def aconnect(self) -> None:
+        """Begin to connect the running loop, as `connect` does the threads of the process."""
+        for alias in self:
+            await self[alias].backend.aconnect()
+
     def close(self) -> None:
         """Close the connections of the process; the next use connects again."""
         with self._making:

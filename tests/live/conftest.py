@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import psycopg
 import pytest
 
 from redlock_django.testing.masters import LocalMaster, local_masters
+from tests.contract.stores import DATABASE, MEMORY, ZOOKEEPER
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -151,3 +154,47 @@ def shops(
 def shop(request: pytest.FixtureRequest, shops: Callable[[str], Shop]) -> Shop:
     """Return the shop named by the parameter."""
     return shops(request.param)
+
+
+STORES = (
+    *("redis", "memory", "sharded", "sqlite", "postgres", "zookeeper"),
+    pytest.param("mysql", marks=pytest.mark.nightly),
+)
+
+
+@pytest.fixture(params=STORES)
+def store_settings(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
+    """Return the settings of a site that keeps its locks in one of the stores."""
+    store = request.param
+    database = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "site.sqlite3")}
+    section: dict[str, Any] = {"TTL": 2}
+    if store in ("redis", "sharded"):
+        urls = [master.url for master in request.getfixturevalue("masters")]
+        section |= {"RESTART_DELAY": 0, "MASTER_TIMEOUT": 0.9}
+        if store == "redis":
+            section["MASTERS"] = urls[:3]
+        else:
+            section["MASTERS"] = [urls[:1], urls[1:2]]
+    elif store == "memory":
+        section["BACKEND"] = MEMORY
+    elif store == "zookeeper":
+        hosts = [request.getfixturevalue("zookeeper").host]
+        section |= {"BACKEND": ZOOKEEPER, "HOSTS": hosts, "ROOT": f"/{secrets.token_hex(4)}"}
+    else:
+        section |= {"BACKEND": DATABASE, "DATABASE_TIMEOUT": 1}
+        if store != "sqlite":
+            database = {**request.getfixturevalue(store), "NAME": f"site_{secrets.token_hex(4)}"}
+            create_database(database)
+    return {"REDLOCK": {"default": section}, "DATABASES": {"default": database}}
+
+
+def create_database(entry: dict[str, Any]) -> None:
+    """Create the database of an entry for DATABASES, which its server does not have yet."""
+    server = {name: entry[name.upper()] for name in ("host", "user", "password")}
+    server["port"] = int(entry["PORT"])
+    if entry["ENGINE"].endswith("postgresql"):
+        connected: Any = psycopg.connect(**server, dbname="postgres", autocommit=True)
+    else:
+        connected = pytest.importorskip("pymysql").connect(**server, autocommit=True)
+    with connected, connected.cursor() as cursor:
+        cursor.execute(f"CREATE DATABASE {entry['NAME']}")

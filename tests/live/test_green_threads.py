@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import secrets
 import select
 import socket
 import subprocess
@@ -16,13 +15,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psycopg
 import pytest
 
 from redlock_django import lock
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.testing.processes import ProcessGroup
-from tests.contract.stores import DATABASE, MEMORY, ZOOKEEPER
+from tests.contract.stores import MEMORY
 
 if TYPE_CHECKING:
     from pytest_django import Settings
@@ -76,55 +74,11 @@ def test_greenlets_of_gevent_exclude_each_other_and_renew(masters: list[LocalMas
     assert done.stdout == "done\n", done.stderr
 
 
-STORES = (
-    *("redis", "memory", "sharded", "sqlite", "postgres", "zookeeper"),
-    pytest.param("mysql", marks=pytest.mark.nightly),
-)
-
-
-@pytest.fixture(params=STORES)
-def late_settings(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
-    """Return the settings of a site that keeps its locks in one of the stores."""
-    store = request.param
-    database = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "site.sqlite3")}
-    section: dict[str, Any] = {"TTL": 2}
-    if store in ("redis", "sharded"):
-        urls = [master.url for master in request.getfixturevalue("masters")]
-        section |= {"RESTART_DELAY": 0, "MASTER_TIMEOUT": 0.9}
-        if store == "redis":
-            section["MASTERS"] = urls[:3]
-        else:
-            section["MASTERS"] = [urls[:1], urls[1:2]]
-    elif store == "memory":
-        section["BACKEND"] = MEMORY
-    elif store == "zookeeper":
-        hosts = [request.getfixturevalue("zookeeper").host]
-        section |= {"BACKEND": ZOOKEEPER, "HOSTS": hosts, "ROOT": f"/{secrets.token_hex(4)}"}
-    else:
-        section |= {"BACKEND": DATABASE, "DATABASE_TIMEOUT": 1}
-        if store != "sqlite":
-            database = {**request.getfixturevalue(store), "NAME": f"late_{secrets.token_hex(4)}"}
-            create_database(database)
-    return {"REDLOCK": {"default": section}, "DATABASES": {"default": database}}
-
-
-def create_database(entry: dict[str, Any]) -> None:
-    """Create the database of an entry for DATABASES, which its server does not have yet."""
-    server = {name: entry[name.upper()] for name in ("host", "user", "password")}
-    server["port"] = int(entry["PORT"])
-    if entry["ENGINE"].endswith("postgresql"):
-        connected: Any = psycopg.connect(**server, dbname="postgres", autocommit=True)
-    else:
-        connected = pytest.importorskip("pymysql").connect(**server, autocommit=True)
-    with connected, connected.cursor() as cursor:
-        cursor.execute(f"CREATE DATABASE {entry['NAME']}")
-
-
-def late_patch(late_settings: dict[str, Any], *options: str) -> str:
+def late_patch(store_settings: dict[str, Any], *options: str) -> str:
     """Return what a process prints that gevent has patched late."""
     pytest.importorskip("gevent", reason="gevent is not installed")
     done = subprocess.run(
-        [sys.executable, "-m", "tests.live.late_patch", *options, json.dumps(late_settings)],
+        [sys.executable, "-m", "tests.live.late_patch", *options, json.dumps(store_settings)],
         capture_output=True,
         text=True,
         check=False,
@@ -134,14 +88,14 @@ def late_patch(late_settings: dict[str, Any], *options: str) -> str:
     return done.stdout
 
 
-def test_a_process_that_gevent_patches_after_all_imports(late_settings: dict[str, Any]) -> None:
-    assert late_patch(late_settings) == "done\n"
+def test_a_process_that_gevent_patches_after_all_imports(store_settings: dict[str, Any]) -> None:
+    assert late_patch(store_settings) == "done\n"
 
 
 def test_a_child_that_gevent_patches_of_a_process_that_used_locks(
-    late_settings: dict[str, Any],
+    store_settings: dict[str, Any],
 ) -> None:
-    assert late_patch(late_settings, "--used", "--fork") == "done\n"
+    assert late_patch(store_settings, "--used", "--fork") == "done\n"
 
 
 def test_a_process_that_gevent_patches_after_it_used_locks_is_refused() -> None:

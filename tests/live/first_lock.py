@@ -1,0 +1,50 @@
+"""A process that uses one lock in an event loop, and prints what it imported meanwhile.
+
+    python -m tests.live.first_lock SETTINGS
+
+SETTINGS is JSON with REDLOCK and DATABASES. Prints two lines of JSON: the modules that the first
+lock imported in the loop, and the libraries of stores that the process has imported at all. With
+`--migrate` it creates the tables instead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import sys
+
+import django
+from django.conf import settings
+
+
+async def first_lock() -> list[str]:
+    """Return the modules that the first lock of the process imports."""
+    from redlock_django import lock
+
+    before = set(sys.modules)
+    async with lock("order:1", wait=60):
+        pass
+    return sorted(set(sys.modules) - before)
+
+
+def main() -> None:
+    given = json.loads(sys.argv[-1])
+    if "mysql" in given["DATABASES"]["default"]["ENGINE"]:
+        importlib.import_module("pymysql").install_as_MySQLdb()
+    settings.configure(INSTALLED_APPS=["redlock_django"], **given)
+    django.setup()
+    from django.core.management import call_command
+    from django.db import connections
+
+    if "--migrate" in sys.argv:
+        call_command("migrate", verbosity=0, skip_checks=True)
+        connections.close_all()
+        return
+    importlib.import_module("redlock_django.locking.lock")  # as the views of a site do
+    print(json.dumps(asyncio.run(first_lock())))  # noqa: T201
+    print(json.dumps(sorted({"redis", "kazoo"} & set(sys.modules))))  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()
