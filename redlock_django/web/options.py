@@ -178,7 +178,8 @@ class LockOptions:
 
         Only its parsers decide what the view reads. `owner` is as in `check_user`.
         """
-        if self._needs_body and authenticates_itself(view, owner):
+        framework = authenticating_framework(view, owner)
+        if self._needs_body and framework is Framework.REST_FRAMEWORK:
             raise InvalidRedlock(
                 f"{view_name(view)}: the body is read before REST framework parses it, and the "
                 "view may read another value. Put @lock_resource on a handler method or an action "

@@ -1055,6 +1055,6 @@ def test_one_server_under_two_names_is_logged_once(caplog: pytest.LogCaptureFixt
         links.lose(links.masters[0], "lost")
         links.join(0)
     assert [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR] == [
-        "redlock masters /nowhere/1.sock and /nowhere/2.sock are the same server: neither is "
-        "counted"
+        "redlock masters /nowhere/1.sock and /nowhere/2.sock are the same server: "
+        + "neither is counted"
     ]
