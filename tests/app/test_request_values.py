@@ -34,6 +34,7 @@ from tests.app.conftest import LOCK_MIDDLEWARE, MEMORY
 from tests.app.reading_views import (
     FORM_ROWS,
     JSON_ROWS,
+    CamelCaseApi,
     FirstParser,
     aread_form,
     aread_json,
@@ -204,6 +205,22 @@ def test_what_a_parser_of_the_site_returns_is_locked(
         assert response.status_code == 200
         check_reads_alike(response, locked)
         locked.clear()
+
+
+def test_a_rule_around_django_ninja_locks_what_its_parser_returns(
+    urls: Urls, settings: Settings, locked: list[str]
+) -> None:
+    api = ninja.NinjaAPI(urls_namespace="ruled", parser=CamelCaseApi())
+
+    @api.post("/")
+    def read(request: HttpRequest) -> dict[str, int]:
+        return {"order": 7}
+
+    urls(path("", api.urls))
+    rule = {"view": "ruled:read", "key": "order:<int:json:order>"}
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY, "RULES": [rule]}}
+    check_reads_alike(Client().post("/", {"theOrder": 7}, content_type=JSON), locked)
+    assert locked == ["order:7"]
 
 
 def test_a_parser_of_the_api_that_fails_is_answered_400(
