@@ -11,7 +11,11 @@ from django.http import HttpRequest
 
 from redlock_django.exceptions import KeyInvalid, KeyMissing, KeyUnscoped
 from redlock_django.idempotency.attempt_steps import CallHook, GetUser, InThread, Steps
-from redlock_django.idempotency.fingerprint import FORMS, posted_form, request_fingerprint
+from redlock_django.idempotency.fingerprint import (
+    has_posted_form,
+    posted_form,
+    request_fingerprint,
+)
 from redlock_django.idempotency.key import owner_hash, parse_key, request_hashes, seed_of
 from redlock_django.idempotency.options import IdempotentOptions
 from redlock_django.idempotency.placement import check_placement
@@ -54,8 +58,9 @@ class ClaimReader:
     def may_have_key(self) -> bool:
         """True if the request has a key in its header, or a form that may contain one."""
         has_header = self._settings.header in self._request.headers
-        has_form = self._request.method == "POST" and self._request.content_type in FORMS
-        return self._request.method in self._settings.methods and (has_header or has_form)
+        return self._request.method in self._settings.methods and (
+            has_header or has_posted_form(self._request)
+        )
 
     def claim(self) -> Steps:
         """Yield steps, and return the claim of the request: its user, key and fingerprint.
@@ -95,7 +100,7 @@ class ClaimReader:
         )
 
     def _key_in_form(self) -> Steps:
-        if self._request.method != "POST" or self._request.content_type not in FORMS:
+        if not has_posted_form(self._request):
             return None
         values = yield InThread(lambda: posted_form(self._request).getlist(self._settings.field))
         check_body_is_complete(self._request)  # the field may be in the part that is missing

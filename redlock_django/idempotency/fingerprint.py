@@ -109,14 +109,14 @@ def _form(request: HttpRequest, without: set[str]) -> Iterator[bytes]:
             for chunk in upload.chunks():
                 content.update(chunk)
             yield content.digest()
-            if request.method == "POST":
+            if has_posted_form(request):
                 upload.seek(0)
             else:
                 upload.close()
 
 
 def _fields(request: HttpRequest) -> tuple[Any, Any]:
-    if request.method == "POST":
+    if has_posted_form(request):
         # Parsed once, and used by the view too, so that uploads need not fit into memory.
         return posted_form(request), request.FILES
     # Django parses only forms of POST, and the view must still be able to read the body.
@@ -128,8 +128,18 @@ def _fields(request: HttpRequest) -> tuple[Any, Any]:
         return MultiPartParser(request.META, BytesIO(body), handlers, request.encoding).parse()
 
 
+def has_posted_form(request: HttpRequest) -> bool:
+    """Return whether Django parses the body as a form.
+
+    It does so for a POST, also if a middleware changes the method after that (`_method=PATCH`).
+    """
+    # Django writes an empty form for other methods.
+    was_parsed = getattr(request, "_post", None) or getattr(request, "_files", None)
+    return request.content_type in FORMS and (request.method == "POST" or bool(was_parsed))
+
+
 def posted_form(request: HttpRequest) -> QueryDict:
-    """Return the form of a POST; raise RequestTooLarge, or BadRequest if it cannot be read."""
+    """Return the posted form; raise RequestTooLarge, or BadRequest if it cannot be read."""
     with _form_errors(request):
         return request.POST
 

@@ -10,7 +10,7 @@ from typing import Any
 from django.http import HttpRequest
 
 from redlock_django.exceptions import InvalidRedlock, RequestTooLarge
-from redlock_django.idempotency.fingerprint import FORMS, posted_form, read_whole_body
+from redlock_django.idempotency.fingerprint import has_posted_form, posted_form, read_whole_body
 from redlock_django.idempotency.protocol import ViewOutcome, view_outcome
 from redlock_django.idempotency.replay import StoredResponse
 from redlock_django.idempotency.settings import IdempotencySettings, settings_of
@@ -43,7 +43,7 @@ class IdempotentOptions:
         cannot be read, and InvalidRedlock if the body was read before.
         """
         settings = self.settings()
-        is_form = request.method == "POST" and request.content_type in FORMS
+        is_form = has_posted_form(request)
         if request.method in settings.methods and (is_form or settings.header in request.headers):
             try:
                 posted_form(request) if is_form else read_whole_body(request)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from django import forms
 from django.core.cache import caches
+from django.core.files.uploadedfile import SimpleUploadedFile
 from django.db import connection
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import redirect
 from django.template import engines
 from django.template.response import TemplateResponse
 from django.test import Client
+from django.test.client import BOUNDARY, MULTIPART_CONTENT, encode_multipart
 from django.views.decorators.cache import cache_page
 from django.views.generic import FormView
 
@@ -243,3 +247,41 @@ def test_several_forms_in_one_page_are_one_submission(site: Site, browser: Clien
         sent |= {f"form-{index}-number": f"A-{index}", f"form-{index}-total": "1"}
     assert [browser.post("/", sent).status_code for _ in range(2)] == [302, 302]
     assert orders() == 2
+
+
+def method_override(get_response: Callable[[HttpRequest], Any]) -> Any:
+    """A middleware by which a browser, whose forms are POSTs, sends another method."""
+
+    def middleware(request: HttpRequest) -> Any:
+        request.method = request.POST.get("_method", request.method)
+        return get_response(request)
+
+    return middleware
+
+
+@pytest.mark.parametrize("kind", [MULTIPART_CONTENT, "application/x-www-form-urlencoded"])
+@pytest.mark.parametrize("where", ["header", "field"])
+def test_a_form_whose_method_a_middleware_changes(site: Site, kind: str, where: str) -> None:
+    """A key in the form was not seen, so it ran twice; one in the header was a 500."""
+    site.settings.MIDDLEWARE = [*site.settings.MIDDLEWARE, f"{__name__}.method_override"]
+
+    def view(request: Any, **_: Any) -> HttpResponse:
+        make_order(request)
+        files = [upload.read() for upload in request.FILES.values()]
+        return HttpResponse(f"{request.method} {request.POST['a']} {files}", status=201)
+
+    def send(value: str) -> Any:
+        data = {"_method": "PATCH", "a": value}
+        if where == "field":
+            data["idempotency_key"] = KEY
+        body: Any = urlencode(data)
+        if kind == MULTIPART_CONTENT:
+            upload = SimpleUploadedFile("a.txt", b"one")
+            body = encode_multipart(BOUNDARY, {**data, "f": upload})
+        headers = {"Idempotency-Key": KEY} if where == "header" else {}
+        return site.client.generic("POST", "/", body, kind, headers=headers)
+
+    site.serve(idempotent(view))
+    files = [b"one"] if kind == MULTIPART_CONTENT else []
+    assert [send("1").content.decode() for _ in range(2)] == [f"PATCH 1 {files}"] * 2
+    assert (orders(), send("2").status_code) == (1, 422)
