@@ -138,7 +138,7 @@ def test_no_decorator_hides_the_authentication_of_an_operation(
     assert "E010" in {number for number, _ in errors()} or around == "a decorator outside"
 
 
-@pytest.mark.skipif(not hasattr(ninja.NinjaAPI, "add_decorator"), reason="django-ninja before 1.5")
+@pytest.mark.skipif(not hasattr(ninja.NinjaAPI, "add_decorator"), reason="an older django-ninja")
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_a_decorator_of_the_whole_api(urls: Callable[..., None], kind: str) -> None:
     api = ninja.NinjaAPI(urls_namespace="pay", auth=by_token)
