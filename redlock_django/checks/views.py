@@ -255,12 +255,18 @@ def handlers_of(view: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
 
 
 def _operations_of(view: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """Yield the functions of a django-ninja path, which its view has in a closure only."""
+    """Yield the functions of a django-ninja path.
+
+    Its view is a method of the path before django-ninja 1.5, and has the path in a closure since.
+    """
+    paths = [getattr(view, "__self__", None)]
     for cell in getattr(view, "__closure__", None) or ():
         with suppress(ValueError):  # an empty cell
-            for operation in getattr(cell.cell_contents, "operations", ()):
-                function = getattr(operation, "view_func", None)
-                # @decorate_view decorates the operation's method `run`.
-                for handler in (function, vars(operation).get("run")):
-                    if callable(function) and callable(handler):
-                        yield view_name(function), handler
+            paths.append(cell.cell_contents)
+    for path in paths:
+        for operation in getattr(path, "operations", ()):
+            function = getattr(operation, "view_func", None)
+            # @decorate_view decorates the operation's method `run`.
+            for handler in (function, vars(operation).get("run")):
+                if callable(function) and callable(handler):
+                    yield view_name(function), handler

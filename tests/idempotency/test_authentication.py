@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import ninja
@@ -35,6 +36,7 @@ from tests.idempotency.conftest import KEY, Site, make_order, orders
 
 pytestmark = pytest.mark.django_db(transaction=True)
 TOKEN = {"Authorization": "ann"}
+number = count()  # older versions of django-ninja want a namespace for each API
 
 # One owner for all callers: the scope does not separate them.
 shared = idempotent(anonymous_scope=lambda request, **_: "all")
@@ -91,7 +93,9 @@ def view_of(kind: str) -> Any:
 
 def api_of(view: Any, where: str = "api", auth: Any = by_token) -> ninja.NinjaAPI:
     """An API with one operation; the operation, its router or the whole API authenticates."""
-    api = ninja.NinjaAPI(urls_namespace="pay", auth=auth if where == "api" else None)
+    api = ninja.NinjaAPI(
+        urls_namespace=f"pay-{next(number)}", auth=auth if where == "api" else None
+    )
     router = ninja.Router(auth=auth) if where == "router" else ninja.Router()
     outer = ninja.Router(auth=auth) if where == "outer router" else ninja.Router()
     router.post("/", **({"auth": auth} if where == "operation" else {}))(view)
@@ -122,7 +126,7 @@ def test_an_operation_is_not_recorded_around_its_authentication(
         with pytest.raises(InvalidRedlock, match=r"pay: django-ninja.*directly on the function"):
             post(headers)
     assert (orders(), IdempotencyRecord.objects.count()) == (0, 0)
-    assert [(number, f".{view.__name__}: " in message) for number, message in errors()] == [
+    assert [(identity, f".{view.__name__}: " in message) for identity, message in errors()] == [
         ("E010", True)
     ]
 
@@ -135,19 +139,19 @@ def test_no_decorator_hides_the_authentication_of_an_operation(
     with pytest.raises(InvalidRedlock, match="django-ninja authenticates"):
         post(TOKEN)
     assert orders() == 0
-    assert "E010" in {number for number, _ in errors()} or around == "a decorator outside"
+    assert "E010" in {identity for identity, _ in errors()} or around == "a decorator outside"
 
 
-@pytest.mark.skipif(not hasattr(ninja.NinjaAPI, "add_decorator"), reason="an older django-ninja")
+@pytest.mark.skipif(not hasattr(ninja.NinjaAPI, "add_decorator"), reason="django-ninja before 1.5")
 @pytest.mark.parametrize("kind", ["sync", "async"])
 def test_a_decorator_of_the_whole_api(urls: Callable[..., None], kind: str) -> None:
-    api = ninja.NinjaAPI(urls_namespace="pay", auth=by_token)
+    api = ninja.NinjaAPI(urls_namespace=f"pay-{next(number)}", auth=by_token)
     api.add_decorator(shared, mode="view")
     api.post("/pay/")(view_of(kind))
     urls(path("", api.urls))
     with pytest.raises(InvalidRedlock, match="django-ninja authenticates"):
         post(TOKEN)
-    assert [number for number, _ in errors()] == ["E010"]
+    assert [identity for identity, _ in errors()] == ["E010"]
 
 
 @pytest.mark.parametrize(
@@ -177,7 +181,7 @@ def test_around_an_operation_without_authentication(
     urls: Callable[..., None], auth: dict[str, Any]
 ) -> None:
     """Its function may return what it likes, because the response around it is recorded."""
-    api = ninja.NinjaAPI(urls_namespace="pay", auth=by_token if auth else None)
+    api = ninja.NinjaAPI(urls_namespace=f"pay-{next(number)}", auth=by_token if auth else None)
 
     @api.post("/pay/", **auth)
     @decorate_view(shared)
@@ -199,7 +203,7 @@ def test_a_lock_around_the_authentication_is_found(
     with pytest.raises(InvalidRedlock, match=r"\.pay: django-ninja authenticates"):
         post(TOKEN)
     assert orders() == 0
-    assert [number for number, _ in errors()] == ["E012"]
+    assert [identity for identity, _ in errors()] == ["E012"]
 
 
 # REST framework.
@@ -333,7 +337,7 @@ def test_rest_framework_is_not_recorded_around_its_authentication(
     assert (orders(), IdempotencyRecord.objects.count()) == (0, 0)
     # A function below @api_view is in a closure, where no check finds it.
     expected = [] if where == "below api_view" else ["E010"]
-    assert [number for number, _ in errors()] == expected
+    assert [identity for identity, _ in errors()] == expected
 
 
 # Plain Django.
