@@ -53,17 +53,21 @@ def _limit_in_postgresql(alias: str, seconds: float) -> Iterator[None]:
 @contextmanager
 def _limit_in_mysql(alias: str, seconds: float) -> Iterator[None]:
     connection = connections[alias]
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT @@innodb_lock_wait_timeout")
-        (before,) = cursor.fetchone()
-        cursor.execute("SET SESSION innodb_lock_wait_timeout = %s", [max(1, math.ceil(seconds))])
-    try:
-        yield
-    finally:
-        # The driver's own cursor: Django refuses statements after an error in a transaction.
-        if connection.connection is not None:
-            with connection.connection.cursor() as cursor:
-                cursor.execute("SET SESSION innodb_lock_wait_timeout = %s", [before])
+    statement = "SET SESSION innodb_lock_wait_timeout = %s"
+    # In a transaction, a proxy that shares connections keeps this one until the limit is restored.
+    with transaction.atomic(using=alias, savepoint=False):
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT @@innodb_lock_wait_timeout")
+            (before,) = cursor.fetchone()
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute(statement, [max(1, math.ceil(seconds))])
+            yield
+        finally:
+            # The driver's own cursor: Django refuses statements after an error in a transaction.
+            if connection.connection is not None:
+                with connection.connection.cursor() as cursor:
+                    cursor.execute(statement, [before])
 
 
 @contextmanager

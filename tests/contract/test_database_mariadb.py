@@ -13,6 +13,7 @@ from redlock_django.backends.database_dialects import LOCKS, SERVERS, sqlstate
 from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import ResourceLocked, StoreUnavailable
 from redlock_django.locking.handler import locks
+from redlock_django.locking.row_wait import limited_wait
 from tests.contract.stores import DATABASE, HOLDER, MariaDB, Started
 from tests.waiting import until
 
@@ -192,6 +193,26 @@ def test_missing_tables_are_named(
     settings.REDLOCK = {"default": {"BACKEND": DATABASE, "DATABASE": "empty"}}
     with pytest.raises(StoreUnavailable, match=r"manage\.py migrate --database empty"):
         backend_of().acquire(("order:1",), 30, 0, HOLDER)
+
+
+@pytest.mark.parametrize("error", [None, KeyboardInterrupt, OperationalError])
+def test_a_limit_of_waits_stays_in_its_transaction(
+    backend: DatabaseBackend, error: type[BaseException] | None
+) -> None:
+    def limit() -> int:
+        with connections["maria"].cursor() as cursor:
+            cursor.execute("SELECT @@innodb_lock_wait_timeout")
+            return int(cursor.fetchone()[0])
+
+    before = limit()
+    with suppress(KeyboardInterrupt, OperationalError), limited_wait("maria", 7):
+        # A proxy that shares connections gives this one to no other client meanwhile.
+        assert connections["maria"].in_atomic_block
+        assert limit() == 7 != before
+        if error is not None:
+            raise error
+    assert not connections["maria"].in_atomic_block
+    assert limit() == before
 
 
 @pytest.mark.parametrize(
