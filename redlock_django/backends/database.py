@@ -66,7 +66,7 @@ class DatabaseBackend(BaseBackend):
             name=self.settings.database,
             most=self.settings.most_connections,
             timeout=self.settings.database_timeout,
-            forgotten=with_drift(self.settings.max_ttl),
+            forgotten=with_drift(self.settings.longest_ttl),
             notice=self.notice,
         )
 

@@ -35,7 +35,7 @@ class DatabaseInspection(Inspection):
     def __init__(self, using: str, settings: DatabaseSettings, connections: Connections) -> None:
         super().__init__(using, [settings.database])
         self._dialect = settings.dialect
-        self._forgotten = with_drift(settings.max_ttl)
+        self._forgotten = with_drift(settings.longest_ttl)
         self._connections = connections
         self._silent: dict[str, str] = {}
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 from django.db.utils import load_backend
@@ -49,6 +50,8 @@ class DatabaseSettings(StoreSettings):
     database_timeout: float = 2.0
     connections: int = 4
     poll: float = 0.05
+    longest_ttl: float = 60.0
+    """The longest MAX_TTL of all aliases with locks in this database: they share its trust."""
 
     @classmethod
     def read(cls, section: Section, *, label: str = "") -> Self:
@@ -57,8 +60,10 @@ class DatabaseSettings(StoreSettings):
         many = section["CONNECTIONS"]
         if isinstance(many, bool) or not isinstance(many, int) or not 1 <= many <= 100:
             raise ValueError(f"CONNECTIONS must be a number from 1 to 100, got {many!r}")
+        max_ttl = seconds(section, "MAX_TTL", least=SHORTEST_TTL)
         return cls(
-            max_ttl=seconds(section, "MAX_TTL", least=SHORTEST_TTL),
+            max_ttl=max_ttl,
+            longest_ttl=max(max_ttl, *_ttls_of_others(section)),
             label=label,
             database=alias,
             database_timeout=seconds(section, "DATABASE_TIMEOUT", least=0.1, most=LONGEST_WAIT),
@@ -146,6 +151,18 @@ class DatabaseSettings(StoreSettings):
         # Otherwise a host that vanished is noticed after a quarter of an hour.
         options.setdefault("tcp_user_timeout", round(4000 * self.database_timeout))
         return options
+
+
+def _ttls_of_others(section: Section) -> list[float]:
+    """Return the MAX_TTL of the aliases whose locks are in the same database; 0.0 is among them."""
+    found, wanted = [0.0], (section["BACKEND"], section["DATABASE"])
+    for other in settings.REDLOCK.values():
+        if isinstance(other, Mapping):
+            whole = {**DatabaseSettings.DEFAULTS, **other}
+            ttl = whole["MAX_TTL"]
+            if (whole.get("BACKEND"), whole["DATABASE"]) == wanted and isinstance(ttl, int | float):
+                found.append(float(ttl))
+    return found
 
 
 def _prepare_session(wrapper: BaseDatabaseWrapper, timeout: float) -> None:

@@ -565,6 +565,24 @@ def test_a_server_that_may_have_forgotten_locks_is_not_trusted(
 
 
 @pytest.mark.postgres
+def test_aliases_of_one_database_distrust_it_for_the_longest_of_their_locks(
+    postgres_store: Store, settings: Settings
+) -> None:
+    section = {"BACKEND": DATABASE, "DATABASE": "pg"}
+    settings.REDLOCK = {
+        "default": {**section, "MAX_TTL": 60},
+        "long": {**section, "MAX_TTL": 3600, "MAX_HOLD": 3600},
+        "elsewhere": {**section, "DATABASE": "default", "MAX_TTL": 90_000, "MAX_HOLD": 90_000},
+    }
+    held = backend_of("long").acquire(("order:1",), 3600, 0, HOLDER)
+    with connections["pg"].cursor() as cursor:  # a failover that loses the lock
+        cursor.execute(f"UPDATE {SERVERS} SET identity = '7123:00000001'; DELETE FROM {LOCKS}")
+    with pytest.raises(StoreUnavailable, match="failed over or restored") as refused:
+        backend_of().acquire(("order:1",), 30, 0, HOLDER)
+    assert held.ttl < (refused.value.retry_after or 0) < 4000
+
+
+@pytest.mark.postgres
 def test_a_server_that_keeps_its_identity_secret_is_trusted(
     postgres_store: Store, settings: Settings, databases: Databases
 ) -> None:
