@@ -564,6 +564,26 @@ def test_a_server_that_may_have_forgotten_locks_is_not_trusted(
     assert not taken("order:2")
 
 
+@pytest.mark.parametrize("kind", [Postgres, MariaDB], ids=["postgres", "mariadb"])
+def test_a_server_that_another_process_has_recognized_is_not_trusted_either(
+    request: pytest.FixtureRequest, settings: Settings, kind: type[Store]
+) -> None:
+    kind(request, settings)
+    lease = backend_of().acquire(("order:1",), 30, 0, HOLDER)
+    backend_of().release(lease)
+    with connections[settings.REDLOCK["default"]["DATABASE"]].cursor() as cursor:
+        now = backend_of().settings.dialect.now
+        cursor.execute(f"UPDATE {SERVERS} SET ready_at = {now} + 50000000")
+        for wanted in (("order:1",), ("order:2",), ("order:3", "order:4")):
+            with pytest.raises(StoreUnavailable, match="failed over or restored") as refused:
+                backend_of().acquire(wanted, 30, 0, HOLDER)
+            assert 0 < (refused.value.retry_after or 0) <= 50
+            # As in a process that has not noticed it yet.
+            backend_of().connections.trusted_from = 0.0
+        cursor.execute(f"UPDATE {SERVERS} SET ready_at = 0")
+    assert not taken("order:1", "order:2", "order:3", "order:4")
+
+
 @pytest.mark.postgres
 def test_aliases_of_one_database_distrust_it_for_the_longest_of_their_locks(
     postgres_store: Store, settings: Settings
