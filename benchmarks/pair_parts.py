@@ -33,14 +33,15 @@ PACKAGE = f"{Path(redlock_django.__file__).parent}/"
 LOOP = "the benchmark itself"
 STEPS: dict[str, tuple[str, ...]] = {
     "receive ten replies": (
-        "wire/receiver.py",
+        "wire/inbox.py",
         "wire/steps.py",
         "wire/exchange.py:Exchange.decide",
         "engine/fast_path.py:FastTally.grant",
     ),
-    "send to ten links": ("wire/link.py", "wire/sender.py:Sender.flush"),
+    "send to ten links": ("wire/link.py", "wire/outbox.py:Outbox.flush"),
     "begin two rounds": (
-        "wire/sender.py",
+        "wire/outbox.py",
+        "wire/plan.py",
         "wire/template.py",
         "wire/exchange.py",
         "wire/plain_grants.py",

@@ -18,7 +18,7 @@ from unittest.mock import patch
 from benchmarks.worker.contender import Contender
 from benchmarks.worker.figures import clock
 from redlock_django.engine.statuses import GRANTED
-from redlock_django.wire import sync
+from redlock_django.wire import threads
 from redlock_django.wire.clock import clock as link_clock
 
 BATCH = 100  # pairs between two looks at the clock
@@ -28,17 +28,19 @@ class Memory:
     """The masters of an alias, which answer from memory that they grant; see `settle`."""
 
     def __init__(self, contender: Any) -> None:
-        self.links: Any = contender._locks["default"].backend.sync_links()
+        self.driver: Any = contender._locks["default"].backend.thread_driver()
+        self.links: Any = self.driver.links
 
     def __enter__(self) -> Self:
         self.replaced = ExitStack()
         # Set here, and not by `patch`, which reads `__dict__`: that slows an object down for ever.
-        self.replaced.callback(setattr, self.links, "_poller", self.links._poller)
-        self.links._poller = _Readable(self.links.masters)
+        combiner = self.driver.combiner
+        self.replaced.callback(setattr, combiner, "poller", combiner.poller)
+        combiner.poller = _Readable(self.links.masters)
         # The tender thread must take no reply between a round and its poll, which has one for each.
         self.replaced.enter_context(patch.object(type(self.links), "owing", lambda links: []))
         # After a stall, what came meanwhile is read before a round: here, the reply to that round.
-        self.replaced.enter_context(patch.object(sync, "IDLE", 1e9))
+        self.replaced.enter_context(patch.object(threads, "IDLE", 1e9))
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -46,7 +48,9 @@ class Memory:
 
     def answer(self, pairs: int) -> None:
         """Prepare the replies to so many pairs."""
-        first = next(self.links._numbers) + 1  # a number is skipped, for itertools has no peek
+        first = (
+            next(self.links.outbox._numbers) + 1
+        )  # a number is skipped, for itertools has no peek
         now = time.time_ns() // 1000
         replies = [
             b"$32\r\n%b\r\n" % pack("<4q", number, GRANTED, now, 7)
@@ -96,7 +100,7 @@ def settle(contender: Any) -> None:
     A majority is enough for a lock. A reply that a master owes from before would be looked for
     among the prepared ones, which answer other rounds.
     """
-    links = contender._locks["default"].backend.sync_links()
+    links = contender._locks["default"].backend.thread_driver().links
     while (joining := not all(master.link for master in links.masters)) or links.owing():
         if joining:
             contender.release(contender.acquire("hot"))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from contextlib import suppress
 
+from redlock_django.wire.dialing import discard
 from redlock_django.wire.join import Joined, Unfit
-from redlock_django.wire.master import discard
 
 
 class Arrival:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from enum import Enum
 
 from redlock_django.engine.attempt import leaves_late_grants, undo_of
 from redlock_django.engine.commands import Acquire, Command, Release
@@ -11,43 +12,46 @@ from redlock_django.engine.protocol_steps import Round
 from redlock_django.engine.quorum import PENDING, Vote
 
 
+class Kind(Enum):
+    """What a master owes a reply to."""
+
+    COMMAND = "a command of the engine: of a round, or a release that belongs to none"
+    CHECK = "a check of its trust (join.lua)"
+    LOAD = "a script that is only loaded"
+    INFO = "INFO"
+    SUBSCRIBE = "SUBSCRIBE, which a push answers"
+
+
 class Owed:
     """A reply that a master owes, or several masters to which the same was sent together.
 
-    `number` is that of the round, 0 if there is none. `grant` is how a reply begins that plainly
-    grants (see `plain_grants`), and `granted` its length as an array; None and 0 if none does: only
-    those that several masters owe together do. `sent` is when the command was written, and `ran`
-    how long the driver had been running then. `command` is None for a check of the master's trust
-    (in the `mode` "join" or "distrust"), for a script that is only loaded (`loads`), for INFO
-    (`inspects`), and for a SUBSCRIBE (`subscribes`), whose answer is a push.
+    `number` is that of the round, 0 if there is none. `command` is set for `Kind.COMMAND` alone,
+    `mode` ("join" or "distrust") for `Kind.CHECK`.
+    `sent` is when the command was written, and `ran` how long the driver had been running then.
+    `grant` and `granted` are the prefix and the array length of the reply that grants (see
+    `plain_grants`). They are set only where several masters were sent the same command together.
     """
 
-    __slots__ = (
-        "_exchange", "command", "inspects", "loads", "mode", "number", "ran", "sent", "subscribes",
-    )  # fmt: skip
+    __slots__ = ("_exchange", "command", "kind", "mode", "number", "ran", "sent")
     granted = 0
     grant: bytes | None = None
 
     def __init__(
         self,
-        exchange: Exchange | None,
-        command: Command | None,
+        kind: Kind,
         sent: float,
+        exchange: Exchange | None = None,
+        command: Command | None = None,
         *,
-        loads: bool = False,
-        subscribes: bool = False,
-        inspects: bool = False,
         mode: str = "",
     ) -> None:
+        self.kind = kind
+        self.mode = mode
+        self.sent = sent
         self._exchange = exchange
         self.command = command
-        self.sent = sent
         self.number: int = 0 if exchange is None else exchange.number
         self.ran = 0.0
-        self.loads = loads
-        self.subscribes = subscribes
-        self.inspects = inspects
-        self.mode = mode
 
     @property
     def exchange(self) -> Exchange | None:
@@ -78,7 +82,7 @@ class Exchange(Owed):
 
     __slots__ = ("asked", "decided", "grant", "granted", "tally", "wake")
     until = math.inf  # it waits for its verdict, however long that takes
-    loads = subscribes = inspects = False
+    kind = Kind.COMMAND
     mode = ""
 
     def __init__(self, asked: Round, number: int, wake: Callable[[], object]) -> None:

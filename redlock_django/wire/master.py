@@ -5,33 +5,16 @@ from __future__ import annotations
 import logging
 import math
 import random
-import threading
 from collections import OrderedDict
-from collections.abc import Callable
 from dataclasses import replace
 
 from redlock_django.engine.commands import Release
-from redlock_django.engine.deployment import Deployment
-from redlock_django.engine.membership import Membership
 from redlock_django.engine.quorum import Vote
 from redlock_django.wire.address import Address
-from redlock_django.wire.clock import clock
-from redlock_django.wire.join import Joined, Trust, Unfit, Unmarked, join
+from redlock_django.wire.join import Trust
 from redlock_django.wire.link import Link
 
 logger = logging.getLogger("redlock_django")
-
-Notice = Callable[[str, bool, str], object]
-"""A callback about a master, by name: did it come (True) or fail, and the reason.
-
-The reason is why it failed, or why the votes of a master that came are not counted yet ("" if they
-are). Called in a connecting thread.
-"""
-
-SETTLING = 0.02
-"""Seconds after which a master without a marker is asked again, then twice as long, and so on.
-
-Meanwhile the other masters answer, whose markers decide whether this client may write one."""
 
 REPEAT = 0.5  # seconds between two attempts to send releases that a master refuses
 MAX_REMEMBERED = 10_000  # releases and unanswered tokens kept for a master that is away, at most
@@ -60,33 +43,6 @@ class Plan:
         self.until = 0.0
 
 
-class Pace:
-    """The pace of repeated attempts to connect, for all links of this process together.
-
-    To connect costs processor time. If all links of all loops did it at the same time, a busy
-    machine would have none left to read replies, and would lose the next links. The first attempt
-    after the start, or after a connection that ended without a fault, need not wait for its turn.
-    """
-
-    SPACING = 0.02  # seconds between two attempts, on average
-
-    def __init__(self) -> None:
-        self._next = 0.0
-
-    def turn(self) -> float:
-        """Take the next turn and return the seconds until then.
-
-        Two threads at the same moment may take the same turn, which is harmless.
-        """
-        now = clock()
-        at = max(now, self._next)
-        self._next = at + random.uniform(0.5, 1.5) * self.SPACING
-        return at - now
-
-
-PACE = Pace()
-
-
 class Master:
     """The state of one master, with or without a link."""
 
@@ -95,7 +51,7 @@ class Master:
         self.address = address
         self.plan = plan
         # The moment up to which this master can be asked, and its grants can be counted, without a
-        # closer look; see `Links.sound`.
+        # closer look; see `Planner`.
         self.sound_until = 0.0
         self.link: Link | None = None
         self.run_id = ""
@@ -211,70 +167,3 @@ class Master:
         """Return the seconds until the next attempt: 0.1 to 1, with jitter."""
         longest = min(1.0, 0.1 * 2.0 ** min(self.failures, 8))
         return random.uniform(longest / 2, longest)
-
-
-def dial(
-    master: Master,
-    closed: threading.Event,
-    deliver: Callable[[Joined | Unfit], bool],
-    notice: Callable[[Joined | Unfit], None],
-    deployment: Deployment,
-    membership: Membership,
-    delay: float,
-    *,
-    lost: str,
-    tolerate: frozenset[str],
-    timeout: float,
-) -> None:
-    """Connect to a master until it works: a daemon thread, at most one for each master.
-
-    `deliver` takes each result and returns whether to go on; then `notice` is called with it, in
-    this thread, so that it delays no caller. `lost` is why a link was lost that may not come back
-    at once, else "". `delay` and `timeout` are in seconds.
-    """
-    if lost:
-        notice(Unfit(lost))
-    unmarked = 0  # how often in succession
-    unexpected = ""  # the last error that no rule here expects
-    result: Joined | Unfit | None = None
-    while not closed.wait(delay):
-        if delay and not _is_early(result) and closed.wait(PACE.turn()):
-            return
-        try:
-            result = join(master.address, deployment, membership, tolerate, timeout)
-        except Unmarked as error:
-            result = error.with_traceback(None)
-            unmarked += 1
-            # The markers of the other masters decide whether this one gets one.
-            membership.look_again()
-            delay = SETTLING * 2.0 ** (unmarked - 1)
-            result.early = delay < timeout
-        except Unfit as error:
-            unmarked = 0
-            result = error.with_traceback(None)  # its frames would keep the connection in memory
-        except Exception as error:  # a bug or a misuse must not silently end the attempts
-            if repr(error) != unexpected:  # its traceback is the same every time
-                logger.exception("redlock master %s", master.address.name)
-            unexpected = repr(error)
-            result = Unfit(f"could not be reached: {type(error).__name__}")
-        again = deliver(result)
-        if _is_early(result):
-            continue
-        notice(result)
-        if not again:
-            return
-        delay = master.backoff()
-
-
-def _is_early(result: Joined | Unfit | None) -> bool:
-    return isinstance(result, Unmarked) and result.early
-
-
-def ignore(master: str, up: bool, reason: str) -> None:
-    """Ignore a notice."""
-
-
-def discard(result: Joined | Unfit) -> None:
-    """Close a connection that is not needed any more."""
-    if isinstance(result, Joined):
-        result.socket.close()

@@ -44,15 +44,19 @@ from redlock_django.engine.quorum import Tally
 from redlock_django.engine.validity import valid_until
 from redlock_django.engine.waiting import Wait
 from redlock_django.locking.held_lease import HeldLease
-from redlock_django.wire import join, server_info
-from redlock_django.wire.aio import LoopLinks
+from redlock_django.wire import dialer, inbox, join, server_info
+from redlock_django.wire.dialer import Dialer
+from redlock_django.wire.dialing import Pace
+from redlock_django.wire.inbox import Inbox
 from redlock_django.wire.late_watch import LateWatch
 from redlock_django.wire.lateness import Lateness, RunningTime
 from redlock_django.wire.link import Link, _in_order
 from redlock_django.wire.links import Links
 from redlock_django.wire.local_queues import LocalQueues
-from redlock_django.wire.master import Master, Pace
-from redlock_django.wire.receiver import Receiver
+from redlock_django.wire.loop import LoopDriver
+from redlock_django.wire.master import Master
+from redlock_django.wire.outbox import Outbox
+from redlock_django.wire.plan import Planner
 from redlock_django.wire.steps import StepWatch
 from redlock_django.wire.waiters import Crowd, Waiter, Waiters
 from tests.engine import (
@@ -220,87 +224,87 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a plan without a quorum", "fast path: it asks a quorum at least",
-        Links._may_plan, never("len(links) < quorum(...)"),
+        Planner._may_plan, never("len(links) < self._quorum"),
         test_plain_rounds.test_it_asks_a_quorum_at_least,
     ),
     Mutant(
         "a plan without a doubtful master", "fast path: only masters that are away are left out",
-        Links._may_plan, always("master.late or master in behind or not link"),
+        Planner._may_plan, always("master.late or master in behind or not link"),
         partial(test_plain_rounds.test_a_doubt_ends_it_at_once, "suspect"),
     ),
     Mutant(
         "a plan without a master to dial", "fast path: a master to be dialed needs a closer look",
-        Links._may_plan, always("not master.unfinished"),
+        Planner._may_plan, always("not master.unfinished"),
         partial(test_plain_rounds.test_a_doubt_ends_it_at_once, "lost for want of a thread"),
     ),
     Mutant(
         "a master that is left out is reached", "fast path: no release to masters left out",
-        Links._may_plan, instead("failed(..., sent=False)", "failed(master.fault(now))"),
+        Planner._may_plan, instead("failed(..., sent=False)", "failed(master.fault(now))"),
         partial(test_plain_rounds.test_it_leaves_out_a_master_that_is_known_not_to_answer, "late"),
     ),
     Mutant(
         "a release of a master left out is dropped", "fast path: a release is sent or kept",
-        Links._leave_out, never("not other.trusted"),
+        Planner.leave_out, never("not other.trusted"),
         partial(test_plain_rounds.test_it_leaves_out_no_master_that_a_release_is_for, "lost"),
     ),
     Mutant(
         "a faulty master is asked", "fast path: masters with a fault take the long way",
-        Links.sound, never("master.fault(now)"),
+        Planner._is_sound, never("master.fault(now)"),
         partial(test_plain_rounds.test_a_doubt_ends_it_at_once, "suspect"),
     ),
     Mutant(
         "a release passes an unanswered acquire", "fast path: such a release must bury",
-        Links.sound, never("master.unanswered"),
+        Planner._is_sound, never("master.unanswered"),
         partial(test_plain_rounds.test_a_doubt_ends_it_at_once, "an unanswered acquire"),
     ),
     Mutant(
         "another deployment's masters are asked", "fast path: acquires nothing in a conflict",
-        Links._asks_plainly, never("self.membership.conflict"),
+        Planner.asks_plainly, never("self._membership.conflict"),
         partial(test_plain_rounds.test_a_doubt_ends_it_at_once, "another deployment"),
     ),
     Mutant(
         "all masters are asked the same", "fast path: each master is sent its own command",
-        Links._leave_out, never("alike != len(commands)"),
+        Planner.leave_out, never("alike != len(commands)"),
         test_plain_rounds.test_it_is_not_taken_where_masters_are_asked_differently,
     ),
     Mutant(
         "a plain grant of any round", "fast path: every reply has its round's number",
-        Links._count, instead("[asked.number, GRANTED]", "[reply[0], GRANTED]"),
+        inbox._grant_of, instead("[owed.number, GRANTED]", "[reply[0], GRANTED]"),
         link_schedules.a_reply_of_another_round_is_not_a_vote,
     ),
     Mutant(
         "an unparsed grant of any round", "fast path: every reply has its round's number",
-        Links._count, always("beginning == asked.grant"),
+        inbox._grant_in, always("prefix == owed.grant"),
         test_plain_rounds.test_a_grant_of_another_round_is_not_a_vote,
     ),
     Mutant(
         "bytes inside a reply grant", "fast path: a reply that is parsed in part is no other",
-        Links._count, always("not link.parsing", nth=1),
+        Inbox._count, always("not link.parsing"),
         test_plain_rounds.test_bytes_inside_a_refusal_do_not_grant,
     ),
     Mutant(
         "a healed master grants", "fast path: heal counts from the next extension",
-        Links._begin_plainly, never("not command.votes"),
+        Outbox._begin_plainly, never("not command.votes"),
         test_plain_rounds.test_a_healed_master_does_not_count,
     ),
     Mutant(
-        "a stepped clock grants", "fast path: no vote from the step on", Links._count,
-        always("self.steps.note(...)"),
+        "a stepped clock grants", "fast path: no vote from the step on", Inbox._believes,
+        always("self._steps.note(...)"),
         test_plain_rounds.test_a_clock_step_ends_it,
     ),
     Mutant(
         "a step ends with its reply", "fast path: no vote that comes together with a step",
-        Links._count, without("plain = heard < master.sound_until and not link.expired", nth=2),
+        Inbox._parse, always("heard < master.sound_until"),
         test_plain_rounds.test_no_reply_that_comes_together_with_a_clock_step_counts,
     ),
     Mutant(
-        "an old look at the clock", "fast path: clocks that drift are noted", Links._count,
+        "an old look at the clock", "fast path: clocks that drift are noted", Inbox._believes,
         always("heard < until"),
         test_plain_rounds.test_bounds_of_clocks_are_not_old,
     ),
     Mutant(
         "our clock never goes back a little", "fast path: our clock that goes back is noted",
-        Links._count, always("heard >= asked.sent"),
+        Inbox._believes, always("heard >= sent"),
         test_plain_rounds.test_our_clock_that_goes_back_a_little_within_a_round_is_noted,
     ),
     Mutant(
@@ -688,23 +692,23 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a release of two locks calls no waiter of one",
-        "queue: a release is followed if the next waiters of all its locks are here", Links.begin,
+        "queue: a release is followed if the next waiters of all its locks are here", Outbox.begin,
         instead("len(waiters) == len(frees)", "True"),
         test_hand_off.test_a_release_calls_if_one_of_its_locks_has_no_waiter_here,
     ),
     Mutant(
         "a waiter that has asked follows a release", "queue: a release is followed after it",
-        Links._begin_plainly, never("any(...)"),
+        Outbox._begin_plainly, never("any(...)"),
         test_hand_off.test_a_release_calls_a_waiter_that_has_asked_before_it,
     ),
     Mutant(
         "no release is followed", "queue: a release whose next waiter follows it calls nobody",
-        Links._begin_plainly, never("isinstance(command, Release)"),
+        Outbox._begin_plainly, never("isinstance(command, Release)"),
         test_hand_off.test_a_release_calls_no_waiter_if_the_next_one_follows_it,
     ),
     Mutant(
         "a release that is sent again calls nobody", "queue: what is sent again calls",
-        Links._begin_plainly,
+        Outbox._begin_plainly,
         instead("packed = replace(...)", "packed = command = replace(command, calls=False)"),
         test_hand_off.test_a_release_that_is_sent_again_calls,
     ),
@@ -749,14 +753,14 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a patient round asks no late master", "link: without a quorum late masters are asked",
-        Links._begin_each,
+        Outbox._fit_for,
         never("exchange.asked.waits_on(now) and ..."),
         link_schedules.only_a_patient_round_without_a_quorum_asks_late_masters,
     ),
     Mutant(
         "a patient round asks all late masters", "link: a late minority is not asked",
-        Links._begin_each,
-        always("self.usable() < quorum(...)"),
+        Outbox._fit_for,
+        always("self._planner.usable() < quorum(...)"),
         link_schedules.only_a_patient_round_without_a_quorum_asks_late_masters,
     ),
     Mutant(
@@ -1073,11 +1077,12 @@ MUTANTS: tuple[Mutant, ...] = (
         without("self._callers.clear()"), schedules.calls_before_a_round_do_not_count_after_it,
     ),
     Mutant(
-        "a reply of any round counts", "link: every reply has its round's number", Links._answer,
-        never("reply[0] != number"), link_schedules.a_reply_of_another_round_is_not_a_vote,
+        "a reply of any round counts", "link: every reply has its round's number",
+        Inbox._handle_vote, never("reply[0] != owed.number"),
+        link_schedules.a_reply_of_another_round_is_not_a_vote,
     ),
     Mutant(
-        "an unexpected reply is ignored", "link: replies are counted", Links._answer,
+        "an unexpected reply is ignored", "link: replies are counted", Inbox._answer,
         instead("raise ProtocolDesync('a reply without a command')", "return"),
         link_schedules.an_unexpected_reply_drops_the_link,
     ),
@@ -1093,51 +1098,51 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a plain release overtakes", "fast path: a release travels after its acquire",
-        Links._begin_plainly,
+        Outbox._begin_plainly,
         instead("link.out += ...", "link.out[:0] = data"),
         link_schedules.a_release_is_sent_after_its_acquire,
     ),
     Mutant(
         "a release without a clock is a step", "link: 0 in a reply is no time of a master",
-        Receiver._count,
-        instead("reply[2], tuple(...)", "reply[2] or 1, NO_FENCES"),
+        inbox._grant_of,
+        instead("reply[2], tuple(...)", "reply[2] or 1, ()"),
         link_schedules.a_release_without_the_time_is_no_clock_step,
     ),
     Mutant(
         "a failed release without a clock is a step", "link: 0 in a refusal is no time of a master",
-        Receiver._answer,
+        Inbox._handle_vote,
         always("reply[2] != 0"), link_schedules.a_release_without_the_time_is_no_clock_step,
     ),
     Mutant(
         "a master without a thread stays lost",
-        "link: every round dials masters that no thread could be started for", Links._begin_each,
-        without(Links.redial),
+        "link: every round dials masters that no thread could be started for", Outbox._begin_each,
+        without("self._redial()"),
         link_schedules.a_master_that_no_thread_connects_to_is_dialled_by_the_next_round,
     ),
     Mutant(
         "a release with no link is lost", "link: a release without a link is kept",
-        Links._begin_each,
+        Outbox._fit_for,
         without(Master.keep_release),
         link_schedules.a_release_for_a_lost_link_is_sent_first_and_buries,
     ),
     Mutant(
         "a late grant stays", "fast path: a grant after the refusal is released",
-        Links._count, without("self._undo_late(...)"),
+        Inbox._grant, without("self._outbox.undo_late(...)"),
         link_schedules.a_grant_after_the_refusal_is_released,
     ),
     Mutant(
         "a grant of a doubtful master stays", "link: a grant after the refusal is released",
-        Links._answer, without("self._undo_late(...)"),
+        Inbox._handle_vote, without("self._outbox.undo_late(...)"),
         link_schedules.a_grant_of_a_late_or_doubtful_master_is_released,
     ),
     Mutant(
         "a grant on a lost link stays", "link: what may be granted is released on the next link",
-        Links._fail_owed, without(Master.keep_release, nth=2),
+        dialer._fail_owed, without(Master.keep_release, nth=2),
         link_schedules.a_link_that_is_lost_after_the_refusal_brings_the_release_later,
     ),
     Mutant(
         "closed links leave a grant", "link: what may be granted is released before the end",
-        Links.shut, without("self._undo_late(...)"),
+        Links.shut, without("self.outbox.undo_late(...)"),
         link_schedules.links_that_close_after_the_refusal_send_the_release,
     ),
     Mutant(
@@ -1152,28 +1157,28 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "late replies are read at once", "link: replies that come too late are read in parts",
-        Links.read_all, never("link.expired"),
+        Inbox.read_all, never("link.expired"),
         link_schedules.replies_that_come_too_late_are_read_in_parts,
     ),
     Mutant(
         "an unanswered release is lost", "link: an unanswered release is kept",
-        Links._fail_owed, without(Master.keep_release, nth=1),
+        dialer._fail_owed, without(Master.keep_release, nth=1),
         link_schedules.a_release_that_was_not_answered_is_sent_again,
     ),
     Mutant(
         "an interrupted loss stays unfinished", "link: a link is lost to the end",
-        Links.redial, never("master.losing is not None"),
+        Dialer.redial, without(Dialer.finish_losing),
         link_schedules.a_link_whose_loss_was_interrupted_is_lost_by_the_next_round,
     ),
     Mutant(
         "a refused release is forgotten", "link: a release that a master refused is repeated",
-        Links._handle_error,
+        Inbox._handle_error,
         without(Master.refuse_release),
         link_schedules.a_release_that_a_master_refused_is_sent_again,
     ),
     Mutant(
         "a repeated release never ends", "link: an answered release is not repeated",
-        Links._answer,
+        Inbox._handle_vote,
         without("master.refused_releases.pop(...)"),
         link_schedules.a_release_that_a_master_refused_is_sent_again,
     ),
@@ -1191,13 +1196,13 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a token on a lost link is forgotten", "link: an acquire may arrive after its link is lost",
-        Links._fail_owed,
+        dialer._fail_owed,
         without(Master.remember_unanswered),
         link_schedules.a_release_after_an_acquire_that_may_still_arrive_buries,
     ),
     Mutant(
         "every release buries", "link: a tombstone only where an acquire may be late",
-        Links._begin_each,
+        Outbox._begin_each,
         together(
             always("command.token in master.unanswered"),
             without("del master.unanswered[command.token]"),
@@ -1206,28 +1211,28 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a cancelled round of a loop is sent again", "link: a cancelled round is abandoned",
-        LoopLinks._take,
+        LoopDriver._take,
         without("exchange.abandon()"),
         link_schedules.a_round_that_was_cancelled_in_a_loop_is_not_sent_again,
     ),
     Mutant(
         "a release over other links does not bury", "link: a release over other links buries",
         RedisBackend.post_release,
-        instead("protocol if links is lease.home else bury", "protocol"),
+        instead("protocol if driver is lease.home else bury", "protocol"),
         link_schedules.a_release_over_other_links_buries,
     ),
     Mutant(
-        "a decided round is sent again", "link: a decided round is not sent by EVAL", Links._retry,
+        "a decided round is sent again", "link: a decided round is not sent by EVAL", Inbox._retry,
         always("owed.undecided is not None"),
         link_schedules.a_decided_round_is_not_sent_again,
     ),
     Mutant(
         "an undo by EVAL", "link: a master that lacks acquire learns release with it",
-        Links._retry, never("isinstance(command, Acquire)"),
+        Inbox._retry, never("isinstance(command, Acquire)"),
         link_schedules.an_undo_is_known_to_a_master_that_learns_to_acquire,
     ),
     Mutant(
-        "NOSCRIPT is a failure", "link: NOSCRIPT is answered by EVAL", Links._handle_error,
+        "NOSCRIPT is a failure", "link: NOSCRIPT is answered by EVAL", Inbox._handle_error,
         never("word == 'NOSCRIPT'"), link_schedules.a_script_that_was_flushed_is_sent_at_once,
     ),
     Mutant(
@@ -1250,21 +1255,21 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "late grants take the long way", "fast path: late grants of decided rounds are removed",
-        Links._count, never("not owed[0].undecided"),
+        Inbox._parse, never("not owed[0].undecided"),
         link_schedules.late_grants_of_decided_rounds_are_only_removed,
     ),
     Mutant(
         "removed replies are not counted off", "fast path: late grants are counted off",
-        Links._count, without("link.expired -= 1"),
+        Inbox._grant, without("link.expired -= 1"),
         link_schedules.late_grants_of_decided_rounds_are_only_removed,
     ),
     Mutant(
         "any late grant counts", "fast path: a late grant of an open round takes the long way",
-        Links._count, always("not owed[0].undecided"),
+        Inbox._parse, always("not owed[0].undecided"),
         link_schedules.a_late_grant_of_a_doubtful_master_has_no_vote,
     ),
     Mutant(
-        "expired replies are not counted off", "link: each reply has its own age", Links._pop_owed,
+        "expired replies are not counted off", "link: each reply has its own age", Inbox._pop_owed,
         never("link.expired"),
         link_schedules.an_expired_reply_that_has_come_is_not_counted_for_the_next,
     ),
@@ -1278,16 +1283,16 @@ MUTANTS: tuple[Mutant, ...] = (
         link_schedules.a_late_reply_never_costs_its_link,
     ),
     Mutant(
-        "any broken link was idle", "link: stale only after a pause", Links._fail_owed,
+        "any broken link was idle", "link: stale only after a pause", dialer._fail_owed,
         always("owed.sent - link.heard > IDLE"),
         link_schedules.a_link_that_breaks_in_use_is_not_stale,
     ),
     Mutant(
-        "no link is stale", "link: stale if it ends after a pause", Links._fail_owed,
+        "no link is stale", "link: stale if it ends after a pause", dialer._fail_owed,
         never("ended and ..."), link_schedules.a_link_that_ends_after_a_pause_is_stale,
     ),
     Mutant(
-        "a silent link is stale", "link: a late master is not stale", Links._fail_owed,
+        "a silent link is stale", "link: a late master is not stale", dialer._fail_owed,
         always("ended"), link_schedules.a_link_that_is_given_up_is_not_stale,
     ),
     Mutant(
@@ -1318,25 +1323,25 @@ MUTANTS: tuple[Mutant, ...] = (
         link_schedules.a_master_that_always_answers_late_is_late,
     ),
     Mutant(
-        "a late master is waited for", "link: no round waits for a late master", Links._begin_each,
-        never("master.late", nth=2), link_schedules.no_release_waits_for_a_late_master,
+        "a late master is waited for", "link: no round waits for a late master", Outbox._begin_each,
+        never("master.late", nth=1), link_schedules.no_release_waits_for_a_late_master,
     ),
     Mutant(
         "a late master is asked", "link: a late master is sent no acquire", Master.fault,
         never("self.late", nth=1), link_schedules.a_late_master_is_sent_releases_only,
     ),
     Mutant(
-        "late for ever", "link: counted again once it has answered", Links._count,
+        "late for ever", "link: counted again once it has answered", Inbox._count,
         never("master.late and ..."), link_schedules.a_late_master_that_has_answered_votes_again,
     ),
     Mutant(
-        "in time after one answer", "link: counted again once it has answered all", Links._count,
+        "in time after one answer", "link: counted again once it has answered all", Inbox._count,
         always("not owed"), link_schedules.a_late_master_must_answer_all_that_it_owes,
     ),
     Mutant(
         "a late master is not read first", "link: a late master is read before a round",
-        Links._begin_each,
-        without(Links.read), link_schedules.a_late_master_is_read_before_it_is_left_out,
+        Outbox._fit_for,
+        without("self._read(...)"), link_schedules.a_late_master_is_read_before_it_is_left_out,
     ),
     Mutant(
         "a link is judged without a last read", "link: the socket is read before it is judged",
@@ -1367,13 +1372,13 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "plain grants take no time", "fast path: it notes how long replies take",
-        Links._count,
-        without("link.took = heard - asked.sent"),
+        Inbox._grant,
+        without("link.took = heard - exchange.sent"),
         link_schedules.no_vote_is_lost_where_all_replies_take_long,
     ),
     Mutant(
         "a handshake takes no time", "link: a new link shows how long replies take",
-        Links.arrived, without("master.link.took = high - low"),
+        Dialer.arrived, without("master.link.took = high - low"),
         link_schedules.a_new_link_shows_how_long_replies_take,
     ),
     Mutant(
@@ -1410,7 +1415,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "lost without those that are behind", "link: asked again if another master fails meanwhile",
-        Links._may_plan, instead("why == BEHIND", "False"),
+        Planner._may_plan, instead("why == BEHIND", "False"),
         test_lateness.test_masters_that_are_behind_are_asked_if_there_is_no_quorum_without_them,
     ),
     Mutant(
@@ -1420,7 +1425,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "an extension spares masters", "link: only a first attempt leaves out those behind",
-        Links._leave_out, never("plan.left_out[index].stale and not exchange.asked.spares"),
+        Planner.leave_out, never("vote.stale and not exchange.asked.spares"),
         test_lateness.test_only_a_first_attempt_leaves_out_masters_that_are_behind,
     ),
     Mutant(
@@ -1449,7 +1454,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "asked without a majority", "link: refused at once if no majority is open",
-        Links._begin_each,
+        Outbox._begin_each,
         never("exchange.decided and ..."), link_schedules.with_a_majority_down_no_master_is_asked,
     ),
     Mutant(
@@ -1482,12 +1487,12 @@ MUTANTS: tuple[Mutant, ...] = (
         always("int(...) <= now + delay"), schedules.a_ready_at_from_a_clock_gone_back_is_cut,
     ),
     Mutant(
-        "one server, two votes", "trust: two masters never have one run_id", Links._find_twins,
+        "one server, two votes", "trust: two masters never have one run_id", Dialer._find_twins,
         never("other is not master"), link_schedules.one_server_under_two_names_has_no_vote,
     ),
     Mutant(
         "a lost link still has a name", "trust: a server with one name left votes again",
-        Links._finish_losing,
+        Dialer.finish_losing,
         without("self._find_twins()"),
         link_schedules.a_server_votes_again_once_it_has_one_name_left,
     ),
@@ -1496,7 +1501,7 @@ MUTANTS: tuple[Mutant, ...] = (
         never("now < self.trust.ready"), link_schedules.a_master_has_no_vote_before_it_is_trusted,
     ),
     Mutant(
-        "NOT_READY is ignored", "trust: FLUSHALL is noticed", Links._answer,
+        "NOT_READY is ignored", "trust: FLUSHALL is noticed", Inbox._handle_vote,
         never("reply[1] == NOT_READY"), link_schedules.a_master_that_is_not_ready_is_asked_why,
     ),
     Mutant(
@@ -1518,8 +1523,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "another deployment stops nothing", "trust: a conflict stops all new locks",
-        Links._conflict,
-        instead("self.membership.conflict", "''"),
+        Planner.conflict,
+        instead("self._membership.conflict", "''"),
         link_schedules.a_master_of_another_deployment_stops_all_new_locks,
     ),
     Mutant(
@@ -1561,41 +1566,41 @@ MUTANTS: tuple[Mutant, ...] = (
         link_schedules.a_clock_that_steps_is_marked_on_its_master,
     ),
     Mutant(
-        "a stepped master still votes", "clock step: the vote is not counted", Links._answer,
+        "a stepped master still votes", "clock step: the vote is not counted", Inbox._handle_vote,
         instead("master.doubt(read) if command.trusted else ''", "''"),
         link_schedules.a_clock_that_steps_is_marked_on_its_master,
     ),
     Mutant(
-        "votes after a step count", "clock step: no vote from the step on", Links._answer,
+        "votes after a step count", "clock step: no vote from the step on", Inbox._handle_vote,
         never("command.trusted"),
         link_schedules.a_command_sent_before_a_step_was_noticed_has_no_vote,
     ),
     Mutant(
-        "a release after a step is unknown", "clock step: a release is counted", Links._answer,
+        "a release after a step is unknown", "clock step: a release is counted", Inbox._handle_vote,
         always("command.trusted"),
         link_schedules.a_release_is_counted_although_its_reply_shows_a_step,
     ),
     Mutant(
-        "a mark is forgotten", "clock step: marked as soon as there is a link", Links._check,
+        "a mark is forgotten", "clock step: marked as soon as there is a link", Outbox.check,
         never("mode == 'join' and ..."),
         link_schedules.a_step_is_marked_although_another_master_steps_and_the_link_breaks,
     ),
     Mutant(
         "any answer settles a mark", "clock step: an answer settles only what it answers",
-        Links._checked,
-        always("mode == master.check_mode"),
+        Inbox._handle_check,
+        always("owed.mode == master.check_mode"),
         link_schedules.an_answer_to_an_older_check_does_not_settle_the_mark,
     ),
     Mutant(
         "a mark is sent again as a check", "clock step: a check keeps its mode",
-        Links._retry,
+        Inbox._retry,
         instead("owed.mode", "'join'", nth=1),
         link_schedules.a_mark_whose_script_was_flushed_is_sent_again_as_a_mark,
     ),
     Mutant(
         "a lost link holds up a decision", "clock step: no check on a lost link is awaited",
-        Links._finish_losing,
-        without("self.steps.decide()"),
+        Dialer.finish_losing,
+        without("self._steps.decide()"),
         link_schedules.a_step_is_marked_although_the_last_master_to_be_checked_is_lost,
     ),
     *(
@@ -1618,13 +1623,13 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a clock that goes back between two replies is not noticed",
-        "clock step: our own, while replies are read", Links.read_all, never("now < heard"),
+        "clock step: our own, while replies are read", Inbox.read_all, never("now < heard"),
         link_schedules.a_clock_that_goes_back_between_replies_voids_the_leases_before,
     ),
     Mutant(
         "a check that failed is not made again", "clock step: a failed mark is made again",
-        Links._handle_error,
-        never("owed.command is None"),
+        Inbox._handle_error,
+        never("command is None"),
         link_schedules.a_step_is_marked_although_the_master_refuses_the_mark_at_first,
     ),
     Mutant(
@@ -1639,7 +1644,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "another server has the same clock", "clock step: not measured against another server",
-        Links.arrived,
+        Dialer.arrived,
         without("master.forget_clock()"),
         link_schedules.an_arriving_link_to_another_server_has_a_clock_of_its_own,
     ),
@@ -1656,7 +1661,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a child sends for its parent", "fork: no byte on inherited sockets", Links.abandon,
-        instead("self.closed.set()", "self.flush()"),
+        instead("self.closed.set()", "self.outbox.flush()"),
         link_schedules.a_child_sends_nothing_that_its_parent_had_queued,
     ),
     Mutant(
@@ -1666,36 +1671,36 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a master that is not counted stays so", "trust: redlock_init takes effect soon",
-        Links._begin_each,
+        Outbox._fit_for,
         never("now - master.looked > LOOK_AGAIN"),
         link_schedules.a_master_that_was_declared_trusted_is_counted_soon,
     ),
     Mutant(
         "a repeated question hides the reason", "trust: the reason of a wait stays known",
-        Links._trusted,
+        Dialer.trusted,
         never("... and master.trust.marker == trust.marker"),
         link_schedules.the_reason_of_a_wait_is_kept_while_the_marker_is_the_same,
     ),
     Mutant(
         "a reason outlives its marker", "trust: the reason of a wait belongs to one marker",
-        Links._trusted,
+        Dialer.trusted,
         instead("master.trust.marker == trust.marker", "True"),
         link_schedules.the_reason_of_a_wait_is_kept_while_the_marker_is_the_same,
     ),
     Mutant(
-        "a live link is never inspected", "safe servers: INFO is read again", Links._begin_each,
+        "a live link is never inspected", "safe servers: INFO is read again", Outbox._begin_each,
         never("now - master.link.inspected > INSPECTED"),
         link_schedules.a_policy_that_changes_on_a_live_link_is_noticed,
     ),
     Mutant(
         "a handshake hides what INFO is now", "safe servers: INFO is as old as its question",
-        Links.arrived,
+        Dialer.arrived,
         without("master.link.inspected = ..."),
         link_schedules.what_was_reported_before_a_long_handshake_is_asked_again,
     ),
     Mutant(
         "an old copy is trusted", "safe servers: no old copy of the data by replication",
-        Links._inspected,
+        Dialer.inspected,
         never("run_of(info) != master.run_id"),
         link_schedules.an_old_copy_by_replication_on_a_live_link_is_noticed,
     ),

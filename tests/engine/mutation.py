@@ -1,6 +1,6 @@
 """Change the code of one function for a while, to see which test fails.
 
-A mutation says what it changes by symbol, `without(Links._dial)`, or by a piece of code,
+A mutation says what it changes by symbol, `without(Dialer._dial)`, or by a piece of code,
 `never("now >= lease.until")`. Code is compared as syntax trees: layout, line breaks, comments,
 docstrings and needless brackets make no difference. In a piece of code
 

@@ -38,8 +38,8 @@ from redlock_django.engine.statuses import (
     UNMARKED,
 )
 from redlock_django.wire.address import Address
+from redlock_django.wire.dialer import IDLE
 from redlock_django.wire.lateness import Lateness
-from redlock_django.wire.link_state import IDLE
 from redlock_django.wire.master import Master, Plan
 from redlock_django.wire.server_info import faults, run_of
 from redlock_django.wire.steps import StepWatch

@@ -18,5 +18,5 @@ def wait_linked() -> None:
     """Wait until this process has a usable link to every master of "default"."""
     backend = locks["default"].backend
     assert isinstance(backend, RedisBackend)
-    links = backend.sync_links()
-    until(lambda: links.usable() == len(links.masters), what="a link to every master")
+    links = backend.thread_driver().links
+    until(lambda: links.planner.usable() == len(links.masters), what="a link to every master")

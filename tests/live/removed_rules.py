@@ -12,9 +12,11 @@ from redlock_django.backends.redis import RedisBackend
 from redlock_django.engine import quorum
 from redlock_django.engine.quorum import Tally
 from redlock_django.locking.held_lease import HeldLease
-from redlock_django.wire import server_info
-from redlock_django.wire.links import Links
+from redlock_django.wire import dialer, server_info
+from redlock_django.wire.dialer import Dialer
+from redlock_django.wire.inbox import Inbox
 from redlock_django.wire.master import Master
+from redlock_django.wire.plan import Planner
 from tests.engine import mutants
 from tests.engine.mutation import Mutation, always, instead, mutated, never, returns, without
 from tests.live import test_script_mutants
@@ -44,12 +46,12 @@ def _script_mutated(name: str, target: str, replacement: str) -> Iterator[None]:
 _FUNCTIONS: dict[str, tuple[Callable[..., object], Mutation]] = {
     "all must agree": (quorum.quorum, returns("masters")),
     "connecting masters are always waited for": (
-        Links.may_reach_quorum, always("usable < need <= usable + connecting"),
+        Planner.may_reach_quorum, always("usable < self._quorum <= usable + connecting"),
     ),
-    "a lost link is not reported": (Links._fail_owed, without("owed.exchange.cast(...)")),
-    "a lost link stays lost": (Links._finish_losing, without(Links._dial)),
+    "a lost link is not reported": (dialer._fail_owed, without("owed.exchange.cast(...)")),
+    "a lost link stays lost": (Dialer.finish_losing, without(Dialer._dial)),
     "of several replies one is read": (
-        Links._count,
+        Inbox._parse,
         instead("self._answer(master, link, reply)", "self._answer(master, link, reply); break"),
     ),
     "votes after the verdict are dropped": (
@@ -57,7 +59,7 @@ _FUNCTIONS: dict[str, tuple[Callable[..., object], Mutation]] = {
         instead("votes[master] is None", "not votes[master] and self.verdict is Verdict.PENDING"),
     ),
     "a release that a busy master refused is forgotten": (
-        Links._handle_error, without(Master.keep_release),
+        dialer._fail_owed, without(Master.keep_release, nth=1),
     ),
     "a loading master is counted": (server_info.faults, never("info.get('loading', ...) != ...")),
     "a loop releases on its own links": (

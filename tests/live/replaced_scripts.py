@@ -7,7 +7,7 @@ from hashlib import sha1
 from typing import TYPE_CHECKING
 
 from redlock_django.engine import commands
-from redlock_django.wire import answers, join, link
+from redlock_django.wire import inbox, join, link
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +19,7 @@ def replace_scripts(
     monkeypatch: pytest.MonkeyPatch, script: Callable[[str], tuple[str, str]]
 ) -> None:
     """Make masters run the scripts that a function returns by name, with their hashes."""
-    for module in (answers, commands, join, link):
+    for module in (inbox, commands, join, link):
         monkeypatch.setattr(module, "script", script)
 
 

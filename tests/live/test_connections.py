@@ -383,7 +383,7 @@ def test_a_loop_that_is_closed_while_a_task_waits_keeps_no_link(masters: list[Lo
     async def wait() -> asyncio.Task[Any]:
         await backend.aacquire(("order:1",), 5.0, 0.0, "{}")
         waiting = asyncio.create_task(backend.aacquire(("order:1",), 5.0, 60.0, "{}"))
-        queues = backend.loop_links().waiters.queues
+        queues = backend.loop_driver().links.waiters.queues
         await asyncio.to_thread(until, lambda: bool(queues._queues), "a task waits")
         return waiting
 

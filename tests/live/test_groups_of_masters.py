@@ -78,7 +78,7 @@ def backend() -> ShardedBackend:
 def usable(index: int) -> int:
     group = backend().shards[index]
     assert isinstance(group, RedisBackend)
-    return group.sync_links().usable()
+    return group.thread_driver().links.planner.usable()
 
 
 def of_group(index: int, nth: int = 0) -> str:

@@ -29,7 +29,7 @@ from redlock_django.locking.lock import Lock, lock
 from redlock_django.testing.masters import LocalMaster
 from redlock_django.wire import dialer
 from redlock_django.wire.link import Link
-from redlock_django.wire.sync import SyncLinks
+from redlock_django.wire.threads import ThreadDriver
 from tests.live.left_over import locked, nothing_left
 from tests.live.linked import linked, wait_linked
 from tests.timeouts import generous_timeouts
@@ -376,11 +376,11 @@ def wire(masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch) -> Tripwir
             super().__init__(Tripped(connected, wire), pushes=pushes)  # type: ignore[arg-type]
 
     monkeypatch.setattr(dialer, "Link", TrippedLink)
-    monkeypatch.setattr("redlock_django.wire.sync.time", Tripped(time, wire))
+    monkeypatch.setattr("redlock_django.wire.threads.time", Tripped(time, wire))
     backend = locks["default"].backend
     assert isinstance(backend, RedisBackend)
-    links = backend.sync_links()
-    links._poller._poll = Tripped(links._poller._poll, wire)  # type: ignore[assignment]
+    poller = backend.thread_driver().poller
+    poller._poll = Tripped(poller._poll, wire)  # type: ignore[assignment]
     linked()
     return wire
 
@@ -603,7 +603,7 @@ def one_after_the_other(
     """Pass the lock of one thread to a waiter of this process; interrupt one of the two."""
     backend = locks["default"].backend
     assert isinstance(backend, RedisBackend)
-    queues = backend.sync_links().waiters.queues
+    queues = backend.thread_driver().links.waiters.queues
     held = lock(R)
 
     def hold() -> None:
@@ -745,7 +745,7 @@ def test_a_release_hides_no_error_of_a_signal_handler(
 ) -> None:
     """The handler that interrupts it asks for a lock, and does not expect to be refused."""
     held = lock(R).acquire()
-    carry = SyncLinks._take
+    carry = ThreadDriver._take
 
     def interrupted(*arguments: Any) -> None:
         monkeypatch.undo()
@@ -753,7 +753,7 @@ def test_a_release_hides_no_error_of_a_signal_handler(
         carry(*arguments)
 
     before = signal.signal(signal.SIGUSR1, lambda *_: lock("handler").acquire())
-    monkeypatch.setattr(SyncLinks, "_take", interrupted)
+    monkeypatch.setattr(ThreadDriver, "_take", interrupted)
     try:
         assert held.release() is False
     finally:

@@ -23,7 +23,8 @@ from redlock_django.locking.handler import locks
 from redlock_django.locking.lock import lock
 from redlock_django.locking.renewal_service import renewal_service
 from redlock_django.testing.masters import LocalMaster
-from redlock_django.wire.sync import SyncLinks
+from redlock_django.wire.master import Master
+from redlock_django.wire.threads import ThreadDriver
 from tests.live.left_over import locked, nothing_left
 from tests.live.linked import linked
 from tests.timeouts import generous_timeouts
@@ -66,10 +67,14 @@ def _no_deadlock() -> Iterator[None]:
     signal.signal(signal.SIGALRM, before)
 
 
-def links() -> SyncLinks:
+def driver() -> ThreadDriver:
     backend = locks["default"].backend
     assert isinstance(backend, RedisBackend)
-    return backend.sync_links()
+    return backend.thread_driver()
+
+
+def masters_known() -> list[Master]:
+    return driver().links.masters
 
 
 class Child:
@@ -193,7 +198,7 @@ def test_interrupted_at_any_moment_before_it_exits(masters: list[LocalMaster], t
 
     def child() -> None:
         with lock(f"other:{os.getpid()}", wait=60):
-            until(lambda: links().usable() == len(masters))
+            until(lambda: driver().links.planner.usable() == len(masters))
         signal.signal(signal.SIGALRM, interrupt)
         try:
             signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0001, 0.004))
@@ -286,8 +291,8 @@ def test_in_the_child_the_parents_lock_is_not_held(masters: list[LocalMaster]) -
 
 
 def test_a_child_has_its_own_locks_sockets_and_threads(masters: list[LocalMaster]) -> None:
-    parents = {tuple(m.link.socket.getsockname()) for m in links().masters if m.link is not None}
-    files = {m.link.socket.fileno() for m in links().masters if m.link is not None}
+    parents = {tuple(m.link.socket.getsockname()) for m in masters_known() if m.link is not None}
+    files = {m.link.socket.fileno() for m in masters_known() if m.link is not None}
     assert len(parents) == len(files) == 5
 
     def child() -> None:
@@ -300,7 +305,7 @@ def test_a_child_has_its_own_locks_sockets_and_threads(masters: list[LocalMaster
         assert renewal_service._thread is None
         with lock("order:2") as own:
             mine = {
-                tuple(m.link.socket.getsockname()) for m in links().masters if m.link is not None
+                tuple(m.link.socket.getsockname()) for m in masters_known() if m.link is not None
             }
             assert len(mine) >= 3
             assert not mine & parents
@@ -313,7 +318,7 @@ def test_a_child_has_its_own_locks_sockets_and_threads(masters: list[LocalMaster
         Child(child).check()
         assert held.remaining() > 1
         assert {
-            tuple(m.link.socket.getsockname()) for m in links().masters if m.link is not None
+            tuple(m.link.socket.getsockname()) for m in masters_known() if m.link is not None
         } == parents, "the links of the parent must not be affected"
         held.ensure_held()
     nothing_left(masters)
@@ -366,10 +371,10 @@ def mutexes() -> dict[str, object]:
     """Return every mutex that a thread of the parent may hold at a fork, by name."""
     backend = locks["default"].backend
     assert isinstance(backend, RedisBackend)
-    shared = links()
+    shared = driver()
     return {
-        "links": shared._mutex,
-        "links' end": shared.closed._cond,  # type: ignore[attr-defined]
+        "links": shared.combiner.mutex,
+        "links' end": shared.links.closed._cond,  # type: ignore[attr-defined]
         "backend": backend._making,
         "services": locks._making,
         "renewal_service": renewal_service._mutex,

@@ -498,16 +498,17 @@ def test_a_detached_lock_is_lost_if_our_clock_steps_after_the_end_of_its_loop(
     held = asyncio.run(take())
     backend = locks["default"].backend
     assert isinstance(backend, RedisBackend)
-    links = backend.sync_links()
+    driver = backend.thread_driver()
+    links = driver.links
     assert held.locked
-    with links._mutex:
+    with driver.combiner.mutex:
         # As the next answers show it after our clock has gone back by 100 s.
         for master in links.masters[:3]:
             assert master.offset is not None
             low, high, _ = master.offset
             links.steps.note(master, low + 100, high + 100)
-        links.flush()
-    links._tender_wakeup.wake()
+        links.outbox.flush()
+    driver.tender.wake()
     until(lambda: not held.locked, "the loss")
     with pytest.raises(LockLost, match="the clock of this process stepped"):
         held.ensure_held()
@@ -673,9 +674,10 @@ def test_nothing_else_is_left_in_this_process() -> None:
         list(pool.map(lambda number: lock(f"r{number}").acquire().release(), range(200)))
     backend = locks["default"].backend
     assert isinstance(backend, RedisBackend)
-    links = backend.sync_links()
+    driver = backend.thread_driver()
+    shared = driver.combiner
     # The thread that reads the last reply is the reader for a moment longer.
-    until(lambda: not (links.owing() or links._waiting or links._queue or links._reader))
+    until(lambda: not (driver.links.owing() or shared.waiting or shared.queue or shared.reader))
 
 
 def test_a_lock_released_by_a_finalizer_inside_the_wire(masters: list[LocalMaster]) -> None:
@@ -683,6 +685,6 @@ def test_a_lock_released_by_a_finalizer_inside_the_wire(masters: list[LocalMaste
     held = lock(R, ttl=5).acquire()
     backend = locks["default"].backend
     assert isinstance(backend, RedisBackend)
-    with backend.sync_links()._mutex:
+    with backend.thread_driver().combiner.mutex:
         assert held.release() is False  # this code must not block
     nothing_left(masters)

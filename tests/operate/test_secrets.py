@@ -313,7 +313,7 @@ def test_the_debug_page(settings: Settings, held: Lock, site: list[LocalMaster])
 def test_reprs(held: Lock) -> None:
     service = locks["default"]
     assert isinstance(service.backend, RedisBackend)
-    links = service.backend.sync_links()
+    links = service.backend.thread_driver().links
     assert held._held_lease is not None
     lease = held._held_lease.lease
     assert isinstance(lease, RedlockLease)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from dataclasses import replace
+from functools import partial
 from struct import pack
 from typing import Any
 from unittest.mock import patch
@@ -26,18 +27,31 @@ from redlock_django.engine.statuses import (
     NOT_READY,
     UNMARKED,
 )
+from redlock_django.wire import dialer
 from redlock_django.wire.address import Address
-from redlock_django.wire.aio import LoopLinks
+from redlock_django.wire.dialer import IDLE, Dialer
+from redlock_django.wire.dialing import Pace
 from redlock_django.wire.exchange import Exchange
+from redlock_django.wire.inbox import Inbox
 from redlock_django.wire.join import Unfit, check
 from redlock_django.wire.lateness import GIVE_UP, LONGEST, MOST_LATE, MOST_OWED
-from redlock_django.wire.link_state import IDLE
 from redlock_django.wire.links import Links
-from redlock_django.wire.master import Master, Pace
+from redlock_django.wire.loop import LoopDriver
+from redlock_django.wire.master import Master
 from redlock_django.wire.server_info import run_of
-from redlock_django.wire.sync import SyncLinks
+from redlock_django.wire.threads import ThreadDriver
 from tests.engine.masters import Masters
-from tests.wire.manual_links import NOW, TIMEOUT, WALL, Ends, ManualLinks, Time, manual_links
+from tests.wire.manual_links import (
+    DIAL,
+    NOW,
+    TIMEOUT,
+    WALL,
+    Ends,
+    ManualLinks,
+    Time,
+    manual_links,
+    never_dial,
+)  # fmt: skip
 from tests.wire.scripted import NAMES, resp
 from tests.wire.variants import make_backend
 
@@ -77,14 +91,14 @@ def a_late_reply_is_skipped_and_not_read_as_the_next_one() -> None:
 def a_master_that_no_thread_connects_to_is_dialled_by_the_next_round() -> None:
     dialled: list[tuple[str, float]] = []
 
-    def dial(links: Links, master: Master, reason: str, delay: float) -> None:
+    def dial(dialer: Dialer, master: Master, reason: str, delay: float) -> None:
         dialled.append((reason, delay))
 
     failing = patch.object(threading.Thread, "start", side_effect=RuntimeError("no more threads"))
     with manual_links(1) as links:
-        with failing, patch.object(ManualLinks, "_dial", Links._dial):
+        with failing, patch.object(Dialer, "_dial", DIAL):
             links.lose(links.masters[0], "lost")
-        with patch.object(ManualLinks, "_dial", dial):
+        with patch.object(Dialer, "_dial", dial):
             exchange = links.ask(links.acquire())
         assert "no more threads" in str(exchange.tally.votes[0])
         assert dialled == [("lost", 0.0)]
@@ -94,8 +108,8 @@ def a_release_is_sent_after_its_acquire() -> None:
     with manual_links(1) as links:
         tallies = Tally(1), Tally(1)
         for command, tally in zip((links.acquire(), links.release()), tallies, strict=True):
-            links.begin(links.exchange(Round((command,), tally), lambda: None))
-        links.flush()
+            links.outbox.begin(links.outbox.exchange(Round((command,), tally), lambda: None))
+        links.outbox.flush()
         assert links.ends[0].names() == ["acquire", "release"]
 
 
@@ -124,7 +138,7 @@ def a_release_for_a_lost_link_is_sent_first_and_buries() -> None:
 
 
 def a_link_whose_loss_was_interrupted_is_lost_by_the_next_round() -> None:
-    interrupted = patch.object(Links, "_fail_owed", side_effect=KeyboardInterrupt)
+    interrupted = patch.object(dialer, "_fail_owed", side_effect=KeyboardInterrupt)
     with manual_links(1) as links:
         exchange = links.ask(links.acquire())
         with interrupted, pytest.raises(KeyboardInterrupt):
@@ -139,7 +153,7 @@ def a_release_that_was_not_answered_is_sent_again() -> None:
         links.ask(links.release())
         links.lose(links.masters[0], "lost")
         ends = links.join(0)
-        links.flush()
+        links.outbox.flush()
         assert ends.names() == ["release"]
 
 
@@ -178,7 +192,7 @@ def a_link_that_is_lost_after_the_refusal_brings_the_release_later() -> None:
         _refused(links)
         links.lose(links.masters[2], "lost")
         said = links.join(2)
-        links.flush()
+        links.outbox.flush()
         assert [_tomb(command) != b"0" for command in said.heard()] == [True]
 
 
@@ -216,7 +230,7 @@ def a_release_that_a_master_refused_is_sent_again() -> None:
         links.read(links.masters[0])
         links.ends[0].heard()
         links.redial()
-        links.flush()
+        links.outbox.flush()
         assert links.ends[0].names() == ["release"]
         links.reply(0, 0, fences=0)
         links.time.now += 1.0
@@ -257,7 +271,7 @@ def _no_script(links: ManualLinks, index: int) -> list[bytes]:
     links.ends[index].heard()
     links.ends[index].say(b"-NOSCRIPT No matching script.\r\n")
     links.read(links.masters[index])
-    links.flush()
+    links.outbox.flush()
     said = links.ends[index].heard()
     assert said
     return said[-1]
@@ -280,7 +294,7 @@ def an_undo_is_known_to_a_master_that_learns_to_acquire() -> None:
         links.ends[0].heard()
         links.ends[0].say(b"-NOSCRIPT No matching script.\r\n")
         links.read(links.masters[0])
-        links.flush()
+        links.outbox.flush()
         said = links.ends[0].heard()
         assert [verb for verb, *_ in said] == [b"SCRIPT", b"EVAL"]
         assert said[0] == [b"SCRIPT", b"LOAD", script("release")[0].encode()]
@@ -425,7 +439,7 @@ def a_new_link_shows_how_long_replies_take() -> None:
         joined = ends.joined("0")
         low, high = joined.trust.offset
         slow = replace(joined.trust, offset=(low - 0.18 * TIMEOUT, high + 0.18 * TIMEOUT))
-        links.arrived(0, replace(joined, trust=slow))
+        links.dialer.arrived(0, replace(joined, trust=slow))
         assert _expires_after(links) == 3.5
 
 
@@ -472,7 +486,7 @@ def late_grants_of_decided_rounds_are_only_removed() -> None:
         last = _owes(links)
         poll(links, LONGEST * TIMEOUT)
         assert links.masters[2].late
-        with patch.object(Links, "_answer", side_effect=AssertionError("the long way")):
+        with patch.object(Inbox, "_answer", side_effect=AssertionError("the long way")):
             for number in range(1, last.number):
                 links.reply(2, number)
         link = links.masters[2].link
@@ -534,21 +548,23 @@ def a_round_that_was_cancelled_in_a_loop_is_not_sent_again() -> None:
 
 
 async def _sent_by_a_cancelled_round() -> list[bytes]:
-    with patch.object(LoopLinks, "_dial", ManualLinks._dial):
+    with patch.object(Dialer, "_dial", never_dial):
         masters, ends = Masters(1), Ends()
-        links = LoopLinks(
-            [Address.from_url("unix:///nowhere", None)], masters.deployment,
-            master_timeout=60.0, connect_timeout=1.0,
+        driver = LoopDriver(
+            partial(
+                Links, [Address.from_url("unix:///nowhere", None)], masters.deployment,
+                master_timeout=60.0, connect_timeout=1.0,
+            )
         )  # fmt: skip
-        links.arrived(0, ends.joined("run"))
-        task = asyncio.create_task(links.run(masters.acquire()))
+        driver.links.dialer.arrived(0, ends.joined("run"))
+        task = asyncio.create_task(driver.run(masters.acquire()))
         said = await _until_heard(ends, 1)
         task.cancel()
         await asyncio.wait([task])
         said += await _until_heard(ends, 1)
         ends.say(b"-NOSCRIPT No matching script.\r\n")
         said += await _until_heard(ends, 1)
-        links.abandon()
+        driver.abandon()
         ends.close()
         return [verb for verb, *_ in said]
 
@@ -571,11 +587,11 @@ def an_arriving_link_to_another_server_has_a_clock_of_its_own() -> None:
 def a_release_over_other_links_buries() -> None:
     """The links that sent the acquire are gone, and it may still arrive."""
     backend = make_backend(["unix:///nowhere"])
-    closed = backend._links(SyncLinks)
+    closed = ThreadDriver(backend._links)
     closed.close()
     lease = replace(Masters(1).taken(), home=closed)
     sent: list[Any] = []
-    with patch.object(SyncLinks, "post", lambda links, protocol: sent.append(next(protocol))):
+    with patch.object(ThreadDriver, "post", lambda driver, protocol: sent.append(next(protocol))):
         assert backend.release(lease) is None
     assert [release.bury for release in sent[0].commands] == [True]
 
@@ -743,14 +759,14 @@ def a_late_master_does_not_hold_up_a_decision() -> None:
         links.ends[0].heard()
         age(links, 10.0)
         poll(links, 2 * TIMEOUT)
-        links.flush()
+        links.outbox.flush()
         assert links.masters[2].late
         assert [said[-1] for said in links.ends[0].heard()] == [b"distrust"]
 
 
 def attempts_to_connect_are_paced() -> None:
     pace = Pace()
-    with patch("redlock_django.wire.master.clock", Time()):
+    with patch("redlock_django.wire.dialing.clock", Time()):
         turns = [pace.turn() for _ in range(11)]
     assert turns[0] == 0.0
     assert 5 * Pace.SPACING < turns[-1] <= 15 * Pace.SPACING
@@ -843,10 +859,10 @@ def the_reason_of_a_wait_is_kept_while_the_marker_is_the_same() -> None:
         master = links.masters[0]
         assert master.trust is not None
         again = master.trust
-        links._trusted(master, replace(again, marker=b"new", doubt="restarted"))
-        links._trusted(master, replace(again, marker=b"new"))
+        links.dialer.trusted(master, replace(again, marker=b"new", doubt="restarted"))
+        links.dialer.trusted(master, replace(again, marker=b"new"))
         assert master.fault(links.time()).startswith("restarted: trusted in")
-        links._trusted(master, replace(again, marker=b"newer"))
+        links.dialer.trusted(master, replace(again, marker=b"newer"))
         assert master.fault(links.time()).startswith("waits to be trusted"), "another marker"
 
 
@@ -890,7 +906,7 @@ def a_live_link_is_inspected_before_a_command() -> None:
 def what_was_reported_before_a_long_handshake_is_asked_again() -> None:
     with manual_links(1) as links:
         ends = links.new_ends(0)
-        links.arrived(0, replace(ends.joined("0"), inspected=links.time() - 10.0))
+        links.dialer.arrived(0, replace(ends.joined("0"), inspected=links.time() - 10.0))
         links.ask(links.acquire())
         assert [said[0] for said in ends.heard()] == [b"INFO", b"EVALSHA"]
 
@@ -970,7 +986,7 @@ def a_step_is_marked_although_another_master_steps_and_the_link_breaks() -> None
         links.reply(1, exchange.number, ahead=30.0)
         links.lose(links.masters[0], "lost")
         ends = links.join(0, ahead=30.0)
-        links.flush()
+        links.outbox.flush()
         assert [said[-1] for said in ends.heard()] == [b"distrust"]
 
 
@@ -981,15 +997,15 @@ def a_step_is_marked_although_the_master_refuses_the_mark_at_first() -> None:
         links.read(links.masters[0])
         assert links.masters[0].fault(links.time()) == "answered OOM"
         ends = links.join(0, ahead=30.0)
-        links.flush()
+        links.outbox.flush()
         assert [said[-1] for said in ends.heard()] == [b"distrust"]
 
 
 def _marked_while_a_check_is_owed(links: ManualLinks) -> None:
     """Make master 0 late, then let its clock step: it owes an earlier check, and the mark."""
     exchange = links.ask(links.acquire())
-    links._check_all()
-    links.flush()
+    links.outbox.check_all()
+    links.outbox.flush()
     for index in (1, 2):
         links.reply(index, exchange.number)
         links.trusted(index)
@@ -1011,7 +1027,7 @@ def an_answer_to_an_older_check_does_not_settle_the_mark() -> None:
         assert "stepped" in links.masters[0].doubt(links.time())
         links.lose(links.masters[0], "lost")
         ends = links.join(0, ahead=30.0)
-        links.flush()
+        links.outbox.flush()
         assert [said[-1] for said in ends.heard()] == [b"distrust"]
         exchange = links.ask(links.acquire("b" * 32))
         assert "stepped" in str(exchange.tally.votes[0])
@@ -1042,7 +1058,7 @@ def a_step_is_marked_although_the_last_master_to_be_checked_is_lost() -> None:
         links.trusted(1)
         assert links.ends[0].names() == [], "the answer of master 2 is awaited"
         links.lose(links.masters[2], "lost")
-        links.flush()
+        links.outbox.flush()
         assert [said[-1] for said in links.ends[0].heard()] == [b"distrust"]
 
 
@@ -1055,7 +1071,9 @@ def a_step_is_noticed_soon_after_replies_that_narrow_the_bounds() -> None:
                 joined = links.new_ends(index).joined(f"5{index}")  # another server
                 low, high = joined.trust.offset
                 wide = (low, high + 0.6) if step > 0 else (low - 0.6, high)
-                links.arrived(index, replace(joined, trust=replace(joined.trust, offset=wide)))
+                links.dialer.arrived(
+                    index, replace(joined, trust=replace(joined.trust, offset=wide))
+                )
             exchange = links.ask(links.acquire())
             links.time.now += took
             for index in range(3):  # answered at once, or just before the reply was read
@@ -1087,8 +1105,7 @@ def a_clock_that_goes_back_within_a_round_voids_its_lease() -> None:
         exchange = links.ask(links.acquire())
         links.steps.clock = lambda: links.time() - 30.0
         with (
-            patch("redlock_django.wire.receiver.clock", links.steps.clock),
-            patch("redlock_django.wire.answers.clock", links.steps.clock),
+            patch("redlock_django.wire.inbox.clock", links.steps.clock),
         ):
             for index in range(3):
                 links.reply(index, exchange.number)
@@ -1141,7 +1158,7 @@ def a_clock_that_runs_a_little_fast_has_not_stepped() -> None:
 def a_child_sends_nothing_that_its_parent_had_queued() -> None:
     with manual_links(1) as links:
         tally = Tally(1)
-        links.begin(links.exchange(Round((links.release(),), tally), lambda: None))
+        links.outbox.begin(links.outbox.exchange(Round((links.release(),), tally), lambda: None))
         links.abandon()
         assert links.ends[0].heard() == []
         assert links.masters[0].link is None

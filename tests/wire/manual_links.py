@@ -6,7 +6,7 @@ Time passes only as the test says: it does not matter how long a step takes on a
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from unittest.mock import patch
 
@@ -19,8 +19,9 @@ from redlock_django.engine.protocol_steps import Round
 from redlock_django.engine.statuses import MISMATCH, UNMARKED
 from redlock_django.wire.address import Address
 from redlock_django.wire.clock import clock, wall_ns
+from redlock_django.wire.dialer import Dialer
 from redlock_django.wire.exchange import Exchange
-from redlock_django.wire.join import Joined, Trust
+from redlock_django.wire.join import Joined, Trust, Unfit
 from redlock_django.wire.links import Links
 from redlock_django.wire.master import Master
 from tests.wire.scripted import MARKER, NAMES, resp
@@ -30,10 +31,7 @@ TOKEN = "a" * 32
 NOW = 1_000.0  # what our clock shows at first
 WALL = 1_760_000_000.0  # and the masters' clocks then
 # The modules of links that read our clock.
-TIMED = (
-    "answers", "dialer", "late_watch", "link", "link_state", "links", "master", "receiver",
-    "sender",
-)  # fmt: skip
+TIMED = ("dialer", "inbox", "late_watch", "link", "links", "outbox", "plan")
 
 
 class Time:
@@ -118,6 +116,27 @@ class Ends:
         self.theirs.close()
 
 
+class NoDriver:
+    """A driver that neither watches links nor takes connections: the test reads and replies."""
+
+    def watch(self, master: Master) -> None: ...
+
+    def unwatch(self, master: Master) -> None: ...
+
+    def changed(self) -> None: ...
+
+    def deliver(self, index: int, result: Joined | Unfit) -> bool:
+        return False
+
+
+DIAL = Dialer._dial  # as it is outside of `manual_links`
+
+
+def never_dial(dialer: Dialer, master: Master, reason: str, delay: float) -> None:
+    """Do not connect to a master; in place of `Dialer._dial`."""
+    master.reason = reason
+
+
 class ManualLinks(Links):
     """Links without a driver: they neither connect nor wait. `time` is their clock."""
 
@@ -127,25 +146,18 @@ class ManualLinks(Links):
         deployment = Deployment(
             names=tuple(a.name for a in addresses), max_clock_skew=0.5, restart_delay=5
         )
-        super().__init__(addresses, deployment, master_timeout=TIMEOUT, connect_timeout=1.0)
+        super().__init__(
+            addresses, deployment, NoDriver(), master_timeout=TIMEOUT, connect_timeout=1.0
+        )
         self.time = self.steps.clock = time
         self.ends = [Ends(time) for _ in range(masters)]
         for index in range(masters):
             self.join(index)
 
-    def _watch(self, master: Master) -> None: ...
-
-    def _unwatch(self, master: Master) -> None: ...
-
-    def _changed(self) -> None: ...
-
-    def _dial(self, master: Master, reason: str, delay: float) -> None:
-        master.reason = reason
-
     def join(self, index: int, *, run_id: str = "", ready: float = 0.0, ahead: float = 0.0) -> Ends:
         """Connect a master (again)."""
         ends = self.new_ends(index)
-        self.arrived(index, ends.joined(run_id or f"{index}", ready=ready, ahead=ahead))
+        self.dialer.arrived(index, ends.joined(run_id or f"{index}", ready=ready, ahead=ahead))
         return ends
 
     def new_ends(self, index: int) -> Ends:
@@ -165,9 +177,9 @@ class ManualLinks(Links):
         tally = FastTally(len(self.masters), skew=skew, rivals=rivals)
         until = self.time() + patient if patient else 0.0
         asked = Round(commands, tally, patient=until, spares=spares)
-        exchange = self.exchange(asked, lambda: None)
-        self.begin(exchange)
-        self.flush()
+        exchange = self.outbox.exchange(asked, lambda: None)
+        self.outbox.begin(exchange)
+        self.outbox.flush()
         return exchange
 
     def acquire(self, token: str = TOKEN) -> Acquire:
@@ -187,7 +199,7 @@ class ManualLinks(Links):
         now = self.time.wall + round(ahead * 1e6)
         self.ends[index].say(resp([number, status, now, *[7] * (fences if status == 1 else 0)]))
         self.read(self.masters[index])
-        self.flush()
+        self.outbox.flush()
 
     def trusted(self, index: int, status: int = 1, *, ahead: float = 0.0) -> None:
         """Reply to a check of a master's trust."""
@@ -199,16 +211,19 @@ class ManualLinks(Links):
         marker = b"" if status == UNMARKED else b"%x %d %s" % (index, now, fingerprint)
         self.ends[index].say(resp([0, status, now, now, marker, why]))
         self.read(self.masters[index])
-        self.flush()
+        self.outbox.flush()
 
 
 @contextmanager
-def manual_links(masters: int = 3) -> Iterator[ManualLinks]:
-    """Open such links, and close them afterwards."""
+def manual_links(
+    masters: int = 3, dial: Callable[[Dialer, Master, str, float], None] = never_dial
+) -> Iterator[ManualLinks]:
+    """Open such links, and close them afterwards; `dial` takes the place of `Dialer._dial`."""
     time = Time()
     with ExitStack() as stack:
         for module in TIMED:
             stack.enter_context(patch(f"redlock_django.wire.{module}.clock", time))
+        stack.enter_context(patch.object(Dialer, "_dial", dial))
         links = ManualLinks(time, masters)
         try:
             yield links

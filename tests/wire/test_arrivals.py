@@ -10,11 +10,11 @@ from weakref import WeakSet
 import pytest
 
 from redlock_django.engine.errors import QuorumUnreachable
-from redlock_django.wire.aio import LoopLinks
 from redlock_django.wire.arrival import Arrival
 from redlock_django.wire.join import Unfit
+from redlock_django.wire.loop import LoopDriver
 from redlock_django.wire.master import Master
-from redlock_django.wire.sync import SyncLinks
+from redlock_django.wire.threads import ThreadDriver
 from tests.waiting import until
 from tests.wire.variants import make_backend
 
@@ -26,22 +26,22 @@ def test_a_loop_that_stands_still_keeps_one_result_for_each_master(
 ) -> None:
     monkeypatch.setattr(Master, "backoff", lambda self: 0.002)
     attempts: list[Unfit] = []
-    real = LoopLinks.deliver
+    real = LoopDriver.deliver
 
-    def deliver(self: LoopLinks, index: int, result: Unfit) -> bool:
+    def deliver(self: LoopDriver, index: int, result: Unfit) -> bool:
         attempts.append(result)
         return real(self, index, result)
 
-    monkeypatch.setattr(LoopLinks, "deliver", deliver)
+    monkeypatch.setattr(LoopDriver, "deliver", deliver)
     backend = make_backend(URLS)
     loop = asyncio.new_event_loop()
 
-    async def ask() -> LoopLinks:
+    async def ask() -> LoopDriver:
         with suppress(QuorumUnreachable):
             await backend.aacquire(("r",), 5.0, 0.0, "{}")
-        return backend.loop_links()
+        return backend.loop_driver()
 
-    links = loop.run_until_complete(ask())
+    links = loop.run_until_complete(ask()).links
     begun = len(attempts)
     until(lambda: len(attempts) > begun + 60, "many attempts to connect")
     assert len(loop._ready) <= 3 + 2  # type: ignore[attr-defined]
@@ -79,7 +79,7 @@ def test_the_latest_result_counts() -> None:
 class AskedAtOnce(WeakSet):  # type: ignore[type-arg]
     """Readers that are asked to read again as soon as they are known, as by another thread."""
 
-    def add(self, item: LoopLinks | SyncLinks) -> None:
+    def add(self, item: LoopDriver | ThreadDriver) -> None:
         super().add(item)
         item.look_again()
 
@@ -87,7 +87,7 @@ class AskedAtOnce(WeakSet):  # type: ignore[type-arg]
 async def test_links_can_be_asked_to_read_markers_from_the_first_moment() -> None:
     backend = make_backend(URLS)
     backend.membership.readers = AskedAtOnce()
-    assert backend.sync_links() in backend.membership.readers
-    assert backend.loop_links() in backend.membership.readers
+    assert backend.thread_driver() in backend.membership.readers
+    assert backend.loop_driver() in backend.membership.readers
     backend.close()
     await backend.aclose()

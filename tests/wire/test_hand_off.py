@@ -29,8 +29,8 @@ def _asleep(links: ManualLinks, ticket: int = 1, ahead: int = 0) -> Waiter:
 def _release(links: ManualLinks, *resources: str) -> None:
     release = replace(links.release(), resources=resources)
     asked = Round((release,) * 3, FastTally(3), frees=resources)
-    links.begin(links.exchange(asked, wake_none))
-    links.flush()
+    links.outbox.begin(links.outbox.exchange(asked, wake_none))
+    links.outbox.flush()
 
 
 def _heard(links: ManualLinks, index: int) -> list[tuple[str, bool]]:
@@ -56,7 +56,7 @@ def test_a_release_that_is_sent_again_calls() -> None:
         _release(links, "r")
         links.lose(links.masters[0], "lost")
         links.join(0)
-        links.flush()
+        links.outbox.flush()
         assert _heard(links, 0) == [CALLING]
 
 
@@ -97,8 +97,8 @@ def test_a_release_calls_a_waiter_that_is_called_while_it_begins() -> None:
 
 def test_a_release_calls_a_waiter_that_has_asked_before_it() -> None:
     with timed_links(True) as (links, _):
-        links.resume(_asleep(links))
-        links.flush()
+        links.outbox.resume(_asleep(links))
+        links.outbox.flush()
         _release(links, "r")
         assert _heard(links, 0) == [ASKING, CALLING]
 

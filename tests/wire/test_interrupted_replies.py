@@ -16,9 +16,10 @@ from redlock_django.engine.statuses import GRANTED, REFUSED
 from redlock_django.wire.lateness import LONGEST
 from redlock_django.wire.link import Link
 from redlock_django.wire.links import Links
+from redlock_django.wire.outbox import Outbox
 from tests.live.test_locking_interrupts import Lines
 from tests.wire.link_schedules import age, poll
-from tests.wire.manual_links import TIMEOUT, TOKEN, ManualLinks, manual_links
+from tests.wire.manual_links import DIAL, TIMEOUT, TOKEN, manual_links
 from tests.wire.scripted import resp
 
 ANSWERS = {
@@ -67,7 +68,7 @@ def test_at_every_line_of_losing_a_link_the_next_round_does_the_rest() -> None:
 
     def strike(wanted: tuple[tuple[str, int], int] | None) -> bool:
         started.clear()
-        with manual_links(1) as links:
+        with manual_links(1, dial=DIAL) as links:
             exchange = links.ask(links.acquire())
             links.ask(links.release())
             links.ends[0].hang_up()
@@ -79,7 +80,7 @@ def test_at_every_line_of_losing_a_link_the_next_round_does_the_rest() -> None:
             return TOKEN in links.masters[0].pending_releases and bool(started)
 
     start = patch.object(threading.Thread, "start", lambda dialer: started.append(dialer))
-    with start, patch.object(ManualLinks, "_dial", Links._dial):
+    with start:
         _strike_everywhere(strike, lines, least=20)
 
 
@@ -96,10 +97,10 @@ def test_links_that_end_close_a_link_whose_loss_was_interrupted(
 
 
 def test_a_check_that_was_interrupted_is_made_again() -> None:
-    interrupted = patch.object(Links, "_write", side_effect=KeyboardInterrupt)
+    interrupted = patch.object(Outbox, "write", side_effect=KeyboardInterrupt)
     with manual_links(1) as links:
         with interrupted, pytest.raises(KeyboardInterrupt):
-            links._check(links.masters[0], "join")
-        links._check(links.masters[0], "join")
-        links.flush()
+            links.outbox.check(links.masters[0], "join")
+        links.outbox.check(links.masters[0], "join")
+        links.outbox.flush()
         assert links.ends[0].names() == ["join"]

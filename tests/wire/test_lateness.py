@@ -224,7 +224,7 @@ def test_a_master_that_was_behind_is_late_all_the_same(monkeypatch: pytest.Monke
         for master in links.masters[3:]:
             links.lateness._mark_late(master, "did not answer")
         _rounds(links, 2, 0, 1, 2)
-        assert links.plan.until > links.time() + 0.5
+        assert links.planner.plan.until > links.time() + 0.5
 
 
 def test_a_master_is_read_before_it_is_behind() -> None:

@@ -26,24 +26,16 @@ from redlock_django.engine.commands import Release, script
 from redlock_django.engine.errors import NotAcquired, QuorumUnreachable
 from redlock_django.engine.quorum import Ballot
 from redlock_django.engine.validity import LeaseState
-from redlock_django.wire import (
-    aio,
-    answers,
-    dialer,
-    late_watch,
-    receiver,
-    sender,
-    sync,
-    thread_links,
-)
+from redlock_django.wire import combiner, dialer, inbox, late_watch, loop, outbox, threads
 from redlock_django.wire import links as links_module
 from redlock_django.wire import master as master_module
 from redlock_django.wire.clock import clock
+from redlock_django.wire.dialer import Dialer
 from redlock_django.wire.join import KEEPALIVE
 from redlock_django.wire.link import Link, ProtocolDesync
 from redlock_django.wire.master import Master
 from tests.waiting import stalls, until
-from tests.wire.manual_links import ManualLinks, manual_links
+from tests.wire.manual_links import manual_links, never_dial
 from tests.wire.proxy import FaultProxy, behind
 from tests.wire.scripted import Received, ScriptedMaster, honest, resp
 from tests.wire.variants import (
@@ -79,7 +71,7 @@ def scripted(name: str, *players: ScriptedMaster, **settings: Any) -> Iterator[V
         variant = stack.enter_context(open_variant(name, backend))
         for index, player in enumerate(players):
             variant.links.masters[index].reason = "scripted"  # so that it is not dialled
-            variant.links.deliver(index, player.joined(run_id=str(index)))
+            variant.driver.deliver(index, player.joined(run_id=str(index)))
         variant.wait_usable(len(players))
         yield variant
 
@@ -89,7 +81,7 @@ def hang_up(variant: Variant, players: Sequence[ScriptedMaster], index: int) -> 
 
     No thread connects, whose failure could take the place of a link that the test delivers.
     """
-    with patch.object(type(variant.links), "_dial", ManualLinks._dial):
+    with patch.object(Dialer, "_dial", never_dial):
         players[index].hang_up()
         variant.wait_gone(index)
 
@@ -486,7 +478,7 @@ def test_kept_releases_are_sent_first_and_bury_the_token(name: str) -> None:
         for lease in leases:
             assert variant.release(lease) is True
         again = ScriptedMaster()
-        variant.links.deliver(2, again.joined(run_id="2"))
+        variant.driver.deliver(2, again.joined(run_id="2"))
         until(lambda: len(again.heard) == 3, "the kept releases")
         variant.acquire("order:9")
         until(lambda: len(again.heard) == 4, "the next acquire")
@@ -524,7 +516,7 @@ def test_the_number_of_kept_releases_is_limited(name: str, monkeypatch: pytest.M
         assert f"{6:032x}" not in master.pending_releases
         assert f"{7:032x}" in master.pending_releases
         again = ScriptedMaster()
-        variant.links.deliver(2, again.joined(run_id="2"))
+        variant.driver.deliver(2, again.joined(run_id="2"))
         until(lambda: len(again.heard) == most, "all that was kept is said")
         variant.settle()
         assert not master.pending_releases
@@ -629,7 +621,7 @@ def test_a_majority_known_to_be_down_refuses_at_once_and_asks_no_master(
 def test_links_closed_while_idle_reconnect_before_they_are_needed(
     name: str, masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sync, "IDLE", 0.0)
+    monkeypatch.setattr(threads, "IDLE", 0.0)
     with joined(name, masters[:3]) as variant:
         links = [master.link for master in variant.links.masters]
         for master in masters[:3]:
@@ -793,7 +785,7 @@ def test_a_stall_that_the_masters_shared_loses_no_link(
         variant.end_poll()
         return variant.links.lateness.running.stalled_since(0.0) > 50.0
 
-    for module in (aio, answers, late_watch, receiver, sender, thread_links):
+    for module in (combiner, inbox, late_watch, loop, outbox):
         monkeypatch.setattr(module, "clock", lambda: clock() + stalled)
     wall_ns = time.time_ns
     monkeypatch.setattr(time, "time_ns", lambda: wall_ns() + int(stalled * 1e9))
@@ -820,11 +812,11 @@ def test_a_blocked_loop_loses_no_link_and_marks_no_master(
         def block() -> None:
             if not busy:
                 # The masters reply now to a loop that does not read.
-                variant.links.begin(probe)
-                variant.links.flush()
+                variant.links.outbox.begin(probe)
+                variant.links.outbox.flush()
             time.sleep(1.0)
 
-        probe = variant.links.exchange(_nothing_to_say(variant), lambda: None)
+        probe = variant.links.outbox.exchange(_nothing_to_say(variant), lambda: None)
         if busy:
             with traffic(variant):
                 for _ in range(2):
@@ -926,7 +918,8 @@ def test_a_reader_wakes_when_another_thread_decides_its_round(
     # Long enough to notice a poll that sleeps to its end.
     urls = [master.url for master in masters[:3]]
     backend = make_backend(urls, master_timeout=5.0, connect_timeout=5.0)
-    links = backend.sync_links()
+    driver = backend.thread_driver()
+    links = driver.links
     polls: list[bool] = []
 
     class Robbed:
@@ -946,11 +939,11 @@ def test_a_reader_wakes_when_another_thread_decides_its_round(
             return events
 
     def rob() -> None:
-        exchange = links._reader
+        exchange = driver.combiner.reader
         assert exchange is not None
 
         def read_all() -> bool:
-            with links._mutex:
+            with driver.combiner.mutex:
                 for master in links.masters:
                     links.read(master)
             return exchange.decided and not links.owing()
@@ -959,10 +952,10 @@ def test_a_reader_wakes_when_another_thread_decides_its_round(
 
     try:
         lease = backend.acquire(("order:1",), 8.0, 60.0, "{}")
-        until(lambda: links.usable() == 3, "all three are there")
-        with links._mutex, suppress(BlockingIOError):
-            links._poller._receiver.recv(4096)  # of the wake-ups for those that came
-        links._poller._poll = Robbed(links._poller._poll)  # type: ignore[assignment]
+        until(lambda: links.planner.usable() == 3, "all three are there")
+        with driver.combiner.mutex, suppress(BlockingIOError):
+            driver.poller._receiver.recv(4096)  # of the wake-ups for those that came
+        driver.poller._poll = Robbed(driver.poller._poll)  # type: ignore[assignment]
         assert backend.release(lease) is True
         assert polls == [True]
     finally:
@@ -1023,7 +1016,7 @@ def test_the_first_lock_is_acquired_after_no_thread_could_be_started(
                     variant.acquire("order:1")
         variant.release(variant.acquire("order:1", wait=60.0))
         variant.wait_usable(len(masters))
-        assert backend.sync_links()._tender is not None
+        assert backend.thread_driver().tender.is_started
 
 
 def test_an_error_in_the_tender_does_not_end_it(
@@ -1036,14 +1029,14 @@ def test_an_error_in_the_tender_does_not_end_it(
         sys.exit(3)
 
     with joined("threads", masters) as variant:
-        links = variant.backend.sync_links()
+        tender = variant.backend.thread_driver().tender
         with monkeypatch.context() as patch:
-            patch.setattr(links, "redial", fail)
-            links._tender_wakeup.wake()
+            patch.setattr(variant.links, "redial", fail)
+            tender.wake()
             assert failed.wait(60)
             until(lambda: "the tender thread failed" in caplog.text, "the tender's error")
-        assert links._tender is not None
-        assert links._tender.is_alive()
+        assert tender.thread is not None
+        assert tender.thread.is_alive()
         variant.release(variant.acquire("order:1"))
         variant.settle()
 
@@ -1054,7 +1047,6 @@ def test_one_server_under_two_names_is_logged_once(caplog: pytest.LogCaptureFixt
             links.join(2, run_id="1")
         links.lose(links.masters[0], "lost")
         links.join(0)
-    assert [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR] == [
-        "redlock masters /nowhere/1.sock and /nowhere/2.sock are the same server: "
-        + "neither is counted"
-    ]
+    error = "redlock masters /nowhere/1.sock and /nowhere/2.sock are the same server: neither is"
+    logged = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
+    assert logged == [f"{error} counted"]

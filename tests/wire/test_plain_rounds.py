@@ -19,11 +19,13 @@ from redlock_django.engine.fast_path import FastTally, Switch
 from redlock_django.engine.protocol_steps import Round
 from redlock_django.engine.quorum import Verdict
 from redlock_django.engine.statuses import ABSENT
+from redlock_django.wire.dialer import Dialer
+from redlock_django.wire.exchange import Kind
+from redlock_django.wire.inbox import Inbox
 from redlock_django.wire.link import pack_command
-from redlock_django.wire.links import Links
 from redlock_django.wire.master import Master
 from redlock_django.wire.plain_grants import GRANT_SIZE
-from redlock_django.wire.sender import INSPECTED
+from redlock_django.wire.plan import INSPECTED
 from redlock_django.wire.template import MOST, Templates
 from tests.wire.manual_links import NOW, TOKEN, WALL, ManualLinks, Time, manual_links
 from tests.wire.scripted import push, resp
@@ -83,9 +85,9 @@ class Session:
         skew = links.deployment.skew if command.trusted else None
         tally = FastTally(len(commands), skew=skew, rivals=rivals)
         woken: list[int] = []
-        exchange = links.exchange(Round(tuple(commands), tally), lambda: woken.append(1))
-        links.begin(exchange)
-        links.flush()
+        exchange = links.outbox.exchange(Round(tuple(commands), tally), lambda: woken.append(1))
+        links.outbox.begin(exchange)
+        links.outbox.flush()
         self.rounds.append((exchange, woken))
 
     def answer(self) -> None:
@@ -118,7 +120,7 @@ class Session:
         }.get(word)
         if word in ("grant", "higher", "ahead", "number") and rng.random() < 0.8:
             reply = short(reply)
-        if owed.inspects:
+        if owed.kind is Kind.INFO:
             reply = b"run_id:%d" % index
         self.say(index, b"-ERR no\r\n" if word == "error" else resp(reply))
 
@@ -127,7 +129,7 @@ class Session:
         for piece in (data,) if self.rng.random() < 0.7 else (data[:cut], data[cut:]):
             self.links.ends[index].say(piece)
             self.links.read(self.links.masters[index])
-            self.links.flush()
+            self.links.outbox.flush()
 
     def disturb(self) -> None:
         index = self.rng.randrange(len(self.links.ends))
@@ -138,7 +140,7 @@ class Session:
         self.owed[index].clear()
         if self.rng.random() < 0.8:
             self.links.join(index)
-            self.links.flush()
+            self.links.outbox.flush()
 
     def _push(self, index: int) -> None:
         if self.links.masters[index].link is not None:
@@ -182,15 +184,17 @@ def _answered(links: ManualLinks, time: Time, exchange: Any) -> None:
 def test_a_healthy_round_takes_it() -> None:
     """Otherwise the tests above would compare nothing."""
     with timed_links(True) as (links, time):
-        with patch.object(Links, "redial", side_effect=AssertionError("the long way")):
-            first = links.exchange(Round((links.acquire(),) * 3, FastTally(3)), lambda: None)
-            links.begin(first)
-            links.flush()
+        with patch.object(Dialer, "redial", side_effect=AssertionError("the long way")):
+            first = links.outbox.exchange(Round((links.acquire(),) * 3, FastTally(3)), lambda: None)
+            links.outbox.begin(first)
+            links.outbox.flush()
         _answered(links, time, first)  # and now the clocks are known
-        with patch.object(Links, "_answer", side_effect=AssertionError("the long way")):
-            exchange = links.exchange(Round((links.acquire(),) * 3, FastTally(3)), lambda: None)
-            links.begin(exchange)
-            links.flush()
+        with patch.object(Inbox, "_answer", side_effect=AssertionError("the long way")):
+            exchange = links.outbox.exchange(
+                Round((links.acquire(),) * 3, FastTally(3)), lambda: None
+            )
+            links.outbox.begin(exchange)
+            links.outbox.flush()
             _answered(links, time, exchange)
         assert isinstance(exchange.tally, FastTally)
         assert exchange.tally.is_plain
@@ -239,7 +243,7 @@ FAULTS: dict[str, tuple[Callable[[ManualLinks], None], str]] = {
 
 def _plain_reasons(links: ManualLinks, time: Time, command: Command, *masters: int) -> list[str]:
     """Return the votes of a round, which must not look at any master, once all have answered."""
-    with patch.object(Links, "redial", side_effect=AssertionError("the long way")):
+    with patch.object(Dialer, "redial", side_effect=AssertionError("the long way")):
         exchange = links.ask(command, *masters)
     assert exchange.tally.asked == {1, 2}
     for index in exchange.tally.asked:
@@ -270,7 +274,7 @@ def test_it_leaves_out_no_master_that_a_release_is_for(fault: str) -> None:
         _answered(links, time, links.ask(links.acquire()))
         FAULTS[fault][0](links)
         links.ask(links.acquire("b" * 32))
-        assert time.now < links.plan.until
+        assert time.now < links.planner.plan.until
         links.ask(links.release())
         names = links.ends[0].names()
         assert names.count("release") + len(links.masters[0].pending_releases) == 1
@@ -281,7 +285,7 @@ def test_it_names_why_a_master_is_left_out_today(fault: str) -> None:
     with timed_links(True) as (links, time):
         FAULTS[fault][0](links)
         links.ask(links.acquire())
-        assert time.now < links.plan.until
+        assert time.now < links.planner.plan.until
         master = links.masters[0]
         setattr(master, "late" if fault == "late" else "reason", "something else")
         exchange = links.ask(links.acquire("b" * 32))
@@ -297,7 +301,7 @@ def test_a_master_that_is_left_out_is_asked_again_once_it_is_back(fault: str) ->
             links.lateness.in_time(links.masters[0])
         else:
             links.join(0)
-            links.flush()
+            links.outbox.flush()
         links.ends[0].heard()
         links.ask(links.acquire("b" * 32))
         assert links.ends[0].names() == ["acquire"]
@@ -308,16 +312,16 @@ def test_it_asks_a_quorum_at_least() -> None:
         _late(links)
         links.lose(links.masters[1], "lost")
         links.ask(links.acquire())
-        assert links.plan.until == 0.0
+        assert links.planner.plan.until == 0.0
 
 
 @pytest.mark.parametrize("doubt", DOUBTS)
 def test_a_doubt_ends_it_at_once(doubt: str) -> None:
     with timed_links(True) as (links, time):
         _answered(links, time, links.ask(links.acquire()))
-        assert time.now < links.plan.until
+        assert time.now < links.planner.plan.until
         DOUBTS[doubt](links)
-        slowly = patch.object(Links, "redial", side_effect=KeyboardInterrupt("the long way"))
+        slowly = patch.object(Dialer, "redial", side_effect=KeyboardInterrupt("the long way"))
         with slowly, pytest.raises(KeyboardInterrupt, match="the long way"):
             links.ask(links.acquire("b" * 32))
 
@@ -337,7 +341,7 @@ def test_masters_are_looked_at_once_for_many_rounds() -> None:
         with patch.object(Master, "fault", side_effect=AssertionError("looked at again")):
             _answered(links, time, links.ask(links.acquire("b" * 32)))
         links.lose(links.masters[1], "lost")
-        assert links.plan.until == 0.0
+        assert links.planner.plan.until == 0.0
 
 
 def test_it_is_not_taken_where_masters_are_asked_differently() -> None:
@@ -411,7 +415,7 @@ def test_a_short_reply_alone_grants(asks: str) -> None:
         fences = [7] * command.fenced
         for index in range(2):
             links.ends[index].say(resp(short([exchange.number, 1, time.wall, *fences])))
-            with patch.object(Links, "_answer", side_effect=AssertionError("the long way")):
+            with patch.object(Inbox, "_answer", side_effect=AssertionError("the long way")):
                 links.read(links.masters[index])
         assert exchange.tally.unanimous == tuple(fences)
 

@@ -12,14 +12,17 @@ from unittest.mock import Mock, patch
 
 from redlock_django.engine.errors import QuorumUnreachable
 from redlock_django.engine.protocol_steps import Round
-from redlock_django.wire import sync, thread_links
+from redlock_django.wire import combiner, threads
 from redlock_django.wire.address import Address
+from redlock_django.wire.combiner import Combiner
+from redlock_django.wire.dialer import Dialer
 from redlock_django.wire.exchange import Batch, wake_none
-from redlock_django.wire.sync import SyncLinks
+from redlock_django.wire.links import Links
+from redlock_django.wire.threads import ThreadDriver
 from tests.engine.masters import Masters
 from tests.live.test_locking_interrupts import Lines, Place
 from tests.waiting import until
-from tests.wire.manual_links import Ends, ManualLinks
+from tests.wire.manual_links import Ends, never_dial
 from tests.wire.scripted import Received, ScriptedMaster, honest, resp
 from tests.wire.test_link import scripted
 from tests.wire.variants import make_backend
@@ -52,12 +55,12 @@ def test_at_every_line_of_a_reader_another_thread_goes_on() -> None:
             scripted("threads", player, master_timeout=FOREVER) as variant,
             ThreadPoolExecutor(2) as pool,
         ):
-            links = variant.links
-            assert isinstance(links, SyncLinks)
+            assert isinstance(variant.driver, ThreadDriver)
+            shared = variant.driver.combiner
             reading = pool.submit(first)
-            until(lambda: links._reader or reading.done())
+            until(lambda: shared.reader or reading.done())
             waiting = pool.submit(variant.acquire, "second")
-            until(lambda: links._waiting or reading.done() or player.ended.is_set())
+            until(lambda: shared.waiting or reading.done() or player.ended.is_set())
             until(lambda: answer(b"first") or reading.done())
             reading.result(20)
             with suppress(QuorumUnreachable):  # the interrupt may have cost the link
@@ -67,11 +70,11 @@ def test_at_every_line_of_a_reader_another_thread_goes_on() -> None:
             answer(b"all")
 
     strike()
-    files = {module.__file__ for module in (sync, thread_links)}
-    source, start = inspect.getsourcelines(SyncLinks._leave)
-    leave = {(thread_links.__file__, start + line) for line in range(len(source))}
+    files = {module.__file__ for module in (threads, combiner)}
+    source, start = inspect.getsourcelines(Combiner.leave)
+    leave = {(combiner.__file__, start + line) for line in range(len(source))}
     for place, times in lines.seen.items():
-        if place[0] in files and place not in leave and "self._leave(" not in getline(*place):
+        if place[0] in files and place not in leave and "self.leave(" not in getline(*place):
             visits[place] = times
     assert len(visits) > 20
     for place in visits:
@@ -84,55 +87,59 @@ def test_at_every_line_of_a_reader_another_thread_goes_on() -> None:
 
 def test_a_thread_that_leaves_wakes_another_one_if_none_reads() -> None:
     """For example, a thread that was woken to read, but was decided or interrupted meanwhile."""
-    links = make_backend(["unix:///nowhere"]).sync_links()
+    driver = make_backend(["unix:///nowhere"]).thread_driver()
+    shared = driver.combiner
     leaving, decided, waiting, sleeping = (Batch(pending) for pending in (1, 0, 1, 1))
     wakes = [Mock(), Mock(), Mock()]
     for other, wake in zip((decided, waiting, sleeping), wakes, strict=True):
         other.wake = wake
-    links._waiting = {decided: None, waiting: None}
-    links._sleeping = {sleeping: None}
+    shared.waiting = {decided: None, waiting: None}
+    shared.sleeping = {sleeping: None}
 
     def leave(reader: Batch | None) -> list[int]:
-        links._reader = reader
-        links._leave(leaving)
-        assert links._reader is (sleeping if reader is sleeping else None)
+        shared.reader = reader
+        shared.leave(leaving)
+        assert shared.reader is (sleeping if reader is sleeping else None)
         return [wake.call_count for wake in wakes]
 
     assert leave(sleeping) == [0, 0, 0]
     assert leave(leaving) == [0, 1, 0]
     assert leave(None) == [0, 2, 0]
-    links._waiting.clear()
+    shared.waiting.clear()
     assert leave(None) == [0, 2, 1]
-    links.close()
+    driver.close()
 
 
 def test_between_two_parts_of_a_backlog_other_threads_get_their_turn() -> None:
     masters, ends = Masters(1), Ends()
-    with patch.object(SyncLinks, "_dial", ManualLinks._dial):
-        links = SyncLinks(
-            [Address.from_url("unix:///nowhere", None)], masters.deployment,
-            master_timeout=FOREVER, connect_timeout=1.0,
+    with patch.object(Dialer, "_dial", never_dial):
+        driver = ThreadDriver(
+            partial(
+                Links, [Address.from_url("unix:///nowhere", None)], masters.deployment,
+                master_timeout=FOREVER, connect_timeout=1.0,
+            )
         )  # fmt: skip
-        links.arrived(0, ends.joined("run"))
+        links = driver.links
+        links.dialer.arrived(0, ends.joined("run"))
     link = links.masters[0].link
     assert link is not None
     for number in range(1, 201):
         asked = next(masters.acquire())
         assert isinstance(asked, Round)
-        links.begin(links.exchange(asked, wake_none))
+        links.outbox.begin(links.outbox.exchange(asked, wake_none))
         ends.say(resp([number, 1, 0, 7]))
-    links.flush()
+    links.outbox.flush()
     link.expired = len(link.owed)
     turns: list[int] = []
 
     def turn(seconds: float) -> None:
-        assert not links.inside()
+        assert not driver.combiner.inside()
         turns.append(len(link.owed))
 
-    with patch("redlock_django.wire.sync.time.sleep", turn):
-        links._read_backlogs()
+    with patch("redlock_django.wire.threads.time.sleep", turn):
+        driver.tender.read_backlogs()
     assert len(turns) > 2
     assert turns == sorted({*turns}, reverse=True)
     assert turns[-1] == 0
-    links.abandon()
+    driver.abandon()
     ends.close()

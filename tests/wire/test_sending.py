@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from threading import Event, get_ident
 from typing import Any
 from unittest.mock import patch
@@ -12,12 +13,14 @@ from unittest.mock import patch
 import pytest
 
 from redlock_django.wire.address import Address
-from redlock_django.wire.aio import SENT_TOGETHER, LoopLinks
+from redlock_django.wire.dialer import Dialer
 from redlock_django.wire.exchange import Batch, Exchange
-from redlock_django.wire.sync import SyncLinks
+from redlock_django.wire.links import Links
+from redlock_django.wire.loop import SENT_TOGETHER, LoopDriver
+from redlock_django.wire.threads import ThreadDriver
 from tests.engine.masters import Masters
 from tests.waiting import until
-from tests.wire.manual_links import Ends, ManualLinks
+from tests.wire.manual_links import Ends, never_dial
 from tests.wire.scripted import ScriptedMaster
 from tests.wire.test_link import scripted
 
@@ -25,29 +28,31 @@ from tests.wire.test_link import scripted
 async def _heard(tasks: int) -> list[int]:
     """Return how many rounds the master has heard before each begins, and at last."""
     masters, ends, heard = Masters(1), Ends(), [0]
-    with patch.object(LoopLinks, "_dial", ManualLinks._dial):
-        links = LoopLinks(
-            [Address.from_url("unix:///nowhere", None)], masters.deployment,
-            master_timeout=60.0, connect_timeout=1.0,
+    with patch.object(Dialer, "_dial", never_dial):
+        driver = LoopDriver(
+            partial(
+                Links, [Address.from_url("unix:///nowhere", None)], masters.deployment,
+                master_timeout=60.0, connect_timeout=1.0,
+            )
         )  # fmt: skip
-        links.arrived(0, ends.joined("run"))
-        await links.start()
-    begin, before = links.begin, []
+        driver.links.dialer.arrived(0, ends.joined("run"))
+        await driver.start()
+    begin, before = driver._begin, []
 
     def noted(exchange: Exchange) -> None:
         heard[0] += len(ends.heard())
         before.append(heard[0])
         begin(exchange)
 
-    with patch.object(links, "begin", noted):
-        running = [asyncio.create_task(links.run(masters.acquire())) for _ in range(tasks)]
+    with patch.object(driver, "_begin", noted):
+        running = [asyncio.create_task(driver.run(masters.acquire())) for _ in range(tasks)]
         for _ in range(2):  # the tasks begin, and what they have begun is sent
             await asyncio.sleep(0)
     for task in running:
         task.cancel()
     heard[0] += len(ends.heard())
     await asyncio.wait(running)
-    links.abandon()
+    driver.abandon()
     ends.close()
     return [*before, heard[0]]
 
@@ -78,9 +83,9 @@ def _sent_by_two_threads(after: Callable[[], None]) -> list[int]:
         scripted("threads", ScriptedMaster(), master_timeout=60.0) as variant,
         ThreadPoolExecutor(1) as pool,
     ):
-        links = variant.links
-        assert isinstance(links, SyncLinks)
-        link = links.masters[0].link
+        assert isinstance(variant.driver, ThreadDriver)
+        combiner = variant.driver.combiner
+        link = variant.links.masters[0].link
         assert link is not None
         send = link.send_some
 
@@ -93,12 +98,12 @@ def _sent_by_two_threads(after: Callable[[], None]) -> list[int]:
                 is_over.wait(20)
                 return
             seconds.append(pool.submit(variant.acquire, "second"))
-            until(lambda: len(links._queue) == 2)
+            until(lambda: len(combiner.queue) == 2)
             is_over.set()
             after()
 
         link.send_some = noted
-        links._waiting[Batch(0)] = None
+        combiner.waiting[Batch(0)] = None
         with patch("os.sched_yield", give_way):
             try:
                 variant.acquire("first")

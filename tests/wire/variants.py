@@ -12,8 +12,9 @@ from redlock_django.backends.redis import RedisBackend
 from redlock_django.backends.redlock import TOLERABLE, RedlockSettings
 from redlock_django.engine.deployment import Deployment
 from redlock_django.wire.address import Address
-from redlock_django.wire.aio import LoopLinks
 from redlock_django.wire.declaration import declare, read_state
+from redlock_django.wire.loop import LoopDriver
+from redlock_django.wire.threads import ThreadDriver
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -107,8 +108,13 @@ class Variant(ABC):
 
     @property
     @abstractmethod
+    def driver(self) -> ThreadDriver | LoopDriver:
+        """Return the driver of this variant."""
+
+    @property
     def links(self) -> Links:
-        """Return the links of this variant."""
+        """Return the links that it drives."""
+        return self.driver.links
 
     def start(self) -> None:
         """Connect, and wait until every master that answers is joined."""
@@ -116,7 +122,7 @@ class Variant(ABC):
 
     def usable(self) -> int:
         """Return how many masters may vote now."""
-        return self.inside(self.links.usable)
+        return self.inside(self.links.planner.usable)
 
     def wait_usable(self, masters: int, seconds: float = 60.0) -> None:
         """Wait until that many masters may vote."""
@@ -161,7 +167,7 @@ class Variant(ABC):
         # As the threads' own reader does, but without its pauses.
         for master in self.links.owing():
             self.links.read(master)
-        self.links.flush()
+        self.links.outbox.flush()
         return self.links.owing()
 
 
@@ -180,15 +186,15 @@ class Threads(Variant):
         return self.backend.release(lease)
 
     def inside(self, function: Callable[[], Result]) -> Result:
-        with self.backend.sync_links()._mutex:
+        with self.driver.combiner.mutex:
             return function()
 
     @property
-    def links(self) -> Links:
-        return self.backend.sync_links()
+    def driver(self) -> ThreadDriver:
+        return self.backend.thread_driver()
 
     def end_poll(self) -> None:
-        self.backend.sync_links()._poller.wake()
+        self.driver.poller.wake()
 
     def close(self) -> None:
         self.backend.close()
@@ -202,10 +208,10 @@ class Loop(Variant):
         self.loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self.loop.run_forever, name="loop", daemon=True)
         self._thread.start()
-        self._links = self.run(self._find())
+        self._driver = self.run(self._find())
 
-    async def _find(self) -> Links:
-        return self.backend.loop_links()
+    async def _find(self) -> LoopDriver:
+        return self.backend.loop_driver()
 
     def run(self, work: Coroutine[object, object, Result]) -> Result:
         """Run a coroutine on the loop and return its result."""
@@ -229,12 +235,11 @@ class Loop(Variant):
         return self.run(call())
 
     @property
-    def links(self) -> Links:
-        return self._links
+    def driver(self) -> LoopDriver:
+        return self._driver
 
     def end_poll(self) -> None:
-        assert isinstance(self._links, LoopLinks)
-        self.inside(self._links._tick)
+        self.inside(self._driver._tick)
 
     def close(self) -> None:
         self.run(self.backend.aclose())

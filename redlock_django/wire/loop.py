@@ -1,4 +1,4 @@
-"""The links of an event loop: one set for each running loop, closed with it.
+"""The driver for an event loop: one for each running loop, whose links are closed with it.
 
 What tasks write to a master in one iteration of the loop is sent together; a round is one future.
 """
@@ -17,10 +17,12 @@ from redlock_django.engine.protocol_steps import Pause, Protocol, Result, Round,
 from redlock_django.engine.trampoline import is_finished
 from redlock_django.wire.arrival import Arrival
 from redlock_django.wire.clock import clock
+from redlock_django.wire.dialer import Driver
+from redlock_django.wire.dialing import discard
 from redlock_django.wire.exchange import wake_none
 from redlock_django.wire.join import Joined, Unfit
 from redlock_django.wire.links import Links
-from redlock_django.wire.master import Master, discard
+from redlock_django.wire.master import Master
 from redlock_django.wire.waiters import Waiter
 
 # So many rounds are sent together while the loop goes on to begin others. More would leave the
@@ -28,20 +30,30 @@ from redlock_django.wire.waiters import Waiter
 SENT_TOGETHER = 40
 
 
-class LoopLinks(Links):
-    """The links of one event loop. Use them in that loop only, except for `post`."""
+class LoopDriver:
+    """The driver of one event loop. Use it in that loop only, except for `post`.
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        # Weak: the backend keeps these links by their loop, and a loop that was never closed must
+    `make` returns the links, for this driver.
+    """
+
+    def __init__(self, make: Callable[[Driver], Links]) -> None:
+        # Weak: the backend keeps this driver by its loop, and a loop that was never closed must
         # still be garbage-collected.
         self._loop = weakref.ref(asyncio.get_running_loop())
-        super().__init__(*args, **kwargs)  # other threads may use the loop from here on
+        self.links = links = make(self)
         self._begun = 0  # rounds since the last scheduled send; if there are any, one is scheduled
         self._ticking = False
         self._ticked = 0.0
-        self._arrivals = [Arrival() for _ in self.masters]
+        self._arrivals = [Arrival() for _ in links.masters]
         self._link_waits: set[asyncio.Future[None]] = set()
         self._end: AsyncGenerator[None, None] | None = None
+        # Bound once: these are used by every round.
+        self._plan = links.planner.plan
+        self._exchange = links.outbox.exchange
+        self._begin = links.outbox.begin
+        self._send = links.outbox.flush
+        self._dirty = links.outbox.dirty
+        links.membership.readers.add(self)  # other threads may use the loop from here on
 
     def _open_loop(self) -> asyncio.AbstractEventLoop | None:
         """Return the loop; None once it is closed."""
@@ -52,7 +64,7 @@ class LoopLinks(Links):
         self, protocol: Protocol[Result], *, wait_for_links: bool = True,
         waiter: Waiter | None = None,
     ) -> Result:  # fmt: skip
-        """Run a protocol to its end and return its result, as `SyncLinks.run` does."""
+        """Run a protocol to its end and return its result, as `ThreadDriver.run` does."""
         if self._end is None:
             await self.start()
         try:
@@ -71,8 +83,12 @@ class LoopLinks(Links):
                 if is_finished(protocol):
                     raise  # the protocol itself raised this
                 if waiter is not None:
-                    self.waiters.interrupt(waiter)
+                    self.links.waiters.interrupt(waiter)
                 step = protocol.throw(error)
+
+    def waiter(self, resources: tuple[str, ...]) -> Waiter:
+        """Return a new waiter for these resources; call its `leave` at the end."""
+        return self.links.waiter(resources)
 
     def post(self, protocol: Protocol[Any]) -> bool:
         """Send a protocol's first round, from any thread; return False if the loop is closed."""
@@ -81,7 +97,7 @@ class LoopLinks(Links):
     def _soon(self, what: Callable[..., None], *arguments: Any) -> bool:
         """Schedule a call in the loop, from any thread; return False if the loop is closed."""
         loop = self._open_loop()
-        if loop is None or self.closed.is_set():
+        if loop is None or self.links.closed.is_set():
             return False
         try:
             loop.call_soon_threadsafe(what, *arguments)
@@ -92,7 +108,7 @@ class LoopLinks(Links):
     def _post(self, protocol: Protocol[Any]) -> None:
         step = next(protocol)
         if isinstance(step, Round):
-            self.begin(self.exchange(step, wake_none))
+            self._begin(self._exchange(step, wake_none))
             self._flush()
 
     # One step.
@@ -105,26 +121,26 @@ class LoopLinks(Links):
                 await self._sleep(waiter, step)
             return
         if not step.awaited:
-            self.begin(self.exchange(step, wake_none))
+            self._begin(self._exchange(step, wake_none))
             self._flush()  # immediately: the loop may be about to end
             return
         if waiter is not None and waiter.takes_verdict(step):
             return
-        self.look_at_idle_links()
-        if wait_for_links and not self.plan.until and self.may_gain_quorum(step):
+        self.links.look_at_idle_links()
+        if wait_for_links and not self._plan.until and self.links.planner.may_gain_quorum(step):
             await self._wait_for_links()
         if waiter is not None:
             waiter.ask()
         loop = asyncio.get_running_loop()
         answered: asyncio.Future[None] = loop.create_future()
-        exchange = self.exchange(step, partial(_complete, answered))
+        exchange = self._exchange(step, partial(_complete, answered))
         try:
-            self.begin(exchange)
+            self._begin(exchange)
             if not self._begun:
                 loop.call_soon(self._flush)
             self._begun += 1
             if self._begun % SENT_TOGETHER == 0:
-                self.flush()
+                self._send()
             await answered
         except BaseException:
             exchange.abandon()
@@ -133,7 +149,7 @@ class LoopLinks(Links):
     async def _sleep(self, waiter: Waiter, pause: Pause) -> None:
         """Sleep until the waiter is called, or the round is decided that was sent for it."""
         loop = asyncio.get_running_loop()
-        self.waiters.begin_pause(waiter, pause)
+        self.links.waiters.begin_pause(waiter, pause)
         while not waiter.decided and (left := waiter.until - clock()) > 0:
             called: asyncio.Future[None] = loop.create_future()
             waiter.wake = partial(_complete, called)
@@ -142,11 +158,11 @@ class LoopLinks(Links):
                 await called
             finally:
                 over.cancel()
-        self.waiters.end_pause(waiter)
+        self.links.waiters.end_pause(waiter)
 
     async def _wait_for_links(self) -> None:
-        deadline = clock() + self.connect_timeout
-        while self.may_reach_quorum() and (left := deadline - clock()) > 0:
+        deadline = clock() + self.links.connect_timeout
+        while self.links.planner.may_reach_quorum() and (left := deadline - clock()) > 0:
             change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._link_waits.add(change)
             try:
@@ -156,12 +172,13 @@ class LoopLinks(Links):
 
     def _flush(self) -> None:
         self._begun = 0
-        self.flush()
+        self._send()
         self._tick_soon()
 
-    # Methods that Links requires of a driver.
+    # What the links ask of their driver.
 
-    def _watch(self, master: Master) -> None:
+    def watch(self, master: Master) -> None:
+        """Watch a link in the loop, also until it takes more bytes if it is `blocked`."""
         loop, link = self._open_loop(), master.link
         assert link is not None
         if loop is None:
@@ -173,14 +190,15 @@ class LoopLinks(Links):
         else:
             loop.remove_writer(fd)
 
-    def _unwatch(self, master: Master) -> None:
+    def unwatch(self, master: Master) -> None:
+        """Stop watching a link, which is about to be closed."""
         assert master.link is not None
         if loop := self._open_loop():
             loop.remove_reader(master.link.socket.fileno())
             loop.remove_writer(master.link.socket.fileno())
 
     def _readable(self, master: Master) -> None:
-        self.read_all((master,))
+        self.links.inbox.read_all((master,))
         if self._dirty or master.unfinished:
             self._flush()
 
@@ -188,19 +206,21 @@ class LoopLinks(Links):
         self._dirty.add(master.index)
         self._flush()
 
-    def _changed(self) -> None:
+    def changed(self) -> None:
+        """Wake the tasks that wait for a quorum of links."""
         for change in self._link_waits:
             _complete(change)
 
     def deliver(self, index: int, result: Joined | Unfit) -> bool:
+        """Take the result of a connecting thread, in that thread; False ends the thread."""
         arrival = self._arrivals[index]
         arrival.put(result)
-        opened = not self.closed.is_set()
+        opened = not self.links.closed.is_set()
         if opened and not arrival.scheduled:
             arrival.scheduled = True
             opened = self._soon(self._delivered, index)
         if not opened:
-            self.closed.set()
+            self.links.closed.set()
             arrival.drop()
         return opened and isinstance(result, Unfit)
 
@@ -208,14 +228,15 @@ class LoopLinks(Links):
         result = self._arrivals[index].take()
         if result is None:
             return
-        if self.closed.is_set() or self.masters[index].link is not None:
+        if self.links.closed.is_set() or self.links.masters[index].link is not None:
             discard(result)
             return
-        self.arrived(index, result)
+        self.links.dialer.arrived(index, result)
         self._flush()
 
     def look_again(self) -> None:
-        self._soon(self._check_all)
+        """Read the marker of every master that has a link again, soon. Any thread may call this."""
+        self._soon(self.links.outbox.check_all)
         self._soon(self._flush)
 
     # Lateness. In every iteration a loop runs the reads that are ready before its timers, so a
@@ -224,14 +245,16 @@ class LoopLinks(Links):
     def _tick_soon(self) -> None:
         if self._ticking or (loop := self._open_loop()) is None:
             return
-        if self.owing() or any(master.unfinished for master in self.masters):
+        if self.links.owing() or any(master.unfinished for master in self.links.masters):
             self._ticking, self._ticked = True, clock()
-            loop.call_later(self.master_timeout / 4, self._tick)
+            loop.call_later(self.links.master_timeout / 4, self._tick)
 
     def _tick(self) -> None:
         self._ticking = False
-        self.redial()
-        self.lateness.waited(self.master_timeout / 4, (now := clock()) - self._ticked, now)
+        self.links.redial()
+        self.links.lateness.waited(
+            self.links.master_timeout / 4, (now := clock()) - self._ticked, now
+        )
         self._flush()
 
     # The end of the loop.
@@ -245,14 +268,14 @@ class LoopLinks(Links):
         self._end = self._until_the_end()
         hooks = sys.get_asyncgen_hooks()
         # The finalizer is a method of the loop: a generator that holds it would keep the loop
-        # alive, and these links live as long as the loop.
+        # alive, and this driver lives as long as the loop.
         sys.set_asyncgen_hooks(finalizer=None)
         try:
             begun = anext(self._end)
         finally:
             sys.set_asyncgen_hooks(*hooks)
         await begun
-        self.connect()
+        self.links.dialer.connect()
 
     async def _until_the_end(self) -> AsyncGenerator[None, None]:
         try:
@@ -261,10 +284,22 @@ class LoopLinks(Links):
             self.shut()
 
     def shut(self) -> None:
-        super().shut()
+        """Close every link; see `Links.shut`."""
+        self.links.shut()
         # A loop that ends drops the callbacks that are still scheduled.
         for arrival in self._arrivals:
             arrival.drop()
+
+    def abandon(self) -> None:
+        """Drop all links without sending a byte."""
+        self.links.abandon()
+
+    def forked(self) -> None:
+        """Drop all links in the child of a fork."""
+        self.links.forked()
+
+    def __del__(self) -> None:
+        self.abandon()
 
     async def aclose(self) -> None:
         """Close every link. The object cannot be used afterwards."""
