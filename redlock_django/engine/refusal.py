@@ -9,7 +9,6 @@ from redlock_django.engine.attempt import Attempt
 from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.errors import NotAcquired, QuorumUnreachable, ResourceLocked, Text
 from redlock_django.engine.quorum import NOT_ASKED, Ballot, Tally
-from redlock_django.engine.waiting import free_in
 
 
 class CrowdRefusal:
@@ -104,3 +103,16 @@ def _unreachable(deployment: Deployment, names: str, tally: Tally, late: bool) -
         )
     answers = "; ".join(f"{name}: {reason}" for name, reason in votes.items())
     return QuorumUnreachable(f"{names}: {why} ({answers})", resource=names, tally=votes)
+
+
+def free_in(tally: Tally) -> float | None:
+    """Return the seconds until enough refusing locks expire for a quorum; None if unknown."""
+    missing = tally.need - tally.count(Ballot.GRANTED)
+    left = sorted(
+        vote.ttl
+        for vote in tally.votes
+        if vote is not None and vote.ttl is not None and vote.ttl >= 0
+    )
+    if missing < 1:
+        return 0.0
+    return left[missing - 1] / 1000 if len(left) >= missing else None

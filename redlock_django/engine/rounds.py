@@ -7,17 +7,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from redlock_django.engine.attempt import Attempt, to_masters
+from redlock_django.engine.attempt import to_masters
 from redlock_django.engine.commands import Command, Extend, Heal, Release
 from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.fast_path import FastTally
-from redlock_django.engine.protocol_steps import Pause, Protocol, Round
+from redlock_django.engine.protocol_steps import Protocol, Round
 from redlock_django.engine.quorum import WON
-from redlock_django.engine.refusal import Waiter, refusal
+from redlock_django.engine.refusal import Waiter
 from redlock_django.engine.validity import LeaseState, RedlockLease, valid_until, with_drift
 from redlock_django.engine.waiting import Client, Wait
-
-LAST_MOMENT = 0.1  # seconds at the end of a wait in which a waiter does not begin to ask
 
 
 def acquire(
@@ -31,85 +29,47 @@ def acquire(
     waiter: Waiter | None = None,
     home: object = None,
 ) -> Protocol[RedlockLease]:
-    """Acquire the lock of all `resources` or of none.
+    """Acquire the lock of all `resources` or of none, by the steps of Redlock.
+
+    1. Note the time, and take a token that no other attempt has: `Wait.next_attempt`.
+    2. Ask all masters at once to set the lock if it is absent: `yield attempt`.
+    3. Count the votes. The lock is won if a majority has granted it, and some of its TTL is left:
+       `Attempt.wins_plainly` or, by way of the votes, `Attempt.judge`.
+    4. It is valid for its TTL less the time since step 1 and the drift of clocks: `Wait.lease`.
+    5. If it was not won, release it on every master that may have granted it (`Wait.undo`), and
+       pause for a random time before the next attempt (`Wait.pause`).
 
     `ttl` and `wait` are in seconds; `holder` describes the client without the token. The last
     attempt begins once `wait` is over or, if votes are split, at most the client's `overrun` after
-    that. `home` is the lease's.
-
-    A waiter joins a queue on every master that refuses it. Its ticket is its first proposal; if its
-    clock is wrong, the ticket is what a majority's clocks showed at that time. Masters call it by
-    its name when its turn comes. Waiters are served in order: a free lock is granted to no client
-    while an earlier waiter that can be called is in the queue, and so never to a client that does
-    not wait. A waiter that was called has 0.1 s to ask before its turn is over. Several resources
-    are waited for one at a time, in the queue of the first that is refused, and none is held
-    meanwhile. All clients should name them in the same order: two clients that do not would each
-    be called for a lock that is reserved for the other.
-
-    A waiter that is `behind` others of its process for the same resources pauses first, until the
-    driver ends the pause or `wait` is over. Its ticket is from before. If `wait` is over, or will
-    be in a moment, it is refused as the last of those others was: many that give up at the same
-    moment would else keep the masters from answering the next waiter. If that is not known, it asks
-    once, as a client that does not wait, and joins no queue. It leaves the others once the lock is
-    won.
+    that. `waiter` joins the masters' queues, see `Wait`. `home` is the lease's.
 
     Raises ResourceLocked or QuorumUnreachable once `wait` is over.
+
+    Source: the page "Distributed Locks with Redis" of the Redis documentation.
     """
-    name, crowd = ("", None) if waiter is None else (waiter.name, waiter.crowd_refusal)
-    waiting = Wait(client, resources, ttl, holder, name, now, wait)
-    attempt: Attempt | None = None
-    resting = False
+    waiting = Wait(client, resources, ttl, holder, waiter, now, wait)
     try:
         if waiter is not None and waiter.behind:
-            now = yield waiting.pause_behind()
-            if crowd is not None and crowd.is_refused:
-                if 0 < (left := waiting.give_up - now) < LAST_MOMENT:
-                    now = yield Pause(left)
-                if now >= waiting.give_up and (known := crowd.error(resources)):
-                    known.waited = known.took = now - waiting.asked
-                    raise known
-            if now >= waiting.give_up:
-                name = waiting.waiter = ""  # for its only attempt, it need not join a queue
+            now = yield from waiting.follow_crowd(now)
         while True:
-            attempt = waiting.begin(now)
-            resting, waiting.begun = False, None
+            attempt = waiting.next_attempt(now)
             now = yield attempt
             if not attempt.wins_plainly(now):
                 now = yield from attempt.judge(now)
-            if name:
-                waiting.queued |= attempt.tally.asked
-            if crowd is not None:
-                crowd.note(attempt)
+            waiting.note(attempt)
             if attempt.won:
-                if waiter is not None:
-                    waiter.leave()  # here, where an interrupt is answered with an undo
-                return RedlockLease(
-                    resources, attempt.ask.token, holder, ttl, attempt.started, attempt.until,
-                    attempt.fences, attempt.started - waiting.asked, waiting.lost + 1, home,
-                    waiting.queued or attempt.tally.reached, attempt.tally, name,
-                )  # fmt: skip
-            split = attempt.split
-            again = waiting.goes_on(now, split=split)
-            queued = frozenset() if again else waiting.queued
-            now = yield from attempt.undo(now, queued, leave=not again)
+                return waiting.lease(attempt, home)
+            again = waiting.goes_on(attempt, now)
+            now = yield from waiting.undo(attempt, now, again=again)
             if not again:
                 break
-            resting = not name  # then no master has a lock or a ticket of this client
-            now = yield waiting.pause(attempt, now, split=split)
+            now = yield waiting.pause(attempt, now)
     except GeneratorExit:
         raise
     except BaseException:
-        # Sent again if the interrupt struck during the undo itself, perhaps before a byte was sent.
-        attempt = waiting.begun or attempt
-        if attempt is not None and not resting:
-            if name:
-                waiting.queued |= attempt.tally.asked
-            yield from attempt.undo(now, waiting.queued, leave=True)
+        yield from waiting.undo_interrupted(now)
         raise
-    error = refusal(client.deployment, resources, attempt.last, attempt.late)
-    error.waited, error.took = attempt.started - waiting.asked, now - waiting.asked
-    error.attempts = waiting.lost
-    raise error
+    raise waiting.refusal(now)
 
 
 def extend(

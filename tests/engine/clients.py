@@ -253,7 +253,7 @@ class Client:
     def begin(self, exchange: Exchange) -> None:
         """Begin a round. If it is a release, the next waiters of this process follow it.
 
-        Then it calls none, as in `Sender.begin`.
+        Then it calls none, as in `Outbox.begin`.
         """
         frees = exchange.asked.frees
         waiters = self.wire.waiters.queues.next_waiters(frees) if frees else ()

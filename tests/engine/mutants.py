@@ -373,8 +373,9 @@ MUTANTS: tuple[Mutant, ...] = (
         partial(test_rounds.test_interrupted_undoes_where_it_may_be_granted, SystemExit),
     ),
     Mutant(
-        "cancelled without an undo", "rounds: a cancelled round releases", rounds.acquire,
-        never("not resting"), schedules.interrupted_after_the_grants_nothing_is_left,
+        "cancelled without an undo", "rounds: a cancelled round releases",
+        Wait.undo_interrupted, never("not self.resting"),
+        schedules.interrupted_after_the_grants_nothing_is_left,
     ),
     Mutant(
         "a closed protocol sends", "rounds: after GeneratorExit nothing can be undone",
@@ -890,8 +891,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "an interrupt forgets the round that was sent in a pause",
-        "queue: an interrupted pause releases what was sent meanwhile", rounds.acquire,
-        instead("waiting.begun or attempt", "attempt"),
+        "queue: an interrupted pause releases what was sent meanwhile",
+        Wait.undo_interrupted, instead("self.begun or self.attempt", "self.attempt"),
         schedules.interrupted_in_a_pause_the_round_that_was_sent_is_undone,
     ),
     Mutant(
@@ -942,13 +943,13 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a waiter behind others has a later ticket",
         "queue: a waiter that may not ask yet has the ticket of its coming",
-        Wait.pause_behind, without("self.ticket = next(self.client.proposals)"),
+        Wait.follow_crowd, without("self.ticket = next(self.client.proposals)"),
         test_queue.test_a_waiter_behind_others_of_its_process_asks_later_with_its_first_ticket,
     ),
     Mutant(
         "a waiter behind others joins a queue to leave it",
         "queue: a waiter behind others whose wait is over joins no queue",
-        rounds.acquire, never("now >= waiting.give_up", nth=2),
+        Wait.follow_crowd, never("now >= self.give_up", nth=2),
         test_queue.test_a_waiter_behind_others_whose_wait_is_over_asks_and_joins_no_queue,
     ),
     Mutant(
@@ -968,7 +969,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a waiter asks in the last moment", "queue: many waits that end make few questions",
-        rounds.acquire, never("0 < (left := waiting.give_up - now) < LAST_MOMENT"),
+        Wait.follow_crowd, never("0 < (left := self.give_up - now) < LAST_MOMENT"),
         test_queue.test_a_waiter_that_may_ask_in_the_last_moment_of_its_wait_is_refused_at_its_end,
     ),
     Mutant(

@@ -75,7 +75,7 @@ class Owner(Protocol):
         """Handle a master's call to one of this owner's waiters."""
 
     def resume(self, waiter: Waiter) -> None:
-        """End the pause of a waiter, as `Sender.resume` does."""
+        """End the pause of a waiter, as `Outbox.resume` does."""
 
     def blamed(self, wire: Wire) -> None:
         """Note that a majority's clocks seemed to step at once, so that our own clock stepped."""

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from redlock_django.engine import rounds, waiting
+from redlock_django.engine import waiting
 from redlock_django.engine.errors import QuorumUnreachable, ResourceLocked
 from redlock_django.engine.fast_path import Switch
 from redlock_django.wire import waiters as wire_waiters
@@ -184,7 +184,7 @@ def test_of_many_waiters_whose_waits_end_most_are_refused_without_a_question(
     name: str, masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # However far apart their waits begin, and so end, on a busy machine.
-    monkeypatch.setattr(rounds, "LAST_MOMENT", 60.0)
+    monkeypatch.setattr(waiting, "LAST_MOMENT", 60.0)
     many, asked = 12, 0
     with joined(name, masters[:3]) as variant, ThreadPoolExecutor(many) as pool:
         lease = variant.acquire("order:1")
