@@ -89,9 +89,11 @@ class Dialer:
     def redial(self) -> bool:
         """Start dialing threads that could not be started, and repeat releases that were refused.
 
-        What an interrupt has left of losing a link is done first. Returns whether nothing is left
-        to repeat. Every round calls this, and the driver does from time to time.
+        What an interrupt has left of losing a link, or of marking a master, is done first. Returns
+        whether nothing is left to repeat. Every round calls this, and the driver does from time to
+        time.
         """
+        self._steps.decide()
         for master in self._masters:
             self.finish_losing(master)
             if master.undialed is not None and not self.closed.is_set():
@@ -162,8 +164,8 @@ class Dialer:
             self._outbox.write_release(master, release)
             master.unanswered.pop(release.token, None)
         master.pending_releases.clear()
-        if master.check_mode != "join":
-            self._outbox.check(master, master.check_mode)
+        if self._steps.must_mark(master):
+            self._outbox.check(master, "distrust")
         if self._waiters.is_used:
             self.listen(master)
         self.driver.changed()

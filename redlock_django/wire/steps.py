@@ -61,8 +61,9 @@ class StepWatch:
             slack = 0.01 * abs(now - at)
             apart = max(low - (then_high + slack), (then_low - slack) - high)
             if apart > self.deployment.max_clock_skew:
-                self._keep(master, low, high, now)
                 self._suspect(master, apart)
+                # Last: after an interrupt, the next reply shows the step again.
+                self._keep(master, low, high, now)
                 return False
             if apart <= 0:
                 low, high = max(low, then_low - slack), min(high, then_high + slack)
@@ -80,28 +81,38 @@ class StepWatch:
 
     def _suspect(self, master: Master, apart: float) -> None:
         """A step is proved: check all other masters to find whose clock stepped."""
-        master.suspect = f"its clock stepped by {apart:.1f} s"
         self._stepped.add(master.index)
+        master.suspect = f"its clock stepped by {apart:.1f} s"
         for other in self.masters:
             if other.link is not None:
                 self.check(other, "join")
         self.decide()
 
     def checked(self, master: Master) -> None:
-        """Note that a master has answered a check."""
-        if master.suspect and master.index not in self._stepped:
-            master.suspect = ""  # marked on the master: from here on its ready-at decides
+        """Note that a master has answered its check: the mark, if it was to be marked."""
+        if master.check_mode == "join" and master.index not in self._stepped:
+            master.suspect = ""  # from here on the ready-at of its marker decides
         self.decide()
 
+    def must_mark(self, master: Master) -> bool:
+        """Return whether a master must be marked on a new link; after an interrupt, maybe again."""
+        is_decided = master.index not in self._stepped
+        return master.check_mode == "distrust" or (is_decided and bool(master.suspect))
+
     def decide(self) -> None:
-        """Decide whose clock stepped, once every master asked has answered, or is late or gone."""
+        """Decide whose clock stepped, once every master asked has answered, or is late or gone.
+
+        Does nothing if that is decided. After an interrupt, the next call does all of it again.
+        """
         if not self._stepped or any(m.checking and m.link and not m.late for m in self.masters):
             return
         stepped = [self.masters[index] for index in sorted(self._stepped)]
-        self._stepped = set()
         if len(stepped) >= quorum(self.deployment.masters):
             self._blame_ourselves(stepped)
             return
+        for master in stepped:
+            self.check(master, "distrust")
+        self._stepped.clear()  # not earlier: see above
         for master in stepped:
             logger.error(
                 "redlock master %s: %s",
@@ -109,7 +120,6 @@ class StepWatch:
                 master.suspect,
                 extra={"master": master.address.name},
             )
-            self.check(master, "distrust")
 
     def _blame_ourselves(self, stepped: Sequence[Master]) -> None:
         """Void our leases: so many steps at once mean that our own clock stepped."""
@@ -118,11 +128,12 @@ class StepWatch:
         self.voided = max(now, self._latest)
         until = self.voided + self.deployment.restart_delay
         for master in stepped:
-            master.suspect = ""
             master.distrusted_until = until
+            master.suspect = ""
         for master in self.masters:
             if master.link is None:
                 master.offset = None  # it was measured before our step
+        self._stepped.clear()
         logger.error(
             "the clock of this process stepped relative to a majority of the redlock masters: "
             "its locks are lost, and it acquires none for %.1f s",

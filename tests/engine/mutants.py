@@ -1582,9 +1582,20 @@ MUTANTS: tuple[Mutant, ...] = (
         link_schedules.a_release_is_counted_although_its_reply_shows_a_step,
     ),
     Mutant(
-        "a mark is forgotten", "clock step: marked as soon as there is a link", Outbox.check,
-        never("mode == 'join' and ..."),
+        "a mark is forgotten", "clock step: marked as soon as there is a link", StepWatch.must_mark,
+        returns("False"),
         link_schedules.a_step_is_marked_although_another_master_steps_and_the_link_breaks,
+    ),
+    Mutant(
+        "a check replaces a mark", "clock step: no check while a mark is owed", Outbox.check,
+        never("mode == 'join' and ..."),
+        link_schedules.a_mark_is_settled_although_another_master_steps_meanwhile,
+    ),
+    Mutant(
+        "a master that must be marked is settled", "clock step: settled by the mark",
+        StepWatch.checked,
+        always("master.check_mode == 'join'"),
+        link_schedules.a_step_that_a_check_shows_is_marked_although_no_other_master_answers,
     ),
     Mutant(
         "any answer settles a mark", "clock step: an answer settles only what it answers",

@@ -990,6 +990,30 @@ def a_step_is_marked_although_another_master_steps_and_the_link_breaks() -> None
         assert [said[-1] for said in ends.heard()] == [b"distrust"]
 
 
+def a_step_that_a_check_shows_is_marked_although_no_other_master_answers() -> None:
+    """It is decided at once, before the check is settled: commands under way have no votes."""
+    with manual_links(3) as links:
+        for index in (1, 2):
+            links.lose(links.masters[index], "lost")
+        links.outbox.check_all()
+        links.outbox.flush()
+        links.masters[0].late = "late"
+        links.trusted(0, ahead=30.0)
+        assert links.ends[0].heard()[-1][-1] == b"distrust"
+        assert "stepped" in links.masters[0].doubt(links.time())
+
+
+def a_mark_is_settled_although_another_master_steps_meanwhile() -> None:
+    with manual_links(3) as links:
+        _stepped(links, 0)
+        assert [said[-1] for said in links.ends[0].heard()] == [b"distrust"]
+        exchange = links.ask(links.acquire("b" * 32), 1, 2)
+        links.reply(1, exchange.number, ahead=30.0)
+        links.trusted(0, MARKED, ahead=30.0)
+        assert links.masters[0].doubt(links.time()) == ""
+        assert "stepped" in links.masters[1].doubt(links.time())
+
+
 def a_step_is_marked_although_the_master_refuses_the_mark_at_first() -> None:
     with manual_links(3) as links:
         _stepped(links, 0)

@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 import pytest
 
+from redlock_django.engine.quorum import Ballot
 from redlock_django.engine.statuses import GRANTED, REFUSED
 from redlock_django.wire.lateness import LONGEST
 from redlock_django.wire.link import Link
@@ -19,8 +20,8 @@ from redlock_django.wire.links import Links
 from redlock_django.wire.outbox import Outbox
 from tests.live.test_locking_interrupts import Lines
 from tests.wire.link_schedules import age, poll
-from tests.wire.manual_links import DIAL, TIMEOUT, TOKEN, manual_links
-from tests.wire.scripted import resp
+from tests.wire.manual_links import DIAL, TIMEOUT, TOKEN, ManualLinks, manual_links
+from tests.wire.scripted import NAMES, resp
 
 ANSWERS = {
     "granted": (GRANTED, 7),
@@ -104,3 +105,65 @@ def test_a_check_that_was_interrupted_is_made_again() -> None:
         links.outbox.check(links.masters[0], "join")
         links.outbox.flush()
         assert links.ends[0].names() == ["join"]
+
+
+def _honestly(links: ManualLinks) -> list[bytes]:
+    """Let all masters answer what they hear, master 0 with a clock that stepped.
+
+    Returns in which modes its trust was checked.
+    """
+    modes = []
+    links.redial()
+    links.outbox.flush()
+    for master, ends in zip(links.masters, links.ends, strict=True):
+        ahead = 0.0 if master.index else 30.0
+        if master.link is None:
+            ends = links.join(master.index, ahead=ahead)
+            links.outbox.flush()
+        for said in ends.heard():
+            name = NAMES[said[1]]
+            if master.link is None:
+                break  # an answer was lost by the interrupt
+            if name == "join":
+                modes += [] if master.index else [said[-1]]
+                links.trusted(master.index, ahead=ahead)
+            else:
+                fences = 1 if name == "acquire" else 0
+                links.reply(master.index, int(said[3 + int(said[2])]), ahead=ahead, fences=fences)
+    return modes
+
+
+@pytest.mark.parametrize("part", ["noticed", "decided", "marked"])
+def test_at_every_line_a_step_is_marked_before_its_master_votes_again(part: str) -> None:
+    lines = Lines()
+
+    def strike(wanted: tuple[tuple[str, int], int] | None) -> bool:
+        with manual_links(3) as links:
+            exchange = links.ask(links.acquire())
+            parts = {
+                "noticed": partial(links.reply, 0, exchange.number, ahead=30.0),
+                "decided": partial(links.trusted, 2),
+                "marked": partial(links.trusted, 0, ahead=30.0),
+            }
+            for name, answer in parts.items():
+                if name == part:
+                    break
+                answer()
+                if name == "noticed":
+                    for index in (1, 2):
+                        links.reply(index, exchange.number)
+                    links.trusted(0, ahead=30.0)
+                    links.trusted(1)
+            modes = [said[-1] for said in links.ends[0].heard() if NAMES[said[1]] == "join"]
+            with suppress(KeyboardInterrupt):
+                lines.run(answer, wanted)
+            for number in range(4):
+                links.ask(links.release(f"{number}" * 32))  # also to a master that is suspected
+                exchange = links.ask(links.acquire(f"{number}" * 32))
+                marked = b"distrust" in modes
+                modes += _honestly(links)
+                vote = exchange.tally.votes[0]
+                assert marked or vote is None or vote.ballot is not Ballot.GRANTED
+            return b"distrust" in modes and not links.masters[0].doubt(links.time())
+
+    _strike_everywhere(strike, lines, least=10)

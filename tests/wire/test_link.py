@@ -1047,6 +1047,5 @@ def test_one_server_under_two_names_is_logged_once(caplog: pytest.LogCaptureFixt
             links.join(2, run_id="1")
         links.lose(links.masters[0], "lost")
         links.join(0)
-    error = "redlock masters /nowhere/1.sock and /nowhere/2.sock are the same server: neither is"
-    logged = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
-    assert logged == [f"{error} counted"]
+    [record] = [r for r in caplog.records if r.levelno == logging.ERROR]
+    assert "/nowhere/1.sock and /nowhere/2.sock are the same server" in record.getMessage()

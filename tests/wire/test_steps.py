@@ -13,6 +13,14 @@ def test_a_step_is_marked_although_another_master_steps_and_the_link_breaks() ->
     link_schedules.a_step_is_marked_although_another_master_steps_and_the_link_breaks()
 
 
+def test_a_step_that_a_check_shows_is_marked_although_no_other_master_answers() -> None:
+    link_schedules.a_step_that_a_check_shows_is_marked_although_no_other_master_answers()
+
+
+def test_a_mark_is_settled_although_another_master_steps_meanwhile() -> None:
+    link_schedules.a_mark_is_settled_although_another_master_steps_meanwhile()
+
+
 def test_a_step_is_marked_although_the_master_refuses_the_mark_at_first() -> None:
     link_schedules.a_step_is_marked_although_the_master_refuses_the_mark_at_first()
 
