@@ -108,9 +108,9 @@ def test_a_check_that_was_interrupted_is_made_again() -> None:
 
 
 def _honestly(links: ManualLinks) -> list[bytes]:
-    """Let all masters answer what they hear, master 0 with a clock that stepped.
+    """Answer what all masters hear; the clock of master 0 has stepped.
 
-    Returns in which modes its trust was checked.
+    Return the modes in which its trust was checked.
     """
     modes = []
     links.redial()
