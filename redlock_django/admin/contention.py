@@ -121,15 +121,15 @@ def _refusals(every: Sequence[Contention]) -> Chart:
         "%(n)s locks were refused, %(all)s acquired",
         refused,
     )
-    summary = text % {"n": _count(refused), "all": _count(acquired)}
+    summary = text % {"n": number_format(refused), "all": number_format(acquired)}
     if unavailable:
-        summary += " · " + _("%s without a quorum") % _count(unavailable)
-    return _chart("refused", _("Refusals"), summary, [one.refused for one in every], _count)
+        summary += " · " + _("%s without a quorum") % number_format(unavailable)
+    return _chart("refused", _("Refusals"), summary, [one.refused for one in every], number_format)
 
 
 def _waits(every: Sequence[Contention]) -> Chart:
     waited = sum(one.waited for one in every)
-    summary = ngettext("%s caller waited", "%s callers waited", waited) % _count(waited)
+    summary = ngettext("%s caller waited", "%s callers waited", waited) % number_format(waited)
     if waited:
         mean = sum(one.waited_seconds for one in every) / waited
         summary += ", " + _("for %s on average") % _seconds(mean)
@@ -141,7 +141,7 @@ def _waits(every: Sequence[Contention]) -> Chart:
 def _holds(every: Sequence[Contention], period: Period) -> Chart:
     seconds = sum(one.held_seconds for one in every)
     holds = sum(one.released + one.lost for one in every)
-    summary = ngettext("%s lock was held", "%s locks were held", holds) % _count(holds)
+    summary = ngettext("%s lock was held", "%s locks were held", holds) % number_format(holds)
     if holds:
         summary += ", " + _("for %s on average") % _seconds(seconds / holds)
     at_once = [one.held_seconds / (60 * period.step) for one in every]
@@ -167,16 +167,12 @@ def _row(name: str, numbers: Contention, list_url: str) -> ResourceRow:
     return ResourceRow(
         resource=printable(name),
         link=f"{list_url}?{urlencode({SEARCH_VAR: name})}",
-        refused=_count(numbers.refused),
-        waited=_count(numbers.waited),
+        refused=number_format(numbers.refused),
+        waited=number_format(numbers.waited),
         average_wait=_seconds(numbers.average_wait),
-        released=_count(numbers.released),
+        released=number_format(numbers.released),
         average_hold=_seconds(numbers.average_hold),
     )
-
-
-def _count(number: int) -> str:
-    return number_format(number, force_grouping=True)
 
 
 def _decimal(number: float) -> str:

@@ -13,7 +13,7 @@ from django.contrib.admin.options import ShowFacets
 from django.contrib.admin.templatetags.admin_urls import add_preserved_filters
 from django.contrib.admin.utils import unquote
 from django.core.exceptions import PermissionDenied
-from django.http import HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
@@ -235,8 +235,9 @@ class HeldLockAdmin(_ModelAdmin):
 
         if not self.has_release_permission(request):
             raise PermissionDenied
-        if request.method != "POST":
-            return HttpResponseNotAllowed(["POST"])
+        if request.method != "POST":  # the address of a confirmation, loaded again after a login
+            text = _("Nothing was released. Select the locks to release in this list.")
+            return self._back(request, messages.WARNING, text)
         ids = request.POST.getlist(ACTION_CHECKBOX_NAME)
         if "confirmed" not in request.POST:
             return self._confirm(request, ids)

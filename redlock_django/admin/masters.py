@@ -58,7 +58,7 @@ def _row(status: ServerHealth, tolerated: Collection[str]) -> MasterRow:
         word=word,
         faults=faults,
         latency=_("%s ms") % number_format(health.latency * 1000, 1),
-        held="?" if health.held is None else number_format(health.held, force_grouping=True),
+        held="?" if health.held is None else number_format(health.held),
         version=f"{health.server} {health.version}".strip(),
         uptime=duration(health.uptime, 0),
         memory=memory,
