@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.contrib.admin.views.main import ChangeList
+from django.contrib.admin.views.main import SEARCH_VAR, ChangeList
 from django.http import HttpRequest
 from django.urls import NoReverseMatch
 from django.utils.formats import number_format
@@ -35,6 +35,7 @@ class HeldLockChangeList(ChangeList):
     """
 
     queryset: HeldLockQuerySet
+    search_name = SEARCH_VAR
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -100,7 +101,7 @@ class HeldLockChangeList(ChangeList):
         if self.looked is None:
             return ""
         found = self.looked.total if self.narrowed else max(self.looked.about, self.looked.total)
-        number = number_format(found, force_grouping=True)
+        number = number_format(found)
         if len(self.looked.silent) == len(self.looked.servers):
             return _("No server answered, so it is unknown which locks are held.")
         if not self.looked.complete:
@@ -126,8 +127,8 @@ class HeldLockChangeList(ChangeList):
         return [
             (
                 badge(state),
-                number_format(number, force_grouping=True),
-                self.get_query_string({"state": state.value}, ["p"]),
+                number_format(number),
+                self.get_query_string({"state": state.value}),
             )
             for state in HoldingState
             if (number := self.looked.states.get(state, 0))
@@ -138,7 +139,7 @@ class HeldLockChangeList(ChangeList):
         """Return which locks the numbers of `states` are about, "" for all."""
         if self.looked is None or self.looked.counted is None:
             return ""
-        return _("Of the first %s:") % number_format(self.looked.counted, force_grouping=True)
+        return _("Of the first %s:") % number_format(self.looked.counted)
 
     @property
     def is_empty(self) -> bool:
@@ -148,9 +149,14 @@ class HeldLockChangeList(ChangeList):
 
     @property
     def kept_parameters(self) -> list[tuple[str, str]]:
-        """Return the parameters of the URL that the form for prefix and holder keeps."""
-        own = ("prefix", "holder")
+        """Return the parameters of the URL that the form for name and holder keeps."""
+        own = (SEARCH_VAR, "prefix", "holder")
         return [(name, value) for name, value in self.params.items() if name not in own]
+
+    @property
+    def all_link(self) -> str:
+        """Return a link to all locks of the alias, in the order of this list."""
+        return self.get_query_string(remove=[SEARCH_VAR, "prefix", "holder", "state"])
 
     @property
     def stopped(self) -> str:
@@ -158,7 +164,7 @@ class HeldLockChangeList(ChangeList):
         if self.looked is None or self.looked.stopped_at is None:
             return ""
         asked = self.queryset.asked
-        number = number_format(self.looked.stopped_at, force_grouping=True)
+        number = number_format(self.looked.stopped_at)
         if asked.reads_values and self.looked.stopped_at == self.looked.counted:
             text = _(
                 "Only the first %s locks were read. The filters and the order apply to these only: "

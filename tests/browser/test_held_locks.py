@@ -19,7 +19,7 @@ from tests.browser.conftest import (
     shoot,
     violations,
 )
-from tests.operate.planted import free, on, plant
+from tests.operate.planted import free, on, plant, plant_value
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -61,6 +61,16 @@ def select(page: Page, *resources: str) -> None:
 def yes(page: Page) -> None:
     page.get_by_role("button", name=re.compile("^Yes")).click()
     page.wait_for_url(re.compile(re.escape(HELD) + r"(\?.*)?$"))
+
+
+def cut_off(page: Page) -> list[str]:
+    """Return what is wider than its place on the list of held locks."""
+    parts = "#changelist .results, #result_list :is(th, td), #redlock-masters, .redlock-filters"
+    wider = "parts => parts.filter(part => part.scrollWidth > part.clientWidth + 1)"
+    cut: list[str] = page.eval_on_selector_all(
+        parts, f"parts => ({wider})(parts).map(part => `${{part.className}} ${{part.innerText}}`)"
+    )
+    return [*cut, *overflowing(page)]
 
 
 def tour(page: Page, name: str, *, width: int | None = None) -> None:
@@ -105,8 +115,7 @@ def test_light_dark_and_phone(visitor: Visitor, masters: list[LocalMaster]) -> N
     visitor.open()  # the login takes a while, and the ages of older locks need more room
     everyday(masters)
     page = visitor.open()
-    cut_off = "results => results.scrollWidth - results.clientWidth"
-    assert page.eval_on_selector("#changelist .results", cut_off) <= 1
+    assert cut_off(page) == []
     tour(page, "light")
     page = visitor.open(color_scheme="dark")
     for what in ("#redlock-masters td", "#redlock-count", "#result_list td"):
@@ -114,6 +123,25 @@ def test_light_dark_and_phone(visitor: Visitor, masters: list[LocalMaster]) -> N
         assert min(map(int, re.findall(r"\d+", shade)[:3])) > 170, (what, shade)
     tour(page, "dark")
     tour(visitor.open(**PHONE), "phone", width=375)
+
+
+@pytest.mark.parametrize("language", ["en-us", "de", "fr"])
+def test_no_column_is_cut(visitor: Visitor, masters: list[LocalMaster], language: str) -> None:
+    everyday(masters)
+    plant_value(masters, "order:2000", "of another program", ttl=600)
+    with serving(masters, SITE_LANGUAGE=language) as site:
+        page = visitor.open(on=site)
+        sidebar = page.locator("#toggle-nav-sidebar")
+        for width in (1280, 1265, 1024, 900, 768, 375):
+            page.set_viewport_size({"width": width, "height": 900})
+            assert cut_off(page) == [], width
+            shoot(page, f"list-{language}-{width}")
+            if sidebar.is_visible():
+                sidebar.click()
+                page.wait_for_function("document.querySelector('#nav-sidebar').offsetLeft < 0")
+                assert cut_off(page) == [], f"{width} without the sidebar"
+                sidebar.click()
+        visitor.leave()
 
 
 @pytest.mark.nightly

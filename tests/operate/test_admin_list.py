@@ -136,7 +136,53 @@ def test_filters_by_prefix_and_holder(site: Site, viewer: Client) -> None:
     page = viewer.get(LIST, {"prefix": '"><script>', "state": "held", "q": "x"})
     assert "No lock matches." in page.content.decode()
     assert "<script>'" not in page.content.decode()
-    assert page.context["cl"].kept_parameters == [("state", "held"), ("q", "x")]
+    assert page.context["cl"].kept_parameters == [("state", "held")]
+
+
+@on_stores
+def test_one_form_searches_and_filters(site: Site, viewer: Client) -> None:
+    for name in ("order:1", "order:2", "user:1"):
+        site.put(name)
+    chosen = {"q": "1", "prefix": "order", "holder": "web1", "using": "default"}
+    page = viewer.get(LIST, {**chosen, "o": "1", "state": "held"})
+    assert names(page) == ["order:1"]
+    (form,) = re.findall(r'<form method="get".*?</form>', page.content.decode(), re.DOTALL)
+    fields = dict(re.findall(r'<input type="\w+" name="(\w+)" value="([^"]*)"', form))
+    assert fields == {**chosen, "o": "1", "state": "held"}
+    (every,) = re.findall(r'<a href="([^"]+)">Show all</a>', form)
+    assert html.unescape(every) == "?o=1&using=default"
+    assert len(names(viewer.get(LIST + html.unescape(every)))) == 3
+    assert "Show all" not in viewer.get(LIST).content.decode()
+
+
+def test_the_counts_of_states_keep_every_filter(five: list[LocalMaster], viewer: Client) -> None:
+    plant(five, "order:1")
+    plant(five, "user:1")
+    ((_badge, _number, link),) = viewer.get(LIST, {"prefix": "order"}).context["cl"].states
+    assert names(viewer.get(LIST + link)) == ["order:1"]
+
+
+@pytest.mark.parametrize(
+    ("language", "grouped", "number"),
+    [("en", False, "1200"), ("en", True, "1,200"), ("de", True, "1.200")],
+)
+def test_numbers_have_the_format_of_the_site(
+    five: list[LocalMaster],
+    viewer: Client,
+    settings: Settings,
+    language: str,
+    grouped: bool,
+    number: str,
+) -> None:
+    settings.LANGUAGE_CODE, settings.USE_THOUSAND_SEPARATOR = language, grouped
+    with five[0].client() as client:
+        name = "redlock:held"
+        client.zadd(name, {f"order:{n}": time.time() * 1000 + 600_000 for n in range(1200)})
+        client.mset({f"redlock:lock:order:{n}": "theirs" for n in range(1200)})
+    page = html.unescape(re.sub("<[^>]*>", " ", viewer.get(LIST).content.decode()))
+    shown = re.findall(r"1\D?200(?!\d)", page)
+    assert len(shown) == 3, shown  # above the list, at its end, and in the table of masters
+    assert set(shown) == {number}
 
 
 def test_states_are_counted_and_the_part_is_named(
