@@ -370,6 +370,41 @@ def test_only_the_next_waiter_is_woken(store: Store, client: KazooClient) -> Non
         caller.release(waiter.lease())
 
 
+WAITER = """
+import django
+from django.conf import settings
+
+settings.configure(REDLOCK={{"default": {section!r}}}, INSTALLED_APPS=["redlock_django"])
+django.setup()
+from redlock_django import lock
+lock("order:1", wait=60).acquire()
+"""
+
+
+def test_a_killed_waiter_blocks_its_queue_until_its_session_ends(
+    store: Store, settings: Settings, client: KazooClient
+) -> None:
+    holder = backend_of().acquire(("order:1",), 60, 0, HOLDER)
+    source = WAITER.format(section={**settings.REDLOCK["default"], "SESSION_TIMEOUT": 6})
+    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
+    with subprocess.Popen([sys.executable, "-c", source], env=environment) as child:
+        try:
+            until(lambda: _waits(1), what="it waits", seconds=30)
+        finally:
+            child.kill()
+    queue = backend_of().tree.queue("order:1")
+    (_, node) = in_order(client.get_children(queue))
+    backend_of().release(holder)
+    refused = []
+    while client.exists(f"{queue}/{node.name}"):
+        was_taken = taken("order:1")
+        if client.exists(f"{queue}/{node.name}"):
+            refused.append(was_taken)
+    assert refused
+    assert all(refused)
+    backend_of().release(backend_of().acquire(("order:1",), 30, 20, HOLDER))
+
+
 def test_a_client_that_is_refused_again_writes_nothing(store: Store, client: KazooClient) -> None:
     backend = backend_of()
     backend.acquire(("order:1",), 30, 0, HOLDER)
