@@ -21,7 +21,7 @@ from django.db import Error, InterfaceError, InternalError, NotSupportedError, O
 from redlock_django.backends.base import Notice, ignore
 from redlock_django.backends.database_dialects import sqlstate
 from redlock_django.backends.database_tables import remedy_of
-from redlock_django.backends.database_trust import ready_in, recognize
+from redlock_django.backends.database_trust import FileReplaced, ready_in, recognize
 from redlock_django.engine.printable import printable
 from redlock_django.exceptions import StoreUnavailable
 from redlock_django.wire.clock import clock
@@ -214,6 +214,8 @@ class Connections:
                 job.value = job.work(cursor)
                 self._report(True)
             except _BROKEN as error:
+                if isinstance(error, FileReplaced):
+                    self.trusted_from = clock() + self._forgotten
                 conflict = sqlstate(error) in _CONFLICTS
                 if not conflict:
                     _close(cursor)

@@ -27,6 +27,7 @@ from redlock_django.backends.database_dialects import (
     SQLITE_SCHEMA,
     Dialect,
 )
+from redlock_django.backends.database_trust import only_in
 from redlock_django.conf.values import LONGEST_WAIT, SHORTEST_TTL, seconds, string
 
 if TYPE_CHECKING:
@@ -130,6 +131,8 @@ class DatabaseSettings(StoreSettings):
             with suppress(Exception):
                 wrapper.close()
             raise
+        if file:
+            wrapper.execute_wrappers.append(only_in(file))
         return wrapper
 
     def _options(self, given: Mapping[str, Any]) -> dict[str, Any]:

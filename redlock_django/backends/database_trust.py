@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from django.db import Error, OperationalError
 
@@ -18,6 +20,33 @@ if TYPE_CHECKING:
 
 # SQLSTATE: no such function, no right to call it, not supported. Any other error may pass.
 _KEEPS_IDENTITY_SECRET = ("42883", "42501", "0A000")
+
+
+class FileReplaced(OperationalError):
+    """The file of SQLite that is open is not the one that other processes open now."""
+
+
+def only_in(file: str) -> Callable[..., Any]:
+    """Return a wrapper of `execute` that raises FileReplaced when `file` is not the same any more.
+
+    SQLite itself goes on with a file that was deleted.
+    """
+    opened = _identity_of(file)
+
+    def execute_in_file(execute: Callable[..., Any], *statement: Any) -> Any:
+        if _identity_of(file) != opened:
+            raise FileReplaced(f"the file of the locks, {file}, was deleted or replaced")
+        return execute(*statement)
+
+    return execute_in_file
+
+
+def _identity_of(file: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(file)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def recognize(cursor: CursorWrapper, forgotten: float) -> None:

@@ -1,0 +1,83 @@
+"""Locks in a file of SQLite that is deleted or replaced while processes use it."""
+
+from __future__ import annotations
+
+import shutil
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from redlock_django.backends.database import DatabaseBackend
+from redlock_django.engine.validity import LeaseState
+from redlock_django.exceptions import ResourceLocked, StoreUnavailable
+from redlock_django.locking.handler import locks
+from tests.contract.stores import HOLDER, Sqlite, Store
+from tests.waiting import until
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
+
+
+@pytest.fixture
+def store(request: pytest.FixtureRequest, settings: Settings) -> Store:
+    """A file, used by three aliases as by three processes; no lock lasts longer than 2 s."""
+    store = Sqlite(request, settings)
+    section = {**settings.REDLOCK["default"], "MAX_TTL": 2, "TTL": 2}
+    settings.REDLOCK = dict.fromkeys(("default", "other", "new"), section)
+    return store
+
+
+def backend_of(alias: str) -> DatabaseBackend:
+    """Return the store of an alias."""
+    backend = locks[alias].backend
+    assert isinstance(backend, DatabaseBackend)
+    return backend
+
+
+def granted(alias: str, resource: str) -> bool:
+    """Return whether a lock is granted now."""
+    backend = backend_of(alias)
+    try:
+        backend.release(backend.acquire((resource,), 1, 0, HOLDER))
+    except StoreUnavailable:
+        return False
+    return True
+
+
+def excluded(alias: str, *, by: str) -> bool:
+    """Return whether a lock that one process holds is refused to another one."""
+    lease = backend_of(by).acquire(("order:4",), 2, 0, HOLDER)
+    try:
+        granted(alias, "order:4")
+    except ResourceLocked:
+        return True
+    finally:
+        backend_of(by).release(lease)
+    return False
+
+
+@pytest.mark.parametrize("how", ["deleted", "replaced", "gone with its folder"])
+def test_a_file_that_is_replaced_is_not_trusted(store: Store, tmp_path: Path, how: str) -> None:
+    """A process that went on with the old file would exclude no process with the new one."""
+    assert granted("other", "order:1")
+    if how == "replaced":
+        locks.close()  # so that the copy has everything
+        shutil.copy(tmp_path / "site.sqlite3.locks", tmp_path / "backup")
+        assert granted("other", "order:1")
+    lease = backend_of("default").acquire(("order:1",), 2, 0, HOLDER)
+    for file in tmp_path.glob("*.locks*"):
+        file.unlink()
+    if how == "replaced":
+        (tmp_path / "backup").rename(tmp_path / "site.sqlite3.locks")
+    elif how == "gone with its folder":
+        tmp_path.rename(tmp_path.with_name("moved"))
+        tmp_path.mkdir()
+    backend_of("new").acquire(("order:2",), 2, 0, HOLDER)
+    with pytest.raises(StoreUnavailable, match=r"or restored: trusted in \d s") as refused:
+        backend_of("other").acquire(("order:2",), 2, 0, HOLDER)
+    assert 0 < (refused.value.retry_after or 0) <= 2.1
+    assert backend_of("default").extend(lease, 2)[0] is LeaseState.LOST
+    until(partial(granted, "other", "order:3"), what="the file is trusted")
+    until(partial(excluded, "other", by="new"), what="both use the same file")
