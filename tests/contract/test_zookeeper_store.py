@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import select
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -23,7 +25,9 @@ from kazoo.exceptions import NoAuthError
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from redlock_django import lock
+from redlock_django.backends import zookeeper_attempt
 from redlock_django.backends.zookeeper import ZooKeeperBackend
+from redlock_django.backends.zookeeper_attempt import ZooKeeperLease, set_all
 from redlock_django.backends.zookeeper_tree import SPAN, fence_of, in_order, raised
 from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import (
@@ -35,6 +39,7 @@ from redlock_django.exceptions import (
 from redlock_django.fenced import FencedModel, FencedQuerySet
 from redlock_django.locking.handler import locks
 from redlock_django.signals import lock_lost
+from redlock_django.wire.clock import clock
 from tests.app.checking import found
 from tests.contract.stores import DATABASE, HOLDER, ZOOKEEPER, Started, Store, SyncCaller, ZooKeeper
 from tests.live.test_locking_interrupts import Lines
@@ -153,6 +158,49 @@ def test_a_lost_connection_leaves_a_lock_unknown_until_it_is_back(
     held.ensure_held()
     assert not lost
     assert held.release() is True
+
+
+def test_a_lock_is_unknown_half_a_session_after_the_last_answer(
+    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The servers may have ended the session, before any thread of the process notices."""
+    settings.REDLOCK = {
+        "default": {**settings.REDLOCK["default"], "SESSION_TIMEOUT": 60, "MAX_TTL": 300}
+    }
+    held = lock("order:1", ttl=300, renew=False)
+    held.acquire()
+    held.ensure_held()
+    holder, passed = threading.current_thread(), 31.0
+    # The threads of the session go on, with writes six times in a timeout.
+    monkeypatch.setattr(
+        backend_of(),
+        "clock",
+        lambda: clock() + passed * (threading.current_thread() is holder),
+    )
+    with pytest.raises(LockLost, match="it is unknown whether the lock is held"):
+        held.ensure_held()
+
+
+def test_reading_does_not_prove_that_the_session_lasts(
+    store: Store, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that has lost the majority answers reads."""
+    assert isinstance(store, ZooKeeper)
+    settings.REDLOCK = {**settings.REDLOCK, "other": settings.REDLOCK["default"]}
+    monkeypatch.setattr(backend_of(), "clock", store._clock)
+    backend_of("other").acquire(("order:2",), 60, 0, HOLDER)
+    held = lock("order:1", ttl=60, renew=False)
+    held.acquire()
+    assert taken("order:2")
+    session = backend_of().session
+    # No write is answered: the session sends none.
+    monkeypatch.setattr(session, "_beats_at", math.inf)
+    store.pass_time(session._timeout * 0.6)
+    with pytest.raises(LockLost, match="it is unknown whether the lock is held"):
+        held.ensure_held()
+    assert taken("order:2"), "which only reads, as it was refused before"
+    with pytest.raises(LockLost, match="it is unknown whether the lock is held"):
+        held.ensure_held()
 
 
 # kazoo's thread ends with an error: kazoo issue 254, seen under random faults of the servers.
@@ -403,6 +451,62 @@ def test_a_killed_waiter_blocks_its_queue_until_its_session_ends(
     assert refused
     assert all(refused)
     backend_of().release(backend_of().acquire(("order:1",), 30, 20, HOLDER))
+
+
+def test_a_waiter_whose_place_is_deleted_as_its_turn_comes_holds_nothing(
+    store: Store, client: KazooClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caller = SyncCaller(store)
+    holder = caller.acquire("order:1")
+    deleted: list[str] = []
+
+    def delete_first(nodes: Sequence[str], data: bytes, ours: KazooClient) -> list[Any]:
+        if not deleted:
+            deleted.extend(nodes)
+            client.delete(nodes[0])
+        return set_all(nodes, data, ours)
+
+    monkeypatch.setattr(zookeeper_attempt, "set_all", delete_first)
+    waiter = caller.start("order:1", wait=20)
+    until(partial(_waits, 1), what="it waits")
+    caller.release(holder)
+    lease = waiter.lease()
+    assert isinstance(lease, ZooKeeperLease)
+    assert set(deleted).isdisjoint(lease.nodes)
+    assert taken("order:1")
+
+
+def test_a_node_that_was_created_without_an_answer_is_removed(
+    proxy: FaultProxy, client: KazooClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server that the client is connected to then may not know of the node yet."""
+    backend = backend_of()
+    backend.release(backend.acquire(("order:1",), 30, 0, HOLDER))
+    queue, ours = backend.tree.queue("order:1"), kazoo_of(backend)
+    create, sync, list_ = ours.create_async, ours.sync_async, ours.get_children_async
+    is_current = []
+
+    def caught_up(do: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        is_current.append(True)
+        return do(*args, **options)
+
+    def list_what_is_known(path: str) -> Any:
+        if is_current:
+            is_current.clear()
+            return list_(path)
+        nothing = ours.handler.async_result()
+        nothing.set([])
+        return nothing
+
+    monkeypatch.setattr(ours, "create_async", partial(caught_up, create))
+    monkeypatch.setattr(ours, "sync_async", partial(caught_up, sync))
+    monkeypatch.setattr(ours, "get_children_async", list_what_is_known)
+    proxy.lose_replies = True
+    acquired = Started(lambda: backend.acquire(("order:1",), 30, 30, HOLDER))
+    assert proxy.lost.wait(60)
+    proxy.lose_replies = False
+    backend.release(acquired.lease())
+    until(lambda: not client.get_children(queue), what="nothing is left in the queue")
 
 
 def test_a_client_that_is_refused_again_writes_nothing(store: Store, client: KazooClient) -> None:
