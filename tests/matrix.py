@@ -4,28 +4,28 @@
     python -m tests.matrix --quick lowest py3.14-django6.1
     python -m tests.matrix redis7 -- -x tests/wire
     python -m tests.matrix --list
+    python -m tests.matrix --pythons                # the supported ones of this machine, by age
 
 Needs uv, and nothing else: each session has an environment of its own below `.matrix/`. A session
 whose Python or server is not here is skipped, and fails if it was named. The tests themselves start
 Valkey, PostgreSQL, MariaDB and ZooKeeper, and use SQLite; `redis7` runs them on redis-server.
+`lowest` has exactly the lowest versions that pyproject.toml allows of what users install.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import re
 import shutil
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 QUICK = ["-m", "not slow and not live and not postgres and not nightly"]
 REST_TESTS = (
     *("tests/app/test_drf.py", "tests/contrib"),
@@ -35,29 +35,41 @@ REST_TESTS = (
 
 @dataclass(frozen=True)
 class Session:
-    """A Python, requirements that narrow those of the project, a server, and pytest's arguments."""
+    """A Python, requirements that narrow those of the project, a server, and pytest's arguments.
+
+    With `lowest`, the requirements are the lowest versions that the project allows.
+    """
 
     python: str
     requirements: tuple[str, ...] = ()
     server: str = ""
     arguments: tuple[str, ...] = ()
+    lowest: bool = False
 
 
-def lowest() -> tuple[str, ...]:
-    """Return the oldest accepted release of everything that users install."""
-    extras = [line for lines in PROJECT["optional-dependencies"].values() for line in lines]
-    bounds = [re.sub(r"\[.*\]", "", line) for line in PROJECT["dependencies"] + extras]
-    return tuple(re.sub(">=(.*)", r"==\1.*", bound) for bound in bounds)
+def lowest(python: Path) -> list[str]:
+    """Return the lowest accepted version of each dependency and extra, and what these need."""
+    compiled = subprocess.run(
+        [
+            *("uv", "pip", "compile", "-q", "--no-header", "--no-annotate", "-p", str(python)),
+            *("--resolution", "lowest-direct", "--all-extras", "pyproject.toml"),
+        ],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return compiled.stdout.splitlines()
 
 
 def sessions() -> Iterator[tuple[str, Session]]:
     """Yield all sessions by name."""
-    for python, django in product(("3.11", "3.12", "3.13", "3.14"), ("5.2", "6.0", "6.1")):
+    for python, django in product(PYTHONS, ("5.2", "6.0", "6.1")):
         if python != "3.11" or django == "5.2":  # Django 6 needs Python 3.12
             yield f"py{python}-django{django}", Session(python, (f"Django=={django}.*",))
     # REST framework 3.15 registers its converter once for each router of the tests.
     quiet = ("-W", "ignore:Converter 'drf_format_suffix'")
-    yield "lowest", Session("3.11", lowest(), "", quiet)
+    yield "lowest", Session(PYTHONS[0], arguments=quiet, lowest=True)
     for version in ("3.15", "3.16", "3.17", "3.18"):
         yield (
             f"drf{version}",
@@ -83,6 +95,11 @@ def interpreter(version: str) -> str:
     return str(next(pyenv.glob(f"versions/{version}.*/bin/python"), ""))
 
 
+def pythons() -> dict[str, str]:
+    """Return the path of each supported Python of this machine by its version, the oldest first."""
+    return {version: path for version in PYTHONS if (path := interpreter(version))}
+
+
 def missing(session: Session) -> str:
     """Return what this machine lacks for a session, "" if it lacks nothing."""
     if not interpreter(session.python):
@@ -100,9 +117,10 @@ def run(name: str, extra: list[str]) -> int:
             ["uv", "venv", "-q", "--no-project", "-p", here, str(python.parents[1])], check=True
         )
     install = ["uv", "pip", "install", "-q", "--compile-bytecode", "-p", str(python)]
-    subprocess.run(
-        [*install, "--group", "dev", "-e", ".", *session.requirements], cwd=ROOT, check=True
-    )
+    requirements = lowest(python) if session.lowest else session.requirements
+    if session.lowest:
+        print(*requirements, sep="\n", flush=True)
+    subprocess.run([*install, "--group", "dev", "-e", ".", *requirements], cwd=ROOT, check=True)
     environment = dict(os.environ)
     if session.server:
         environment["REDLOCK_SERVER"] = str(shutil.which(session.server))
@@ -122,12 +140,16 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", metavar="session", help="default: all of them")
     parser.add_argument("--quick", action="store_true", help="without servers and long tests")
     parser.add_argument("--list", action="store_true", help="print the sessions, and run none")
+    parser.add_argument("--pythons", action="store_true", help="print the Pythons, and run none")
     own, extra = _split(sys.argv[1:] if argv is None else argv)
     options = parser.parse_args(own)
     if unknown := set(options.names) - set(SESSIONS):
         parser.error(f"no session {', '.join(sorted(unknown))}. There are {', '.join(SESSIONS)}.")
     if options.quick:
         extra = [*QUICK, *extra]
+    if options.pythons:
+        print(*(f"{version} {path}" for version, path in pythons().items()), sep="\n")
+        return 0
     failed = False
     for name in options.names or SESSIONS:
         lacking = missing(SESSIONS[name])

@@ -12,7 +12,8 @@ import pytest
 from pytest_django import Settings
 
 from redlock_django.conf.masters import read_masters
-from tests.matrix import SESSIONS
+from tests import matrix
+from tests.matrix import PYTHONS, SESSIONS
 from tests.test_architecture import imports, modules
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,6 +39,15 @@ def test_optional_packages_have_an_extra() -> None:
     }
 
 
+def test_the_lowest_version_of_every_dependency_is_declared_and_tested() -> None:
+    extras = PROJECT["project"]["optional-dependencies"].values()
+    declared = PROJECT["project"]["dependencies"] + [line for lines in extras for line in lines]
+    bounded = re.compile(r"[\w-]+(\[\w+\])?>=\d+(\.\d+)*")
+    assert [line for line in declared if not bounded.fullmatch(line)] == []
+    assert SESSIONS["lowest"].lowest
+    assert PROJECT["project"]["requires-python"] == f">={SESSIONS['lowest'].python}"
+
+
 def test_every_file_of_the_package_but_caches_is_in_the_wheel() -> None:
     """Git lists what the build includes; a template or script that it ignores would be missing."""
     ignored = subprocess.run(
@@ -56,7 +66,7 @@ def test_the_workflows_run_every_session_of_the_matrix() -> None:
     workflows = "".join(path.read_text() for path in (ROOT / ".github/workflows").glob("*.yml"))
     assert set(SESSIONS) <= set(re.findall(r"[\w.-]+", workflows))
     versions = {
-        *(f"Programming Language :: Python :: {each.python}" for each in SESSIONS.values()),
+        *(f"Programming Language :: Python :: {version}" for version in PYTHONS),
         *(
             f"Framework :: Django :: {version}"
             for name in SESSIONS
@@ -64,6 +74,16 @@ def test_the_workflows_run_every_session_of_the_matrix() -> None:
         ),
     }
     assert versions <= set(PROJECT["project"]["classifiers"])
+
+
+def test_the_matrix_lists_the_supported_pythons_of_a_machine_the_oldest_first(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`.ci/run` takes the first and the last line."""
+    here = {"3.13": "/opt/b/python", "3.9": "/opt/old/python", "3.11": "/opt/a/python"}
+    monkeypatch.setattr(matrix, "interpreter", lambda version: here.get(version, ""))
+    assert matrix.main(["--pythons"]) == 0
+    assert capsys.readouterr().out == "3.11 /opt/a/python\n3.13 /opt/b/python\n"
 
 
 def test_a_release_uploads_without_a_password() -> None:
