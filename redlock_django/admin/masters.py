@@ -12,6 +12,7 @@ from django.utils.translation import gettext as _
 from redlock_django.admin.labels import duration
 from redlock_django.backends.inspection_results import ServerHealth
 from redlock_django.engine.holders import Holding
+from redlock_django.engine.membership import NEW
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +45,8 @@ def _row(status: ServerHealth, tolerated: Collection[str]) -> MasterRow:
     if not codes:
         level, word = "ok", _("up")
     elif codes == ["untrusted"]:
-        level, word = "warning", _("restarted") if health.ready_in else _("not trusted yet")
+        is_restarted = health.ready_in and not faults[0].startswith(NEW)
+        level, word = "warning", _("restarted") if is_restarted else _("not trusted yet")
     elif tolerated and set(codes) <= set(tolerated):
         level, word = "warning", _("tolerated")
     else:

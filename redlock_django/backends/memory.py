@@ -136,7 +136,7 @@ class MemoryBackend(RedlockBackend):
 
     def _doubt(self, index: int) -> str:
         left = self._ready_in(index)
-        return f"fresh or flushed: trusted in {max(left, 1):.0f} s" if left else ""
+        return f"new or emptied: trusted in {max(left, 1):.0f} s" if left else ""
 
     def clock(self) -> float:
         return self.now()

@@ -9,7 +9,7 @@ from redlock_django.backends.inspection_results import HARMLESS, ServerHealth
 from redlock_django.conf.masters import caches_on
 from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.health import Health
-from redlock_django.engine.membership import Sight, same_servers
+from redlock_django.engine.membership import NEW, Sight, same_servers
 from redlock_django.wire.acl import LOCKS, WAITING
 from redlock_django.wire.address import Address
 
@@ -43,7 +43,9 @@ def health_of(
         ]
         offsets = sorted(one.offset for one in reports.values())
         fingerprint = _fingerprint(deployment, reports.values())
-        faults = list(_faults(report, deployment, fingerprint, offsets[len(offsets) // 2], twins))
+        is_used = any(one.ready_in == 0 and one.deployment for one in reports.values())
+        middle = offsets[len(offsets) // 2]
+        faults = list(_faults(report, deployment, fingerprint, middle, twins, is_used=is_used))
     counted = all(code in HARMLESS | tolerate for code, _ in faults)
     if addresses and (caches := caches_on(addresses[index])):
         named = ", ".join(map(repr, caches))
@@ -81,7 +83,13 @@ def _fingerprint(deployment: Deployment, reports: Collection[Health]) -> str:
 
 
 def _faults(
-    report: Health, deployment: Deployment, fingerprint: str, middle: float, twins: Sequence[str]
+    report: Health,
+    deployment: Deployment,
+    fingerprint: str,
+    middle: float,
+    twins: Sequence[str],
+    *,
+    is_used: bool,
 ) -> Iterator[tuple[str, str]]:
     yield from report.faults
     if report.policy != "noeviction" and not report.maxmemory:
@@ -106,6 +114,9 @@ def _faults(
         text += f"--reconfigure): its marker says {report.deployment!r}, this alias {fingerprint!r}"
         yield "deployment", text
     elif report.ready_in is None and deployment.restart_delay and "get" not in report.forbidden:
-        yield "untrusted", "is not trusted yet: it is fresh, or has restarted"
+        text = "new or emptied: has no marker yet (if it is new: run 'manage.py redlock_init')"
+        yield "untrusted", text if is_used else f"{NEW} (if it was emptied: wait)"
     elif report.ready_in:
-        yield "untrusted", f"has restarted: trusted in {report.ready_in:.0f} s"
+        when = f"trusted in {report.ready_in:.0f} s"
+        text = f"has restarted, was emptied or is new: {when}"
+        yield "untrusted", text if is_used else f"{NEW} (if it was emptied or restarted: {when})"

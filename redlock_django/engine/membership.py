@@ -14,12 +14,16 @@ docs/explanation/proof.md states what is left.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 from weakref import WeakSet
 
 from redlock_django.engine.deployment import Deployment, numbers_of
 from redlock_django.engine.quorum import quorum
+
+NEW = "new: run 'manage.py redlock_init'"
+"""What is reported of a master without a marker if no master of the alias is trusted."""
 
 RECENT = 1.5
 """Seconds for which a marker that was read counts as evidence for another master."""
@@ -49,12 +53,14 @@ class Membership:
 
     All links of the process share it: those of threads, of event loops, and of all groups.
     `fingerprint` is the deployment that this process belongs to. `conflict` is the name of a master
-    that belongs to another deployment, or "".
+    that belongs to another deployment, or "". From `trusted_from` on, in seconds, this process has
+    seen a master that is trusted: the deployment is in use.
     """
 
     def __init__(self, deployments: Sequence[Deployment]) -> None:
         self.fingerprint = deployments[0].fingerprint
         self.conflict = ""
+        self.trusted_from = math.inf
         self._groups = tuple(deployment.names for deployment in deployments)
         self._names = tuple(name for group in self._groups for name in group)
         self.readers: WeakSet[Reader] = WeakSet()
@@ -83,12 +89,13 @@ class Membership:
     def why_unmarked(self, now: float) -> str:
         """Return why a master without a marker stays without one; for operators."""
         missing = self._missing(now)
+        is_used = now >= self.trusted_from
         if not missing:
-            return "has no marker yet"
+            return "new or emptied: has no marker yet" if is_used else NEW
+        first = "new or emptied: not counted before" if is_used else f"{NEW} once"
         return (
-            f"has no marker, and gets none before {', '.join(missing)} can be asked for theirs "
-            "(if a master is gone for good: replace it in MASTERS, then 'manage.py redlock_init "
-            "--reconfigure')"
+            f"{first} {', '.join(missing)} can be asked (if a master is gone for good: replace it "
+            "in MASTERS, then 'manage.py redlock_init --reconfigure')"
         )
 
     def why_foreign(self, fingerprint: str) -> str:

@@ -10,6 +10,9 @@ from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.errors import NotAcquired, QuorumUnreachable, ResourceLocked, Text
 from redlock_django.engine.quorum import NOT_ASKED, Ballot, Tally
 
+REPLICA = "is a replica"
+"""The beginning of the reason of a server that is not a master at all."""
+
 
 class CrowdRefusal:
     """The last answer to any waiter of a crowd, if it proves that others hold the lock.
@@ -101,8 +104,16 @@ def _unreachable(deployment: Deployment, names: str, tally: Tally, late: bool) -
             f"{failures} of {tally.masters} masters{label} cannot be counted, and "
             f"{tally.need} must agree"
         )
-    answers = "; ".join(f"{name}: {reason}" for name, reason in votes.items())
-    return QuorumUnreachable(f"{names}: {why} ({answers})", resource=names, tally=votes)
+    return QuorumUnreachable(f"{names}: {why} ({_by_reason(votes)})", resource=names, tally=votes)
+
+
+def _by_reason(votes: dict[str, str]) -> str:
+    """Return each reason once, after the names of its masters: first what time does not change."""
+    masters: dict[str, list[str]] = {}
+    for name, reason in votes.items():
+        masters.setdefault(reason, []).append(name)
+    reasons = sorted(masters, key=lambda reason: not reason.startswith(REPLICA))
+    return "; ".join(f"{', '.join(masters[reason])}: {reason}" for reason in reasons)
 
 
 def free_in(tally: Tally) -> float | None:

@@ -209,12 +209,11 @@ class Dialer:
 
     def trusted(self, master: Master, trust: Trust) -> None:
         """Note what a master's marker says of its trust."""
-        left = trust.ready - clock()
         if master.trust is not None and master.trust.marker == trust.marker:
             # A master names the reason only in the reply that writes its marker.
             trust = replace(trust, doubt=master.trust.doubt)
-        elif left > 0:
-            _log(logging.WARNING, master, f" {trust.doubt}: trusted in {left:.1f} s")
+        elif why := trust.why(clock()):
+            _log(logging.WARNING, master, f" {why}")
         master.trust = trust
         if master.link is not None:
             master.link.tail = pack_parts(trust.marker, trust.ready_at)

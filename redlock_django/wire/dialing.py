@@ -120,9 +120,7 @@ class Dialing:
             if isinstance(result, Unfit):
                 notice(name, False, str(result))
             else:
-                left = result.trust.ready - clock()
-                why = f"{result.trust.doubt}: trusted in {max(left, 1):.0f} s" if left > 0 else ""
-                notice(name, True, why)
+                notice(name, True, result.trust.why(clock()))
         except BaseException:  # or the thread would end, and no other connects to this master
             logger.exception("redlock master %s: the notice callback failed", name)
 

@@ -20,13 +20,16 @@ from redis.retry import Retry
 from redlock_django.engine.commands import COMMANDS, script
 from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.marker import Join, JoinReply, read_marker
-from redlock_django.engine.membership import Membership
+from redlock_django.engine.membership import NEW, Membership
 from redlock_django.engine.printable import printable
 from redlock_django.engine.statuses import MISMATCH, UNMARKED
 from redlock_django.wire.acl import forbidden
 from redlock_django.wire.address import Address
 from redlock_django.wire.clock import clock
 from redlock_django.wire.server_info import faults, read_info, run_of
+
+EMPTIED, WAITS = "new or emptied", "waits to be trusted"
+"""Why a master is not trusted yet; NEW is reported instead while none of the alias is trusted."""
 
 KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 """Probes of an idle connection, in seconds: routers forget one after as little as two minutes."""
@@ -67,6 +70,18 @@ class Trust:
     ready: float
     doubt: str
     offset: tuple[float, float]
+
+    def why(self, now: float) -> str:
+        """Return why the master is not counted at `now`, in seconds of our clock; "" if it is."""
+        if now >= self.ready:
+            return ""
+        when = f"trusted in {max(self.ready - now, 1):.0f} s"
+        if self.doubt == NEW:
+            return f"{NEW} (if it was emptied: {when})"
+        hint = ""
+        if self.doubt in (EMPTIED, WAITS):
+            hint = " (if it is new: run 'manage.py redlock_init')"
+        return f"{self.doubt}: {when}{hint}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,13 +218,15 @@ def read_trust(
     if status == UNMARKED:
         raise Unmarked(membership.why_unmarked(read))
     doubt = {
-        "": "waits to be trusted",
-        "fresh": "fresh or flushed",
+        "": WAITS,
+        "fresh": EMPTIED if read >= membership.trusted_from else NEW,
         "restarted": "restarted",
         "stepped": "its clock stepped",
     }[reason]
     offset = (time / 1_000_000 - read, time / 1_000_000 - sent)
-    return Trust(marker, ready_at, read + (ready_at - time) / 1_000_000, doubt, offset)
+    ready = read + (ready_at - time) / 1_000_000
+    membership.trusted_from = min(membership.trusted_from, ready)
+    return Trust(marker, ready_at, ready, doubt, offset)
 
 
 def ask(connection: Any, *commands: tuple[str | int | bytes, ...]) -> list[Any]:

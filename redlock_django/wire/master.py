@@ -109,11 +109,7 @@ class Master:
         if self.trust is None:
             return "has no marker yet"
         if now < self.trust.ready:
-            left = max(self.trust.ready - now, 1)
-            text = f"{self.trust.doubt}: trusted in {left:.0f} s"
-            if self.trust.doubt == "fresh or flushed" or self.trust.doubt.startswith("waits"):
-                text += " ('manage.py redlock_init' trusts fresh masters at once)"
-            return text
+            return self.trust.why(now)
         return ""
 
     def waits(self, now: float) -> bool:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 
 from redlock_django.engine.printable import printable
+from redlock_django.engine.refusal import REPLICA
 
 
 def read_info(answer: bytes | str) -> dict[str, str]:
@@ -56,7 +57,8 @@ def faults(info: dict[str, str]) -> Iterator[tuple[str, str]]:
     if info.get("cluster_enabled", "0") == "1":
         yield "cluster", "is a cluster node: Redlock needs independent masters"
     if info.get("role") != "master":
-        yield "replica", "is a replica: Redlock needs masters"
+        of = f"{info.get('master_host', '?')}:{info.get('master_port', '?')}"
+        yield "replica", f"{REPLICA} of {of}: name that master in MASTERS instead"
     if may_evict(info):
         policy = info["maxmemory_policy"]
         yield "eviction", f"may evict locks (maxmemory-policy {policy}): set it to noeviction"

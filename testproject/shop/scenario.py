@@ -183,14 +183,14 @@ class Scenario:
 
         # It gets no marker before the hanging masters can be asked for theirs.
         error = self._retry(
-            lambda: self._refusal("order:demo"), lambda error: "has no marker" in about(error)
+            lambda: self._refusal("order:demo"), lambda error: "new or emptied" in about(error)
         )
         self._quote("message to the operator", about(error) or "none")
         order = self._order()
         answer = shopper.pay(order)
         self.line(
             f"it answers, but its vote does not count yet: {answer.status} in {answer.ms:.0f} ms",
-            answer.status == 503 and answer.ms < _LIMIT and "has no marker" in about(error),
+            answer.status == 503 and answer.ms < _LIMIT and "new or emptied" in about(error),
         )
         self._masters[3].resume()
         self._masters[4].resume()

@@ -156,7 +156,7 @@ def test_all_checks_of_the_demo_pass(place: Place) -> None:
         "ok the error names the three masters",
         "ok nothing was charged: 0 payments, the order is open",
         "ok the refused order is paid,",
-        "has no marker",
+        "new or emptied: not counted before",
         "ok it answers, but its vote does not count yet: 503 in",
         "ok with the other four running, the order is paid: 200 in",
         "ok locks left on the five masters: 0",

@@ -371,7 +371,9 @@ def test_masters_that_refuse_and_hang_are_reported(
     backend.refuse(0)
     backend.hang(1)
     backend.hang(2)
-    with pytest.raises(QuorumUnreachable, match=r"10.0.0.2:6379: did not answer within 0.25 s"):
+    with pytest.raises(
+        QuorumUnreachable, match=r"3:6379: did not answer within 0.25 s"
+    ):
         lock(R).acquire()
     backend.restore(1)
     with lock(R):
@@ -406,7 +408,7 @@ def test_restarted_masters_are_not_counted_until_they_are_trusted(
     before = backend.masters[2].run_id
     backend.restart(2)
     assert backend.masters[2].run_id != before
-    with pytest.raises(QuorumUnreachable, match="fresh or flushed: trusted in 64 s"):
+    with pytest.raises(QuorumUnreachable, match="new or emptied: trusted in 64 s"):
         lock(R).acquire()
     assert [code for one in master_status() for code, _ in one.faults] == ["untrusted"] * 3
     backend.advance(backend.deployment.restart_delay)
@@ -425,12 +427,24 @@ def test_a_restart_ends_an_outage(
     assert "trusted in 64 s" in outages[1][2]
 
 
+def test_a_refusal_has_each_reason_once_and_replicas_first(backend: MemoryBackend) -> None:
+    backend.refuse(0)
+    backend.refuse(2)
+    backend.down[3] = backend.down[4] = "is a replica of 10.0.0.9:6379"
+    with pytest.raises(QuorumUnreachable) as caught:
+        lock(R).acquire()
+    assert str(caught.value).endswith(
+        "(10.0.0.4:6379, 10.0.0.5:6379: is a replica of 10.0.0.9:6379; "
+        "10.0.0.1:6379, 10.0.0.3:6379: refused the connection; 10.0.0.2:6379: granted)"
+    )
+
+
 def test_a_master_that_was_flushed_is_not_counted(backend: MemoryBackend) -> None:
     before = backend.masters[0].run_id
     for index in range(3):
         backend.forget(index)
     assert backend.masters[0].run_id == before
-    with pytest.raises(QuorumUnreachable, match="flushed"):
+    with pytest.raises(QuorumUnreachable, match="emptied"):
         lock(R).acquire()
     backend.clear()
     with lock(R):

@@ -20,10 +20,12 @@ from redlock_django.wire.join import NotUpYet, check
 from tests.operate.commands import run
 from tests.operate.misconfigured import misconfigure
 from tests.timeouts import generous_timeouts
+from tests.waiting import until
 
 pytestmark = pytest.mark.live
 
 MARKER = "redlock:master"
+NEW = "new: run 'manage.py redlock_init'"
 
 
 def redlock(masters: list[LocalMaster], **keys: Any) -> dict[str, Any]:
@@ -59,13 +61,31 @@ def markers(masters: list[LocalMaster]) -> list[bytes | None]:
     return found
 
 
-def test_new_masters_are_not_counted_until_declared(site: list[LocalMaster]) -> None:
-    with pytest.raises(QuorumUnreachable, match=r"trusted in 6\d s .*redlock_init"):
+def test_new_masters_are_not_counted_until_declared(
+    site: list[LocalMaster], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert run("redlock_status").said.count(f"{NEW} (if it was emptied") == 5
+    with pytest.raises(QuorumUnreachable, match=f"127.0.0.1:[0-9]+: {NEW}"):
         lock("order:1").acquire()
+    logged = [r.getMessage() for r in caplog.records if r.getMessage().startswith("redlock master")]
+    assert logged
+    assert all(f" {NEW} " in message for message in logged), logged
+    assert run("redlock_status").said.count(f"{NEW} (if it was emptied or restarted: trusted") == 5
     assert init().count("trusted now") == 5
     # In the process that has met them as new ones, too.
     with lock("order:1", wait=30) as held:
         assert held.locked
+
+
+def test_an_emptied_master_is_not_called_new(site: list[LocalMaster]) -> None:
+    init()
+    with site[4].client() as client:
+        client.flushall()
+    first = run("redlock_status").said
+    text = "new or emptied: has no marker yet"
+    assert text in first or "was emptied or is new: trusted in" in first  # if it has a marker again
+    until(lambda: "was emptied or is new: trusted in" in run("redlock_status").said)
+    assert NEW not in first.replace("if it is new: run 'manage.py redlock_init'", "")
 
 
 def test_masters_become_trusted_after_the_delay(masters: list[LocalMaster]) -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from redlock_django.engine.deployment import Deployment, numbers_of
+from redlock_django.engine.membership import NEW as NEW_MASTER
 from redlock_django.engine.membership import RECENT, Membership
 from tests.engine.changes import CHANGES
 from tests.engine.simulator import Setup, Simulation
@@ -56,13 +57,16 @@ def test_every_group_must_answer_before_the_first_marker_is_written() -> None:
     ]
     membership = met(Membership(groups), c="", d="")
     assert not membership.may_mark("c", 0.0)
-    assert "before a, b can be asked" in membership.why_unmarked(0.0)
+    assert membership.why_unmarked(0.0).startswith(f"{NEW_MASTER} once a, b can be asked")
     met(membership, a=OLD, b="")
     assert not membership.may_mark("c", 0.0)
     assert membership.conflict == "a"
     met(membership, a="")
     assert membership.may_mark("c", 0.0)
-    assert membership.why_unmarked(0.0) == "has no marker yet"
+    assert membership.why_unmarked(0.0) == NEW_MASTER
+    membership.trusted_from = 0.0  # so the deployment is in use
+    assert membership.why_unmarked(0.0) == "new or emptied: has no marker yet"
+    assert membership.why_unmarked(9.0).startswith("new or emptied: not counted before a, b, c, d")
     met(membership, now=9.0, c=groups[0].fingerprint, d=groups[0].fingerprint)
     assert membership.may_mark("d", 9.0), "a quorum of its own group is enough"
 

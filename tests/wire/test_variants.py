@@ -441,11 +441,9 @@ def test_masters_that_are_not_ready(
         variant.wait_joined()
         scenario.acquire("A", "order:1")
         scenario.look()
-    fresh_and_what_to_do = (
-        "fresh or flushed: trusted in # s ('manage.py redlock_init' trusts fresh masters at once)"
-    )
+    new = "new: run 'manage.py redlock_init' (if it was emptied: trusted in # s)"
     assert scenario.lines == [
-        f"A takes order:1: QuorumUnreachable {fresh_and_what_to_do}",
+        f"A takes order:1: QuorumUnreachable {new}",
         "nothing",
     ]
 
