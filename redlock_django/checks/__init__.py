@@ -20,7 +20,7 @@ MASTERS_TAG = "redlock_masters"
 def register_checks() -> None:
     """Register all checks. The module of a check is imported when the check first runs.
 
-    `django.setup()` stays fast that way: the checks import the whole app and redis-py.
+    `django.setup()` stays fast that way: the checks import the whole app.
     """
     for check in (
         "databases.check_routers",
@@ -36,6 +36,7 @@ def register_checks() -> None:
         "zookeeper.check_zookeeper",
     ):
         register(_imported_later(check), TAG, deploy=True)
+    register(_imported_later("masters.check_command"), MASTERS_TAG)
     register(_imported_later("masters.check_masters"), MASTERS_TAG, Tags.database, deploy=True)
     register(_imported_later("tables.check_tables"), TAG, Tags.database, deploy=True)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from django.core import checks
 from django.core.checks import CheckMessage, Error
 
 from redlock_django.backends.redlock import redlock_settings
+from redlock_django.checks import MASTERS_TAG
 from redlock_django.conf.settings import load
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.handler import locks
@@ -46,6 +48,24 @@ _HINTS = {
     "--reconfigure' after a planned change.",
     "untrusted": "Wait, or run 'manage.py redlock_init' if the masters are new.",
 }
+
+
+def check_command(**_: Any) -> list[CheckMessage]:
+    """Return W019: a command line that asks for the checks of the masters, and runs none."""
+    _program, *arguments = sys.argv
+    line = [part for argument in arguments for part in argument.split("=")]
+    if line[:1] != ["check"] or MASTERS_TAG not in line[1:]:
+        return []
+    if "--deploy" in line and "--database" in line:
+        return []
+    return [
+        checks.Warning(
+            "The masters were not asked: their checks need --deploy and --database, as Django's "
+            "own checks of databases do.",
+            hint=f"Run 'manage.py check --deploy --tag {MASTERS_TAG} --database default'.",
+            id="redlock_django.W019",
+        )
+    ]
 
 
 def check_masters(*, databases: Sequence[str] | None = None, **_: Any) -> list[CheckMessage]:

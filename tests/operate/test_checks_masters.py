@@ -57,6 +57,25 @@ def test_masters_are_checked_on_request_only(
         call_command("check", "--deploy", "--tag", "redlock_masters", "--database", "default")
 
 
+@pytest.mark.parametrize(
+    ("options", "numbers"),
+    [
+        ("check --tag redlock_masters", {"W019"}),
+        ("check --tag=redlock_masters --deploy", {"W019"}),
+        ("check --tag redlock_masters --deploy --database default", set()),
+        ("check --tag redlock", set()),
+        ("redlock_masters --count 2", set()),
+    ],
+)
+def test_a_check_that_asks_no_master_says_so(
+    options: str, numbers: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.argv", ["manage.py", *options.split()])
+    found_now = found(tag="redlock_masters")
+    assert set(found_now) == numbers
+    assert all("--database default" in text for text in found_now.values())
+
+
 def test_valid_masters_have_no_messages(site: list[LocalMaster]) -> None:
     assert asked() == {}
 
