@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import cache
 from typing import Any
 
+from django.apps import apps
 from django.conf import settings
 from django.utils.module_loading import import_string
 
@@ -27,6 +30,17 @@ from redlock_django.wire.address import nearest
 
 STATUSES = (409, 423, 429, 503)
 """The HTTP statuses that STATUS may choose for a held lock."""
+
+STORES = tuple(
+    f"redlock_django.backends.{name}"
+    for name in (
+        "redis.RedisBackend",
+        "database.DatabaseBackend",
+        "zookeeper.ZooKeeperBackend",
+        "memory.MemoryBackend",
+    )
+)
+"""The stores of this package; the last one excludes no other process."""
 
 ON_DISCONNECT = ("finish", "cancel")
 """The values of ON_DISCONNECT: an async view whose client has left is finished, or cancelled."""
@@ -104,6 +118,16 @@ def load(alias: str) -> AliasSettings:
     raise InvalidRedlock(problem)
 
 
+@cache
+def check_installed() -> None:
+    """Raise InvalidRedlock if the app is missing in INSTALLED_APPS."""
+    if not apps.is_installed("redlock_django"):
+        raise InvalidRedlock(
+            "'redlock_django' is missing in INSTALLED_APPS, so the site has none of its system "
+            "checks, commands and tables. Add it, and run 'manage.py migrate'"
+        )
+
+
 def import_stores() -> None:
     """Import the stores of all aliases; what is wrong with one is an error when it is used."""
     import encodings.idna  # noqa: F401 - as the first look-up of a host's name does
@@ -174,10 +198,20 @@ def _backend(path: object) -> type[BaseBackend]:
     try:
         backend = import_string(path)
     except ImportError as error:
-        raise ValueError(f"BACKEND {path!r} cannot be imported: {error}") from None
+        why = f"BACKEND {path!r} cannot be imported: {error}"
+        raise ValueError(why if path in STORES else why + _meant(path)) from None
     if not (isinstance(backend, type) and issubclass(backend, BaseBackend)):
         raise ValueError(f"BACKEND {path!r} must be a subclass of {BaseBackend.__name__}")
     return backend
+
+
+def _meant(path: str) -> str:
+    """Return the store whose name or module is most like the end of a path, and all stores."""
+    names = {store.rpartition(".")[2].lower(): store for store in STORES}
+    names |= {store.split(".")[-2]: store for store in STORES}
+    found = get_close_matches(path.rpartition(".")[2].lower(), names, n=1, cutoff=0.8)
+    question = f", did you mean {names[found[0]]!r}?" if found else "."
+    return f"{question} The stores are {', '.join(STORES)} (for tests)"
 
 
 def _rules(section: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:

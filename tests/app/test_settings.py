@@ -109,6 +109,7 @@ def test_a_backend_in_memory_needs_no_masters(settings: Settings) -> None:
     assert (store(options).addresses, store(options).restart_delay) == ((), 0)
 
 
+BACKENDS = "redlock_django.backends"
 BAD: list[tuple[str, Any, str]] = [
     ("TTLL", 1, "unknown key 'TTLL', did you mean 'TTL'?"),
     ("ttl", 1, "unknown key 'ttl', did you mean 'TTL'?"),
@@ -116,6 +117,10 @@ BAD: list[tuple[str, Any, str]] = [
     ("LOCATION_OF_ALL", [], "unknown key 'LOCATION_OF_ALL'"),
     ("BACKEND", "nowhere.Backend", "BACKEND 'nowhere.Backend' cannot be imported"),
     ("BACKEND", f"{__name__}.Nothing", "cannot be imported"),
+    ("BACKEND", "nowhere.Backend", "The stores are redlock_django.backends.redis.RedisBackend, "),
+    ("BACKEND", "database", "mean 'redlock_django.backends.database.DatabaseBackend'? The stores"),
+    ("BACKEND", f"{BACKENDS}.zookeper.ZookeperBackend", f"mean '{BACKENDS}.zookeeper.ZooKeeperB"),
+    ("BACKEND", f"{BACKENDS}.memory.MemoryBackends", f"mean '{BACKENDS}.memory.MemoryBackend'?"),
     ("BACKEND", "os.path.join", "BACKEND 'os.path.join' must be a subclass of BaseBackend"),
     ("BACKEND", None, "BACKEND must be a dotted path, got NoneType"),
     ("MASTERS", [], "MASTERS must name at least one master"),
