@@ -10,6 +10,7 @@ from asgiref.sync import iscoroutinefunction, markcoroutinefunction, sync_to_asy
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 
+from redlock_django.conf.settings import check_installed
 from redlock_django.exceptions import ResourceLocked
 from redlock_django.locking.cancellation import call_after_threads
 from redlock_django.locking.handler import locks
@@ -27,7 +28,8 @@ class LockMiddleware:
     """Applies `RULES`, answers lock errors of any view, and releases handed-over locks.
 
     It runs outside of ATOMIC_REQUESTS, so it releases locks after COMMIT or rollback. Put it after
-    AuthenticationMiddleware. Raises InvalidRedlock for invalid rules.
+    AuthenticationMiddleware. Raises InvalidRedlock for invalid rules, and if INSTALLED_APPS has
+    no 'redlock_django'.
     """
 
     sync_capable = True
@@ -38,6 +40,7 @@ class LockMiddleware:
         self._is_async = iscoroutinefunction(get_response)
         if self._is_async:
             markcoroutinefunction(self)
+        check_installed()
         rules.apply()
 
     def __call__(self, request: HttpRequest) -> HttpResponseBase | Awaitable[HttpResponseBase]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from asgiref.sync import sync_to_async
 from django.http import HttpRequest
 
+from redlock_django.conf.settings import check_installed
 from redlock_django.exceptions import InvalidRedlock, LockLost, RedlockError
 from redlock_django.locking.open_transactions import guard_commits, open_blocks
 from redlock_django.web.body import read_body
@@ -259,6 +260,7 @@ def call_of(
     The request is found by its type: it is the first argument of a function, and the second of a
     method. Raises InvalidRedlock where there is none.
     """
+    check_installed()
     for request in args[1::-1]:
         wrapped = isinstance(getattr(request, "_request", None), HttpRequest)
         if wrapped or isinstance(request, HttpRequest):

@@ -371,9 +371,7 @@ def test_masters_that_refuse_and_hang_are_reported(
     backend.refuse(0)
     backend.hang(1)
     backend.hang(2)
-    with pytest.raises(
-        QuorumUnreachable, match=r"3:6379: did not answer within 0.25 s"
-    ):
+    with pytest.raises(QuorumUnreachable, match=r"3:6379: did not answer within 0.25 s"):
         lock(R).acquire()
     backend.restore(1)
     with lock(R):

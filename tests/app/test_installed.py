@@ -1,0 +1,52 @@
+"""A site without the app in INSTALLED_APPS gets an error at its start, or at its first request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from django.http import HttpRequest, HttpResponse
+from django.test import RequestFactory
+
+from redlock_django import idempotent, lock, lock_resource
+from redlock_django.conf.settings import check_installed
+from redlock_django.exceptions import InvalidRedlock
+from redlock_django.middleware import LockMiddleware
+from tests.app.conftest import MEMORY
+
+if TYPE_CHECKING:
+    from pytest_django import Settings
+
+MISSING = "'redlock_django' is missing in INSTALLED_APPS.* Add it, and run 'manage.py migrate'"
+
+
+@pytest.fixture(autouse=True)
+def _not_installed(settings: Settings) -> Iterator[None]:
+    settings.REDLOCK = {"default": {"BACKEND": MEMORY}}
+    settings.INSTALLED_APPS = [a for a in settings.INSTALLED_APPS if a != "redlock_django"]
+    check_installed.cache_clear()
+    yield
+    check_installed.cache_clear()
+
+
+def view(request: HttpRequest) -> HttpResponse:
+    return HttpResponse("done")
+
+
+def test_the_middleware_is_refused_when_the_server_starts() -> None:
+    with pytest.raises(InvalidRedlock, match=MISSING):
+        LockMiddleware(view)
+
+
+@pytest.mark.parametrize("decorator", [lock_resource("order"), idempotent])
+def test_a_decorated_view_is_refused_at_its_first_request(
+    decorator: Callable[[Any], Callable[[HttpRequest], HttpResponse]],
+) -> None:
+    with pytest.raises(InvalidRedlock, match=MISSING):
+        decorator(view)(RequestFactory().post("/"))
+
+
+def test_a_script_may_lock_without_the_app() -> None:
+    with lock("order:1") as held:
+        assert held.locked
