@@ -88,6 +88,8 @@ class Membership:
 
     def why_unmarked(self, now: float) -> str:
         """Return why a master without a marker stays without one; for operators."""
+        if self.conflict:
+            return f"has no marker yet, because {self.conflict} belongs to another deployment"
         missing = self._missing(now)
         is_used = now >= self.trusted_from
         if not missing:

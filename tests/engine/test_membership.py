@@ -61,6 +61,7 @@ def test_every_group_must_answer_before_the_first_marker_is_written() -> None:
     met(membership, a=OLD, b="")
     assert not membership.may_mark("c", 0.0)
     assert membership.conflict == "a"
+    assert membership.why_unmarked(0.0).endswith("because a belongs to another deployment")
     met(membership, a="")
     assert membership.may_mark("c", 0.0)
     assert membership.why_unmarked(0.0) == NEW_MASTER
