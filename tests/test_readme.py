@@ -93,6 +93,7 @@ def test_the_quick_start_needs_no_server(tmp_path: Path) -> None:
     assert time.monotonic() - began < 60
     assert re.findall(r"HTTP/1.1 (\d+)", output).count("423") == 1
     assert re.search(r"Retry-After: [1-9]", output)
+    assert "Not Found" not in output, "the server logs a request that the page does not explain"
     assert output.count('{"paid": 7}') == 1
     # Django 6.1 has an error of its own for the mail backend of `startproject`.
     deploy = paste("python manage.py check --deploy --tag redlock", site)
@@ -127,6 +128,7 @@ def test_the_shell_lines_work_when_they_are_pasted(tmp_path: Path) -> None:
     assert re.findall(r"HTTP/1.1 (\d+)", output).count("423") == 1
     assert output.count('{"paid": 7}') == 1
     assert output.count('{"paid": 7, "payments": 1}') == 2
+    assert "Not Found" not in output
     for port in ports:
         until(partial(is_closed, port), "the last lines have ended everything", seconds=20)
 
