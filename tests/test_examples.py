@@ -28,6 +28,7 @@ TESTED = {
     "README.md": "tests/test_readme.py",
     "docs/explanation/why-not-setnx.md": "tests/scenarios/test_historical_locks.py",
     "docs/how-to/deploy.md": "tests/test_deploy_page.py",
+    "docs/how-to/fencing.md": "tests/app/test_fenced.py",
     "docs/how-to/lock.md": "tests/app/test_lock_pages.py",
     "docs/how-to/migrate.md": "tests/scenarios/test_migrate_page.py",
     "docs/how-to/observe.md": "tests/contrib/test_observe_page.py",
@@ -38,7 +39,6 @@ TESTED = {
 }
 NOT_RUN = {
     "docs/explanation/interrupts.md": "a loop without an end, whose byte code the page explains",
-    "docs/how-to/fencing.md": "needs the table of a model, as tests/app/test_fenced.py has",
 }
 OF_OTHERS = {"pglock"}  # commands of packages that a page compares with this one
 PAGES = {str(page.relative_to(ROOT)): BLOCK.findall(page.read_text()) for page in DOCUMENTS}

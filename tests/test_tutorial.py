@@ -98,7 +98,7 @@ def run(lines: str, where: Path, environment: dict[str, str]) -> str:
 def serving(site: Path, environment: dict[str, str]) -> Iterator[str]:
     """Start the server of the page at another port, and yield its address.
 
-    It does not answer yet, as after a change of the code: what the page says must work all the same.
+    It does not answer yet, as after a change of the code. What the page says must work anyway.
     """
     address = f"127.0.0.1:{free_port()}"
     with ProcessGroup("redlock-tutorial-") as processes, (site / "log").open("wb") as log:

@@ -6,10 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from django.db import connection, models, transaction
+from django.test.utils import isolate_apps
 
 from redlock_django import LockLost, NotHeld, lock, locks
 from redlock_django.backends.memory import MemoryBackend
 from redlock_django.fenced import FencedModel, FencedQuerySet
+from tests.test_documents import ROOT
+from tests.test_examples import BLOCK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -80,6 +83,24 @@ def late(no_renewals: None) -> Lock:
     now = backend.now
     backend.now = lambda: now() + 60
     return held
+
+
+@isolate_apps("testproject.shop")
+def test_the_example_of_the_page_runs() -> None:
+    """docs/how-to/fencing.md, in the models.py of an app."""
+    [example] = BLOCK.findall((ROOT / "docs/how-to/fencing.md").read_text())
+    names: dict[str, Any] = {"__name__": "testproject.shop.models"}
+    exec(example, names)
+    model = names["Account"]
+    with connection.schema_editor() as editor:
+        editor.create_model(model)
+    try:
+        model.objects.create(pk=7, balance=100)
+        names["withdraw"](7, 30)
+        assert model.objects.get(pk=7).balance == 70
+    finally:
+        with connection.schema_editor() as editor:
+            editor.delete_model(model)
 
 
 def test_a_write_carries_the_fence_and_its_owner(account: Account) -> None:
