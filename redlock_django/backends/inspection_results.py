@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
 
@@ -125,3 +125,22 @@ class Listing:
     left: Mapping[str, float]
     about: int
     stopped_at: int | None
+
+
+def twin_fault(others: Sequence[str]) -> tuple[str, str]:
+    """Return the fault of a server that has these other names, too."""
+    return "twin", f"is the same server as {', '.join(others)}: none of them is counted"
+
+
+def with_conflict(servers: Sequence[ServerHealth]) -> list[ServerHealth]:
+    """Report, and do not count, the masters that are not asked because of another deployment."""
+    other = next((s.name for s in servers if "deployment" in dict(s.faults)), "")
+    if not other:
+        return list(servers)
+    fault = ("conflict", f"is asked for no lock, because {other} belongs to another deployment")
+    return [
+        server
+        if server.health is None or {"deployment", "conflict"} & dict(server.faults).keys()
+        else replace(server, faults=(*server.faults, fault), counted=False)
+        for server in servers
+    ]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 
-from redlock_django.backends.inspection_results import HARMLESS, ServerHealth
+from redlock_django.backends.inspection_results import HARMLESS, ServerHealth, twin_fault
 from redlock_django.conf.masters import caches_on
 from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.health import Health
@@ -53,25 +52,6 @@ def health_of(
     return ServerHealth(
         name=name, health=report, reason=reason, faults=tuple(faults), counted=counted
     )
-
-
-def twin_fault(others: Sequence[str]) -> tuple[str, str]:
-    """Return the fault of a server that has these other names, too."""
-    return "twin", f"is the same server as {', '.join(others)}: none of them is counted"
-
-
-def with_conflict(servers: Sequence[ServerHealth]) -> list[ServerHealth]:
-    """Report, and do not count, the masters that are not asked because of another deployment."""
-    other = next((s.name for s in servers if "deployment" in dict(s.faults)), "")
-    if not other:
-        return list(servers)
-    fault = ("conflict", f"is asked for no lock, because {other} belongs to another deployment")
-    return [
-        server
-        if server.health is None or {"deployment", "conflict"} & dict(server.faults).keys()
-        else replace(server, faults=(*server.faults, fault), counted=False)
-        for server in servers
-    ]
 
 
 def _fingerprint(deployment: Deployment, reports: Collection[Health]) -> str:

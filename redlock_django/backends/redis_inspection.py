@@ -7,8 +7,13 @@ from types import TracebackType
 
 from redlock_django.backends.inspection import Inspection
 from redlock_django.backends.inspection_page import MAX_LISTED
-from redlock_django.backends.inspection_results import Listing, ReleaseOutcome, ServerHealth
-from redlock_django.backends.redis_health import health_of, with_conflict
+from redlock_django.backends.inspection_results import (
+    Listing,
+    ReleaseOutcome,
+    ServerHealth,
+    with_conflict,
+)
+from redlock_django.backends.redis_health import health_of
 from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.holders import Holding, Sighting, merge
 from redlock_django.engine.queries import (

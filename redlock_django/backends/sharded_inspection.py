@@ -11,8 +11,13 @@ from types import TracebackType
 from typing import Self, TypeVar
 
 from redlock_django.backends.inspection import Inspection
-from redlock_django.backends.inspection_results import Freed, Listing, ServerHealth
-from redlock_django.backends.redis_health import twin_fault, with_conflict
+from redlock_django.backends.inspection_results import (
+    Freed,
+    Listing,
+    ServerHealth,
+    twin_fault,
+    with_conflict,
+)
 from redlock_django.engine.holders import Holding
 
 Answer = TypeVar("Answer")
