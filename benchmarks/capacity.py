@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from benchmarks.machine import load
 from benchmarks.workloads.scripts import used
-from redlock_django.engine.rendezvous import chosen, identity
+from redlock_django.engine.protocol.shard_choice import chosen, identity
 
 if TYPE_CHECKING:
     from redlock_django.testing.masters import LocalMaster

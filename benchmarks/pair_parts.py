@@ -33,18 +33,18 @@ PACKAGE = f"{Path(redlock_django.__file__).parent}/"
 LOOP = "the benchmark itself"
 STEPS: dict[str, tuple[str, ...]] = {
     "receive ten replies": (
-        "wire/inbox.py",
-        "wire/steps.py",
-        "wire/exchange.py:Exchange.decide",
-        "engine/fast_path.py:FastTally.grant",
+        "wire/links/inbox.py",
+        "wire/judging/clock_steps.py",
+        "wire/link/pending_replies.py:Exchange.decide",
+        "engine/plain_tally.py:FastTally.grant",
     ),
-    "send to ten links": ("wire/link.py", "wire/outbox.py:Outbox.flush"),
+    "send to ten links": ("wire/link/link.py", "wire/links/outbox.py:Outbox.flush"),
     "begin two rounds": (
-        "wire/outbox.py",
-        "wire/plan.py",
-        "wire/template.py",
-        "wire/exchange.py",
-        "wire/plain_grants.py",
+        "wire/links/outbox.py",
+        "wire/links/plan.py",
+        "wire/link/command_templates.py",
+        "wire/link/pending_replies.py",
+        "wire/link/grant_bytes.py",
     ),
     "drive two rounds: mutex, reader, poll": ("wire/",),
     "make and judge two rounds": ("engine/",),

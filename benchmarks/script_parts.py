@@ -17,10 +17,10 @@ from hashlib import sha1
 
 from benchmarks.floors.blocking import FREE
 from benchmarks.workloads.scripts import MARKER, pair, plain_pair, send
-from redlock_django.engine.commands import script
-from redlock_django.engine.deployment import Deployment
+from redlock_django.engine.protocol.commands import script
+from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.testing import LocalMaster, local_masters
-from redlock_django.wire.link import pack
+from redlock_django.wire.link.link import pack
 
 TIMES = 3000
 KEY, FENCE, INDEX, NAME = "lock:#", "fence:#", "held", "order:#"

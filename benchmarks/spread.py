@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 
-from redlock_django.engine.rendezvous import chosen, identity
+from redlock_django.engine.protocol.shard_choice import chosen, identity
 
 RESOURCES = 1_000_000
 

@@ -52,7 +52,7 @@ def missed(results: Results) -> Iterator[str]:
 
 
 # Where the kernel is entered. cProfile does not see the send that `Link.send` unpacks from a map.
-_KERNEL = re.compile(r"poll of|of _socket.socket|wire/link.py:send$")
+_KERNEL = re.compile(r"poll of|of _socket.socket|wire/link/link.py:send$")
 
 
 def _profile(lines: list[tuple[float, str]]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote, unquote
 
 from django.conf import settings
@@ -11,12 +11,17 @@ from django.db import models
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from redlock_django.backends.database_dialects import LOCKS, SERVERS, WAITERS
-from redlock_django.backends.database_fields import ResourceField
+from redlock_django.backends.database.dialects import LOCKS, SERVERS, WAITERS, text
 from redlock_django.engine.printable import printable
 
 if TYPE_CHECKING:
-    from redlock_django.engine.holders import Holding
+    from django.db.backends.base.base import BaseDatabaseWrapper
+
+    from redlock_django.engine.inspection.holders import Holding
+
+    CharField = models.CharField[str, str]
+else:
+    CharField = models.CharField
 
 # A day within what datetime can represent, because a local time may be before or after UTC.
 _EARLIEST = datetime.min.replace(tzinfo=UTC) + timedelta(days=1)
@@ -32,6 +37,23 @@ def moment(seconds: float | None) -> datetime | None:
     if moment is not None and not _EARLIEST <= moment <= _LATEST:
         return None
     return timezone.make_naive(moment) if moment and not settings.USE_TZ else moment
+
+
+class ResourceField(CharField):
+    """The name of a resource, of which every character counts.
+
+    Collations of MySQL take "a", "A" and "a " for equal, so the column is binary there.
+    """
+
+    def db_type(self, connection: BaseDatabaseWrapper) -> str | None:
+        """Return the type of the column."""
+        if connection.vendor == "mysql":
+            return f"varbinary({4 * (self.max_length or 0)})"
+        return super().db_type(connection)
+
+    def from_db_value(self, value: str | bytes, *_: Any) -> str:
+        """Return a value of the database as a string."""
+        return text(value)
 
 
 class NoTableManager(models.Manager["HeldLock"]):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from redlock_django.testing.masters import LocalMaster
-from redlock_django.wire.acl import least_acl
+from redlock_django.wire.servers.acl import least_acl
 
 COMMANDS = [word for word in least_acl("redlock", looking=True).split() if word[0] in "+-"]
 USERS = [

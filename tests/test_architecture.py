@@ -21,59 +21,29 @@ PACKAGE = ROOT / "redlock_django"
 LAYERS = [
     line.split()
     for line in """
-    engine engine.errors engine.printable engine.statuses engine.rendezvous engine.trampoline
-    engine.deployment engine.health engine.quorum
-    engine.fast_path engine.membership
-    engine.commands engine.fencing engine.validity
-    engine.protocol_steps
+    engine engine.errors engine.printable engine.run_protocol engine.quorum
+    engine.protocol engine.protocol.statuses engine.protocol.shard_choice engine.inspection
+    engine.inspection.health engine.protocol.deployment engine.plain_tally
+    engine.protocol.membership
+    engine.protocol.commands engine.fencing engine.validity
+    engine.steps
     engine.attempt
-    engine.waiting
-    engine.holders engine.refusal engine.renewal
-    engine.queries engine.rounds
-    engine.marker
-    wire.plain_grants
-    wire wire.acl wire.address wire.clock wire.exchange wire.lateness wire.reentry wire.server_info
-    wire.wakeup
-    wire.join wire.link wire.stalls
-    wire.declaration wire.local_queues wire.master wire.survey wire.template
-    wire.poller wire.waiters
-    wire.arrival wire.late_watch wire.steps
-    wire.link_state
-    wire.sender
-    wire.dialer
-    wire.answers
-    wire.receiver
-    wire.links
-    wire.thread_links
-    wire.aio wire.sync
+    engine.refusal engine.renewal
+    engine.waiting engine.inspection.holders
+    engine.rounds engine.inspection.queries
+    engine.protocol.trust_marker
+    wire wire.clock wire.servers.*
+    wire.link.*
+    wire.judging.* wire.waiting.*
+    wire.links.*
+    wire.drivers.*
     exceptions
-    conf conf.arguments conf.values conf.masters
-    backends backends.inspection_page backends.inspection_results
-    backends.inspection
-    backends.base backends.redis_health backends.redis_inspection backends.sharded_inspection
-    backends.database_dialects
-    backends.database_fields backends.database_purge backends.database_tables
-    backends.database_trust
-    backends.database_settings backends.database_sql
-    backends.database_connections backends.database_listener
-    backends.database_attempt backends.database_inspection
-    backends.database
-    backends.zookeeper_held backends.zookeeper_kazoo backends.zookeeper_tree
-    backends.zookeeper_settings
-    backends.zookeeper_client
-    backends.zookeeper_steps backends.zookeeper_inspection
-    backends.zookeeper_session
-    backends.zookeeper_drivers backends.zookeeper_fences
-    backends.zookeeper_attempt
-    backends.zookeeper
-    backends.memory_keyspace backends.memory_inspection backends.memory_queue
-    backends.memory_release
-    backends.memory_master backends.sharded_settings
-    backends.sharded_lease
-    backends.memory_survey backends.sharded
-    backends.redlock
-    backends.memory backends.redis
-    conf.settings
+    backends backends.values backends.inspection.*
+    backends.base
+    backends.sharded.*
+    backends.redlock.*
+    backends.redis.* backends.memory.* backends.database.* backends.zookeeper.*
+    conf.*
     signals locking locking.names locking.cancellation locking.counters locking.first_use
     locking.holder locking.thread_state
     locking.signal_thread locking.running_loop locking.sync_threads locking.row_wait
@@ -122,7 +92,7 @@ LAYERS = [
 ENTRY_POINTS = {"admin", "checks", "contrib", "management", "testing"}
 # The module that only re-exports public names. For type checkers it imports from layers above its
 # own; at runtime it imports a name when it is first used.
-REEXPORTING = {"redlock_django"}
+REEXPORTING = {"redlock_django", "redlock_django.backends.database"}
 PURE = {
     "asyncio", "datetime", "django", "logging", "os", "queue", "random", "redis", "secrets",
     "select", "socket", "ssl", "subprocess", "sys", "threading", "time",
@@ -336,14 +306,55 @@ def test_no_module_keeps_a_primitive_that_gevent_replaces_after_the_import() -> 
     assert not kept
 
 
-def test_the_sync_and_the_async_links_do_not_import_each_other() -> None:
-    assert "redlock_django.wire.aio" not in imported()["redlock_django.wire.sync"]
-    assert "redlock_django.wire.sync" not in imported()["redlock_django.wire.aio"]
+def folder(module: str) -> str:
+    """Return the folder of a module, as a dotted name."""
+    path = modules()[module]
+    parts = path.relative_to(ROOT).parent.parts
+    return ".".join(parts)
+
+
+def test_folders_of_the_wire_and_the_stores_import_each_other_in_one_direction() -> None:
+    roots = ("redlock_django.wire.", "redlock_django.backends.")
+    graph: dict[str, set[str]] = {}
+    for module, others in imported_for_types().items():
+        if module.startswith(roots):
+            found = graph.setdefault(folder(module), set())
+            found |= {folder(other) for other in others if other in OURS} - {folder(module)}
+    TopologicalSorter(graph).prepare()
+
+
+STORES = ("redis", "memory", "database", "zookeeper")
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_no_store_imports_another(store: str) -> None:
+    others = tuple(f"redlock_django.backends.{other}" for other in STORES if other != store)
+    for module in OURS:
+        if module.startswith(f"redlock_django.backends.{store}"):
+            assert not {name for name in imported()[module] if name.startswith(others)}, module
+
+
+def test_the_drivers_for_threads_and_loops_do_not_import_each_other() -> None:
+    drivers = "redlock_django.wire.drivers"
+    assert f"{drivers}.loop" not in imported()[f"{drivers}.threads"]
+    assert f"{drivers}.threads" not in imported()[f"{drivers}.loop"]
+
+
+def test_only_the_drivers_know_event_loops() -> None:
+    for module, names in imported().items():
+        if module.startswith("redlock_django.wire.") and ".drivers" not in module:
+            assert "asyncio" not in names, module
+
+
+def test_no_method_of_the_wire_is_left_to_a_subclass() -> None:
+    for module in OURS:
+        if module.startswith("redlock_django.wire."):
+            assert "NotImplementedError" not in modules()[module].read_text(), module
 
 
 def test_only_the_tally_compares_counts_of_votes() -> None:
     comparing = re.compile(r"\.need\s*(?:[<>]|==)|[<>]=?\s*\w+\.need|//\s*2")
-    for path in (PACKAGE / "engine").glob("*.py"):
+    for path in (PACKAGE / "engine").rglob("*.py"):
         if path.name != "quorum.py":
             assert not comparing.search(path.read_text()), path.name
 
@@ -364,7 +375,7 @@ def test_public_names_are_there_and_documented() -> None:
 
 
 def test_lua_builds_no_key_and_prints_no_number_by_itself() -> None:
-    for path in (PACKAGE / "engine" / "lua").glob("*.lua"):
+    for path in (PACKAGE / "engine" / "protocol" / "lua").glob("*.lua"):
         code = "\n".join(line.split("--")[0] for line in path.read_text().splitlines())
         assert "tostring" not in code, path.name
         assert "cjson" not in code, path.name

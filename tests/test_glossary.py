@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from redlock_django.backends.redlock import RedlockSettings
+from redlock_django.backends.redlock.backend import RedlockSettings
 from redlock_django.conf.settings import DEFAULTS
 from tests.test_documents import ROOT
 
@@ -42,7 +42,7 @@ INHERITED = {"Lock.fence": "LockState.fence", "Lock.fences": "LockState.fences",
 
 
 def test_every_symbol_exists() -> None:
-    scripts = {path.name for path in (ROOT / "redlock_django/engine/lua").glob("*.lua")}
+    scripts = {path.name for path in (ROOT / "redlock_django/engine/protocol/lua").glob("*.lua")}
     known = OTHERS | SETTINGS | scripts
     for path in (ROOT / "redlock_django").rglob("*.py"):
         known.update(_names(ast.parse(path.read_text()), path.stem))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from redlock_django.engine import commands
-from redlock_django.engine.deployment import Deployment
-from redlock_django.engine.statuses import STATUSES
+from redlock_django.engine.protocol import commands
+from redlock_django.engine.protocol.deployment import Deployment
+from redlock_django.engine.protocol.statuses import STATUSES
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs/reference/on-the-wire.md").read_text()
-LUA = ROOT / "redlock_django/engine/lua"
+LUA = ROOT / "redlock_django/engine/protocol/lua"
 
 
 def test_every_status_has_its_number() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pytest_django import Settings
 
-from redlock_django.conf.masters import read_masters
+from redlock_django.backends.redlock.masters import read_masters
 from tests import matrix
 from tests.matrix import PYTHONS, SESSIONS
 from tests.test_architecture import imports, modules
@@ -125,7 +125,7 @@ print("\\n".join(name for name in sys.modules if name.startswith({ours!r})))
 """
 OURS = ("redlock_django.", "redis", "hiredis", "django_redis", "http_sf", "cryptography", "kazoo")
 PLAIN = {
-    "apps", "backends", "backends.database_dialects", "backends.database_fields", "checks",
+    "apps", "backends", "backends.database", "backends.database.dialects", "checks",
     "engine", "engine.printable", "locking", "locking.first_use", "models", "web",
     "web.request_state", "web.streams",
 }  # fmt: skip

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from redlock_django.backends import redlock
+from redlock_django.backends.redlock import backend as redlock
 from redlock_django.conf.settings import DEFAULTS
-from redlock_django.engine.deployment import Deployment
+from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.exceptions import BadResource
 from redlock_django.locking.names import check_resource
 from tests.engine import mutants
@@ -99,12 +99,13 @@ def test_nothing_is_pickled() -> None:
 def test_random_is_used_for_delays_only() -> None:
     """A child process has its parent's `random`: no token and no name may come from it."""
     assert _importing("random") == {
-        "backends/database.py",
-        "backends/redlock.py",
-        "wire/master.py",
+        "backends/database/backend.py",
+        "backends/redlock/backend.py",
+        "wire/link/master.py",
+        "wire/links/dialing.py",
         "testing/masters.py",
     }
-    tokens = (PACKAGE / "backends" / "redlock.py").read_text()
+    tokens = (PACKAGE / "backends" / "redlock" / "backend.py").read_text()
     assert "partial(os.urandom, 16)" in tokens
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import hiredis
 
 from benchmarks.floors.tape import Tape
-from redlock_django.engine.commands import as_array
+from redlock_django.engine.protocol.commands import as_array
 
 
 class _Line(asyncio.Protocol):

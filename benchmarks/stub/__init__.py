@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.native import serving
-from redlock_django.engine.commands import script
+from redlock_django.engine.protocol.commands import script
 
 SOURCE = Path(__file__).parent / "grant.c"
 

@@ -17,9 +17,9 @@ from unittest.mock import patch
 
 from benchmarks.worker.contender import Contender
 from benchmarks.worker.figures import clock
-from redlock_django.engine.statuses import GRANTED
-from redlock_django.wire import threads
+from redlock_django.engine.protocol.statuses import GRANTED
 from redlock_django.wire.clock import clock as link_clock
+from redlock_django.wire.drivers import threads
 
 BATCH = 100  # pairs between two looks at the clock
 

@@ -17,8 +17,8 @@ from redlock_django.admin.labels import badge
 from redlock_django.admin.masters import MasterRow, master_rows
 from redlock_django.admin.queryset import HeldLockQuerySet
 from redlock_django.admin.quorum_banner import QuorumBanner, quorum_banner
-from redlock_django.backends.inspection_results import HARMLESS
-from redlock_django.engine.holders import HoldingState
+from redlock_django.backends.inspection.results import HARMLESS
+from redlock_django.engine.inspection.holders import HoldingState
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.handler import locks
 from redlock_django.locking.names import is_resource

@@ -76,7 +76,7 @@ class StateFilter(SimpleListFilter):
 
     def queryset(self, request: HttpRequest, queryset: Any) -> Any:
         """Return the locks in the chosen state."""
-        from redlock_django.engine.holders import HoldingState
+        from redlock_django.engine.inspection.holders import HoldingState
 
         if (state := self.value()) is None:
             return queryset

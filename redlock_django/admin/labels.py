@@ -18,7 +18,7 @@ from django.utils.translation import gettext as _
 from redlock_django.engine.printable import printable
 
 if TYPE_CHECKING:
-    from redlock_django.engine.holders import Holding, HoldingState
+    from redlock_django.engine.inspection.holders import Holding, HoldingState
 
 BREADCRUMB_LIST = django.VERSION >= (6, 1)
 """True if Django's admin styles `ol.breadcrumbs`; earlier versions style `div.breadcrumbs`."""

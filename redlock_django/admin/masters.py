@@ -10,9 +10,9 @@ from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 
 from redlock_django.admin.labels import duration
-from redlock_django.backends.inspection_results import ServerHealth
-from redlock_django.engine.holders import Holding
-from redlock_django.engine.membership import NEW
+from redlock_django.backends.inspection.results import ServerHealth
+from redlock_django.engine.inspection.holders import Holding
+from redlock_django.engine.protocol.membership import NEW
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,8 +11,8 @@ from django.core.exceptions import FieldError
 from django.db import models
 
 from redlock_django.admin.held_lock_filters import PAGE
-from redlock_django.backends.inspection import Inspection
-from redlock_django.engine.holders import Holding, HoldingState
+from redlock_django.backends.inspection.contract import Inspection
+from redlock_django.engine.inspection.holders import Holding, HoldingState
 from redlock_django.exceptions import BadResource
 from redlock_django.locking.handler import locks
 from redlock_django.locking.names import check_resource

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from redlock_django.backends.inspection_results import QuorumHealth, ServerHealth, quorums
+from redlock_django.backends.inspection.results import QuorumHealth, ServerHealth, quorums
 
 ADVICE = {
     "unreachable": gettext_lazy(

@@ -16,8 +16,8 @@ from django.utils.translation import ngettext
 
 from redlock_django.admin.labels import age, duration, holder_cell, holder_process, masters_of
 from redlock_django.admin.queryset import led_by, now_held
-from redlock_django.backends.inspection import Inspection
-from redlock_django.engine.holders import Holding
+from redlock_django.backends.inspection.contract import Inspection
+from redlock_django.engine.inspection.holders import Holding
 from redlock_django.exceptions import BadResource
 from redlock_django.locking.handler import locks
 from redlock_django.locking.names import printable

@@ -6,13 +6,13 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from redlock_django.conf.values import SHORTEST_TTL, seconds
+from redlock_django.backends.values import SHORTEST_TTL, seconds
 from redlock_django.engine.validity import Lease, LeaseState
 from redlock_django.wire.clock import clock
 
 if TYPE_CHECKING:
-    from redlock_django.backends.inspection import Inspection
-    from redlock_django.backends.inspection_results import Freed, HeldLocks, ServerHealth
+    from redlock_django.backends.inspection.contract import Inspection
+    from redlock_django.backends.inspection.results import Freed, HeldLocks, ServerHealth
 
 Section = Mapping[str, Any]
 """The settings of one alias, `settings.REDLOCK[alias]`, with a value for every key."""

@@ -9,7 +9,7 @@ from django.core import checks
 from django.core.checks import CheckMessage, Error
 from django.db import router
 
-from redlock_django.backends.database_settings import DatabaseSettings
+from redlock_django.backends.database.settings import DatabaseSettings
 from redlock_django.conf.settings import load
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.handler import locks

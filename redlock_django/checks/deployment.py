@@ -15,15 +15,15 @@ from django.core import checks
 from django.core.checks import CheckMessage, Error
 from redis.connection import SSLConnection
 
-from redlock_django.backends.redlock import redlock_settings
-from redlock_django.backends.sharded_settings import places
+from redlock_django.backends.redlock.backend import redlock_settings
+from redlock_django.backends.redlock.masters import host_of, hosts
+from redlock_django.backends.sharded.settings import places
 from redlock_django.checks.settings import same_host_warning
-from redlock_django.conf.masters import host_of, hosts
 from redlock_django.conf.settings import AliasSettings, load
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.handler import locks
-from redlock_django.wire.acl import least_acl
-from redlock_django.wire.address import Address
+from redlock_django.wire.servers.acl import least_acl
+from redlock_django.wire.servers.address import Address
 
 
 def check_deployment(**_: Any) -> list[CheckMessage]:

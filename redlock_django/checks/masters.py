@@ -9,7 +9,7 @@ from typing import Any
 from django.core import checks
 from django.core.checks import CheckMessage, Error
 
-from redlock_django.backends.redlock import redlock_settings
+from redlock_django.backends.redlock.backend import redlock_settings
 from redlock_django.checks import MASTERS_TAG
 from redlock_django.conf.settings import load
 from redlock_django.exceptions import InvalidRedlock
@@ -21,7 +21,7 @@ from redlock_django.operate.health import (
     quorums,
     server_word,
 )
-from redlock_django.wire.acl import least_acl
+from redlock_django.wire.servers.acl import least_acl
 
 _ERRORS = {
     "version": "E030",

@@ -14,7 +14,7 @@ from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.handler import locks
 
 if TYPE_CHECKING:  # it needs kazoo
-    from redlock_django.backends.zookeeper_settings import ZooKeeperSettings
+    from redlock_django.backends.zookeeper.settings import ZooKeeperSettings
 
 
 def check_zookeeper(**_: Any) -> list[CheckMessage]:

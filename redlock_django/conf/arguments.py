@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, ParamSpec, TypeVar
 
-from redlock_django.wire.address import nearest
+from redlock_django.wire.servers.address import nearest
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")

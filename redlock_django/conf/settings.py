@@ -14,7 +14,7 @@ from django.conf import settings
 from django.utils.module_loading import import_string
 
 from redlock_django.backends.base import BaseBackend, StoreSettings
-from redlock_django.conf.values import (
+from redlock_django.backends.values import (
     LONGEST_WAIT,
     SHORTEST_TTL,
     choice,
@@ -26,7 +26,7 @@ from redlock_django.conf.values import (
     whole,
 )
 from redlock_django.exceptions import InvalidRedlock
-from redlock_django.wire.address import nearest
+from redlock_django.wire.servers.address import nearest
 
 STATUSES = (409, 423, 429, 503)
 """The HTTP statuses that STATUS may choose for a held lock."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from redlock_django.engine.commands import Acquire, Command, Confirm, Release
-from redlock_django.engine.fast_path import FastTally
 from redlock_django.engine.fencing import highest, stored_by_majority
-from redlock_django.engine.protocol_steps import Protocol, Round
+from redlock_django.engine.plain_tally import FastTally
+from redlock_django.engine.protocol.commands import Acquire, Command, Confirm, Release
 from redlock_django.engine.quorum import WON, Ballot, Tally
+from redlock_django.engine.steps import Protocol, Round
 from redlock_django.engine.validity import valid_until
 
 

@@ -6,8 +6,8 @@ from functools import partial
 from typing import Protocol
 
 from redlock_django.engine.attempt import Attempt
-from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.errors import NotAcquired, QuorumUnreachable, ResourceLocked, Text
+from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.quorum import NOT_ASKED, Ballot, Tally
 
 REPLICA = "is a replica"

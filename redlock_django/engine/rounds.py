@@ -1,6 +1,6 @@
 """The rounds of Redlock: acquire, extend and release, written once for every driver.
 
-Each is a generator, whose steps `protocol_steps` explains.
+Each is a generator, whose steps `steps` explains.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from redlock_django.engine.attempt import to_masters
-from redlock_django.engine.commands import Command, Extend, Heal, Release
-from redlock_django.engine.deployment import Deployment
-from redlock_django.engine.fast_path import FastTally
-from redlock_django.engine.protocol_steps import Protocol, Round
+from redlock_django.engine.plain_tally import FastTally
+from redlock_django.engine.protocol.commands import Command, Extend, Heal, Release
+from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.quorum import WON
 from redlock_django.engine.refusal import Waiter
+from redlock_django.engine.steps import Protocol, Round
 from redlock_django.engine.validity import LeaseState, RedlockLease, valid_until, with_drift
 from redlock_django.engine.waiting import Client, Wait
 

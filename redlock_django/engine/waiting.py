@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from statistics import median
 
 from redlock_django.engine.attempt import Attempt
-from redlock_django.engine.commands import Acquire
-from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.errors import NotAcquired
-from redlock_django.engine.protocol_steps import Pause, Protocol
+from redlock_django.engine.protocol.commands import Acquire
+from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.quorum import Tally
 from redlock_django.engine.refusal import Waiter, free_in, refusal
+from redlock_django.engine.steps import Pause, Protocol
 from redlock_django.engine.validity import RedlockLease
 
 SPLIT_ROUNDS = 8  # split votes after which a client that does not wait gives up

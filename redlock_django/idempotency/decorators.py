@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast, overload
 
 from asgiref.sync import iscoroutinefunction
 
-from redlock_django.conf.values import (
+from redlock_django.backends.values import (
     LONGEST_RETENTION,
     LONGEST_WAIT,
     choice,

@@ -10,7 +10,7 @@ from typing import Any
 
 from asgiref.sync import sync_to_async
 
-from redlock_django.engine.trampoline import adrive, drive
+from redlock_django.engine.run_protocol import adrive, drive
 from redlock_django.exceptions import (
     IdempotencyRefused,
     IncompleteBody,

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from enum import Enum
 
-from redlock_django.engine.holders import HoldingState
+from redlock_django.engine.inspection.holders import HoldingState
 from redlock_django.exceptions import ResourceLocked, StoreUnavailable
 from redlock_django.idempotency.in_flight_lock import InFlightLock
 from redlock_django.idempotency.key import lock_name

@@ -12,8 +12,7 @@ from django.core.cache import caches
 from django.db import connections
 from django.utils.module_loading import import_string
 
-from redlock_django.conf.settings import ON_DISCONNECT
-from redlock_django.conf.values import (
+from redlock_django.backends.values import (
     LONGEST_RETENTION,
     LONGEST_WAIT,
     choice,
@@ -23,12 +22,13 @@ from redlock_django.conf.values import (
     string,
     whole,
 )
+from redlock_django.conf.settings import ON_DISCONNECT
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.encryption import ResponseCipher
 from redlock_django.idempotency.replay import KEPT_HEADERS, NEVER_KEPT
 from redlock_django.locking.handler import locks
 from redlock_django.web.problems import PROBLEM_BASE
-from redlock_django.wire.address import nearest
+from redlock_django.wire.servers.address import nearest
 
 DAY = 24 * 3600
 METHODS = frozenset({"POST", "PUT", "PATCH", "DELETE"})

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from typing import Any, ParamSpec, TypeVar
 
-from redlock_django.conf.values import flag, minimum_hold
+from redlock_django.backends.values import flag, minimum_hold
 from redlock_django.engine.validity import with_drift
 from redlock_django.exceptions import BadName, BadResource, InvalidRedlock
 from redlock_django.locking.handler import LockService, locks

@@ -25,7 +25,7 @@ from redlock_django.locking.renewal_schedule import LONG_OVERDUE, Schedule
 from redlock_django.locking.signal_thread import signal_thread
 from redlock_django.locking.thread_state import reset_with_threads
 from redlock_django.wire.clock import clock
-from redlock_django.wire.wakeup import Wakeup
+from redlock_django.wire.drivers.wakeup import Wakeup
 
 logger = logging.getLogger("redlock_django")
 

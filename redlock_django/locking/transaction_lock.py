@@ -18,8 +18,8 @@ from django.db import OperationalError, connections, models, router, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.asyncio import async_unsafe
 
+from redlock_django.backends.values import LONGEST_WAIT, duration
 from redlock_django.conf.arguments import helps_with_arguments
-from redlock_django.conf.values import LONGEST_WAIT, duration
 from redlock_django.exceptions import BadName, BadResource, InvalidRedlock, ResourceLocked
 from redlock_django.locking.names import check_resource
 from redlock_django.locking.open_transactions import open_transactions

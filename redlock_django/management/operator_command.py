@@ -21,7 +21,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from redlock_django.engine.holders import Holding
+from redlock_django.engine.inspection.holders import Holding
 from redlock_django.exceptions import BadResource, InvalidRedlock
 from redlock_django.locking.names import printable
 from redlock_django.management.single_run import BAD_ARGUMENTS

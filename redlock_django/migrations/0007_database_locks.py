@@ -2,7 +2,7 @@
 
 from django.db import migrations, models
 
-from redlock_django.backends.database_fields import ResourceField
+from redlock_django.models import ResourceField
 
 
 class Migration(migrations.Migration):

@@ -2,7 +2,7 @@
 
 from django.db import migrations, models
 
-import redlock_django.backends.database_fields
+import redlock_django.models
 
 
 class Migration(migrations.Migration):
@@ -22,7 +22,7 @@ class Migration(migrations.Migration):
                 ),
                 ("minute", models.IntegerField(db_index=True)),
                 ("using", models.CharField(max_length=100)),
-                ("resource", redlock_django.backends.database_fields.ResourceField(max_length=512)),
+                ("resource", redlock_django.models.ResourceField(max_length=512)),
                 ("acquired", models.IntegerField(default=0)),
                 ("refused", models.IntegerField(default=0)),
                 ("unavailable", models.IntegerField(default=0)),

@@ -8,8 +8,8 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError, transaction
 from django.utils.asyncio import async_unsafe
 
-from redlock_django.backends.inspection import Inspection
-from redlock_django.backends.inspection_results import Freed, ReleaseOutcome
+from redlock_django.backends.inspection.contract import Inspection
+from redlock_django.backends.inspection.results import Freed, ReleaseOutcome
 from redlock_django.locking import registry
 from redlock_django.locking.counters import counters
 from redlock_django.locking.handler import locks

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from django.utils.asyncio import async_unsafe
 
-from redlock_django.backends.inspection import Inspection
-from redlock_django.backends.inspection_results import QuorumHealth, ServerHealth, quorums
+from redlock_django.backends.inspection.contract import Inspection
+from redlock_django.backends.inspection.results import QuorumHealth, ServerHealth, quorums
 from redlock_django.locking.handler import locks
 from redlock_django.operate.inspection import inspection_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from types import TracebackType
 
-from redlock_django.engine.holders import Holding
+from redlock_django.engine.inspection.holders import Holding
 from redlock_django.engine.validity import Lease
 from redlock_django.locking.handler import locks
 from redlock_django.locking.names import check_resource

@@ -10,12 +10,12 @@ from django.conf import settings
 from django.test.utils import TestContextDecorator, override_settings
 from django.utils.module_loading import import_string
 
-from redlock_django.backends.memory import MemoryBackend
-from redlock_django.backends.redlock import RedlockSettings, redlock_settings
-from redlock_django.backends.sharded_settings import split
+from redlock_django.backends.memory.backend import MemoryBackend
+from redlock_django.backends.redlock.backend import RedlockSettings, redlock_settings
+from redlock_django.backends.sharded.settings import split
 from redlock_django.conf.settings import DEFAULTS
 from redlock_django.locking.handler import locks
-from redlock_django.wire.declaration import declare, read_state
+from redlock_django.wire.servers.trust_declaration import declare, read_state
 
 if TYPE_CHECKING:
     from redlock_django.testing.masters import LocalMaster

@@ -14,7 +14,7 @@ except ImportError as error:
     raise ImportError("redlock_django.testing.plugin needs pytest: pip install pytest") from error
 
 if TYPE_CHECKING:
-    from redlock_django.backends.memory import MemoryBackend
+    from redlock_django.backends.memory.backend import MemoryBackend
     from redlock_django.testing.masters import LocalMaster
 
 

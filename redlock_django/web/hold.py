@@ -12,8 +12,8 @@ from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
 from asgiref.sync import iscoroutinefunction
 
+from redlock_django.backends.values import LONGEST_WAIT, SHORTEST_TTL, duration, minimum_hold
 from redlock_django.conf.arguments import helps_with_arguments
-from redlock_django.conf.values import LONGEST_WAIT, SHORTEST_TTL, duration, minimum_hold
 from redlock_django.exceptions import InvalidRedlock, ResourceLocked
 from redlock_django.locking.exit_stacks import aenter_in_stack, enter_in_stack
 from redlock_django.locking.lock import Lock, lock

@@ -13,9 +13,7 @@ from typing import Any, TypeVar, cast
 from asgiref.sync import iscoroutinefunction
 from django.http import HttpRequest
 
-from redlock_django.conf.arguments import helps_with_arguments
-from redlock_django.conf.settings import ON_DISCONNECT, STATUSES
-from redlock_django.conf.values import (
+from redlock_django.backends.values import (
     LONGEST,
     LONGEST_WAIT,
     SHORTEST_TTL,
@@ -23,6 +21,8 @@ from redlock_django.conf.values import (
     duration,
     http_methods,
 )
+from redlock_django.conf.arguments import helps_with_arguments
+from redlock_django.conf.settings import ON_DISCONNECT, STATUSES
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.web.call import call_of
 from redlock_django.web.options import LockOptions, OnLocked

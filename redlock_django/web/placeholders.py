@@ -13,7 +13,7 @@ from django.urls.converters import StringConverter, get_converters
 from redlock_django.exceptions import BadResource, InvalidRedlock
 from redlock_django.locking.names import HASH_MARK, check_resource
 from redlock_django.web.request_values import SOURCES
-from redlock_django.wire.address import nearest
+from redlock_django.wire.servers.address import nearest
 
 _ID = re.compile("(.*_)?(pk|id|uuid)")
 _BRACES = re.compile(r"\{(\w+)\}")

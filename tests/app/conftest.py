@@ -15,7 +15,7 @@ from django.urls import clear_url_caches
 from pytest_django import Settings
 
 from redlock_django import testing
-from redlock_django.backends.memory import MemoryBackend
+from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.locking import open_transactions
 from redlock_django.locking.handler import locks
 from redlock_django.locking.lock import Lock

@@ -38,7 +38,7 @@ from redlock_django import (
     lock_resource,
     locks,
 )
-from redlock_django.backends.memory import MemoryBackend
+from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.contrib.drf import LockAPIMixin, as_api_exception, exception_handler
 from redlock_django.locking.lock import Lock
 from testproject.shop.models import Order

@@ -9,7 +9,7 @@ from django.db import connection, models, transaction
 from django.test.utils import isolate_apps
 
 from redlock_django import LockLost, NotHeld, lock, locks
-from redlock_django.backends.memory import MemoryBackend
+from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.fenced import FencedModel, FencedQuerySet
 from tests.test_documents import ROOT
 from tests.test_examples import BLOCK

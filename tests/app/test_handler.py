@@ -14,7 +14,7 @@ import pytest
 from django.test import override_settings
 
 from redlock_django import locks as exported
-from redlock_django.backends.memory import MemoryBackend
+from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.handler import LockService, LockServices, locks
 from redlock_django.locking.lock import lock
@@ -211,7 +211,7 @@ def test_a_fork_while_another_thread_asks_the_memory_masters() -> None:
 def test_a_process_that_ends_closes_its_links() -> None:
     script = """
         from django.conf import settings
-        from redlock_django.backends.memory import MemoryBackend
+        from redlock_django.backends.memory.backend import MemoryBackend
         class Backend(MemoryBackend):
             def close(self):
                 print("closed")

@@ -17,7 +17,7 @@ from django.db import transaction
 from django.test import TestCase
 
 from redlock_django import hold, lock
-from redlock_django.backends.memory import MemoryBackend
+from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.exceptions import (
     AlreadyHeld,
     BadResource,

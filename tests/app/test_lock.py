@@ -22,11 +22,11 @@ from django.core.exceptions import SynchronousOnlyOperation
 from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory
 
-from redlock_django.backends import redlock
-from redlock_django.backends.memory import MemoryBackend
-from redlock_django.backends.memory_master import MemoryMaster
-from redlock_django.backends.redlock import RedlockBackend
-from redlock_django.engine.holders import holder_of
+from redlock_django.backends.memory.backend import MemoryBackend
+from redlock_django.backends.memory.master import MemoryMaster
+from redlock_django.backends.redlock import backend as redlock
+from redlock_django.backends.redlock.backend import RedlockBackend
+from redlock_django.engine.inspection.holders import holder_of
 from redlock_django.exceptions import (
     AlreadyHeld,
     BadResource,

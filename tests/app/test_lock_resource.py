@@ -26,7 +26,7 @@ from django.template.response import SimpleTemplateResponse
 from django.test import AsyncClient, AsyncRequestFactory, Client, RequestFactory, TestCase
 from django.urls import path
 
-from redlock_django.backends.memory import MemoryBackend
+from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.exceptions import (
     BadResource,
     InvalidRedlock,

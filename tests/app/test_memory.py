@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from redlock_django.backends.memory import MemoryBackend
-from redlock_django.backends.memory_master import MemoryMaster
+from redlock_django.backends.memory.backend import MemoryBackend
+from redlock_django.backends.memory.master import MemoryMaster
 from redlock_django.engine import waiting
 from redlock_django.engine.validity import LeaseState
 from redlock_django.engine.waiting import SPLIT_ROUNDS

@@ -526,7 +526,7 @@ async def test_a_cancelled_task_waits_for_its_thread_before_it_frees(
 def test_the_exception_of_the_body_wins(
     urls: Urls, plain: None, monkeypatch: pytest.MonkeyPatch, variant: str
 ) -> None:
-    from redlock_django.backends.memory import MemoryBackend
+    from redlock_django.backends.memory.backend import MemoryBackend
 
     def fail(*args: object) -> bool:
         raise OSError("the release failed")

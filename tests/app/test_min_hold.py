@@ -13,7 +13,7 @@ from django.core.management import CommandError, call_command
 from django.db import transaction
 
 from redlock_django import hold, lock
-from redlock_django.backends.memory import MemoryBackend
+from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.exceptions import AlreadyHeld, InvalidRedlock, LockLost, ResourceLocked
 from redlock_django.locking.handler import locks
 from redlock_django.management.single_run import SingleRunMixin

@@ -15,8 +15,8 @@ from django.test import override_settings
 from redlock_django import QuorumUnreachable, lock, locks
 from redlock_django.management.commands import redlock_init
 from redlock_django.testing.masters import LocalMaster
-from redlock_django.wire import declaration
-from redlock_django.wire.join import NotUpYet, check
+from redlock_django.wire.servers import trust_declaration as declaration
+from redlock_django.wire.servers.handshake import NotUpYet, check
 from tests.operate.commands import run
 from tests.operate.misconfigured import misconfigure
 from tests.timeouts import generous_timeouts

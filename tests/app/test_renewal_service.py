@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.dispatch import Signal
 
-from redlock_django.backends.memory import MemoryBackend
+from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import LockLost
 from redlock_django.locking import renewal_schedule

@@ -26,7 +26,7 @@ from rest_framework.request import Request
 from rest_framework.views import APIView
 
 from redlock_django import LockResourceMixin, lock_resource
-from redlock_django.backends.memory import MemoryBackend
+from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.exceptions import BadResource
 from redlock_django.web.request_values import RequestValues
 from tests.app.checking import found

@@ -14,15 +14,15 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 
 from redlock_django.backends.base import BaseBackend, Section, StoreSettings
-from redlock_django.backends.memory import MemoryBackend
-from redlock_django.backends.redlock import RedlockSettings
+from redlock_django.backends.memory.backend import MemoryBackend
+from redlock_django.backends.redlock.backend import RedlockSettings
+from redlock_django.backends.values import LONGEST, LONGEST_WAIT, duration
 from redlock_django.checks.deployment import check_deployment
 from redlock_django.checks.settings import check_settings
 from redlock_django.conf import settings as conf_settings
 from redlock_django.conf.settings import AliasSettings, load
-from redlock_django.conf.values import LONGEST, LONGEST_WAIT, duration
 from redlock_django.exceptions import InvalidRedlock
-from redlock_django.wire.wakeup import Wakeup
+from redlock_django.wire.drivers.wakeup import Wakeup
 
 if TYPE_CHECKING:
     from pytest_django import Settings

@@ -12,15 +12,15 @@ import pytest
 from django.contrib.admin.utils import quote
 from django.test import Client
 
-from redlock_django.backends.inspection_results import ServerHealth
-from redlock_django.backends.memory import MemoryBackend
-from redlock_django.backends.redis_inspection import MasterInspection
-from redlock_django.backends.sharded import ShardedBackend
+from redlock_django.backends.inspection.results import ServerHealth
+from redlock_django.backends.memory.backend import MemoryBackend
+from redlock_django.backends.redlock.inspection import MasterInspection
+from redlock_django.backends.sharded.backend import ShardedBackend
 from redlock_django.checks.deployment import check_deployment
 from redlock_django.checks.masters import check_masters
 from redlock_django.checks.settings import check_settings
-from redlock_django.engine.deployment import numbers_of
-from redlock_django.engine.holders import HoldingState
+from redlock_django.engine.inspection.holders import HoldingState
+from redlock_django.engine.protocol.deployment import numbers_of
 from redlock_django.engine.validity import Lease, fingerprint_of
 from redlock_django.exceptions import (
     InvalidRedlock,
@@ -214,7 +214,7 @@ def test_interrupted_at_every_line_of_sharded(what: str, several: bool) -> None:
     ours = [
         index
         for index in visits
-        if index[0].endswith(("backends/sharded.py", "engine/trampoline.py"))
+        if index[0].endswith(("backends/sharded/backend.py", "engine/run_protocol.py"))
     ]
     assert len(ours) > 5
     for index in ours:

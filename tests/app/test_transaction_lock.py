@@ -19,7 +19,7 @@ from django.views import View
 from pytest_django import Settings
 
 from redlock_django import ResourceLocked, lock_resource, transaction_lock
-from redlock_django.conf.values import LONGEST_WAIT
+from redlock_django.backends.values import LONGEST_WAIT
 from redlock_django.exceptions import InvalidRedlock
 from testproject.shop.models import Order
 from tests.app.checking import found

@@ -15,7 +15,7 @@ from django.urls import path
 from pytest_django import Settings
 
 from redlock_django import lock, lock_resource
-from redlock_django.backends.memory import MemoryBackend
+from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.exceptions import LockLost, NotHeld, StoreUnavailable
 from redlock_django.locking.handler import locks
 from redlock_django.testing import held_elsewhere

@@ -24,7 +24,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from redlock_django import LockResourceMixin, idempotent, lock_resource, locks
-from redlock_django.backends.memory import MemoryBackend
+from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.contrib.drf import LockAPIMixin
 from redlock_django.locking.counters import counters
 from redlock_django.locking.lock import Lock

@@ -16,8 +16,8 @@ from django.core.management import CommandError, call_command
 from django.test import override_settings
 
 from redlock_django import lock, locks
-from redlock_django.backends.database_settings import DatabaseSettings
-from redlock_django.backends.memory import MemoryBackend
+from redlock_django.backends.database.settings import DatabaseSettings
+from redlock_django.backends.memory.backend import MemoryBackend
 from tests.timeouts import generous_timeouts
 from tests.waiting import until
 

@@ -117,10 +117,10 @@ def main(port: str) -> None:
     from django.core.management import call_command
 
     django.setup()
-    from redlock_django.backends import redis
+    from redlock_django.backends.redis import backend
 
     # On a busy machine, masters that run may need longer than 0.5 s.
-    redis.INSPECTION_TIMEOUT = 5.0
+    backend.INSPECTION_TIMEOUT = 5.0
     call_command("migrate", verbosity=0)
     from django.contrib.auth.models import Permission, User
 

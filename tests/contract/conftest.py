@@ -10,8 +10,8 @@ import pytest
 from django.db import OperationalError, connections
 from django.db.migrations.executor import MigrationExecutor
 
-from redlock_django.backends.database_dialects import LOCKS, SERVERS, WAITERS
-from redlock_django.backends.database_settings import DatabaseSettings
+from redlock_django.backends.database.dialects import LOCKS, SERVERS, WAITERS
+from redlock_django.backends.database.settings import DatabaseSettings
 from redlock_django.locking.handler import locks
 from redlock_django.testing.processes import ProcessGroup
 from tests.contract.stores import CALLERS, STORES, Store, SyncCaller, calling

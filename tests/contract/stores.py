@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
-from redlock_django.backends.database import DatabaseBackend
-from redlock_django.backends.database_dialects import LOCKS, SECOND
-from redlock_django.backends.memory import MemoryBackend
-from redlock_django.backends.zookeeper import ZooKeeperBackend
+from redlock_django.backends.database.backend import DatabaseBackend
+from redlock_django.backends.database.dialects import LOCKS, SECOND
+from redlock_django.backends.memory.backend import MemoryBackend
+from redlock_django.backends.zookeeper.backend import ZooKeeperBackend
 from redlock_django.locking.handler import locks
 from redlock_django.wire.clock import clock
 from tests.live.linked import linked
@@ -76,7 +76,7 @@ class Memory(Store):
         MemoryBackend.advance(seconds)
 
     def keep_turns(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("redlock_django.backends.memory_queue.TURN", 10_000_000)
+        monkeypatch.setattr("redlock_django.backends.memory.queue.TURN", 10_000_000)
         monkeypatch.setattr("redlock_django.engine.waiting.TURN", 10_000)
 
 
@@ -94,7 +94,7 @@ class Redis(Store):
         super().__init__(request, settings)
         # On a busy machine, a master that runs may take longer than the default to report.
         patch = request.getfixturevalue("monkeypatch")
-        patch.setattr("redlock_django.backends.redis.INSPECTION_TIMEOUT", 60.0)
+        patch.setattr("redlock_django.backends.redis.backend.INSPECTION_TIMEOUT", 60.0)
         linked()
 
     def section(self, request: pytest.FixtureRequest) -> dict[str, Any]:

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 from django.db import OperationalError
 
-from redlock_django.backends import database_sql
-from redlock_django.backends.database import DatabaseBackend
-from redlock_django.backends.database_attempt import Access, Queue
-from redlock_django.backends.database_connections import Connections, Job
-from redlock_django.backends.database_dialects import WAITERS
+from redlock_django.backends.database import sql as database_sql
+from redlock_django.backends.database.attempt import Access, Queue
+from redlock_django.backends.database.backend import DatabaseBackend
+from redlock_django.backends.database.connections import Connections, Job
+from redlock_django.backends.database.dialects import WAITERS
 from tests.contract.stores import HOLDER, AsyncCaller, Postgres, Sqlite, SyncCaller
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from django.core.management import call_command
 from django.db import connections
 
 from redlock_django import lock
-from redlock_django.backends.database import DatabaseBackend
-from redlock_django.backends.database_dialects import LOCKS, SECOND, SERVERS
+from redlock_django.backends.database.backend import DatabaseBackend
+from redlock_django.backends.database.dialects import LOCKS, SECOND, SERVERS
 from redlock_django.exceptions import ResourceLocked, StoreUnavailable
 from redlock_django.locking.handler import locks
 from redlock_django.testing.processes import ProcessGroup

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from redlock_django.backends.database import DatabaseBackend
-from redlock_django.backends.database_dialects import LOCKS
-from redlock_django.backends.database_purge import purge
+from redlock_django.backends.database.backend import DatabaseBackend
+from redlock_django.backends.database.dialects import LOCKS
+from redlock_django.backends.database.purge import purge
 from redlock_django.locking.handler import locks
 from redlock_django.management.commands import purge_lock_rows
 from tests.contract.stores import HOLDER, MariaDB, Postgres, Sqlite, Store

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from redlock_django.backends.database import DatabaseBackend
+from redlock_django.backends.database.backend import DatabaseBackend
 from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import ResourceLocked, StoreUnavailable
 from redlock_django.locking.handler import locks

@@ -21,10 +21,10 @@ from django.core.management import call_command
 from django.db import connections, transaction
 
 from redlock_django import lock
-from redlock_django.backends import database_sql
-from redlock_django.backends.database import DatabaseBackend
-from redlock_django.backends.database_dialects import LOCKS, SERVERS, WAITERS
-from redlock_django.backends.memory import MemoryBackend
+from redlock_django.backends.database import sql as database_sql
+from redlock_django.backends.database.backend import DatabaseBackend
+from redlock_django.backends.database.dialects import LOCKS, SERVERS, WAITERS
+from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import InvalidRedlock, ResourceLocked, StoreUnavailable
 from redlock_django.locking.handler import locks

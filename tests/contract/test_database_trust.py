@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from django.db import Error, NotSupportedError, OperationalError, ProgrammingError
 
-from redlock_django.backends.database_dialects import dialect_of
-from redlock_django.backends.database_trust import recognize
+from redlock_django.backends.database.dialects import dialect_of
+from redlock_django.backends.database.trust import recognize
 
 
 class Failing:

@@ -1,11 +1,11 @@
-"""The store contract: held locks, forced release and health (`backends/inspection.py`)."""
+"""The store contract: held locks, forced release and health (`backends/inspection/contract.py`)."""
 
 from __future__ import annotations
 
 import pytest
 
-from redlock_django.backends.inspection_results import ReleaseOutcome, quorums
-from redlock_django.engine.holders import HoldingState
+from redlock_django.backends.inspection.results import ReleaseOutcome, quorums
+from redlock_django.engine.inspection.holders import HoldingState
 from redlock_django.engine.validity import LeaseState
 from tests.contract.stores import Store, SyncCaller
 from tests.waiting import until

@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("kazoo")
 
-from redlock_django.backends.zookeeper_fences import Fences
-from redlock_django.backends.zookeeper_tree import SPAN, Tree
+from redlock_django.backends.zookeeper.fences import Fences
+from redlock_django.backends.zookeeper.paths import SPAN, Tree
 
 NOW = 1_760_000_000_000  # what the servers' clock shows, in ms
 

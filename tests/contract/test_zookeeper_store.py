@@ -25,10 +25,10 @@ from kazoo.exceptions import NoAuthError
 from kazoo.security import OPEN_ACL_UNSAFE
 
 from redlock_django import lock
-from redlock_django.backends import zookeeper_attempt
-from redlock_django.backends.zookeeper import ZooKeeperBackend
-from redlock_django.backends.zookeeper_attempt import ZooKeeperLease, set_all
-from redlock_django.backends.zookeeper_tree import SPAN, fence_of, in_order, raised
+from redlock_django.backends.zookeeper import attempt as zookeeper_attempt
+from redlock_django.backends.zookeeper.attempt import ZooKeeperLease, set_all
+from redlock_django.backends.zookeeper.backend import ZooKeeperBackend
+from redlock_django.backends.zookeeper.paths import SPAN, fence_of, in_order, raised
 from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import (
     InvalidRedlock,

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from redlock_django.backends.zookeeper import ZooKeeperBackend
-from redlock_django.backends.zookeeper_client import THREADS
+from redlock_django.backends.zookeeper.backend import ZooKeeperBackend
+from redlock_django.backends.zookeeper.client import THREADS
 from redlock_django.exceptions import StoreUnavailable
 from redlock_django.locking.handler import locks
 from tests.contract.stores import HOLDER, ZOOKEEPER

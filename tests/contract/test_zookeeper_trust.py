@@ -12,7 +12,7 @@ from django.core.management import CommandError, call_command
 from kazoo.client import KazooClient
 
 from redlock_django import lock
-from redlock_django.backends.zookeeper import ZooKeeperBackend
+from redlock_django.backends.zookeeper.backend import ZooKeeperBackend
 from redlock_django.engine.validity import LeaseState
 from redlock_django.exceptions import StoreUnavailable
 from redlock_django.locking.handler import locks

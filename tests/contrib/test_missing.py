@@ -32,7 +32,7 @@ def test_every_module_can_be_imported_or_names_what_to_install() -> None:
     code = IMPORT_ALL.format(missing=MISSING, names=[*modules()])
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     unnamed = [line for line in shown.stdout.splitlines() if "pip install" not in line]
-    assert "redlock_django.backends.zookeeper_client: " in shown.stdout
+    assert "redlock_django.backends.zookeeper.client: " in shown.stdout
     assert unnamed == []
 
 

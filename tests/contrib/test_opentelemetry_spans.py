@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
     from pytest_django import Settings
 
-    from redlock_django.backends.memory import MemoryBackend
+    from redlock_django.backends.memory.backend import MemoryBackend
 
 
 class Traced:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from redlock_django.engine.marker import read_marker
+from redlock_django.engine.protocol.trust_marker import read_marker
 from redlock_django.engine.quorum import quorum
 from tests.engine.world import EPOCH, Clock, SimulatedMaster
 

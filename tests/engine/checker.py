@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from redlock_django.backends.memory_queue import LINGER
+from redlock_django.backends.memory.queue import LINGER
 from redlock_django.engine.quorum import Ballot, quorum
 from redlock_django.engine.validity import Lease, RedlockLease
 from tests.engine.world import Clock, SimulatedMaster, Violation, World

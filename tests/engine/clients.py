@@ -8,15 +8,15 @@ from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from redlock_django.backends.redlock import retry_delay
+from redlock_django.backends.redlock.backend import retry_delay
 from redlock_django.engine import renewal
-from redlock_django.engine.commands import Acquire, Command, Confirm, Release
 from redlock_django.engine.errors import NotAcquired, QuorumUnreachable, ResourceLocked
-from redlock_django.engine.protocol_steps import Pause, Round, Step
+from redlock_django.engine.protocol.commands import Acquire, Command, Confirm, Release
 from redlock_django.engine.quorum import Ballot, Tally, Verdict
+from redlock_django.engine.steps import Pause, Round, Step
 from redlock_django.engine.validity import Lease, LeaseState, drift
-from redlock_django.wire.exchange import wake_none
-from redlock_django.wire.waiters import Waiter
+from redlock_django.wire.link.pending_replies import wake_none
+from redlock_django.wire.waiting.waiters import Waiter
 from tests.engine.checker import Checker, Holding
 from tests.engine.network import Exchange, Line, Wire
 from tests.engine.world import EPOCH, Clock, SimulatedMaster, Violation, World

@@ -25,10 +25,10 @@ from itertools import combinations_with_replacement, product, repeat
 from struct import Struct
 from typing import NamedTuple, TypeVar
 
-from redlock_django.backends.memory_master import MemoryMaster
-from redlock_django.engine.commands import Acquire, Command, Confirm
-from redlock_django.engine.deployment import Deployment
+from redlock_django.backends.memory.master import MemoryMaster
 from redlock_django.engine.fencing import highest, stored_by_majority
+from redlock_django.engine.protocol.commands import Acquire, Command, Confirm
+from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.quorum import Tally, Verdict, Vote, failed, granted
 
 NOW = 1000  # every master's clock, in µs

@@ -9,15 +9,15 @@ from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from redlock_django.backends.base import BaseBackend, StoreSettings
-from redlock_django.backends.sharded import Asking, ShardedBackend
-from redlock_django.backends.sharded_lease import Part
+from redlock_django.backends.sharded.backend import Asking, ShardedBackend
+from redlock_django.backends.sharded.lease import Part
 from redlock_django.engine import rounds, waiting
-from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.errors import NotAcquired
-from redlock_django.engine.protocol_steps import Round
+from redlock_django.engine.protocol.deployment import Deployment
+from redlock_django.engine.steps import Round
 from redlock_django.engine.validity import Lease, LeaseState, RedlockLease
-from redlock_django.wire.exchange import wake_none
-from redlock_django.wire.lateness import LONGEST
+from redlock_django.wire.judging.late_rule import LONGEST
+from redlock_django.wire.link.pending_replies import wake_none
 from tests.engine.network import Wire
 from tests.engine.world import Violation
 

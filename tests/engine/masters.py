@@ -8,12 +8,12 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from redlock_django.backends.memory_master import MemoryMaster
+from redlock_django.backends.memory.master import MemoryMaster
 from redlock_django.engine import rounds
-from redlock_django.engine.deployment import Deployment
-from redlock_django.engine.protocol_steps import Pause, Protocol, Result, Round, Step
+from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.quorum import Ballot, failed
 from redlock_django.engine.refusal import CrowdRefusal
+from redlock_django.engine.steps import Pause, Protocol, Result, Round, Step
 from redlock_django.engine.validity import RedlockLease
 from redlock_django.engine.waiting import Client
 

@@ -20,12 +20,11 @@ from typing import Any, NamedTuple
 import django
 import pytest
 
-from redlock_django.backends.memory_master import MemoryMaster
+from redlock_django.backends.memory.master import MemoryMaster
 from redlock_django.backends.redis import RedisBackend
 from redlock_django.engine import (
     attempt,
     fencing,
-    membership,
     quorum,
     refusal,
     renewal,
@@ -34,31 +33,34 @@ from redlock_django.engine import (
     waiting,
 )
 from redlock_django.engine.attempt import Attempt
-from redlock_django.engine.commands import Heal, Release
-from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.errors import RedlockError
-from redlock_django.engine.fast_path import FastTally
-from redlock_django.engine.membership import Membership
-from redlock_django.engine.protocol_steps import Round
+from redlock_django.engine.plain_tally import FastTally
+from redlock_django.engine.protocol import membership
+from redlock_django.engine.protocol.commands import Heal, Release
+from redlock_django.engine.protocol.deployment import Deployment
+from redlock_django.engine.protocol.membership import Membership
 from redlock_django.engine.quorum import Tally
+from redlock_django.engine.steps import Round
 from redlock_django.engine.validity import valid_until
 from redlock_django.engine.waiting import Wait
 from redlock_django.locking.held_lease import HeldLease
-from redlock_django.wire import dialer, inbox, join, server_info
-from redlock_django.wire.dialer import Dialer
-from redlock_django.wire.dialing import Pace
-from redlock_django.wire.inbox import Inbox
-from redlock_django.wire.late_watch import LateWatch
-from redlock_django.wire.lateness import Lateness, RunningTime
-from redlock_django.wire.link import Link, _in_order
-from redlock_django.wire.links import Links
-from redlock_django.wire.local_queues import LocalQueues
-from redlock_django.wire.loop import LoopDriver
-from redlock_django.wire.master import Master
-from redlock_django.wire.outbox import Outbox
-from redlock_django.wire.plan import Planner
-from redlock_django.wire.steps import StepWatch
-from redlock_django.wire.waiters import Crowd, Waiter, Waiters
+from redlock_django.wire.drivers.loop import LoopDriver
+from redlock_django.wire.judging.clock_steps import StepWatch
+from redlock_django.wire.judging.late_masters import LateWatch
+from redlock_django.wire.judging.late_rule import Lateness, RunningTime
+from redlock_django.wire.link.link import Link, _in_order
+from redlock_django.wire.link.master import Master
+from redlock_django.wire.links import dialer, inbox
+from redlock_django.wire.links.dialer import Dialer
+from redlock_django.wire.links.dialing import Pace
+from redlock_django.wire.links.inbox import Inbox
+from redlock_django.wire.links.links import Links
+from redlock_django.wire.links.outbox import Outbox
+from redlock_django.wire.links.plan import Planner
+from redlock_django.wire.servers import handshake as join
+from redlock_django.wire.servers import info as server_info
+from redlock_django.wire.waiting.local_queues import LocalQueues
+from redlock_django.wire.waiting.waiters import Crowd, Waiter, Waiters
 from tests.engine import (
     schedules,
     test_commands,

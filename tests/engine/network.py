@@ -1,6 +1,7 @@
-"""The simulated network: FIFO links that can be lost, with the rules of `wire/links.py`.
+"""The simulated network: FIFO links that can be lost, with the rules of `wire/links/links.py`.
 
-Late replies are judged by `wire/lateness.py` itself, in the time that the client was running.
+Late replies are judged by `wire/judging/late_rule.py` itself, in the time in which the client was
+running.
 
 A single message on a link is never lost: a partition holds it back. When a link is lost, a part
 of what is in flight is lost with it; the rest still arrives, late.
@@ -19,15 +20,12 @@ from typing import Any, Protocol
 
 from redis.connection import Connection
 
-from redlock_django.backends.memory_keyspace import Reply
+from redlock_django.backends.memory.keyspace import Reply
 from redlock_django.engine.attempt import leaves_late_grants, undo_of
-from redlock_django.engine.commands import Acquire, Command, Heal, Release
-from redlock_django.engine.deployment import Deployment
-from redlock_django.engine.marker import read_marker
-from redlock_django.engine.membership import Membership
-from redlock_django.engine.protocol_steps import Round
-from redlock_django.engine.quorum import Ballot, Verdict, Vote, failed, quorum
-from redlock_django.engine.statuses import (
+from redlock_django.engine.protocol.commands import Acquire, Command, Heal, Release
+from redlock_django.engine.protocol.deployment import Deployment
+from redlock_django.engine.protocol.membership import Membership
+from redlock_django.engine.protocol.statuses import (
     ABSENT,
     BURIED,
     FENCE_AHEAD,
@@ -37,13 +35,16 @@ from redlock_django.engine.statuses import (
     RESERVED,
     UNMARKED,
 )
-from redlock_django.wire.address import Address
-from redlock_django.wire.dialer import IDLE
-from redlock_django.wire.lateness import Lateness
-from redlock_django.wire.master import Master, Plan
-from redlock_django.wire.server_info import faults, run_of
-from redlock_django.wire.steps import StepWatch
-from redlock_django.wire.waiters import Waiter, Waiters
+from redlock_django.engine.protocol.trust_marker import read_marker
+from redlock_django.engine.quorum import Ballot, Verdict, Vote, failed, quorum
+from redlock_django.engine.steps import Round
+from redlock_django.wire.judging.clock_steps import StepWatch
+from redlock_django.wire.judging.late_rule import Lateness
+from redlock_django.wire.link.master import Master, Plan
+from redlock_django.wire.links.dialer import IDLE
+from redlock_django.wire.servers.address import Address
+from redlock_django.wire.servers.info import faults, run_of
+from redlock_django.wire.waiting.waiters import Waiter, Waiters
 from tests.engine.stepping import Truth
 from tests.engine.world import Clock, Packed, SimulatedMaster, Violation, World
 
@@ -638,7 +639,7 @@ class Wire:
     # Losing.
 
     def _judge(self, line: Line, link: Link) -> None:
-        """Judge the replies that a master owes by the rule of `wire/lateness.py`."""
+        """Judge the replies that a master owes by the rule of `wire/judging/late_rule.py`."""
         if line.link is not link or not link.owed:
             link.watched = False
             return

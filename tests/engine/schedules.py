@@ -12,21 +12,21 @@ from unittest.mock import patch
 
 import pytest
 
-from redlock_django.backends.memory_queue import TURN
+from redlock_django.backends.memory.queue import TURN
 from redlock_django.engine import rounds
-from redlock_django.engine.commands import Acquire, Confirm, Heal, Release
-from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.errors import LockLost, NotAcquired, QuorumUnreachable, ResourceLocked
-from redlock_django.engine.protocol_steps import Pause, Protocol, Round, Step
+from redlock_django.engine.protocol.commands import Acquire, Confirm, Heal, Release
+from redlock_django.engine.protocol.deployment import Deployment
+from redlock_django.engine.protocol.statuses import MISMATCH
 from redlock_django.engine.quorum import Ballot, Tally, Verdict, Vote
 from redlock_django.engine.renewal import next_extension
-from redlock_django.engine.statuses import MISMATCH
+from redlock_django.engine.steps import Pause, Protocol, Round, Step
 from redlock_django.engine.validity import LeaseState, RedlockLease
 from redlock_django.locking.handler import locks
 from redlock_django.locking.lock import lock
 from redlock_django.testing.override import memory_masters
-from redlock_django.wire.exchange import Exchange
-from redlock_django.wire.waiters import Crowd, Waiter, Waiters
+from redlock_django.wire.link.pending_replies import Exchange
+from redlock_django.wire.waiting.waiters import Crowd, Waiter, Waiters
 from tests.engine.masters import MARKER, START, Masters
 
 HOUR = 3600.0

@@ -20,10 +20,10 @@ from itertools import count
 from random import Random
 from statistics import median
 
-from redlock_django.engine.deployment import Deployment
-from redlock_django.engine.membership import Membership
+from redlock_django.engine.protocol.deployment import Deployment
+from redlock_django.engine.protocol.membership import Membership
+from redlock_django.engine.protocol.shard_choice import chosen, identity
 from redlock_django.engine.quorum import quorum
-from redlock_django.engine.rendezvous import chosen, identity
 from tests.engine.changes import CHANGES, ChangedList
 from tests.engine.checker import Checker
 from tests.engine.clients import Client

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from redlock_django.engine.deployment import Deployment
+from redlock_django.engine.protocol.deployment import Deployment
 from tests.engine.world import Clock, SimulatedMaster, Violation, World
 
 

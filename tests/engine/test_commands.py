@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from redlock_django.engine.commands import (
+from redlock_django.engine.protocol.commands import (
     COMMANDS,
     Acquire,
     Command,
@@ -19,10 +19,9 @@ from redlock_django.engine.commands import (
     as_array,
     script,
 )
-from redlock_django.engine.deployment import Deployment, ms, numbers_of
-from redlock_django.engine.quorum import Ballot
-from redlock_django.engine.rendezvous import identity
-from redlock_django.engine.statuses import (
+from redlock_django.engine.protocol.deployment import Deployment, ms, numbers_of
+from redlock_django.engine.protocol.shard_choice import identity
+from redlock_django.engine.protocol.statuses import (
     ABSENT,
     BURIED,
     CORRUPT,
@@ -31,6 +30,7 @@ from redlock_django.engine.statuses import (
     NOT_READY,
     REFUSED,
 )
+from redlock_django.engine.quorum import Ballot
 
 TOKEN = "0123456789abcdef" * 2
 VALUE = f'{TOKEN} {{"pid":1}}'

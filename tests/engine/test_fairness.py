@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from redlock_django.backends.memory_master import MemoryMaster
+from redlock_django.backends.memory.master import MemoryMaster
 from redlock_django.engine import waiting
-from redlock_django.engine.commands import Release
-from redlock_django.engine.protocol_steps import Pause, Round
-from redlock_django.wire.waiters import WATCH, Waiter
+from redlock_django.engine.protocol.commands import Release
+from redlock_django.engine.steps import Pause, Round
+from redlock_django.wire.waiting.waiters import WATCH, Waiter
 from tests.engine.clients import Client, Program
 from tests.engine.simulator import Setup, Simulation
 from tests.engine.world import SimulatedMaster

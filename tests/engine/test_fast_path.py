@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from redlock_django.engine import rounds
-from redlock_django.engine.commands import Confirm
-from redlock_django.engine.deployment import Deployment
 from redlock_django.engine.errors import NotAcquired
-from redlock_django.engine.fast_path import FastTally, Switch
 from redlock_django.engine.fencing import highest, stored_by_majority
-from redlock_django.engine.protocol_steps import Round, Step
+from redlock_django.engine.plain_tally import FastTally, Switch
+from redlock_django.engine.protocol.commands import Confirm
+from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.quorum import Ballot, Tally, Verdict, Vote, failed, granted, quorum
+from redlock_django.engine.steps import Round, Step
 from redlock_django.engine.waiting import Client
 from tests.engine import sweep
 

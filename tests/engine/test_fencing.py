@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from redlock_django.engine.commands import Confirm
 from redlock_django.engine.fencing import highest, stored_by_majority
-from redlock_django.engine.protocol_steps import Round
+from redlock_django.engine.protocol.commands import Confirm
 from redlock_django.engine.quorum import Ballot, Tally, Vote, failed, granted
+from redlock_django.engine.steps import Round
 from tests.engine.masters import Masters
 
 NOW = 1_760_000_000_000_000

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from redlock_django.backends.memory_master import MemoryMaster
-from redlock_django.wire import server_info
+from redlock_django.backends.memory.master import MemoryMaster
+from redlock_django.wire.servers import info as server_info
 from tests.engine.mutation import Mutation, mutated, never
 from tests.engine.network import Wire
 from tests.engine.simulator import SERVERS, Setup, Simulation

@@ -6,9 +6,15 @@ import json
 
 import pytest
 
-from redlock_django.engine.commands import Release
-from redlock_django.engine.deployment import Deployment
-from redlock_django.engine.holders import Holding, HoldingState, Sighting, holder_of, merge
+from redlock_django.engine.inspection.holders import (
+    Holding,
+    HoldingState,
+    Sighting,
+    holder_of,
+    merge,
+)
+from redlock_django.engine.protocol.commands import Release
+from redlock_django.engine.protocol.deployment import Deployment
 from redlock_django.engine.quorum import Ballot, Tally, Vote
 
 OURS = b"a" * 32 + b' {"host":"web1","pid":7,"at":1790000000.5}'

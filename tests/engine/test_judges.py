@@ -12,16 +12,16 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from redlock_django.backends import sharded_lease
-from redlock_django.backends.memory_master import MemoryMaster
-from redlock_django.backends.sharded import ShardedBackend
+from redlock_django.backends.memory.master import MemoryMaster
+from redlock_django.backends.sharded import lease as sharded_lease
+from redlock_django.backends.sharded.backend import ShardedBackend
 from redlock_django.engine import quorum, rounds, waiting
 from redlock_django.engine.attempt import Attempt, undo_of
-from redlock_django.engine.commands import Release
-from redlock_django.wire import server_info
-from redlock_django.wire.master import Master
-from redlock_django.wire.steps import StepWatch
-from redlock_django.wire.waiters import Waiter
+from redlock_django.engine.protocol.commands import Release
+from redlock_django.wire.judging.clock_steps import StepWatch
+from redlock_django.wire.link.master import Master
+from redlock_django.wire.servers import info as server_info
+from redlock_django.wire.waiting.waiters import Waiter
 from tests.engine.checker import Checker, Holding
 from tests.engine.clients import Client
 from tests.engine.groups import SimulatedGroups, _Deadline

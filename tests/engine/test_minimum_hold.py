@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from redlock_django.engine import rounds
-from redlock_django.engine.commands import Acquire, Release
 from redlock_django.engine.errors import ResourceLocked
-from redlock_django.engine.protocol_steps import Round
+from redlock_django.engine.protocol.commands import Acquire, Release
+from redlock_django.engine.steps import Round
 from redlock_django.engine.validity import RedlockLease, with_drift
 from tests.engine.masters import Masters
 from tests.engine.simulator import Setup, Simulation

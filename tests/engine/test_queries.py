@@ -7,10 +7,7 @@ from typing import Any
 
 import pytest
 
-from redlock_django.engine.commands import Release, script
-from redlock_django.engine.deployment import Deployment
-from redlock_django.engine.marker import Join
-from redlock_django.engine.queries import (
+from redlock_django.engine.inspection.queries import (
     QUERIES,
     FindHeld,
     ForceRelease,
@@ -21,8 +18,11 @@ from redlock_django.engine.queries import (
     ScanKeys,
     StoredLock,
 )
+from redlock_django.engine.protocol.commands import Release, script
+from redlock_django.engine.protocol.deployment import Deployment
+from redlock_django.engine.protocol.statuses import ABSENT, GRANTED, MARKED, MISMATCH
+from redlock_django.engine.protocol.trust_marker import Join
 from redlock_django.engine.quorum import Ballot
-from redlock_django.engine.statuses import ABSENT, GRANTED, MARKED, MISMATCH
 
 TIME = 1_760_000_000_000_000
 TOKEN = "0123456789abcdef" * 2

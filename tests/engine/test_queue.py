@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from redlock_django.backends.memory_queue import LATE, LINGER, NEWEST, TURN
+from redlock_django.backends.memory.queue import LATE, LINGER, NEWEST, TURN
 from redlock_django.engine import rounds
-from redlock_django.engine.commands import Acquire, Release
 from redlock_django.engine.errors import QuorumUnreachable, ResourceLocked
-from redlock_django.engine.protocol_steps import Pause, Protocol, Round, Step
+from redlock_django.engine.protocol.commands import Acquire, Release
 from redlock_django.engine.quorum import Ballot, Tally, Verdict, Vote, failed, granted
 from redlock_django.engine.refusal import CrowdRefusal
+from redlock_django.engine.steps import Pause, Protocol, Round, Step
 from redlock_django.engine.validity import RedlockLease
 from redlock_django.engine.waiting import CALM, CALM_LONGEST, FALLBACK, LONGEST, retry_delays
 from tests.engine.masters import START, Masters

@@ -11,7 +11,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from redlock_django.engine.rendezvous import chosen, identity
+from redlock_django.engine.protocol.shard_choice import chosen, identity
 
 masters = st.text("abcdef.:0123456789/", min_size=1, max_size=20)
 groups = st.lists(

@@ -8,9 +8,9 @@ from itertools import pairwise
 import pytest
 
 from redlock_django.engine import rounds
-from redlock_django.engine.protocol_steps import Round
 from redlock_django.engine.quorum import Verdict
 from redlock_django.engine.renewal import SHORTEST, next_extension
+from redlock_django.engine.steps import Round
 from redlock_django.engine.validity import LeaseState, RedlockLease, valid_until
 from tests.engine.masters import Masters
 

@@ -10,7 +10,8 @@ from unittest.mock import patch
 import pytest
 
 from redlock_django.engine import rounds
-from redlock_django.engine.commands import (
+from redlock_django.engine.errors import LockLost, QuorumUnreachable, ResourceLocked
+from redlock_django.engine.protocol.commands import (
     Acquire,
     Command,
     Confirm,
@@ -18,10 +19,9 @@ from redlock_django.engine.commands import (
     Heal,
     Release,
 )
-from redlock_django.engine.errors import LockLost, QuorumUnreachable, ResourceLocked
-from redlock_django.engine.protocol_steps import Pause, Protocol, Round, Step
 from redlock_django.engine.quorum import Ballot, Tally, Verdict, Vote, failed, granted
-from redlock_django.engine.trampoline import is_finished
+from redlock_django.engine.run_protocol import is_finished
+from redlock_django.engine.steps import Pause, Protocol, Round, Step
 from redlock_django.engine.validity import LeaseState, RedlockLease
 from redlock_django.engine.waiting import SPLIT_ROUNDS
 from tests.engine.masters import START, Masters

@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-from redlock_django.backends.memory_keyspace import Reply
-from redlock_django.backends.memory_master import MemoryMaster
+from redlock_django.backends.memory.keyspace import Reply
+from redlock_django.backends.memory.master import MemoryMaster
 from redlock_django.engine import attempt, quorum, rounds, validity
-from redlock_django.engine.commands import Release
 from redlock_django.engine.errors import ResourceLocked
-from redlock_django.engine.fast_path import FastTally
-from redlock_django.engine.protocol_steps import Round
+from redlock_django.engine.plain_tally import FastTally
+from redlock_django.engine.protocol.commands import Release
+from redlock_django.engine.protocol.statuses import NOT_READY
 from redlock_django.engine.quorum import Ballot, Tally
-from redlock_django.engine.statuses import NOT_READY
+from redlock_django.engine.steps import Round
 from redlock_django.engine.validity import LeaseState
 from tests.engine import exhaustive, simulator
 from tests.engine.exhaustive import LEFT, NOW, Broken, Rule, Search

@@ -1,4 +1,4 @@
-"""Locks over several groups of masters, under every fault: `backends/sharded.py`, simulated."""
+"""Locks over several shards (`backends/sharded/backend.py`), simulated under every fault."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from redlock_django.backends import sharded_lease
-from redlock_django.backends.sharded import ShardedBackend
+from redlock_django.backends.sharded import lease as sharded_lease
+from redlock_django.backends.sharded.backend import ShardedBackend
 from tests.engine import sweep as many
 from tests.engine.mutants import Mutant, Schedule
 from tests.engine.mutation import Mutation, instead, never, returns, without
@@ -114,7 +114,7 @@ def test_a_lease_that_waited_for_a_group_has_half_of_its_ttl_left() -> None:
     _enough_is_left()
 
 
-# Mutants: a rule of `backends/sharded.py` removed. A seed, or a directed test, must then fail.
+# Mutants: a rule of `backends/sharded/backend.py` removed. A seed or a directed test must fail.
 
 SEEDED: dict[str, tuple[Any, Mutation, int, str]] = {
     # name: function, mutation, the seed that fails, what its failure says

@@ -7,13 +7,13 @@ from importlib.resources import files
 
 import pytest
 
-from redlock_django.engine import statuses
-from redlock_django.engine.commands import INCLUDED, script
-from redlock_django.engine.statuses import STATUSES, UNCOUNTED
+from redlock_django.engine.protocol import statuses
+from redlock_django.engine.protocol.commands import INCLUDED, script
+from redlock_django.engine.protocol.statuses import STATUSES, UNCOUNTED
 
 LUA = {
     path.name.removesuffix(".lua"): path.read_text(encoding="utf-8")
-    for path in files("redlock_django.engine").joinpath("lua").iterdir()
+    for path in files("redlock_django.engine.protocol").joinpath("lua").iterdir()
 }
 INCLUDES = {part for parts in INCLUDED.values() for part in parts}
 SCRIPTS = sorted(LUA.keys() - INCLUDES)

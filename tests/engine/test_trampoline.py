@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from redlock_django.engine.trampoline import adrive, drive, is_finished
+from redlock_django.engine.run_protocol import adrive, drive, is_finished
 
 Protocol = Generator[str, int, Any]
 Run = Callable[[Protocol, Callable[[str], int]], Any]

@@ -10,12 +10,12 @@ from itertools import count
 from random import Random
 from typing import Any
 
-from redlock_django.backends.memory_keyspace import Reply
-from redlock_django.backends.memory_master import MemoryMaster, encoded
-from redlock_django.engine.commands import Command, Release
-from redlock_django.engine.deployment import Deployment
-from redlock_django.engine.statuses import GRANTED, MARKED
-from redlock_django.wire.server_info import run_of
+from redlock_django.backends.memory.keyspace import Reply
+from redlock_django.backends.memory.master import MemoryMaster, encoded
+from redlock_django.engine.protocol.commands import Command, Release
+from redlock_django.engine.protocol.deployment import Deployment
+from redlock_django.engine.protocol.statuses import GRANTED, MARKED
+from redlock_django.wire.servers.info import run_of
 
 Memory = tuple[dict[str, tuple[bytes, float]], dict[str, dict[bytes, float]], dict[str, float]]
 EPOCH = 1_760_000_000.0  # a present-day wall clock, so that fences (µs) have a realistic size

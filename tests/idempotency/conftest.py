@@ -18,7 +18,7 @@ from django.test import Client
 from django.urls import path
 from pytest_django import Settings
 
-from redlock_django.backends.memory import MemoryBackend
+from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.locking.handler import locks
 from redlock_django.models import IdempotencyRecord
 from testproject.shop.models import Order

@@ -14,7 +14,7 @@ from django.db import OperationalError
 from django.utils import timezone
 
 from redlock_django import idempotent
-from redlock_django.backends.sharded import ShardedBackend
+from redlock_django.backends.sharded.backend import ShardedBackend
 from redlock_django.exceptions import IdempotencyUnavailable
 from redlock_django.idempotency.key import lock_name
 from redlock_django.idempotency.resolve import is_running

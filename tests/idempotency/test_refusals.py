@@ -15,7 +15,7 @@ from django.http import HttpRequest, HttpResponse
 from pytest_django import Settings
 
 from redlock_django import idempotent, locks
-from redlock_django.backends.memory import MemoryBackend
+from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.idempotency.stores.database import DatabaseStore
 from redlock_django.models import IdempotencyRecord
 from tests.app.conftest import MEMORY

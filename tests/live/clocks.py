@@ -17,9 +17,8 @@ from redis import Redis
 from redlock_django.testing.masters import LocalMaster, find_server, local_masters
 from tests.waiting import until
 
-WALL = (
-    "redlock_django.backends.redlock.wall_ns"  # the clock from which this process proposes fences
-)
+# The clock from which this process proposes fences.
+WALL = "redlock_django.backends.redlock.backend.wall_ns"
 SOURCE = Path(__file__).with_name("clock_shim.c")
 _WRAPPER = """#!/bin/sh
 for word; do

@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 import pytest
 
+from redlock_django.locking.handler import locks
 from redlock_django.testing.masters import LocalMaster, local_masters
 from tests.contract.stores import DATABASE, MEMORY, ZOOKEEPER
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from pytest_django import Settings
 
     from tests.live.increments.serving import Counters, Site
     from tests.live.payments.paying import Books, Shop
@@ -163,7 +166,9 @@ STORES = (
 
 
 @pytest.fixture(params=STORES)
-def store_settings(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
+def store_settings(
+    request: pytest.FixtureRequest, tmp_path: Path, settings: Settings
+) -> dict[str, Any]:
     """Return the settings of a site that keeps its locks in one of the stores."""
     store = request.param
     database = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "site.sqlite3")}
@@ -180,6 +185,8 @@ def store_settings(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, 
     elif store == "zookeeper":
         hosts = [request.getfixturevalue("zookeeper").host]
         section |= {"BACKEND": ZOOKEEPER, "HOSTS": hosts, "ROOT": f"/{secrets.token_hex(4)}"}
+        settings.REDLOCK = {"default": section}
+        locks["default"].backend.declare_new()
     else:
         section |= {"BACKEND": DATABASE, "DATABASE_TIMEOUT": 1}
         if store != "sqlite":

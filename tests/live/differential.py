@@ -15,9 +15,9 @@ import time
 from random import Random
 from typing import Any
 
-from redlock_django.backends.memory_master import MemoryMaster
-from redlock_django.backends.memory_queue import LATE
-from redlock_django.engine.commands import (
+from redlock_django.backends.memory.master import MemoryMaster
+from redlock_django.backends.memory.queue import LATE
+from redlock_django.engine.protocol.commands import (
     COMMANDS,
     Acquire,
     Command,
@@ -28,8 +28,8 @@ from redlock_django.engine.commands import (
     as_array,
     script,
 )
-from redlock_django.engine.deployment import Deployment
-from redlock_django.engine.statuses import REFUSED, RESERVED
+from redlock_django.engine.protocol.deployment import Deployment
+from redlock_django.engine.protocol.statuses import REFUSED, RESERVED
 from redlock_django.testing.masters import local_masters
 
 DEPLOYMENT = Deployment(names=("a", "b", "c"), max_ttl=30, max_clock_skew=0.5, fence_ttl=100)

@@ -12,11 +12,12 @@ from redlock_django.backends.redis import RedisBackend
 from redlock_django.engine import quorum
 from redlock_django.engine.quorum import Tally
 from redlock_django.locking.held_lease import HeldLease
-from redlock_django.wire import dialer, server_info
-from redlock_django.wire.dialer import Dialer
-from redlock_django.wire.inbox import Inbox
-from redlock_django.wire.master import Master
-from redlock_django.wire.plan import Planner
+from redlock_django.wire.link.master import Master
+from redlock_django.wire.links import dialer
+from redlock_django.wire.links.dialer import Dialer
+from redlock_django.wire.links.inbox import Inbox
+from redlock_django.wire.links.plan import Planner
+from redlock_django.wire.servers import info as server_info
 from tests.engine import mutants
 from tests.engine.mutation import Mutation, always, instead, mutated, never, returns, without
 from tests.live import test_script_mutants

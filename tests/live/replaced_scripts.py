@@ -6,8 +6,10 @@ from functools import cache
 from hashlib import sha1
 from typing import TYPE_CHECKING
 
-from redlock_django.engine import commands
-from redlock_django.wire import inbox, join, link
+from redlock_django.engine.protocol import commands
+from redlock_django.wire.link import link
+from redlock_django.wire.links import inbox
+from redlock_django.wire.servers import handshake as join
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,7 @@ import pytest
 from django.test import override_settings
 
 from redlock_django import QuorumUnreachable, lock, locks
-from redlock_django.engine.marker import read_marker
+from redlock_django.engine.protocol.trust_marker import read_marker
 from redlock_django.operate.health import master_status, quorums
 from redlock_django.wire.clock import clock
 from tests.live.traffic import Traffic

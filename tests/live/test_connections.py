@@ -19,7 +19,7 @@ import pytest
 
 from redlock_django.engine.errors import NotAcquired, QuorumUnreachable
 from redlock_django.engine.validity import LeaseState
-from redlock_django.wire.acl import LOCKS, least_acl
+from redlock_django.wire.servers.acl import LOCKS, least_acl
 from tests.waiting import until
 from tests.wire.proxy import FaultProxy
 from tests.wire.variants import VARIANTS, Variant, make_backend, open_variant

@@ -14,12 +14,12 @@ import hiredis
 import pytest
 
 from redlock_django.engine import quorum
-from redlock_django.engine.commands import as_array
 from redlock_django.engine.errors import NotAcquired
-from redlock_django.engine.statuses import BURIED
+from redlock_django.engine.protocol.commands import as_array
+from redlock_django.engine.protocol.statuses import BURIED
 from redlock_django.engine.validity import LeaseState, RedlockLease
 from redlock_django.wire.clock import clock
-from redlock_django.wire.link import Link
+from redlock_django.wire.link.link import Link
 from tests.live.left_over import granted, locked
 from tests.live.removed_rules import guards
 from tests.live.traffic import Traffic, all_freed, left

@@ -62,7 +62,8 @@ def test_a_site_without_locks_imports_no_store() -> None:
     code = (
         "import django, sys; from django.conf import settings;"
         "settings.configure(INSTALLED_APPS=['redlock_django']); django.setup();"
-        "print(*{'redis', 'kazoo', 'redlock_django.wire.links', 'redlock_django.backends.database',"
-        "'redlock_django.backends.redlock'} & set(sys.modules))"
+        "print(*{'redis', 'kazoo', 'redlock_django.wire.links.links', "
+        "'redlock_django.backends.database.backend', "
+        "'redlock_django.backends.redlock.backend'} & set(sys.modules))"
     )
     assert run("-c", code).split() == []

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from redlock_django.backends.redis import RedisBackend
-from redlock_django.backends.sharded import ShardedBackend
+from redlock_django.backends.sharded.backend import ShardedBackend
 from redlock_django.exceptions import QuorumUnreachable, ResourceLocked
 from redlock_django.locking.handler import locks
 from redlock_django.locking.lock import lock
 from redlock_django.testing import held_elsewhere
 from redlock_django.testing.masters import LocalMaster, local_masters
-from redlock_django.wire.declaration import MasterState, close
-from redlock_django.wire.join import Unfit
+from redlock_django.wire.servers.handshake import Unfit
+from redlock_django.wire.servers.trust_declaration import MasterState, close
 from tests.live.left_over import locked, nothing_left
 from tests.operate.commands import run
 from tests.timeouts import generous_timeouts

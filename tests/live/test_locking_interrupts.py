@@ -27,9 +27,9 @@ from redlock_django.exceptions import ResourceLocked
 from redlock_django.locking.handler import locks
 from redlock_django.locking.lock import Lock, lock
 from redlock_django.testing.masters import LocalMaster
-from redlock_django.wire import dialer
-from redlock_django.wire.link import Link
-from redlock_django.wire.threads import ThreadDriver
+from redlock_django.wire.drivers.threads import ThreadDriver
+from redlock_django.wire.link.link import Link
+from redlock_django.wire.links import dialer
 from tests.live.left_over import locked, nothing_left
 from tests.live.linked import linked, wait_linked
 from tests.timeouts import generous_timeouts
@@ -376,7 +376,7 @@ def wire(masters: list[LocalMaster], monkeypatch: pytest.MonkeyPatch) -> Tripwir
             super().__init__(Tripped(connected, wire), pushes=pushes)  # type: ignore[arg-type]
 
     monkeypatch.setattr(dialer, "Link", TrippedLink)
-    monkeypatch.setattr("redlock_django.wire.threads.time", Tripped(time, wire))
+    monkeypatch.setattr("redlock_django.wire.drivers.threads.time", Tripped(time, wire))
     backend = locks["default"].backend
     assert isinstance(backend, RedisBackend)
     poller = backend.thread_driver().poller

@@ -23,8 +23,8 @@ from redlock_django.locking.handler import locks
 from redlock_django.locking.lock import lock
 from redlock_django.locking.renewal_service import renewal_service
 from redlock_django.testing.masters import LocalMaster
-from redlock_django.wire.master import Master
-from redlock_django.wire.threads import ThreadDriver
+from redlock_django.wire.drivers.threads import ThreadDriver
+from redlock_django.wire.link.master import Master
 from tests.live.left_over import locked, nothing_left
 from tests.live.linked import linked
 from tests.timeouts import generous_timeouts

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from redlock_django.engine.commands import script
+from redlock_django.engine.protocol.commands import script
 from tests.live import differential, test_scripts
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from redlock_django.backends.memory_keyspace import Reply
-from redlock_django.backends.memory_master import MemoryMaster
-from redlock_django.engine.commands import Acquire
-from redlock_django.engine.statuses import REFUSED
+from redlock_django.backends.memory.keyspace import Reply
+from redlock_django.backends.memory.master import MemoryMaster
+from redlock_django.engine.protocol.commands import Acquire
+from redlock_django.engine.protocol.statuses import REFUSED
 from tests.live import differential
 from tests.live.differential import (
     DEPLOYMENT,

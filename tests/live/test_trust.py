@@ -13,9 +13,10 @@ from redis.exceptions import OutOfMemoryError
 from redlock_django.engine.errors import NotAcquired, QuorumUnreachable
 from redlock_django.engine.validity import LeaseState
 from redlock_django.testing.masters import local_masters
-from redlock_django.wire import join, survey
 from redlock_django.wire.clock import clock
-from redlock_django.wire.server_info import read_info
+from redlock_django.wire.servers import handshake as join
+from redlock_django.wire.servers import survey
+from redlock_django.wire.servers.info import read_info
 from tests.waiting import until
 from tests.wire.proxy import FaultProxy
 from tests.wire.variants import VARIANTS, Variant, joined, make_backend, open_variant, trust

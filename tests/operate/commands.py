@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from django.core.management import CommandError, call_command
 
-from redlock_django.backends.memory import MemoryBackend
+from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.locking.handler import locks
 
 THREE_IN_MEMORY = {

@@ -8,8 +8,8 @@ import pytest
 from django.contrib.auth.models import Permission, User
 from django.test import Client
 
-from redlock_django.backends import redis
-from redlock_django.backends.database_settings import DatabaseSettings
+from redlock_django.backends.database.settings import DatabaseSettings
+from redlock_django.backends.redis import backend
 from tests.operate.sites import DATABASE, SITES, Site
 from tests.timeouts import generous_timeouts
 
@@ -28,13 +28,13 @@ RECORDS = "/admin/redlock_django/forcedrelease/"
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait longer for a master in an inspection: on a busy machine, one may need 0.5 s."""
-    monkeypatch.setattr(redis, "INSPECTION_TIMEOUT", 5.0)
+    monkeypatch.setattr(backend, "INSPECTION_TIMEOUT", 5.0)
 
 
 @pytest.fixture
 def short_wait(patient: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait two seconds for a master in an inspection, for a test in which some do not answer."""
-    monkeypatch.setattr(redis, "INSPECTION_TIMEOUT", 2.0)
+    monkeypatch.setattr(backend, "INSPECTION_TIMEOUT", 2.0)
 
 
 @pytest.fixture

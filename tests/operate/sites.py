@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from redlock_django.backends.database import DatabaseBackend
-from redlock_django.backends.database_dialects import LOCKS, SECOND, WAITERS
-from redlock_django.backends.memory import MemoryBackend
+from redlock_django.backends.database.backend import DatabaseBackend
+from redlock_django.backends.database.dialects import LOCKS, SECOND, WAITERS
+from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.engine.validity import fingerprint_of
 from redlock_django.locking.handler import locks
 from redlock_django.operate.inspection import who_holds

@@ -15,11 +15,11 @@ from redis import Redis
 from redis.exceptions import NoPermissionError
 
 from redlock_django import QuorumUnreachable, ResourceLocked, lock
-from redlock_django.engine.commands import COMMANDS
+from redlock_django.engine.protocol.commands import COMMANDS
 from redlock_django.locking.handler import locks
 from redlock_django.operate.inspection import held_locks
 from redlock_django.testing.masters import LocalMaster, find_server, local_masters
-from redlock_django.wire.acl import LOCKS, LOOKING, WAITING, least_acl
+from redlock_django.wire.servers.acl import LOCKS, LOOKING, WAITING, least_acl
 from tests.live.left_over import nothing_left
 from tests.operate.commands import run
 from tests.timeouts import generous_timeouts
@@ -73,7 +73,7 @@ def site(three: list[LocalMaster], settings: Settings) -> list[LocalMaster]:
 
 def scripts(*names: str) -> set[str]:
     """Return the commands that these scripts call."""
-    folder = files("redlock_django.engine").joinpath("lua")
+    folder = files("redlock_django.engine.protocol").joinpath("lua")
     text = "".join(folder.joinpath(f"{name}.lua").read_text() for name in names)
     said = re.findall(r"redis\.p?call\('(\w+)'", text)
     return {command.lower() for command in said}
@@ -82,7 +82,7 @@ def scripts(*names: str) -> set[str]:
 def test_every_permission_is_needed_by_a_script() -> None:
     every = {
         path.name.removesuffix(".lua")
-        for path in files("redlock_django.engine").joinpath("lua").iterdir()
+        for path in files("redlock_django.engine.protocol").joinpath("lua").iterdir()
     }
     of_locks = {command.name for command in COMMANDS} | {
         "index", "join", "queue", "set_locks", "trusted",

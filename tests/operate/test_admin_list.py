@@ -19,7 +19,7 @@ from django.db.models import Q
 from redlock_django.admin import queryset as asking
 from redlock_django.admin.queryset import HeldLockQuerySet
 from redlock_django.backends.redis import RedisBackend
-from redlock_django.engine.holders import HoldingState
+from redlock_django.engine.inspection.holders import HoldingState
 from redlock_django.models import HeldLock
 from redlock_django.operate.inspection import held_locks
 from tests.operate.conftest import LIST, RECORDS, RELEASE
@@ -197,7 +197,7 @@ def test_states_are_counted_and_the_part_is_named(
         ("1", "?state=partial"),
     ]
     assert shown.counted_part == ""
-    monkeypatch.setattr("redlock_django.backends.inspection_page.MAX_READ", 2)
+    monkeypatch.setattr("redlock_django.backends.inspection.page.MAX_READ", 2)
     shown = viewer.get(LIST, {"state": "held"}).context["cl"]
     assert shown.counted_part == "Of the first 2:"
     assert shown.stopped.startswith("Only the first 2 locks were read.")

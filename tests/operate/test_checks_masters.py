@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from redlock_django.backends.database_settings import DatabaseSettings
+from redlock_django.backends.database.settings import DatabaseSettings
 from redlock_django.locking.handler import locks
-from redlock_django.wire.acl import least_acl
-from redlock_django.wire.survey import Survey
+from redlock_django.wire.servers.acl import least_acl
+from redlock_django.wire.servers.survey import Survey
 from tests.app.checking import found
 from tests.operate.commands import run
 from tests.operate.misconfigured import misconfigure
@@ -127,7 +127,7 @@ def test_clock_skew_and_old_servers(
 ) -> None:
     from dataclasses import replace
 
-    from redlock_django.wire.server_info import faults
+    from redlock_django.wire.servers.info import faults
 
     health = Survey.health
 

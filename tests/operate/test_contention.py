@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from django.test import Client
     from pytest_django import Settings
 
-    from redlock_django.backends.memory import MemoryBackend
+    from redlock_django.backends.memory.backend import MemoryBackend
 
 PAGE = LIST + "contention/"
 

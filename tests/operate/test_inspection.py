@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from redlock_django import lock
-from redlock_django.engine.holders import HoldingState
+from redlock_django.engine.inspection.holders import HoldingState
 from redlock_django.exceptions import BadResource
 from redlock_django.locking.handler import locks
 from redlock_django.operate.health import master_status

@@ -16,9 +16,9 @@ import pytest
 from django.core.management import execute_from_command_line
 
 from redlock_django import lock
-from redlock_django.engine import holders
-from redlock_django.engine.holders import HoldingState
-from redlock_django.engine.queries import FindHeld, ListHeld, ReadLocks
+from redlock_django.engine.inspection import holders
+from redlock_django.engine.inspection.holders import HoldingState
+from redlock_django.engine.inspection.queries import FindHeld, ListHeld, ReadLocks
 from redlock_django.operate.inspection import held_locks
 from tests.operate.commands import THREE_IN_MEMORY, Terminal, memory, put, run, turns
 
@@ -156,7 +156,7 @@ def test_scan_finds_locks_outside_the_index() -> None:
 def test_a_cut_list_is_reported(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(5):
         site.put(f"order:{number}")
-    monkeypatch.setattr("redlock_django.backends.inspection_page.MAX_LISTED", 3)
+    monkeypatch.setattr("redlock_django.backends.inspection.page.MAX_LISTED", 3)
     ran = run("list_locks", "--all")
     assert ran.status == 0
     assert "The list stopped at 3. There may be more locks." in ran.said

@@ -12,8 +12,8 @@ from redis.exceptions import ResponseError
 
 from redlock_django import RedlockError, lock, lock_resource
 from redlock_django.operate.forced_release import force_release
-from redlock_django.wire.join import describe
-from redlock_django.wire.server_info import faults, read_info
+from redlock_django.wire.servers.handshake import describe
+from redlock_django.wire.servers.info import faults, read_info
 from tests.operate.commands import THREE_IN_MEMORY, memory, put
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from django.utils.translation import override
 
 from redlock_django.admin.labels import missing_text
 from redlock_django.admin.quorum_banner import ADVICE, QuorumBanner, quorum_banner
-from redlock_django.backends.inspection_results import HARMLESS, ServerHealth
-from redlock_django.engine.health import Health
-from redlock_django.engine.holders import Sighting, merge
+from redlock_django.backends.inspection.results import HARMLESS, ServerHealth
+from redlock_django.engine.inspection.health import Health
+from redlock_django.engine.inspection.holders import Sighting, merge
 
 UP = Health(server="Valkey")
 OURS = b"a" * 32 + b" {}"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from redlock_django import lock
-from redlock_django.wire.stalls import PAUSE, StallWatch
+from redlock_django.wire.judging.host_load import PAUSE, StallWatch
 from tests.app.checking import found
 from tests.operate.commands import THREE_IN_MEMORY, Terminal, memory, run
 from tests.operate.misconfigured import misconfigure
@@ -143,7 +143,7 @@ def test_a_silent_master_or_a_busy_host(
     settings.REDLOCK = {"default": THREE_IN_MEMORY}
     memory().down[0] = "did not answer within 0.25 s"
     monkeypatch.setattr(StallWatch, "_run", lambda watch: setattr(watch, "stalled", stalled))
-    monkeypatch.setattr("redlock_django.wire.stalls.load_average", lambda: (load, 2))
+    monkeypatch.setattr("redlock_django.wire.judging.host_load.load_average", lambda: (load, 2))
     ran = run("redlock_status", "--format=json")
     assert ran.json["host"]["busy"] is busy
     assert ("so masters may seem slow that are not" in ran.said) is busy
@@ -154,7 +154,7 @@ def test_a_silent_master_or_a_busy_host(
 
 def test_stalls_are_measured_while_a_block_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("redlock_django.wire.stalls.clock", lambda: now[0])
+    monkeypatch.setattr("redlock_django.wire.judging.host_load.clock", lambda: now[0])
     with StallWatch() as idle:
         pass
     assert (idle.stalled, idle.seconds) == (0.0, 0.0)
@@ -223,7 +223,7 @@ def test_a_database_that_may_have_forgotten_locks(
     settings: Settings, database_access: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.REDLOCK = {"default": {"BACKEND": DATABASE}}
-    monkeypatch.setattr("redlock_django.backends.database_inspection.ready_in", lambda *_: 42.0)
+    monkeypatch.setattr("redlock_django.backends.database.inspection.ready_in", lambda *_: 42.0)
     ran = run("redlock_status", "--format=json")
     assert ran.status == 3
     assert codes(ran.json) == [["untrusted"]]

@@ -22,8 +22,8 @@ from django.views.debug import ExceptionReporter
 
 from redlock_django import RedlockError, lock, lock_resource, signals
 from redlock_django.backends.redis import RedisBackend
-from redlock_django.engine.commands import COMMANDS, Acquire
-from redlock_django.engine.holders import Sighting
+from redlock_django.engine.inspection.holders import Sighting
+from redlock_django.engine.protocol.commands import COMMANDS, Acquire
 from redlock_django.engine.validity import RedlockLease
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.locking.counters import counters
@@ -34,7 +34,7 @@ from redlock_django.operate.forced_release import force_release
 from redlock_django.operate.health import master_status
 from redlock_django.operate.inspection import held_locks
 from redlock_django.web.responses import answer
-from redlock_django.wire.acl import least_acl
+from redlock_django.wire.servers.acl import least_acl
 from tests.live.left_over import locked
 from tests.operate.commands import run
 from tests.timeouts import generous_timeouts

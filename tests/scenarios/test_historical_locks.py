@@ -107,7 +107,8 @@ def test_ours_does_not_read_the_clock_of_a_client(
     with lock(KEY) as held:
         for ahead in (60, -60):
             monkeypatch.setattr(
-                "redlock_django.backends.redlock.wall_ns", lambda by=ahead: 10**9 * (2 * 10**9 + by)
+                "redlock_django.backends.redlock.backend.wall_ns",
+                lambda by=ahead: 10**9 * (2 * 10**9 + by),
             )
             assert is_refused()
         held.verify()

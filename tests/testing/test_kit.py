@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from django.test import override_settings
 
-from redlock_django.backends.memory import MemoryBackend
+from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.exceptions import BadResource, LockLost, QuorumUnreachable, ResourceLocked
 from redlock_django.locking.counters import counters
 from redlock_django.locking.handler import locks

@@ -15,11 +15,9 @@ from unittest.mock import patch
 
 import pytest
 
-from redlock_django.engine.commands import script
-from redlock_django.engine.fast_path import Switch
-from redlock_django.engine.protocol_steps import Round
-from redlock_django.engine.quorum import Ballot, Tally, Verdict, Vote
-from redlock_django.engine.statuses import (
+from redlock_django.engine.plain_tally import Switch
+from redlock_django.engine.protocol.commands import script
+from redlock_django.engine.protocol.statuses import (
     ABSENT,
     GRANTED,
     MARKED,
@@ -27,19 +25,21 @@ from redlock_django.engine.statuses import (
     NOT_READY,
     UNMARKED,
 )
-from redlock_django.wire import dialer
-from redlock_django.wire.address import Address
-from redlock_django.wire.dialer import IDLE, Dialer
-from redlock_django.wire.dialing import Pace
-from redlock_django.wire.exchange import Exchange
-from redlock_django.wire.inbox import Inbox
-from redlock_django.wire.join import Unfit, check
-from redlock_django.wire.lateness import GIVE_UP, LONGEST, MOST_LATE, MOST_OWED
-from redlock_django.wire.links import Links
-from redlock_django.wire.loop import LoopDriver
-from redlock_django.wire.master import Master
-from redlock_django.wire.server_info import run_of
-from redlock_django.wire.threads import ThreadDriver
+from redlock_django.engine.quorum import Ballot, Tally, Verdict, Vote
+from redlock_django.engine.steps import Round
+from redlock_django.wire.drivers.loop import LoopDriver
+from redlock_django.wire.drivers.threads import ThreadDriver
+from redlock_django.wire.judging.late_rule import GIVE_UP, LONGEST, MOST_LATE, MOST_OWED
+from redlock_django.wire.link.master import Master
+from redlock_django.wire.link.pending_replies import Exchange
+from redlock_django.wire.links import dialer
+from redlock_django.wire.links.dialer import IDLE, Dialer
+from redlock_django.wire.links.dialing import Pace
+from redlock_django.wire.links.inbox import Inbox
+from redlock_django.wire.links.links import Links
+from redlock_django.wire.servers.address import Address
+from redlock_django.wire.servers.handshake import Unfit, check
+from redlock_django.wire.servers.info import run_of
 from tests.engine.masters import Masters
 from tests.wire.manual_links import (
     DIAL,
@@ -201,7 +201,7 @@ def links_that_close_after_the_refusal_send_the_release() -> None:
         _refused(links)
         links.ends[2].heard()
         links.ends[2]._ours.settimeout(1)
-        with patch("redlock_django.wire.links.clock", side_effect=[0.0, 100.0]):
+        with patch("redlock_django.wire.links.links.clock", side_effect=[0.0, 100.0]):
             links.shut()
         assert links.ends[2].names() == ["release"]
 
@@ -766,7 +766,7 @@ def a_late_master_does_not_hold_up_a_decision() -> None:
 
 def attempts_to_connect_are_paced() -> None:
     pace = Pace()
-    with patch("redlock_django.wire.dialing.clock", Time()):
+    with patch("redlock_django.wire.links.dialing.clock", Time()):
         turns = [pace.turn() for _ in range(11)]
     assert turns[0] == 0.0
     assert 5 * Pace.SPACING < turns[-1] <= 15 * Pace.SPACING
@@ -1129,7 +1129,7 @@ def a_clock_that_goes_back_within_a_round_voids_its_lease() -> None:
         exchange = links.ask(links.acquire())
         links.steps.clock = lambda: links.time() - 30.0
         with (
-            patch("redlock_django.wire.inbox.clock", links.steps.clock),
+            patch("redlock_django.wire.links.inbox.clock", links.steps.clock),
         ):
             for index in range(3):
                 links.reply(index, exchange.number)

@@ -12,18 +12,18 @@ from unittest.mock import patch
 
 import hiredis
 
-from redlock_django.engine.commands import Acquire, Command, Release
-from redlock_django.engine.deployment import Deployment
-from redlock_django.engine.fast_path import FastTally
-from redlock_django.engine.protocol_steps import Round
-from redlock_django.engine.statuses import MISMATCH, UNMARKED
-from redlock_django.wire.address import Address
+from redlock_django.engine.plain_tally import FastTally
+from redlock_django.engine.protocol.commands import Acquire, Command, Release
+from redlock_django.engine.protocol.deployment import Deployment
+from redlock_django.engine.protocol.statuses import MISMATCH, UNMARKED
+from redlock_django.engine.steps import Round
 from redlock_django.wire.clock import clock, wall_ns
-from redlock_django.wire.dialer import Dialer
-from redlock_django.wire.exchange import Exchange
-from redlock_django.wire.join import Joined, Trust, Unfit
-from redlock_django.wire.links import Links
-from redlock_django.wire.master import Master
+from redlock_django.wire.link.master import Master
+from redlock_django.wire.link.pending_replies import Exchange
+from redlock_django.wire.links.dialer import Dialer
+from redlock_django.wire.links.links import Links
+from redlock_django.wire.servers.address import Address
+from redlock_django.wire.servers.handshake import Joined, Trust, Unfit
 from tests.wire.scripted import MARKER, NAMES, resp
 
 TIMEOUT = 0.25

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import hiredis
 
-from redlock_django.engine.commands import COMMANDS, script
+from redlock_django.engine.protocol.commands import COMMANDS, script
 from redlock_django.wire.clock import clock
-from redlock_django.wire.join import Joined, Trust
+from redlock_django.wire.servers.handshake import Joined, Trust
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from redis.connection import Connection, SSLConnection, UnixDomainSocketConnection
 
-from redlock_django.wire.address import Address
+from redlock_django.wire.servers.address import Address
 
 CANARY = "c4n4ry"
 

@@ -10,11 +10,11 @@ from weakref import WeakSet
 import pytest
 
 from redlock_django.engine.errors import QuorumUnreachable
-from redlock_django.wire.arrival import Arrival
-from redlock_django.wire.join import Unfit
-from redlock_django.wire.loop import LoopDriver
-from redlock_django.wire.master import Master
-from redlock_django.wire.threads import ThreadDriver
+from redlock_django.wire.drivers.loop import LoopDriver
+from redlock_django.wire.drivers.mailbox import Arrival
+from redlock_django.wire.drivers.threads import ThreadDriver
+from redlock_django.wire.link.master import Master
+from redlock_django.wire.servers.handshake import Unfit
 from tests.waiting import until
 from tests.wire.variants import make_backend
 

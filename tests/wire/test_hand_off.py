@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from redlock_django.engine.attempt import Attempt
-from redlock_django.engine.fast_path import FastTally
-from redlock_django.engine.protocol_steps import Pause, Round
-from redlock_django.engine.statuses import GRANTED
-from redlock_django.wire.exchange import wake_none
-from redlock_django.wire.waiters import Waiter
+from redlock_django.engine.plain_tally import FastTally
+from redlock_django.engine.protocol.statuses import GRANTED
+from redlock_django.engine.steps import Pause, Round
+from redlock_django.wire.link.pending_replies import wake_none
+from redlock_django.wire.waiting.waiters import Waiter
 from tests.wire.manual_links import ManualLinks
 from tests.wire.scripted import NAMES, push, resp
 from tests.wire.test_plain_rounds import timed_links

@@ -12,12 +12,12 @@ from unittest.mock import patch
 
 import pytest
 
+from redlock_django.engine.protocol.statuses import GRANTED, REFUSED
 from redlock_django.engine.quorum import Ballot
-from redlock_django.engine.statuses import GRANTED, REFUSED
-from redlock_django.wire.lateness import LONGEST
-from redlock_django.wire.link import Link
-from redlock_django.wire.links import Links
-from redlock_django.wire.outbox import Outbox
+from redlock_django.wire.judging.late_rule import LONGEST
+from redlock_django.wire.link.link import Link
+from redlock_django.wire.links.links import Links
+from redlock_django.wire.links.outbox import Outbox
 from tests.live.test_locking_interrupts import Lines
 from tests.wire.link_schedules import age, poll
 from tests.wire.manual_links import DIAL, TIMEOUT, TOKEN, ManualLinks, manual_links

@@ -8,11 +8,17 @@ from random import Random
 
 import pytest
 
-from redlock_django.engine.commands import Extend
-from redlock_django.engine.fast_path import Switch
+from redlock_django.engine.plain_tally import Switch
+from redlock_django.engine.protocol.commands import Extend
 from redlock_django.engine.quorum import Ballot, Verdict, Vote
-from redlock_django.wire.exchange import Exchange
-from redlock_django.wire.lateness import MOST_BEHIND, SHORTEST, Lateness, RunningTime, late_reason
+from redlock_django.wire.judging.late_rule import (
+    MOST_BEHIND,
+    SHORTEST,
+    Lateness,
+    RunningTime,
+    late_reason,
+)
+from redlock_django.wire.link.pending_replies import Exchange
 from tests.wire.manual_links import TIMEOUT, ManualLinks, manual_links
 from tests.wire.scripted import resp
 
@@ -103,7 +109,7 @@ def test_the_reason_names_what_was_slow() -> None:
 
 @pytest.fixture
 def _quiet_host(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redlock_django.wire.late_watch.load_average", lambda: QUIET)
+    monkeypatch.setattr("redlock_django.wire.judging.late_masters.load_average", lambda: QUIET)
 
 
 @pytest.mark.usefixtures("_quiet_host")

@@ -22,18 +22,20 @@ from unittest.mock import patch
 
 import pytest
 
-from redlock_django.engine.commands import Release, script
 from redlock_django.engine.errors import NotAcquired, QuorumUnreachable
+from redlock_django.engine.protocol.commands import Release, script
 from redlock_django.engine.quorum import Ballot
 from redlock_django.engine.validity import LeaseState
-from redlock_django.wire import combiner, dialer, inbox, late_watch, loop, outbox, threads
-from redlock_django.wire import links as links_module
-from redlock_django.wire import master as master_module
 from redlock_django.wire.clock import clock
-from redlock_django.wire.dialer import Dialer
-from redlock_django.wire.join import KEEPALIVE
-from redlock_django.wire.link import Link, ProtocolDesync
-from redlock_django.wire.master import Master
+from redlock_django.wire.drivers import combiner, loop, threads
+from redlock_django.wire.judging import late_masters as late_watch
+from redlock_django.wire.link import master as master_module
+from redlock_django.wire.link.link import Link, ProtocolDesync
+from redlock_django.wire.link.master import Master
+from redlock_django.wire.links import dialer, inbox, outbox
+from redlock_django.wire.links import links as links_module
+from redlock_django.wire.links.dialer import Dialer
+from redlock_django.wire.servers.handshake import KEEPALIVE
 from tests.waiting import stalls, until
 from tests.wire.manual_links import manual_links, never_dial
 from tests.wire.proxy import FaultProxy, behind
@@ -830,8 +832,8 @@ def test_a_blocked_loop_loses_no_link_and_marks_no_master(
 
 
 def _nothing_to_say(variant: Variant) -> Any:
-    from redlock_django.engine.protocol_steps import Round
     from redlock_django.engine.quorum import Tally
+    from redlock_django.engine.steps import Round
 
     release = Release(
         deployment=variant.backend.deployment, resources=("order:1",), value="0" * 32 + " {}"

@@ -13,20 +13,20 @@ from unittest.mock import patch
 
 import pytest
 
-from redlock_django.engine.commands import Acquire, Command, Confirm, Extend, Heal, Release
-from redlock_django.engine.deployment import Deployment
-from redlock_django.engine.fast_path import FastTally, Switch
-from redlock_django.engine.protocol_steps import Round
+from redlock_django.engine.plain_tally import FastTally, Switch
+from redlock_django.engine.protocol.commands import Acquire, Command, Confirm, Extend, Heal, Release
+from redlock_django.engine.protocol.deployment import Deployment
+from redlock_django.engine.protocol.statuses import ABSENT
 from redlock_django.engine.quorum import Verdict
-from redlock_django.engine.statuses import ABSENT
-from redlock_django.wire.dialer import Dialer
-from redlock_django.wire.exchange import Kind
-from redlock_django.wire.inbox import Inbox
-from redlock_django.wire.link import pack_command
-from redlock_django.wire.master import Master
-from redlock_django.wire.plain_grants import GRANT_SIZE
-from redlock_django.wire.plan import INSPECTED
-from redlock_django.wire.template import MOST, Templates
+from redlock_django.engine.steps import Round
+from redlock_django.wire.link.command_templates import MOST, Templates
+from redlock_django.wire.link.grant_bytes import GRANT_SIZE
+from redlock_django.wire.link.link import pack_command
+from redlock_django.wire.link.master import Master
+from redlock_django.wire.link.pending_replies import Kind
+from redlock_django.wire.links.dialer import Dialer
+from redlock_django.wire.links.inbox import Inbox
+from redlock_django.wire.links.plan import INSPECTED
 from tests.wire.manual_links import NOW, TOKEN, WALL, ManualLinks, Time, manual_links
 from tests.wire.scripted import push, resp
 
@@ -37,7 +37,9 @@ def timed_links(on: bool, masters: int = 3) -> Iterator[tuple[ManualLinks, Time]
     with ExitStack() as stack:
         stack.enter_context(patch.object(Switch, "on", on))
         # The reason of a late vote names the load average, which changes between two runs.
-        stack.enter_context(patch("redlock_django.wire.late_watch.load_average", lambda: (0.0, 1)))
+        stack.enter_context(
+            patch("redlock_django.wire.judging.late_masters.load_average", lambda: (0.0, 1))
+        )
         links = stack.enter_context(manual_links(masters))
         for master in links.masters:
             links.steps._keep(master, WALL - NOW, WALL - NOW, links.time.now)

@@ -11,14 +11,14 @@ from linecache import getline
 from unittest.mock import Mock, patch
 
 from redlock_django.engine.errors import QuorumUnreachable
-from redlock_django.engine.protocol_steps import Round
-from redlock_django.wire import combiner, threads
-from redlock_django.wire.address import Address
-from redlock_django.wire.combiner import Combiner
-from redlock_django.wire.dialer import Dialer
-from redlock_django.wire.exchange import Batch, wake_none
-from redlock_django.wire.links import Links
-from redlock_django.wire.threads import ThreadDriver
+from redlock_django.engine.steps import Round
+from redlock_django.wire.drivers import combiner, threads
+from redlock_django.wire.drivers.combiner import Combiner
+from redlock_django.wire.drivers.threads import ThreadDriver
+from redlock_django.wire.link.pending_replies import Batch, wake_none
+from redlock_django.wire.links.dialer import Dialer
+from redlock_django.wire.links.links import Links
+from redlock_django.wire.servers.address import Address
 from tests.engine.masters import Masters
 from tests.live.test_locking_interrupts import Lines, Place
 from tests.waiting import until
@@ -136,7 +136,7 @@ def test_between_two_parts_of_a_backlog_other_threads_get_their_turn() -> None:
         assert not driver.combiner.inside()
         turns.append(len(link.owed))
 
-    with patch("redlock_django.wire.threads.time.sleep", turn):
+    with patch("redlock_django.wire.drivers.threads.time.sleep", turn):
         driver.tender.read_backlogs()
     assert len(turns) > 2
     assert turns == sorted({*turns}, reverse=True)

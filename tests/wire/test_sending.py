@@ -12,12 +12,12 @@ from unittest.mock import patch
 
 import pytest
 
-from redlock_django.wire.address import Address
-from redlock_django.wire.dialer import Dialer
-from redlock_django.wire.exchange import Batch, Exchange
-from redlock_django.wire.links import Links
-from redlock_django.wire.loop import SENT_TOGETHER, LoopDriver
-from redlock_django.wire.threads import ThreadDriver
+from redlock_django.wire.drivers.loop import SENT_TOGETHER, LoopDriver
+from redlock_django.wire.drivers.threads import ThreadDriver
+from redlock_django.wire.link.pending_replies import Batch, Exchange
+from redlock_django.wire.links.dialer import Dialer
+from redlock_django.wire.links.links import Links
+from redlock_django.wire.servers.address import Address
 from tests.engine.masters import Masters
 from tests.waiting import until
 from tests.wire.manual_links import Ends, never_dial

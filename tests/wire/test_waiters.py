@@ -22,11 +22,11 @@ import pytest
 
 from redlock_django.engine import waiting
 from redlock_django.engine.errors import QuorumUnreachable, ResourceLocked
-from redlock_django.engine.fast_path import Switch
-from redlock_django.wire import waiters as wire_waiters
-from redlock_django.wire.join import speaks_resp3
-from redlock_django.wire.local_queues import LocalQueues
-from redlock_django.wire.waiters import MOST_ASKING, Crowd, Waiter, Waiters
+from redlock_django.engine.plain_tally import Switch
+from redlock_django.wire.servers.handshake import speaks_resp3
+from redlock_django.wire.waiting import waiters as wire_waiters
+from redlock_django.wire.waiting.local_queues import LocalQueues
+from redlock_django.wire.waiting.waiters import MOST_ASKING, Crowd, Waiter, Waiters
 from tests.live.replaced_scripts import lengthen_turns
 from tests.waiting import until
 from tests.wire.scripted import Received, ScriptedMaster, honest, push, resp
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from redlock_django.engine.validity import RedlockLease
     from redlock_django.testing.masters import LocalMaster
-    from redlock_django.wire.exchange import Exchange
+    from redlock_django.wire.link.pending_replies import Exchange
 
 pytestmark = pytest.mark.live
 

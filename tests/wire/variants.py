@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from redlock_django.backends.redis import RedisBackend
-from redlock_django.backends.redlock import TOLERABLE, RedlockSettings
-from redlock_django.engine.deployment import Deployment
-from redlock_django.wire.address import Address
-from redlock_django.wire.declaration import declare, read_state
-from redlock_django.wire.loop import LoopDriver
-from redlock_django.wire.threads import ThreadDriver
+from redlock_django.backends.redlock.backend import TOLERABLE, RedlockSettings
+from redlock_django.engine.protocol.deployment import Deployment
+from redlock_django.wire.drivers.loop import LoopDriver
+from redlock_django.wire.drivers.threads import ThreadDriver
+from redlock_django.wire.servers.address import Address
+from redlock_django.wire.servers.trust_declaration import declare, read_state
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from redlock_django.engine.validity import LeaseState, RedlockLease
     from redlock_django.testing.masters import LocalMaster
-    from redlock_django.wire.links import Links
-    from redlock_django.wire.master import Master
+    from redlock_django.wire.link.master import Master
+    from redlock_django.wire.links.links import Links
 
 Result = TypeVar("Result")
 

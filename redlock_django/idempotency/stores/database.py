@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from django.db import IntegrityError, InterfaceError, OperationalError, ProgrammingError
 from django.utils import timezone
 
-from redlock_django.backends.database_tables import remedy_of
+from redlock_django.backends.database.tables import remedy_of
 from redlock_django.exceptions import IdempotencyUnavailable
 from redlock_django.idempotency.encryption import ResponseCipher, decrypted
 from redlock_django.idempotency.protocol import RecordState

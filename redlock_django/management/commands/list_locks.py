@@ -9,7 +9,7 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from redlock_django.engine.holders import Holding, HoldingState
+from redlock_django.engine.inspection.holders import Holding, HoldingState
 from redlock_django.management.operator_command import (
     OperatorCommand,
     holder_summary,

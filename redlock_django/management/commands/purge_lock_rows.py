@@ -6,8 +6,8 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from redlock_django.backends.database import DatabaseBackend
-from redlock_django.backends.database_purge import count_old, purge
+from redlock_django.backends.database.backend import DatabaseBackend
+from redlock_django.backends.database.purge import count_old, purge
 from redlock_django.exceptions import StoreUnavailable
 from redlock_django.locking.handler import locks
 from redlock_django.locking.names import printable

@@ -10,15 +10,16 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from redlock_django.backends.redlock import redlock_settings
+from redlock_django.backends.redlock.backend import redlock_settings
 from redlock_django.conf.settings import load
-from redlock_django.engine.deployment import Deployment, ms
+from redlock_django.engine.protocol.deployment import Deployment, ms
 from redlock_django.engine.quorum import quorum
 from redlock_django.exceptions import InvalidRedlock, StoreUnavailable
 from redlock_django.locking.handler import locks
-from redlock_django.wire.address import Address
 from redlock_django.wire.clock import clock
-from redlock_django.wire.declaration import (
+from redlock_django.wire.servers.address import Address
+from redlock_django.wire.servers.handshake import Unfit
+from redlock_django.wire.servers.trust_declaration import (
     MasterState,
     close,
     declare,
@@ -27,7 +28,6 @@ from redlock_django.wire.declaration import (
     left_with_a_majority,
     read_states,
 )
-from redlock_django.wire.join import Unfit
 
 logger = logging.getLogger("redlock_django")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from redlock_django.backends.redlock import redlock_settings
+from redlock_django.backends.redlock.backend import redlock_settings
 from redlock_django.locking.handler import locks
 from redlock_django.management.operator_command import OperatorCommand, iso
 from redlock_django.management.single_run import BAD_ARGUMENTS, NO_QUORUM
@@ -18,8 +18,8 @@ from redlock_django.operate.health import (
     quorums,
     server_word,
 )
-from redlock_django.wire.acl import least_acl
-from redlock_django.wire.stalls import StallWatch, load_average
+from redlock_django.wire.judging.host_load import StallWatch, load_average
+from redlock_django.wire.servers.acl import least_acl
 
 FAULTY = 1
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from django.core.management.base import CommandError, CommandParser
 
-from redlock_django.engine.holders import Holding
+from redlock_django.engine.inspection.holders import Holding
 from redlock_django.locking.names import check_resource, printable
 from redlock_django.management.operator_command import (
     OperatorCommand,

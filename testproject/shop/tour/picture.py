@@ -9,7 +9,7 @@ from redis.exceptions import RedisError
 from redlock_django.locking.handler import locks
 
 if TYPE_CHECKING:
-    from redlock_django.backends.inspection_results import ServerHealth
+    from redlock_django.backends.inspection.results import ServerHealth
     from redlock_django.testing import LocalMaster
 
 

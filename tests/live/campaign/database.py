@@ -26,7 +26,7 @@ import django
 from django.conf import settings
 from django.core.management import call_command
 
-from redlock_django.backends.database_dialects import LOCKS, WAITERS
+from redlock_django.backends.database.dialects import LOCKS, WAITERS
 from redlock_django.testing.processes import ProcessGroup
 from redlock_django.wire.clock import clock
 from tests.live.campaign.database_servers import (

@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 import psycopg
 import pytest
 
-from redlock_django.backends.database_dialects import DIALECTS, LOCKS, SECOND
+from redlock_django.backends.database.dialects import DIALECTS, LOCKS, SECOND
 from redlock_django.testing.processes import ProcessGroup
 from tests.live.campaign.worker import TTL
 from tests.live.clocks import Clock

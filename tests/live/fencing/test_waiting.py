@@ -11,7 +11,7 @@ from django.db import OperationalError, connections, transaction
 from django.db.backends.postgresql.psycopg_any import IsolationLevel
 
 from redlock_django import LockLost, lock, locks
-from redlock_django.backends.memory import MemoryBackend
+from redlock_django.backends.memory.backend import MemoryBackend
 from tests.live.fencing.accounts import Account
 from tests.live.fencing.conftest import ALIAS
 

@@ -1,0 +1,178 @@
+"""One attempt to take locks in a database, and the place of a waiter in their queues."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import secrets
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from redlock_django.backends.database import sql as sql
+from redlock_django.backends.database.connections import Connections, Job, set_in_loop
+from redlock_django.backends.database.listener import Listener
+from redlock_django.engine.validity import Lease, fingerprint_of, valid_until
+
+if TYPE_CHECKING:
+    from django.db.backends.utils import CursorWrapper
+
+
+@dataclass(slots=True, kw_only=True, unsafe_hash=True)
+class DatabaseLease(Lease):
+    """A lease in a database, which stores a hash of the token."""
+
+    @property
+    def token_hash(self) -> str:
+        """The hash of the token, as its row has it."""
+        return hash_of(self.token)
+
+    @property
+    def fingerprint(self) -> str:
+        return fingerprint_of(self.token_hash.encode())
+
+
+def hash_of(token: str) -> str:
+    """Return the hash of a token. A reader of the table cannot extend or release the lock."""
+    return sha256(token.encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """The connections to a database, the clock of leases, and the length of a turn in seconds.
+
+    `listener` wakes waiters, if the database can do that.
+    """
+
+    connections: Connections
+    clock: Callable[[], float]
+    turn: float
+    listener: Listener | None
+
+
+class Queue:
+    """The place of one waiter in the queues of its resources."""
+
+    def __init__(self, access: Access, resources: tuple[str, ...]) -> None:
+        self._access = access
+        self._resources = resources
+        self._name = secrets.token_hex(16)
+        self._place: sql.Place | None = None
+        self._stayed = 0.0
+        self._calls: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._wake_task: Callable[[], object] | None = None
+        if access.listener is not None:
+            access.listener.watch(resources, self._wake)
+
+    def place(self, cursor: CursorWrapper) -> sql.Place:
+        """Return the place, after joining the queues or staying in them."""
+        now = self._access.clock()
+        if self._place is None:
+            self._place = sql.join(cursor, self._name, self._resources)
+            self._stayed = now
+        elif now > self._stayed + sql.ALIVE / 3:
+            if not sql.stay(cursor, self._name):
+                self._place = sql.join(cursor, self._name, self._resources)
+            self._stayed = now
+        return self._place
+
+    def _wake(self) -> None:
+        self._calls.put(None)
+        if self._wake_task is not None:
+            self._wake_task()
+
+    def rest(self, seconds: float) -> None:
+        """Sleep until the waiter is woken, for at most so many seconds."""
+        with suppress(queue.Empty):
+            self._calls.get(timeout=seconds)
+        self._forget_calls()
+
+    async def arest(self, seconds: float) -> None:
+        """Sleep as `rest` does, on the running loop."""
+        called = asyncio.Event()
+        self._wake_task = partial(set_in_loop, asyncio.get_running_loop(), called)
+        if self._calls.empty():
+            with suppress(TimeoutError):
+                # Not wait_for(): on Python 3.11 it loses a cancellation that comes with the call.
+                async with asyncio.timeout(seconds):
+                    await called.wait()
+        self._forget_calls()
+
+    def _forget_calls(self) -> None:
+        with suppress(queue.Empty):
+            while True:
+                self._calls.get_nowait()
+
+    def end(self) -> None:
+        """Be woken no more."""
+        if self._access.listener is not None:
+            self._access.listener.forget(self._resources, self._wake)
+
+    def leave(self, cursor: CursorWrapper) -> None:
+        """Leave the queues."""
+        sql.leave(cursor, self._name)
+
+
+class Attempt:
+    """One attempt to take the resources, with a token of its own: the steps of its `job`."""
+
+    def __init__(
+        self,
+        access: Access,
+        resources: tuple[str, ...],
+        ttl: float,
+        holder: str,
+        queue: Queue | None,
+    ) -> None:
+        self._access = access
+        self._queue = queue
+        self._token = secrets.token_hex(16)
+        self._wanted = sql.Wanted(resources, hash_of(self._token), holder, ttl)
+        self._started = access.clock()
+        self.job: Job[tuple[int, ...] | sql.Refusal] = Job(self._take)
+
+    def _take(self, cursor: CursorWrapper) -> tuple[int, ...] | sql.Refusal:
+        self._access.connections.refuse_untrusted()
+        queue, turn = self._queue, self._access.turn
+        if queue is None:
+            return sql.take(cursor, self._wanted, sql.NOT_WAITING, turn)
+        taken = sql.take(cursor, self._wanted, queue.place(cursor), turn)
+        if not isinstance(taken, sql.Refusal):
+            # Before the holder goes on: else its release could come first, and the lock would be
+            # reserved for a waiter that has been served.
+            queue.leave(cursor)
+        return taken
+
+    def lease(self, fences: tuple[int, ...], waited: float) -> DatabaseLease:
+        """Return the lease; raise StoreUnavailable if it is over already."""
+        resources, _, holder, ttl = self._wanted
+        until = valid_until(ttl, self._started)
+        if self._access.clock() >= until:
+            raise self._access.connections.too_slow()
+        return DatabaseLease(
+            resources=resources,
+            token=self._token,
+            holder=holder,
+            ttl=ttl,
+            started=self._started,
+            until=until,
+            fences=fences,
+            waited=waited,
+            home=self._access.connections,
+        )
+
+    def undo(self) -> None:
+        """Release what the attempt took or is about to take, and leave the queues."""
+        # In both ways: a job that is running may take the locks after the posted release.
+        self.job.undo = self._release
+        self._access.connections.post(self._release)
+
+    def _release(self, cursor: CursorWrapper) -> None:
+        if self._queue is not None:
+            # The job that is running may have joined again. First of all, so that a waiter that
+            # the release wakes is the first one.
+            self._queue.leave(cursor)
+        sql.release(cursor, self._wanted.resources, self._wanted.token_hash)

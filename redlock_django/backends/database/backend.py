@@ -1,0 +1,243 @@
+"""Locks in a database: a row for each resource, taken by one statement with the server's clock.
+
+docs/explanation/database-locks.md says why there is one holder, and when there may be two.
+"""
+
+from __future__ import annotations
+
+import queue
+import random
+from collections.abc import Generator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from redlock_django.backends.base import BaseBackend, Notice, StoreSettings, ignore
+from redlock_django.backends.database import sql as sql
+from redlock_django.backends.database.attempt import Access, Attempt, DatabaseLease, Queue
+from redlock_django.backends.database.connections import Connections, Job
+from redlock_django.backends.database.dialects import POSTGRESQL
+from redlock_django.backends.database.inspection import DatabaseInspection
+from redlock_django.backends.database.listener import Listener
+from redlock_django.backends.database.settings import DatabaseSettings, is_psycopg3
+from redlock_django.engine.run_protocol import adrive, drive
+from redlock_django.engine.validity import Lease, LeaseState, valid_until, with_drift
+from redlock_django.exceptions import ResourceLocked, StoreUnavailable
+
+
+class Pause(NamedTuple):
+    """A waiter sleeps until it is woken, for at most so many seconds."""
+
+    queue: Queue
+    seconds: float
+
+
+Step = Job[Any] | Pause
+
+
+class DatabaseBackend(BaseBackend):
+    """Locks in one database, on connections of their own."""
+
+    settings_class = DatabaseSettings
+    is_fair = True
+    keeps_min_hold = True
+    survives_restart = True
+    settings: DatabaseSettings
+
+    def __init__(self, alias: str, settings: StoreSettings, notice: Notice = ignore) -> None:
+        super().__init__(alias, settings, notice)
+        self.is_shared = not self.settings.is_in_memory
+        self.forked()
+
+    @property
+    def access(self) -> Access:
+        """The connections, clock and turn of an attempt."""
+        # A waiter looks at least once in a turn.
+        return Access(
+            connections=self.connections,
+            clock=self.clock,
+            turn=2 * self.settings.poll,
+            listener=self.listener,
+        )
+
+    def _new_connections(self) -> Connections:
+        return Connections(
+            self.settings.connect,
+            name=self.settings.database,
+            most=self.settings.most_connections,
+            timeout=self.settings.database_timeout,
+            forgotten=with_drift(self.settings.longest_ttl),
+            notice=self.notice,
+        )
+
+    def connect(self) -> None:
+        self.connections.post(lambda cursor: None)
+
+    async def aconnect(self) -> None:
+        self.connect()
+
+    def acquire(self, resources: tuple[str, ...], ttl: float, wait: float, holder: str) -> Lease:
+        return drive(self._acquire(resources, ttl, wait, holder), self._perform)
+
+    async def aacquire(
+        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str
+    ) -> Lease:
+        return await adrive(self._acquire(resources, ttl, wait, holder), self._aperform)
+
+    def _acquire(
+        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str
+    ) -> Generator[Step, None, Lease]:
+        """Yield what is to be done until all resources are taken, and return the lease."""
+        asked = self.clock()
+        waited = 0.0
+        queue: Queue | None = None
+        attempt: Attempt | None = None  # one that may have taken the locks
+        try:
+            while True:
+                attempt = Attempt(self.access, resources, ttl, holder, queue)
+                yield attempt.job
+                taken = attempt.job.result()
+                if not isinstance(taken, sql.Refusal):
+                    if queue is not None:  # not in a `finally`: an interrupt there loses the lease
+                        queue.end()
+                    return attempt.lease(taken, waited)
+                attempt = None
+                now = self.clock()
+                if now >= asked + wait:
+                    raise _refused(taken, waited)
+                if queue is None:
+                    queue = Queue(self.access, resources)  # joined by the next attempt, at once
+                else:
+                    yield Pause(queue, self._pause(taken, asked + wait - now))
+                waited = self.clock() - asked
+        except BaseException:
+            if attempt is not None:
+                attempt.undo()
+            elif queue is not None:
+                self.connections.post(queue.leave)
+            if queue is not None:
+                queue.end()
+            raise
+
+    def _pause(self, refusal: sql.Refusal, left: float) -> float:
+        longest = self.settings.poll * random.uniform(0.5, 1.0)
+        if self.listener is not None and self.listener.is_listening:
+            longest = sql.ALIVE / 3  # to keep its place, a waiter must be heard of
+        return max(0.0, min(max(refusal.free_in, 0.001), longest, left))
+
+    # Extend and release.
+
+    def extend(self, lease: Lease, ttl: float) -> tuple[LeaseState, Lease]:
+        return self.extend_all([(lease, ttl)])[0]  # type: ignore[return-value]
+
+    async def aextend(self, lease: Lease, ttl: float) -> tuple[LeaseState, Lease]:
+        started, job = self.clock(), self._extension(lease, ttl)
+        with suppress(StoreUnavailable):
+            await self.connections.arun(job)
+            return _extended(lease, ttl, started, job.result())
+        return LeaseState.UNKNOWN, lease
+
+    def extend_all(
+        self, asked: Sequence[tuple[Lease, float]]
+    ) -> list[tuple[LeaseState, Lease] | Exception]:
+        """Extend all leases at the same time, on as many connections as there are."""
+        started = self.clock()
+        jobs = [self._extension(lease, ttl) for lease, ttl in asked]
+        results: list[tuple[LeaseState, Lease] | Exception] = []
+        finished: list[queue.SimpleQueue[None]] = []
+        with suppress(StoreUnavailable):  # closed
+            finished = [self.connections.start(job) for job in jobs]
+        for index, (lease, ttl) in enumerate(asked):
+            result = LeaseState.UNKNOWN, lease
+            with suppress(StoreUnavailable, IndexError):
+                self.connections.wait(finished[index])
+                result = _extended(lease, ttl, started, jobs[index].result())
+            results.append(result)
+        return results
+
+    def _extension(self, lease: Lease, ttl: float) -> Job[bool]:
+        assert isinstance(lease, DatabaseLease)
+        resources, token_hash = lease.resources, lease.token_hash
+        return Job(lambda cursor: sql.extend(cursor, resources, token_hash, ttl))
+
+    def release(self, lease: Lease) -> bool | None:
+        if self.connections.is_own_thread():  # a finalizer that runs there
+            self.post_release(lease)
+            return None
+        job = self._release(lease)
+        with suppress(StoreUnavailable):
+            self.connections.wait(self.connections.start(job))
+            return _released(job)
+        self.post_release(lease)
+        return None
+
+    async def arelease(self, lease: Lease) -> bool | None:
+        job = self._release(lease)
+        with suppress(StoreUnavailable):
+            await self.connections.arun(job)
+            return _released(job)
+        self.post_release(lease)
+        return None
+
+    def post_release(self, lease: Lease) -> None:
+        self.connections.post(self._release(lease).work)
+
+    def _release(self, lease: Lease) -> Job[bool]:
+        assert isinstance(lease, DatabaseLease)
+        resources, token_hash = lease.resources, lease.token_hash
+        held_for = with_drift(left) if (left := lease.held_for(self.clock)) else 0.0
+        return Job(lambda cursor: sql.release(cursor, resources, token_hash, held_for))
+
+    # Connections.
+
+    def inspect(self) -> DatabaseInspection:
+        return DatabaseInspection(self.alias, self.settings, self._new_connections())
+
+    def forked(self) -> None:
+        self.connections = self._new_connections()
+        self.listener: Listener | None = None
+        if self.settings.dialect is POSTGRESQL and is_psycopg3():
+            self.listener = Listener(self.settings.connect, self.connections.post)
+
+    def close(self) -> None:
+        if self.listener is not None:
+            self.listener.close()
+        self.connections.close()
+        if self.listener is not None:
+            self.listener.join()
+
+    def _perform(self, step: Step) -> None:
+        if isinstance(step, Job):
+            self.connections.wait(self.connections.start(step))
+        else:
+            step.queue.rest(step.seconds)
+
+    async def _aperform(self, step: Step) -> None:
+        if isinstance(step, Job):
+            await self.connections.arun(step)
+        else:
+            await step.queue.arest(step.seconds)
+
+
+def _extended(lease: Lease, ttl: float, started: float, is_held: bool) -> tuple[LeaseState, Lease]:
+    if not is_held:
+        return LeaseState.LOST, lease
+    until = max(lease.until, valid_until(ttl, started))
+    return LeaseState.RENEWED, replace(lease, ttl=ttl, started=started, until=until)
+
+
+def _released(job: Job[bool]) -> bool | None:
+    # If the answer of the first statement was lost, it may have freed what the second did not find.
+    return None if job.repeated and not job.result() else job.result()
+
+
+def _refused(refusal: sql.Refusal, waited: float) -> ResourceLocked:
+    names = ", ".join(refusal.left)
+    held = max(refusal.left.values())
+    why = "held by another client" if held > 0 else "reserved for a waiter"
+    return ResourceLocked(
+        f"{names}: {why}",
+        resource=names,
+        retry_after=held if held > 0 else refusal.free_in,
+        waited=waited,
+    )

@@ -1,0 +1,290 @@
+"""The connections of the database store: a bounded number of threads, each with one.
+
+Callers queue jobs and wait for their results with a limit of time. So a database that hangs keeps
+no caller longer than that, an interrupt of a caller cannot strike inside the protocol of a
+connection, and threads and event loops share the connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from django.db import Error, InterfaceError, InternalError, NotSupportedError, OperationalError
+
+from redlock_django.backends.base import Notice, ignore
+from redlock_django.backends.database.dialects import sqlstate
+from redlock_django.backends.database.tables import remedy_of
+from redlock_django.backends.database.trust import FileReplaced, ready_in, recognize
+from redlock_django.engine.printable import printable
+from redlock_django.exceptions import StoreUnavailable
+from redlock_django.wire.clock import clock
+
+if TYPE_CHECKING:
+    from django.db.backends.base.base import BaseDatabaseWrapper
+    from django.db.backends.utils import CursorWrapper
+
+T = TypeVar("T")
+CLOSING = 2.0  # seconds that a process waits, when it ends, for the last releases
+# A server that became read-only is an internal error: a new connection may reach the primary. A
+# prepared statement whose table was altered is not supported any more.
+_BROKEN = (OperationalError, InterfaceError, InternalError, NotSupportedError)
+_CONFLICTS = ("40001", "40P01")  # SQLSTATE: serialization failure, deadlock
+_UNSENT = 1000  # the most releases that are kept for a database that is down
+_REPEATED = 5  # attempts of a statement that conflicted with another
+
+
+class Job(Generic[T]):
+    """A piece of work on a cursor, with its result once `finished` has been called.
+
+    It is `repeated` if its connection broke, perhaps after the work was done. `undo` is set by a
+    caller that does not want the result any more: a job that has not begun is skipped, and after
+    one that is running `undo` is run.
+    """
+
+    def __init__(self, work: Callable[[CursorWrapper], T]) -> None:
+        self.work = work
+        self.finished: Callable[[], object] = ignore_result
+        self.undo: Callable[[CursorWrapper], object] = ignore_cursor
+        self.repeated = False
+        self.value: T | None = None
+        self.error: BaseException | None = None
+
+    def is_unwanted(self) -> bool:
+        """Return whether `undo` is set."""
+        return self.undo is not ignore_cursor
+
+    def result(self) -> T:
+        """Return what the work returned, or raise what it raised."""
+        if self.error is not None:
+            raise self.error
+        return self.value  # type: ignore[return-value]
+
+
+class Connections:
+    """The connections of one process to one database.
+
+    They are made when they are first needed. `trusted_from` is the moment of `clock` from which a
+    server that may have forgotten locks is trusted: `forgotten` seconds after it was recognized.
+    After a fork, make a new object: the threads that own the connections do not exist in the
+    child, which leaves them alone.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], BaseDatabaseWrapper],
+        *,
+        name: str,
+        most: int,
+        timeout: float,
+        forgotten: float,
+        notice: Notice = ignore,
+    ) -> None:
+        self.closed = False
+        self.trusted_from = 0.0
+        self._forgotten = forgotten
+        self._connect = connect
+        self._name = name
+        self._most = most
+        self._timeout = timeout
+        self._notice = notice
+        self._jobs: queue.SimpleQueue[Job[Any] | None] = queue.SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._idle: set[threading.Thread] = set()
+        self._starting = threading.RLock()  # a signal handler may interrupt its own thread
+        self._failing = False
+        self._unsent: deque[Job[Any]] = deque()
+
+    def run(self, work: Callable[[CursorWrapper], T]) -> T:
+        """Do the work on a connection, and return its result.
+
+        Raises StoreUnavailable if the database failed or did not answer in time.
+        """
+        job = Job(work)
+        self.wait(self.start(job))
+        return job.result()
+
+    def start(self, job: Job[Any]) -> queue.SimpleQueue[None]:
+        """Queue a job; return what `wait` needs to wait for it."""
+        finished: queue.SimpleQueue[None] = queue.SimpleQueue()
+        job.finished = partial(finished.put, None)
+        self.submit(job)
+        return finished
+
+    def wait(self, finished: queue.SimpleQueue[None]) -> None:
+        """Wait for a job that was started; raise StoreUnavailable if that takes too long."""
+        try:
+            finished.get(timeout=self._timeout)
+        except queue.Empty:
+            raise self.too_slow() from None
+
+    async def arun(self, job: Job[Any]) -> None:
+        """Do a job while the running loop goes on, with the same limit of time."""
+        finished = asyncio.Event()
+        job.finished = partial(set_in_loop, asyncio.get_running_loop(), finished)
+        self.submit(job)
+        try:
+            # Not wait_for(): on Python 3.11 it loses a cancellation that comes with the result.
+            async with asyncio.timeout(self._timeout):
+                await finished.wait()
+        except TimeoutError:
+            raise self.too_slow() from None
+
+    def post(self, work: Callable[[CursorWrapper], object]) -> None:
+        """Do the work soon, and return at once. What fails is done when the database is back."""
+        with suppress(StoreUnavailable, RuntimeError):  # closed, or no thread can be started
+            self.submit(Job(work))
+
+    def submit(self, job: Job[Any]) -> None:
+        """Queue a job for the next connection that is free."""
+        if self.closed:
+            raise StoreUnavailable(f"{self._name}: the connections of locks have been closed")
+        self._jobs.put(job)
+        if self._jobs.qsize() > len(self._idle) and len(self._threads) < self._most:
+            with self._starting:
+                if len(self._threads) < self._most:
+                    name = f"redlock-database-{self._name}"
+                    thread = threading.Thread(target=self._serve, name=name, daemon=True)
+                    thread.start()
+                    self._threads.append(thread)
+
+    def is_own_thread(self) -> bool:
+        """Return whether the caller is one of these threads, which cannot wait for a job."""
+        return threading.current_thread() in self._threads
+
+    def too_slow(self) -> StoreUnavailable:
+        """Return the error for a database that did not answer in time."""
+        return StoreUnavailable(f"{self._name}: no answer within {self._timeout:g} s")
+
+    def refuse_untrusted(self) -> None:
+        """Raise StoreUnavailable if the server may have forgotten locks."""
+        if (left := self.trusted_from - clock()) > 0:
+            why = f"restarted, failed over or restored: trusted in {left:.0f} s"
+            raise StoreUnavailable(
+                f"database {self._name}: {why}", tally={self._name: why}, retry_after=left
+            )
+
+    def close(self) -> None:
+        """Finish the queued jobs and close the connections, within a limit of time."""
+        self.closed = True
+        threads = list(self._threads)
+        for _ in threads:
+            self._jobs.put(None)
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join(CLOSING / len(threads))
+
+    # In the threads.
+
+    def _serve(self) -> None:
+        cursor: CursorWrapper | None = None
+        thread = threading.current_thread()
+        while True:
+            self._idle.add(thread)
+            job = self._jobs.get()
+            self._idle.discard(thread)
+            if job is None:
+                break
+            if job.is_unwanted():
+                continue
+            cursor = self._do(job, cursor)
+            job.finished()
+            if job.is_unwanted():
+                cursor = self._do(Job(job.undo), cursor)
+        _close(cursor)
+
+    def _do(self, job: Job[Any], cursor: CursorWrapper | None) -> CursorWrapper | None:
+        """Do a job, on a new connection if the old one broke; return its cursor.
+
+        A connection has one cursor, because a new one for each job would take longer.
+        """
+        attempts = 0
+        while True:
+            attempts += 1
+            is_new = cursor is None
+            try:
+                if cursor is None:
+                    cursor = self._new_cursor()
+                job.value = job.work(cursor)
+                self._report(True)
+            except _BROKEN as error:
+                if isinstance(error, FileReplaced):
+                    self.trusted_from = clock() + self._forgotten
+                conflict = sqlstate(error) in _CONFLICTS
+                if not conflict:
+                    _close(cursor)
+                    cursor = None
+                if (conflict or not is_new) and attempts < _REPEATED:
+                    job.repeated = job.repeated or not conflict
+                    continue
+                job.error = self._unavailable(error)
+                self._report(False, str(job.error))
+                if job.finished is ignore_result and len(self._unsent) < _UNSENT:
+                    self._unsent.append(job)
+            except Error as error:
+                job.error = self._unavailable(error)
+            except BaseException as error:  # noqa: BLE001 - raised again by the caller
+                job.error = error
+            return cursor
+
+    def _new_cursor(self) -> CursorWrapper:
+        cursor = self._connect().cursor()
+        try:
+            self._recognize(cursor)
+        except BaseException:
+            _close(cursor)  # a connection whose server is not recognized is not used
+            raise
+        return cursor
+
+    def _recognize(self, cursor: CursorWrapper) -> None:
+        recognize(cursor, self._forgotten)
+        if left := ready_in(cursor, self._forgotten):
+            self.trusted_from = clock() + left
+
+    def _unavailable(self, error: Error) -> StoreUnavailable:
+        remedy = remedy_of(error, self._name)
+        why = remedy or printable(str(error).strip().partition("\n")[0]) or type(error).__name__
+        unavailable = StoreUnavailable(f"database {self._name}: {why}", tally={self._name: why})
+        unavailable.remedy = remedy
+        return unavailable
+
+    def _report(self, up: bool, reason: str = "") -> None:
+        """Report a change, and do again what failed before."""
+        with suppress(IndexError):
+            while True:  # without a condition: see docs/explanation/interrupts.md
+                if not (up and self._unsent):
+                    break
+                job = self._unsent.popleft()  # not a swap: another thread may append meanwhile
+                job.error = None
+                self._jobs.put(job)
+        if self._failing is up:
+            self._failing = not up
+            self._notice(self._name, up, reason)
+
+
+def set_in_loop(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
+    """Set an event of a loop from another thread."""
+    with suppress(RuntimeError):  # the loop has been closed
+        loop.call_soon_threadsafe(event.set)
+
+
+def ignore_result() -> None:
+    """Wait for no result: the `finished` of a job that is posted."""
+
+
+def ignore_cursor(cursor: CursorWrapper) -> None:
+    """Undo nothing: the `undo` of a job whose result is wanted."""
+
+
+def _close(cursor: CursorWrapper | None) -> None:
+    if cursor is not None:
+        with suppress(Exception):
+            cursor.close()
+        with suppress(Exception):
+            cursor.db.close()

@@ -1,0 +1,70 @@
+"""Delete the rows of locks that ended long ago.
+
+A row is kept for the next fence, which must be higher. Without a row, the next fence is the
+server's clock in µs. So a row may go when its fence is far behind that clock, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from redlock_django.backends.database.dialects import SECOND, dialect_of, text
+
+if TYPE_CHECKING:
+    from django.db.backends.utils import CursorWrapper
+
+T = TypeVar("T")
+SHORTEST_AGE = 86_400.0
+"""Seconds. A clock that is set back by less makes no fence go back."""
+
+_OLD = "expires_at < {now} - %s AND fence < {now} - %s"
+
+
+class Runs(Protocol):
+    """Runs a piece of work on a connection to the database of locks."""
+
+    def run(self, work: Callable[[CursorWrapper], T]) -> T:
+        """Return the result of the work."""
+
+
+def count_old(connections: Runs, age: float) -> int:
+    """Return the number of rows that `purge` would delete."""
+
+    def count(cursor: CursorWrapper) -> int:
+        statement = dialect_of(cursor).sql(f"SELECT count(*) FROM {{locks}} WHERE {_OLD}")
+        cursor.execute(statement, _before(age))
+        return int(cursor.fetchone()[0])
+
+    return connections.run(count)
+
+
+def purge(connections: Runs, age: float, batch: int) -> Iterator[int]:
+    """Delete the rows of locks that ended more than `age` seconds ago; yield how many, by batch.
+
+    Raises StoreUnavailable. Batches that were yielded stay deleted.
+    """
+    after: str | None = ""
+    while after is not None:
+        work = partial(_purge, after=after, age=age, batch=batch)
+        after, deleted = connections.run(work)
+        yield deleted
+
+
+def _purge(cursor: CursorWrapper, *, after: str, age: float, batch: int) -> tuple[str | None, int]:
+    """Delete a batch of rows; return the last resource, None if there are no more, and how many."""
+    dialect = dialect_of(cursor)
+    found = f"SELECT resource FROM {{locks}} WHERE resource > %s AND {_OLD} ORDER BY resource"
+    cursor.execute(f"{dialect.sql(found)} LIMIT {batch}", [after, *_before(age)])
+    names = [text(name) for (name,) in cursor.fetchall()]
+    if not names:
+        return None, 0
+    # Not those that were taken meanwhile.
+    gone = f"DELETE FROM {{locks}} WHERE resource IN ({{resources}}) AND {_OLD}"
+    cursor.execute(dialect.sql(gone, len(names)), [*names, *_before(age)])
+    return names[-1] if len(names) == batch else None, cursor.rowcount
+
+
+def _before(age: float) -> list[int]:
+    return [round(max(age, SHORTEST_AGE) * SECOND)] * 2

@@ -1,0 +1,146 @@
+"""The results of an inspection: held locks, a forced release, the health of servers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import NamedTuple
+
+from redlock_django.engine.inspection.health import Health
+from redlock_django.engine.inspection.holders import Holding, HoldingState
+from redlock_django.engine.quorum import quorum
+
+HARMLESS = frozenset({"policy", "cache", "waiting"})
+"""Codes of faults that are reported, and with which a server is counted all the same."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldLocks:
+    """Locks that are held now: a page of them, or those on some resources.
+
+    `total` is how many there are to page through; where `stopped_at` is not None, the listing
+    stopped there, and there may be more. `about` is how many locks the fullest server lists, added
+    up over the shards of a sharded store. `servers` are the names of all servers, `silent` maps
+    those that could not be asked to the reason. `complete` is whether a quorum answered (in every
+    shard), so that no held lock can be missing. `undecided` are the resources that were asked for
+    by name and about which no quorum answered. `states` counts the locks in each state before any
+    filter by state, of all locks if `counted` is None, else of the first so many.
+    """
+
+    using: str
+    locks: tuple[Holding, ...]
+    total: int
+    about: int
+    stopped_at: int | None
+    servers: tuple[str, ...]
+    silent: Mapping[str, str]
+    complete: bool
+    undecided: frozenset[str] = frozenset()
+    states: Mapping[HoldingState, int] = field(default_factory=dict)
+    counted: int | None = None
+
+
+class ReleaseOutcome(Enum):
+    """The outcome of a forced release."""
+
+    RELEASED = "released"
+    NOT_HELD = "not held"
+    CHANGED = "changed"  # another holder has it now
+    NO_QUORUM = "no quorum"  # too few servers answered: it may still be held
+
+
+@dataclass(frozen=True, kw_only=True)
+class Freed:
+    """The result of a forced release.
+
+    `fingerprint` and `holder` are of the lock that the store tried to free; "" and empty where it
+    tried none, because the wanted lock is not there. `now` is the fingerprint of the lock that is
+    held instead, if CHANGED. `masters` maps the servers that decide about the resource to what each
+    of them answered, or why it did not; where the store tried nothing, only the silent ones.
+    """
+
+    resource: str
+    using: str
+    outcome: ReleaseOutcome
+    fingerprint: str = ""
+    holder: Mapping[str, str | int | float] = field(default_factory=dict)
+    now: str = ""
+    masters: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerHealth:
+    """The health of one server; where it did not answer, `health` is None and `reason` says why.
+
+    `faults` are pairs of a code and a text; docs/how-to/operate.md lists the codes.
+    `counted` is whether its votes count now. `shard` is the label of the shard it belongs to, ""
+    where there is only one.
+    """
+
+    name: str
+    health: Health | None
+    reason: str
+    faults: tuple[tuple[str, str], ...]
+    counted: bool
+    shard: str = ""
+
+
+class QuorumHealth(NamedTuple):
+    """The number of `servers` of a shard, how many of them are `counted`, how many are `needed`.
+
+    `label` begins a sentence about the shard ("group 2: "), and is "" where there is only one.
+    """
+
+    label: str
+    servers: int
+    counted: int
+    needed: int
+
+
+def quorums(servers: Iterable[ServerHealth]) -> list[QuorumHealth]:
+    """Return how far each shard is from a quorum, from the health of all its servers."""
+    shards: dict[str, list[bool]] = {}
+    for server in servers:
+        shards.setdefault(server.shard, []).append(server.counted)
+    return [
+        QuorumHealth(
+            label=f"{shard}: " if shard else "",
+            servers=len(counted),
+            counted=sum(counted),
+            needed=quorum(len(counted)),
+        )
+        for shard, counted in shards.items()
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Listing:
+    """Names of resources that are held, with the seconds left of each as far as they are known.
+
+    `about` is how many locks the fullest server lists, `stopped_at` how many names a search
+    examined before it stopped, None where it examined all.
+    """
+
+    left: Mapping[str, float]
+    about: int
+    stopped_at: int | None
+
+
+def twin_fault(others: Sequence[str]) -> tuple[str, str]:
+    """Return the fault of a server that has these other names, too."""
+    return "twin", f"is the same server as {', '.join(others)}: none of them is counted"
+
+
+def with_conflict(servers: Sequence[ServerHealth]) -> list[ServerHealth]:
+    """Report, and do not count, the masters that are not asked because of another deployment."""
+    other = next((s.name for s in servers if "deployment" in dict(s.faults)), "")
+    if not other:
+        return list(servers)
+    fault = ("conflict", f"is asked for no lock, because {other} belongs to another deployment")
+    return [
+        server
+        if server.health is None or {"deployment", "conflict"} & dict(server.faults).keys()
+        else replace(server, faults=(*server.faults, fault), counted=False)
+        for server in servers
+    ]

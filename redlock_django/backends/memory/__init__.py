@@ -1,0 +1,7 @@
+"""Locks in the memory of one process, on masters that are models of servers."""
+
+from __future__ import annotations
+
+from redlock_django.backends.memory.backend import MemoryBackend
+
+__all__ = ["MemoryBackend"]

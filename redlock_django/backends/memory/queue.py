@@ -1,0 +1,77 @@
+"""The queues of one master in memory: the functions that queue.lua gives the other scripts."""
+
+from __future__ import annotations
+
+import math
+
+from redlock_django.backends.memory.keyspace import Keyspace
+
+TURN = 100_000  # µs in which a waiter that was called must try again; as in queue.lua
+LINGER = 3000  # ms that a queue is kept after its lock has expired; as in queue.lua
+LATE = 4e15  # µs added to the score of a late waiter; as in queue.lua
+NEWEST = 8  # how many of the last waiters may be asked to watch a turn; as in queue.lua
+
+
+class QueueScripts(Keyspace):
+    """The functions of queue.lua, line by line, to be read next to it."""
+
+    def _call_first(
+        self, key: str, now: int, waiter: bytes = b"", ticket: float = math.inf
+    ) -> tuple[bytes, float] | None:
+        for _ in range(1000):
+            queue = self.queue(key)
+            name = min(queue, key=lambda name: (queue[name], name), default=waiter)
+            score = queue.get(name, 0.0)
+            if name == waiter or (score >= 0 and (ticket, waiter) < (score, name)):
+                return None
+            if queue.get(waiter, 0.0) >= LATE:
+                return None
+            if score < 0 and now < -score:
+                return name, -score - now
+            channel = channel_of(name)
+            if not channel:
+                self.remove(key, name)
+            elif score < 0:
+                queue[name] = LATE + now
+                if channel != channel_of(waiter):
+                    self._remove_process(key, channel, name)
+            elif not self.publish(channel.decode(), name):
+                self._remove_process(key, channel)
+            elif score >= LATE:
+                return None
+            else:
+                queue[name] = -now - TURN
+                if not waiter:
+                    self._ask_to_watch(queue, name)
+                return name, TURN
+        return None
+
+    def _first(self, key: str) -> bytes:
+        queue = self.queue(key)
+        return min(queue, key=lambda name: (queue[name], name), default=b"")
+
+    def _remove_process(self, key: str, channel: bytes, but: bytes = b"") -> None:
+        for name in list(self.queue(key)):
+            if name != but and channel_of(name) == channel:
+                self.remove(key, name)
+
+    def _ask_to_watch(self, queue: dict[bytes, float], name: bytes) -> None:
+        last = sorted(queue, key=lambda name: (queue[name], name))[-NEWEST:]
+        newest = [other for other in reversed(last) if other != name and channel_of(other)]
+        others = [other for other in newest if channel_of(other) != channel_of(name)]
+        for watcher in (*others, *newest)[:1]:
+            self.publish(channel_of(watcher).decode(), b" " + watcher)
+
+    def _stand(self, key: str, waiter: bytes, ticket: float, lasts: int) -> int:
+        if not waiter or self.get(key) is not None:
+            return -1
+        self.queue(key)
+        queue = self.sets.setdefault(key, {})
+        queue[waiter] = ticket
+        self.ends[key] = self._ms + lasts + LINGER
+        return sorted(queue, key=lambda name: (queue[name], name)).index(waiter)
+
+
+def channel_of(name: bytes) -> bytes:
+    """Return the wake channel of a waiter, b"" for an invalid name."""
+    return name.rpartition(b" ")[0]

@@ -1,0 +1,7 @@
+"""Redlock over N independent Redis or Valkey masters."""
+
+from __future__ import annotations
+
+from redlock_django.backends.redis.backend import RedisBackend
+
+__all__ = ["RedisBackend"]

@@ -1,0 +1,213 @@
+"""Redlock over N independent Redis or Valkey masters."""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import threading
+import weakref
+from collections.abc import Sequence
+from inspect import GEN_CREATED, getgeneratorstate
+
+from redlock_django.backends.base import Notice, ignore
+from redlock_django.backends.redlock.backend import RedlockBackend, RedlockSettings
+from redlock_django.engine.validity import Lease, LeaseState, RedlockLease
+from redlock_django.exceptions import InvalidRedlock
+from redlock_django.wire.drivers.loop import LoopDriver
+from redlock_django.wire.drivers.reentrancy import Interrupting
+from redlock_django.wire.drivers.threads import ThreadDriver
+from redlock_django.wire.links.dialer import Driver
+from redlock_django.wire.links.links import Links
+from redlock_django.wire.servers.survey import Survey
+
+INSPECTION_TIMEOUT = 0.5  # seconds to wait for each answer of a master in an inspection
+
+
+class RedisBackend(RedlockBackend):
+    """One driver and its links for the threads of the process, and one for each running loop."""
+
+    def __init__(self, alias: str, settings: RedlockSettings, notice: Notice = ignore) -> None:
+        super().__init__(alias, settings, notice)
+        self._threads: ThreadDriver | None = None
+        self._closed = False
+        self._making = threading.RLock()  # a signal handler may interrupt its own thread
+        self._loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopDriver] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    def acquire(
+        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str
+    ) -> RedlockLease:
+        driver = self.thread_driver()
+        waiter = driver.waiter(resources) if wait > 0 else None
+        try:
+            protocol = self._acquire(resources, ttl, wait, holder, waiter, driver)
+            return driver.run(protocol, waiter=waiter)
+        except BaseException:
+            if waiter is not None:
+                waiter.leave()
+            raise
+
+    async def aacquire(
+        self, resources: tuple[str, ...], ttl: float, wait: float, holder: str
+    ) -> RedlockLease:
+        driver = self.loop_driver()
+        waiter = driver.waiter(resources) if wait > 0 else None
+        try:
+            protocol = self._acquire(resources, ttl, wait, holder, waiter, driver)
+            return await driver.run(protocol, waiter=waiter)
+        except BaseException:
+            if waiter is not None:
+                waiter.leave()
+            raise
+
+    # A renewal does not wait for a connection: the next one follows soon, and the renewals of
+    # other leases must not be held up.
+
+    def extend(self, lease: Lease, ttl: float) -> tuple[LeaseState, RedlockLease]:
+        protocol = self._extend(lease, ttl)
+        return self._home_threads(lease).run(protocol, wait_for_links=False)
+
+    def extend_all(
+        self, asked: Sequence[tuple[Lease, float]]
+    ) -> list[tuple[LeaseState, Lease] | Exception]:
+        results: dict[int, tuple[LeaseState, Lease] | Exception] = {}
+        homes: dict[ThreadDriver, list[int]] = {}
+        for index, (lease, _) in enumerate(asked):
+            homes.setdefault(self._home_threads(lease), []).append(index)
+        for driver, indexes in homes.items():
+            extended = driver.run_all([self._extend(*asked[index]) for index in indexes])
+            results.update(zip(indexes, extended, strict=True))
+        return [results[index] for index in range(len(asked))]
+
+    async def aextend(self, lease: Lease, ttl: float) -> tuple[LeaseState, RedlockLease]:
+        protocol = self._extend(lease, ttl)
+        return await self.loop_driver().run(protocol, wait_for_links=False)
+
+    # A release is sent after its acquire, on the same links. A caller that cannot use those
+    # links, such as another loop, posts it to them.
+
+    def release(self, lease: Lease) -> bool | None:
+        home = lease.home
+        if isinstance(home, ThreadDriver) and not home.links.closed.is_set():
+            protocol = self._release(lease)
+            try:
+                return home.run(protocol, wait_for_links=False)
+            except Interrupting:
+                if getgeneratorstate(protocol) != GEN_CREATED:
+                    raise  # that of a signal handler, which has interrupted this release
+        self.post_release(lease)
+        return None
+
+    async def arelease(self, lease: Lease) -> bool | None:
+        if lease.home is self._loops.get(asyncio.get_running_loop()):
+            return await self.loop_driver().run(self._release(lease), wait_for_links=False)
+        self.post_release(lease)
+        return None
+
+    def post_release(self, lease: Lease) -> None:
+        protocol = self._release(lease, awaited=False)
+        if isinstance(lease.home, LoopDriver) and lease.home.post(protocol):
+            return
+        # The links that acquired it are gone, and the acquire that they sent may still arrive.
+        bury = self._release(lease, awaited=False, bury=True)
+        driver = self._home_threads(lease)
+        driver.post(protocol if driver is lease.home else bury)
+
+    def connect(self) -> None:
+        self.thread_driver().start()
+
+    async def aconnect(self) -> None:
+        await self.loop_driver().start()
+
+    def survey(self) -> Survey:
+        timeout = min(INSPECTION_TIMEOUT, self.settings.connect_timeout)
+        return Survey(self.addresses, self.deployment, timeout)
+
+    def voided(self, lease: Lease) -> bool:
+        # The links of a loop that has ended notice nothing: see `Lock.detach`.
+        home, ours = lease.home, self._threads
+        if ours is not None and ours.links.steps.void(lease):
+            return True
+        if home is ours or not isinstance(home, ThreadDriver | LoopDriver):
+            return False
+        return home.links.steps.void(lease)
+
+    # Drivers.
+
+    def thread_driver(self) -> ThreadDriver:
+        """Return the driver that the threads of this process share."""
+        if self._threads is None:
+            _check_poll(self.alias)
+            with self._making:
+                if self._threads is None:
+                    driver = self._threads = ThreadDriver(self._links)
+                    if self._closed:  # by another thread, since the caller has this backend
+                        driver.close()
+        return self._threads
+
+    def loop_driver(self) -> LoopDriver:
+        """Return the driver of the running loop."""
+        loop = asyncio.get_running_loop()
+        driver = self._loops.get(loop)
+        if driver is None or driver.links.closed.is_set():
+            with self._making:
+                self._forget_closed_loops()
+                driver = self._loops[loop] = LoopDriver(self._links)
+        return driver
+
+    def _forget_closed_loops(self) -> None:
+        """Close the links of loops that were closed while tasks waited, which keep such a loop."""
+        # A list that is made in one step: other threads remove their loops meanwhile.
+        for loop in [reference() for reference in self._loops.keyrefs()]:
+            if loop is not None and loop.is_closed() and (driver := self._loops.pop(loop, None)):
+                driver.abandon()
+
+    def _home_threads(self, lease: Lease) -> ThreadDriver:
+        home = lease.home
+        if isinstance(home, ThreadDriver) and not home.links.closed.is_set():
+            return home
+        return self.thread_driver()
+
+    def _links(self, driver: Driver) -> Links:
+        return Links(
+            self.addresses,
+            self.deployment,
+            driver,
+            master_timeout=self.settings.master_timeout,
+            connect_timeout=self.settings.connect_timeout,
+            tolerate=self.settings.tolerate,
+            notice=self.notice,
+            membership=self.membership,
+        )
+
+    def forked(self) -> None:
+        inherited: list[ThreadDriver | LoopDriver] = [*self._loops.values()]
+        if self._threads is not None:
+            inherited.append(self._threads)
+        self._making = threading.RLock()
+        self._threads = None
+        self._loops = weakref.WeakKeyDictionary()
+        for driver in inherited:
+            driver.forked()
+
+    def close(self) -> None:
+        # The driver is kept: a lock that outlives its backend fails and does not reconnect.
+        with self._making:
+            self._closed, driver = True, self._threads
+        if driver is not None:
+            driver.close()
+
+    async def aclose(self) -> None:
+        driver = self._loops.pop(asyncio.get_running_loop(), None)
+        if driver is not None:
+            await driver.aclose()
+
+
+def _check_poll(alias: str) -> None:
+    """Raise InvalidRedlock where threads cannot wait for several connections at once."""
+    if not hasattr(select, "poll"):
+        raise InvalidRedlock(
+            f"REDLOCK[{alias!r}]: this process has no select.poll(), on which threads wait for the "
+            "masters. eventlet.monkey_patch() removes it: use gevent, threads or asyncio instead."
+        )

@@ -1,0 +1,1 @@
+"""Redlock over N masters: what the Redis store and the memory store share."""

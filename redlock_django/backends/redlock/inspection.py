@@ -1,0 +1,209 @@
+"""Inspection of N masters: held locks, forced release and health, merged from their answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
+
+from redlock_django.backends.inspection.contract import Inspection
+from redlock_django.backends.inspection.page import MAX_LISTED
+from redlock_django.backends.inspection.results import (
+    Listing,
+    ReleaseOutcome,
+    ServerHealth,
+    with_conflict,
+)
+from redlock_django.backends.redlock.health import health_of
+from redlock_django.engine.inspection.holders import Holding, Sighting, merge
+from redlock_django.engine.inspection.queries import (
+    FindHeld,
+    ForceRelease,
+    ListHeld,
+    ReadLocks,
+    ScanKeys,
+    Search,
+    SendQuery,
+    StoredLock,
+)
+from redlock_django.engine.protocol.deployment import Deployment
+from redlock_django.engine.quorum import Ballot, Tally, failed, quorum
+from redlock_django.wire.clock import clock
+from redlock_django.wire.servers.address import Address
+from redlock_django.wire.servers.survey import Survey
+
+MAX_SEARCHED = 100_000
+"""The most names that one search examines on each master; it stops after SEARCH_TIME, too."""
+
+SEARCH_TIME = 1.0  # seconds
+READ_TIME = 3.0  # seconds allowed for reading more than BATCH locks
+BATCH = 500  # locks read in one query
+STEP = 1000  # names examined by one query; a master runs nothing else meanwhile
+
+
+class MasterInspection(Inspection):
+    """Asks N masters, by a survey, and merges their answers.
+
+    `addresses` are those of the masters, empty for masters in memory; `tolerate` are the codes of
+    faults with which a master is counted all the same.
+    """
+
+    def __init__(
+        self,
+        using: str,
+        survey: Survey,
+        *,
+        deployment: Deployment,
+        addresses: Sequence[Address],
+        tolerate: frozenset[str],
+    ) -> None:
+        super().__init__(using, deployment.names)
+        self._survey = survey
+        self._deployment = deployment
+        self._addresses = addresses
+        self._tolerate = tolerate
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._survey.__exit__(kind, error, trace)
+
+    @property
+    def silent(self) -> Mapping[str, str]:
+        return {self.servers[index]: why for index, why in sorted(self._survey.silent.items())}
+
+    def has_quorum(self, resource: str | None = None) -> bool:
+        masters = len(self.servers)
+        return masters - len(self._survey.silent) >= quorum(masters)
+
+    def listing(
+        self, *, search: str = "", scan: bool = False, last_first: bool = False, most: int
+    ) -> Listing:
+        if search or scan:
+            return self._search(search, scan)
+        query = ListHeld(deployment=self._deployment, most=most, last_first=last_first)
+        pages = self._survey.ask(lambda send: send(query)).values()
+        return Listing(
+            left=_union(page.left for page in pages),
+            about=max((page.held for page in pages), default=0),
+            stopped_at=None,
+        )
+
+    def _search(self, part: str, scan: bool) -> Listing:
+        found = self._survey.ask(
+            lambda send: _search(send, self._deployment, part, scan),
+            SEARCH_TIME + self._survey.timeout,
+        )
+        left = _union(names for names, _ in found.values())
+        stopped_at = max((examined for _, examined in found.values() if examined), default=None)
+        return Listing(left=left, about=len(left), stopped_at=stopped_at)
+
+    def holdings(self, resources: Sequence[str]) -> list[Holding]:
+        if not resources:
+            return []
+        queries = [
+            ReadLocks(
+                deployment=self._deployment, resources=tuple(resources[start : start + BATCH])
+            )
+            for start in range(0, len(resources), BATCH)
+        ]
+
+        def read(send: SendQuery) -> list[StoredLock | None]:
+            return [stored for query in queries for stored in send(query)]
+
+        answers = self._survey.ask(read, READ_TIME if len(queries) > 1 else None)
+        holdings, silent = [], frozenset(self.silent)
+        for place, resource in enumerate(resources):
+            found = [(n, stored) for n, answer in answers.items() if (stored := answer[place])]
+            if found:
+                sightings = [Sighting(self.servers[n], one.value, one.ttl) for n, one in found]
+                waiters = max(one.waiters for _, one in found)
+                holdings.append(merge(resource, sightings, self.servers, silent, waiters))
+        return holdings
+
+    def release(
+        self, resource: str, values: Sequence[bytes]
+    ) -> tuple[ReleaseOutcome, Mapping[str, str]]:
+        tallies = [self._release(resource, value) for value in values]
+        return _outcome(tallies), dict(zip(self.servers, _answers(tallies), strict=True))
+
+    def _release(self, resource: str, value: bytes) -> Tally:
+        """Delete the lock that has this value on every master."""
+        query = ForceRelease(deployment=self._deployment, resource=resource, value=value)
+        votes = self._survey.ask(lambda send: send(query))
+        tally = Tally(len(self.servers))
+        for index in range(len(self.servers)):
+            reason = self._survey.silent.get(index, "did not answer")
+            tally.cast(index, votes.get(index) or failed(reason))
+        return tally
+
+    def health(self) -> list[ServerHealth]:
+        reports = self._survey.health()
+        servers = [
+            health_of(
+                index,
+                reports,
+                deployment=self._deployment,
+                addresses=self._addresses,
+                tolerate=self._tolerate,
+                silent=self._survey.silent,
+                forbidden=frozenset(self._survey.forbidden),
+            )
+            for index in range(len(self.servers))
+        ]
+        return with_conflict(servers)
+
+
+def _search(
+    send: SendQuery, deployment: Deployment, part: str, scan: bool
+) -> tuple[dict[bytes, float], int | None]:
+    """Search the index of one master, or all its keys.
+
+    Return the names, and how many were examined, None if all were.
+    """
+    kind: type[Search] = ScanKeys if scan else FindHeld
+    found: dict[bytes, float] = {}
+    until = clock() + SEARCH_TIME
+    examined, cursor = 0, "0"
+    while examined < MAX_SEARCHED and len(found) < MAX_LISTED and clock() < until:
+        step = send(kind(deployment=deployment, part=part, cursor=cursor, step=STEP))
+        found |= step.left
+        cursor = step.cursor
+        examined += STEP
+        if cursor == "0":
+            return found, None
+    return found, examined
+
+
+def _union(every: Iterable[Mapping[bytes, float]]) -> dict[str, float]:
+    """Return all names, each with the longest time that a master gives it."""
+    names: dict[str, float] = {}
+    for one in every:
+        for raw, left in one.items():
+            name = raw.decode(errors="backslashreplace")
+            names[name] = max(left, names.get(name, 0.0))
+    return names
+
+
+def _answers(tallies: Sequence[Tally]) -> list[str]:
+    """Return what each master answered to the releases of all holders, in words."""
+    answers = []
+    for votes in zip(*(tally.votes for tally in tallies), strict=True):
+        cast = [vote for vote in votes if vote is not None]
+        if any(vote.ballot is Ballot.GRANTED for vote in cast):
+            answers.append("released")
+        elif any(vote.ballot is Ballot.FAILED for vote in cast):
+            answers.append(next(vote.reason for vote in cast if vote.ballot is Ballot.FAILED))
+        else:
+            answers.append("was not held" if cast[0].absent else "is held by another")
+    return answers
+
+
+def _outcome(tallies: Sequence[Tally]) -> ReleaseOutcome:
+    if any(not t.majority(t.masters - t.count(Ballot.FAILED)) for t in tallies):
+        return ReleaseOutcome.NO_QUORUM
+    if any(t.count(Ballot.GRANTED) for t in tallies):
+        return ReleaseOutcome.RELEASED
+    return ReleaseOutcome.NOT_HELD

@@ -1,0 +1,149 @@
+"""Read MASTERS: URLs or cache aliases, as the addresses of different servers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+from django.conf import settings
+from django.utils.module_loading import import_string
+
+from redlock_django.backends.sharded.settings import place, refuse_twins
+from redlock_django.wire.servers.address import Address, connection_options, nearest
+
+_CACHE_CLASSES = {
+    "django_redis.cache.RedisCache",
+    "django.core.cache.backends.redis.RedisCache",
+}
+
+
+def read_masters(
+    masters: object, options: Mapping[str, Any], label: str = ""
+) -> tuple[Address, ...]:
+    """Return the address of every entry of MASTERS, in order; `options` apply to each.
+
+    `masters` is a list or a comma-separated string of URLs and `cache:<alias>` names. `label`
+    precedes the position of an entry in messages. Raises ValueError with a message that names
+    the position of the entry and contains no password.
+    """
+    if isinstance(masters, str):
+        masters = [part for part in (part.strip() for part in masters.split(",")) if part]
+    if not isinstance(masters, list | tuple):
+        raise ValueError(
+            "MASTERS must be a list of URLs, a list of such lists or one comma-separated string, "
+            f"got {type(masters).__name__}"
+        )
+    places = [place(index, label) for index in range(len(masters))]
+    addresses = []
+    for where, master in zip(places, masters, strict=True):
+        try:
+            addresses.append(_address(master, options))
+        except ValueError as error:
+            raise ValueError(f"MASTERS: {where}: {error}") from None
+    refuse_twins(
+        (where, address.name, address.endpoint)
+        for where, address in zip(places, addresses, strict=True)
+    )
+    return tuple(addresses)
+
+
+def _address(master: object, options: Mapping[str, Any]) -> Address:
+    if isinstance(master, str) and master.startswith("cache:"):
+        url, of_cache = _cache(master.removeprefix("cache:"))
+        return Address.from_url(url, {**of_cache, **options})
+    return Address.from_url(master, options)  # type: ignore[arg-type]  # it reports other types
+
+
+def _cache(alias: str) -> tuple[str, dict[str, Any]]:
+    """Return the URL and connection options of a cache. Its pool is not used: other timeouts."""
+    caches: Mapping[str, Mapping[str, Any]] = settings.CACHES
+    if alias not in caches:
+        raise ValueError(f"there is no cache {alias!r} in CACHES{nearest(alias, caches)}")
+    config = caches[alias]
+    if not _is_redis(config):
+        if problem := _import_problem(config):
+            raise ValueError(f"cache {alias!r}: its BACKEND cannot be imported: {problem}")
+        raise ValueError(
+            f"cache {alias!r} is not a Redis cache (its BACKEND is {config.get('BACKEND', '')!r})"
+        )
+    location, options = _locations(config)
+    if len(location) != 1:
+        raise ValueError(
+            f"cache {alias!r} has {len(location)} LOCATIONs, which are a primary and its replicas, "
+            "not masters; list each master by itself"
+        )
+    if "SENTINELS" in (config.get("OPTIONS") or {}):
+        raise ValueError(f"cache {alias!r} is behind Sentinel; name the masters' own addresses")
+    return location[0], options
+
+
+def caches_on(address: Address) -> list[str]:
+    """Return the cache aliases whose `clear()` empties the database of this master."""
+    return [
+        alias
+        for alias, config in settings.CACHES.items()
+        if _is_redis(config) and _database(address) in _databases(config)
+    ]
+
+
+def hosts(addresses: Iterable[Address]) -> dict[str, list[str]]:
+    """Return the names of the masters on each machine, as far as addresses show it."""
+    found: dict[str, list[str]] = {}
+    for address in addresses:
+        found.setdefault(host_of(address), []).append(address.name)
+    return found
+
+
+def host_of(address: Address) -> str:
+    """Return the host of a master; "" for this machine (a loopback address or a socket)."""
+    host = str(address.endpoint[0]) if isinstance(address.endpoint, tuple) else ""
+    return "" if host == "::1" or host.startswith("127.") else host
+
+
+def _is_redis(config: Mapping[str, Any]) -> bool:
+    try:
+        lineage = import_string(str(config.get("BACKEND", ""))).__mro__
+    except (ImportError, AttributeError):
+        return False
+    return any(f"{cls.__module__}.{cls.__qualname__}" in _CACHE_CLASSES for cls in lineage)
+
+
+def _import_problem(config: Mapping[str, Any]) -> str:
+    """Return why the BACKEND of a cache cannot be imported, "" if it can."""
+    try:
+        import_string(str(config.get("BACKEND", "")))
+    except ImportError as error:
+        return str(error)
+    return ""
+
+
+def _locations(config: Mapping[str, Any]) -> tuple[list[str], dict[str, Any]]:
+    """Return the URLs of a Redis cache, and its options that concern connections."""
+    location = config.get("LOCATION") or ()
+    if isinstance(location, str):
+        location = re.split("[;,]", location)
+    given: Mapping[str, Any] = config.get("OPTIONS") or {}
+    upper = ("USERNAME", "PASSWORD", "SOCKET_TIMEOUT", "SOCKET_CONNECT_TIMEOUT")
+    merged = {
+        **given,
+        **{name.lower(): given[name] for name in upper if given.get(name)},
+        **(given.get("CONNECTION_POOL_KWARGS") or {}),
+    }
+    # The other options concern the cache: serializer, pool size, parser.
+    known = connection_options()
+    options = {k: v for k, v in merged.items() if k in known}
+    return [url for url in location if url], options
+
+
+def _databases(config: Mapping[str, Any]) -> Iterator[tuple[Hashable, int]]:
+    locations, options = _locations(config)
+    for url in locations:
+        # A URL that we cannot read is an error of the cache, not of REDLOCK.
+        with suppress(ValueError):
+            yield _database(Address.from_url(url, options))
+
+
+def _database(address: Address) -> tuple[Hashable, int]:
+    return address.endpoint, address.kwargs["db"]

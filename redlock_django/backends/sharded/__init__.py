@@ -1,0 +1,1 @@
+"""Locks spread over shards, each a store of its own."""

@@ -1,0 +1,184 @@
+"""Requests of a protocol in one session of ZooKeeper; fences; servers that forgot locks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from redlock_django.backends.zookeeper.client import explained
+from redlock_django.backends.zookeeper.optional_kazoo import (
+    BadVersionError,
+    KazooClient,
+    NodeExistsError,
+    NoNodeError,
+)
+from redlock_django.backends.zookeeper.paths import (
+    LARGEST,
+    SPAN,
+    Tree,
+    fence_of,
+    raised,
+    trusted_in,
+    untrusted,
+)
+from redlock_django.backends.zookeeper.requests import INTERRUPTED, Batch, Protocol, Step
+from redlock_django.backends.zookeeper.session import Session
+
+EXPECTED = (NoNodeError, NodeExistsError, BadVersionError)
+"""The errors that are answers: others made or deleted a node."""
+
+_AGAIN = 0.05  # seconds until a request that was interrupted is repeated
+
+
+class Interrupted(Exception):
+    """The connection or the session was lost, and with it perhaps the place in a queue."""
+
+
+class Requests:
+    """Requests in one generation of a session, each answered within `seconds`."""
+
+    def __init__(self, session: Session, seconds: float) -> None:
+        self.session = session
+        self.generation = session.generation
+        self._seconds = seconds
+
+    def ask(
+        self, send: Callable[[KazooClient], Sequence[Any]], *, is_write: bool = False
+    ) -> Protocol[list[Any]]:
+        """Return the answers, EXPECTED errors among them. Reads are repeated if interrupted.
+
+        Raises Interrupted, or StoreUnavailable if the servers do not answer or refuse.
+        """
+        while True:
+            batch = Batch(send, seconds=self._seconds, is_proof=is_write)
+            yield batch
+            failed = [one for one in batch.results if isinstance(one, Exception)]
+            if batch.generation != self.generation:
+                raise Interrupted
+            for one in failed:
+                if not isinstance(one, (*EXPECTED, *INTERRUPTED)):
+                    raise self.session.unavailable(explained(one))
+            if batch.is_answered:
+                return batch.results
+            if is_write:
+                raise Interrupted
+            yield Step(_AGAIN)
+
+
+class Fences:
+    """The fences of a tree: a base, plus the transactions of the servers since it was set.
+
+    Only a tree that is trusted has a base, and no lock is granted without it: see `Tree`. Locks may
+    have been forgotten with the tree before, for `forgotten` seconds.
+    """
+
+    def __init__(self, requests: Requests, tree: Tree, forgotten: float) -> None:
+        self._requests = requests
+        self._tree = tree
+        self._forgotten = forgotten
+
+    def prepare(self) -> Protocol[None]:
+        """Make the tree, and raise the base of fences to the servers' time, once in a session.
+
+        Other stores may have given fences up to now, before the site was switched to this one.
+        Raises StoreUnavailable if the tree is not trusted yet.
+        """
+        session = self._requests.session
+        while session.prepared != self._requests.generation:
+            root, locks, base = yield from self._requests.ask(self._look_at_all, is_write=True)
+            if isinstance(root, NoNodeError) or locks is None:
+                yield from self._requests.ask(self._make, is_write=True)
+                continue
+            if isinstance(base, NoNodeError):
+                if (left := trusted_in(root.mtime / 1000, locks, self._forgotten)) > 0:
+                    raise session.unavailable(untrusted(left), retry_after=left)
+                yield from self._requests.ask(self._trust, is_write=True)
+                continue
+            number, now = self._number(base), root.mtime * 1000
+            if number <= now:
+                yield from self._raise_base()
+            else:
+                yield _until_past(number, now)
+            session.prepared = self._requests.generation
+
+    def declare(self) -> Protocol[bool]:
+        """Make the tree and trust it; return whether it was not trusted before."""
+        declared = False
+        while True:
+            root, locks, base = yield from self._requests.ask(self._look_at_all, is_write=True)
+            if isinstance(root, NoNodeError) or locks is None:
+                yield from self._requests.ask(self._make, is_write=True)
+            elif isinstance(base, NoNodeError):
+                yield from self._requests.ask(self._trust, is_write=True)
+                declared = True
+            else:
+                return declared
+
+    def of_node(self, created: int, base: Any) -> Protocol[int]:
+        """Return the fence of a node that is the first in its queue.
+
+        `created` is the transaction that made it, and `base` the node of the base since then.
+        """
+        if isinstance(base, NoNodeError):
+            raise self._removed()
+        fence = fence_of(self._number(base), int(base[1].mzxid), created)
+        return (yield from self._raise_base()) if fence is None else fence
+
+    def _raise_base(self) -> Protocol[int]:
+        """Raise the base of fences; return it, a fence that no other client gets.
+
+        Returns once the servers' time is not before it.
+        """
+        path = self._tree.fences
+        while True:
+            root, base = yield from self._requests.ask(self._look, is_write=True)
+            now: int = root.mtime * 1000
+            if isinstance(base, NoNodeError):
+                raise self._removed()
+            new = raised(self._number(base), now + 1000)
+            send = partial(_set, path, str(new).encode(), base[1].version)
+            (stored,) = yield from self._requests.ask(send, is_write=True)
+            if not isinstance(stored, EXPECTED):
+                yield _until_past(new, now)
+                return new
+
+    def _number(self, base: Any) -> int:
+        data: bytes = base[0]
+        if data.isdigit() and int(data) < LARGEST - SPAN:
+            return int(data)
+        path = self._tree.fences
+        raise self._requests.session.unavailable(f"{path} has no valid number: delete the node")
+
+    def _removed(self) -> Interrupted:
+        """Return the error for a tree that was removed since the session looked at it."""
+        self._requests.session.prepared = -1
+        return Interrupted()
+
+    def _look(self, client: KazooClient) -> list[Any]:
+        # The write of the root shows the servers' time.
+        return [client.set_async(self._tree.root, b""), client.get_async(self._tree.fences)]
+
+    def _look_at_all(self, client: KazooClient) -> list[Any]:
+        root, base = self._look(client)
+        return [root, client.exists_async(self._tree.locks), base]
+
+    def _make(self, client: KazooClient) -> list[Any]:
+        # Before the new queues exist, whose locks are not those that other clients may hold.
+        base = client.delete_async(self._tree.fences)
+        return [base, *(client.create_async(path) for path in self._tree.all)]
+
+    def _trust(self, client: KazooClient) -> list[Any]:
+        return [client.create_async(self._tree.fences, b"0")]
+
+
+def _until_past(fence: int, now: int) -> Step:
+    """Return the pause until a fence is not ahead of the servers' time, which is `now`, in µs.
+
+    Otherwise the store to which a site moves next would give lower fences.
+    """
+    return Step((fence - now) / 1_000_000)
+
+
+def _set(path: str, data: bytes, version: int, client: KazooClient) -> list[Any]:
+    return [client.set_async(path, data, version)]

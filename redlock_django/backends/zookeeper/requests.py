@@ -1,0 +1,109 @@
+"""The steps of a protocol with ZooKeeper: send requests and wait for all answers, or pause."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from redlock_django.backends.zookeeper.optional_kazoo import (
+    ConnectionClosedError,
+    ConnectionLoss,
+    SessionExpiredError,
+)
+
+if TYPE_CHECKING:
+    from redlock_django.backends.zookeeper.optional_kazoo import KazooClient
+
+INTERRUPTED = (ConnectionLoss, ConnectionClosedError, SessionExpiredError)
+"""The errors after which it is unknown whether a request was executed."""
+
+Result = TypeVar("Result")
+Protocol = Generator["Step", None, Result]
+
+
+class Step:
+    """Something to wait for, for at most `seconds`; `end` ends the wait, from any thread."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.ended = False
+        self.wake: Callable[[], object] = _nobody
+
+    def end(self) -> None:
+        """End the step, and wake the caller that waits for it."""
+        self.ended = True
+        self.wake()
+
+
+class Batch(Step):
+    """Requests that are sent together, in their order. `results` has an answer or error for each.
+
+    `send` makes the requests with a client. With `is_proof`, an answer proves that the session was
+    alive when the requests were sent: a majority of the servers answers writes, while any one of
+    them answers reads. `generation` is the session that they were sent in. If the caller sets
+    `unwanted`, they are not sent any more. `then` is called with the batch at its end, in a thread
+    of kazoo.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[KazooClient], Sequence[Any]],
+        *,
+        seconds: float = 0.0,
+        is_proof: bool = False,
+        then: Callable[[Batch], object] | None = None,
+    ) -> None:
+        super().__init__(seconds)
+        self.results: list[Any] = []
+        self.is_proof = is_proof
+        self.generation = -1
+        self.sent = 0.0
+        self.unwanted = False
+        self.then = then
+        self._send = send
+        self._missing = 0
+        self._answered: Callable[[Batch], object]
+
+    @property
+    def is_answered(self) -> bool:
+        """True if the servers have answered all requests."""
+        return self.ended and not any(isinstance(one, INTERRUPTED) for one in self.results)
+
+    def send(
+        self,
+        client: KazooClient,
+        generation: int,
+        now: float,
+        answered: Callable[[Batch], object],
+    ) -> None:
+        """Send the requests, in the thread of the session; `answered` is called before `then`."""
+        self.generation, self.sent, self._answered = generation, now, answered
+        try:
+            pending = self._send(client)
+        except Exception as error:  # noqa: BLE001 - the thread of the session must go on
+            self.results = [error]
+            self._finish()
+            return
+        self._missing = len(pending)
+        self.results = [None] * len(pending)
+        for index, result in enumerate(pending):
+            result.rawlink(partial(self._arrived, index))
+
+    def _arrived(self, index: int, result: Any) -> None:
+        # kazoo calls this in one thread, one result after the other.
+        self.results[index] = result.value if result.exception is None else result.exception
+        self._missing -= 1
+        if not self._missing:
+            self._finish()
+
+    def _finish(self) -> None:
+        self.ended = True
+        self._answered(self)
+        if self.then is not None:
+            self.then(self)
+        self.end()
+
+
+def _nobody() -> None:
+    """Wake no caller: none waits yet."""

@@ -1,0 +1,154 @@
+"""The settings of the ZooKeeper store."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import Any, ClassVar, Self
+
+from redlock_django.backends.base import Section, StoreSettings
+from redlock_django.backends.values import (
+    LONGEST_WAIT,
+    SHORTEST_TTL,
+    mapping,
+    seconds,
+    several,
+    string,
+)
+from redlock_django.backends.zookeeper.optional_kazoo import ACL, collect_hosts, normpath
+from redlock_django.wire.servers.address import nearest
+
+_OPTIONS = (
+    "auth_data",
+    "ca",
+    "certfile",
+    "check_hostname",
+    "default_acl",
+    "keyfile",
+    "keyfile_password",
+    "sasl_options",
+    "use_ssl",
+    "verify_certs",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ZooKeeperSettings(StoreSettings):
+    """The settings of locks in ZooKeeper: the servers, the node of all locks, the session."""
+
+    DEFAULTS: ClassVar[Mapping[str, Any]] = {
+        **StoreSettings.DEFAULTS,
+        "HOSTS": (),
+        "ROOT": "/redlock",
+        "SESSION_TIMEOUT": 10,
+        "ZOOKEEPER_TIMEOUT": 2,
+        "OPTIONS": {},
+    }
+
+    hosts: tuple[str, ...]
+    root: str = "/redlock"
+    session_timeout: float = 10.0
+    zookeeper_timeout: float = 2.0
+    options: Mapping[str, Any] = field(default_factory=dict, repr=False)  # has passwords
+
+    @classmethod
+    def read(cls, section: Section, *, label: str = "") -> Self:
+        return cls(
+            max_ttl=seconds(section, "MAX_TTL", least=SHORTEST_TTL),
+            label=label,
+            hosts=tuple(map(_host, several(section, "HOSTS"))) or _no_hosts(),
+            root=_root(section),
+            session_timeout=seconds(section, "SESSION_TIMEOUT", least=0.2, most=LONGEST_WAIT),
+            zookeeper_timeout=seconds(section, "ZOOKEEPER_TIMEOUT", least=0.1, most=LONGEST_WAIT),
+            options=_options(mapping(section, "OPTIONS")),
+        )
+
+    @property
+    def ensemble(self) -> str:
+        """The name of all servers together: one of them decides nothing alone."""
+        return ",".join(self.hosts)
+
+    @property
+    def identity(self) -> str:
+        return f"zookeeper {','.join(sorted(self.hosts))}{self.root}"
+
+    @property
+    def servers(self) -> tuple[tuple[str, Hashable], ...]:
+        return ((self.ensemble, self.identity),)
+
+    @property
+    def has_credentials(self) -> bool:
+        """True if clients authenticate, so that nodes can belong to them alone."""
+        return bool(self.options.get("auth_data") or self.options.get("sasl_options"))
+
+    @property
+    def has_open_acl(self) -> bool:
+        """True if every client of the servers may delete the locks."""
+        acl = self.options.get("default_acl")
+        return any(one.id.scheme == "world" for one in acl) if acl else not self.has_credentials
+
+
+def _no_hosts() -> tuple[str, ...]:
+    raise ValueError("HOSTS must name at least one server: ['10.0.0.1:2181', ...]")
+
+
+def _host(given: object) -> str:
+    if isinstance(given, str) and given.strip() == given and not set("/,@ ") & set(given):
+        try:
+            ((host, port),), _ = collect_hosts(given)
+        except ValueError:
+            pass
+        else:
+            return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    raise ValueError(
+        "HOSTS must be a list of hosts with ports, such as '10.0.0.1:2181', without paths and "
+        "passwords: the path of all locks is ROOT, and credentials are in OPTIONS"
+    )
+
+
+def _root(section: Section) -> str:
+    root = string(section, "ROOT")
+    try:
+        if root != "/" and normpath(root) == root and root.startswith("/"):
+            return root
+    except ValueError:
+        pass
+    raise ValueError(f"ROOT must be an absolute path such as '/redlock', got {root!r}")
+
+
+def _options(given: Mapping[str, Any]) -> dict[str, Any]:
+    for key in given:
+        if key not in _OPTIONS:
+            raise ValueError(f"OPTIONS: unknown key {key!r}{nearest(key, _OPTIONS)}")
+    options = dict(given)
+    pairs = options.get("auth_data") or ()
+    if not isinstance(pairs, list | tuple | set) or not all(map(_is_pair, pairs)):
+        raise ValueError(
+            "OPTIONS: auth_data must be a list of pairs such as ('digest', 'user:password')"
+        )
+    if pairs and any(scheme == "sasl" for scheme, _ in pairs):
+        raise ValueError("OPTIONS: use sasl_options instead of auth_data for SASL")
+    options["auth_data"] = {(scheme, credential) for scheme, credential in pairs}
+    sasl = options.get("sasl_options")
+    if sasl is not None:
+        if not isinstance(sasl, Mapping) or "mechanism" not in sasl:
+            raise ValueError("OPTIONS: sasl_options must be a dict with the key 'mechanism'")
+        if find_spec("puresasl") is None:
+            raise ValueError("OPTIONS: sasl_options needs pure-sasl: pip install pure-sasl")
+    if options.get("check_hostname") and not options.get("verify_certs", True):
+        raise ValueError("OPTIONS: check_hostname needs verify_certs: set both or none")
+    acl = options.get("default_acl")
+    if acl is not None and not (
+        isinstance(acl, list | tuple) and acl and all(isinstance(one, ACL) for one in acl)
+    ):
+        raise ValueError("OPTIONS: default_acl must be a list of ACLs of kazoo.security")
+    return options
+
+
+def _is_pair(pair: object) -> bool:
+    return (
+        isinstance(pair, list | tuple)
+        and len(pair) == 2
+        and all(isinstance(part, str) for part in pair)
+    )

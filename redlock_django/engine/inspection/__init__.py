@@ -1,0 +1,1 @@
+"""The questions that inspection asks of masters; no part of the algorithm."""

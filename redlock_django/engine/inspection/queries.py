@@ -1,0 +1,241 @@
+"""The queries of inspection that are sent to a master, and the meaning of each answer.
+
+A query is one Lua script of `lua/`, its KEYS, its ARGV, and a method that reads the reply. Queries
+travel on connections of their own, never on the links of locks.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
+
+from redlock_django.engine.inspection.holders import is_ours
+from redlock_django.engine.protocol.commands import Release
+from redlock_django.engine.protocol.deployment import Deployment
+from redlock_django.engine.quorum import Vote
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query(ABC, Generic[Answer]):
+    """One query to one master. `name` is its script."""
+
+    name: ClassVar[str]
+
+    deployment: Deployment
+
+    @abstractmethod
+    def keys(self) -> list[str]:
+        """Return the KEYS of the script."""
+
+    def arguments(self) -> list[str | int | bytes]:
+        """Return the ARGV of the script, without the round's number."""
+        return []
+
+    @abstractmethod
+    def read(self, reply: Sequence[Any]) -> Answer:
+        """Return the answer that a reply contains; `reply` begins with the status."""
+
+
+class SendQuery(Protocol):
+    """A function that sends a query to one master and returns its answer."""
+
+    def __call__(self, query: Query[Answer], /) -> Answer: ...
+
+
+class HeldPage(NamedTuple):
+    """The start of a master's index: how many locks it lists, and the seconds left of each."""
+
+    held: int
+    left: Mapping[bytes, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListHeld(Query[HeldPage]):
+    """List the first `most` resources of the index: the first to expire, or the last."""
+
+    name: ClassVar[str] = "held"
+
+    most: int
+    last_first: bool = False
+
+    def keys(self) -> list[str]:
+        return [self.deployment.held]
+
+    def arguments(self) -> list[str | int | bytes]:
+        return [self.most, int(self.last_first)]
+
+    def read(self, reply: Sequence[Any]) -> HeldPage:
+        _, _, held, *pairs = reply
+        return HeldPage(held, _seconds_left(pairs))
+
+
+class SearchStep(NamedTuple):
+    """One step of a search: the names found with the seconds left of each, and the next cursor.
+
+    `cursor` is "0" after the last step. The time left is 0.0 where the search does not learn it.
+    """
+
+    cursor: str
+    left: Mapping[bytes, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search(Query[SearchStep]):
+    """Search for names that contain `part`, from `cursor` on ("0" first).
+
+    Every character of `part` is taken literally. One query examines about `step` names.
+    """
+
+    part: str
+    cursor: str = "0"
+    step: int = 1000
+
+    def keys(self) -> list[str]:
+        return []
+
+    def arguments(self) -> list[str | int | bytes]:
+        return [self.cursor, self._prefix() + _containing(self.part), self.step]
+
+    def _prefix(self) -> str:
+        return ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindHeld(Search):
+    """Search the index."""
+
+    name: ClassVar[str] = "find"
+
+    def keys(self) -> list[str]:
+        return [self.deployment.held]
+
+    def read(self, reply: Sequence[Any]) -> SearchStep:
+        _, _, cursor, *pairs = reply
+        return SearchStep(cursor.decode(), _seconds_left(pairs))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanKeys(Search):
+    """Search all keys of a master for locks."""
+
+    name: ClassVar[str] = "scan"
+
+    def read(self, reply: Sequence[Any]) -> SearchStep:
+        _, _, cursor, *keys = reply
+        prefix = self._prefix().encode()
+        return SearchStep(cursor.decode(), {key.removeprefix(prefix): 0.0 for key in keys})
+
+    def _prefix(self) -> str:
+        return self.deployment.lock("")
+
+
+class StoredLock(NamedTuple):
+    """The value of a lock key on one master, its seconds left (None: it never expires), and how
+    many clients wait in its queue.
+    """
+
+    value: bytes
+    ttl: float | None
+    waiters: int = 0
+
+    def __repr__(self) -> str:  # without the value, which holds the token
+        return f"StoredLock(ttl={self.ttl})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadLocks(Query[list[StoredLock | None]]):
+    """Read the lock key of each resource, whichever client has set it; None where it is free."""
+
+    name: ClassVar[str] = "look"
+
+    resources: tuple[str, ...]
+
+    def keys(self) -> list[str]:
+        locks = [self.deployment.lock(resource) for resource in self.resources]
+        return [*locks, *(self.deployment.queue(resource) for resource in self.resources)]
+
+    def read(self, reply: Sequence[Any]) -> list[StoredLock | None]:
+        stored = reply[2:]
+        return [
+            None if value is None else StoredLock(value, None if left < 0 else left / 1000, waiters)
+            for value, left, waiters in zip(stored[::3], stored[1::3], stored[2::3], strict=True)
+        ]
+
+
+class MasterFacts(NamedTuple):
+    """A master's marker (None: it has none), how many locks it lists (None: its ACL hides it),
+    and the commands that its ACL forbids to scripts.
+    """
+
+    marker: bytes | None
+    held: int | None
+    forbidden: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadFacts(Query[MasterFacts]):
+    """Read a master's marker, how many locks it lists and what its ACL forbids; changes nothing."""
+
+    name: ClassVar[str] = "health"
+
+    def keys(self) -> list[str]:
+        deployment = self.deployment
+        nobodys = (deployment.lock(""), deployment.fence(""), deployment.tomb(""))
+        return [deployment.marker, deployment.held, *nobodys]
+
+    def read(self, reply: Sequence[Any]) -> MasterFacts:
+        _, _, marker, held, *forbidden = reply
+        return MasterFacts(marker, held, tuple(command.decode() for command in forbidden))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForceRelease(Query[Vote]):
+    """Delete a lock that has exactly this value, and bury its token if it is one of ours.
+
+    The value of another client's lock may be any bytes, and no token of it is known.
+    """
+
+    name: ClassVar[str] = "release"
+
+    resource: str
+    value: bytes = field(repr=False)  # holds the token
+
+    def keys(self) -> list[str]:
+        return self._command().keys()
+
+    def arguments(self) -> list[str | int | bytes]:
+        return [self.value, *self._command().arguments()[1:]]
+
+    def read(self, reply: Sequence[Any]) -> Vote:
+        return self._command().vote(reply)
+
+    def _command(self) -> Release:
+        ours = is_ours(self.value)
+        return Release(
+            deployment=self.deployment,
+            resources=(self.resource,),
+            value=self.value[:32].decode() if ours else "-",
+            bury=ours,
+        )
+
+
+QUERIES: tuple[type[Query[Any]], ...] = (
+    ListHeld, FindHeld, ScanKeys, ReadLocks, ReadFacts, ForceRelease,
+)  # fmt: skip
+
+
+def _containing(part: str) -> str:
+    """Return a glob pattern of names that contain `part`, each character as it is."""
+    literal = "".join("\\" + char if char in "*?[]\\^" else char for char in part)
+    return f"*{literal}*" if part else "*"
+
+
+def _seconds_left(pairs: Sequence[Any]) -> dict[bytes, float]:
+    return {
+        name: float("inf") if left < 0 else left / 1000
+        for name, left in zip(pairs[::2], pairs[1::2], strict=True)
+    }

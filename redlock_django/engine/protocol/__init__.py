@@ -1,0 +1,1 @@
+"""Everything that is sent to a master, and what its replies mean."""

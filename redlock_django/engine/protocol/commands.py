@@ -1,0 +1,285 @@
+"""The commands that are sent to a master, and the meaning of each answer.
+
+A command is one Lua script of `lua/` (run by EVALSHA), its KEYS, its ARGV, and a method that reads
+the reply as a `Vote`. Every reply is an array that begins with the number of the round, a status,
+and the master's clock in µs, or stands for one (`as_array`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from hashlib import sha1
+from importlib.resources import files
+from struct import Struct
+from typing import Any, ClassVar
+
+from redlock_django.engine.protocol.deployment import Deployment, ms
+from redlock_django.engine.protocol.statuses import (
+    ABSENT,
+    GRANTED,
+    REFUSED,
+    RESERVED,
+    STATUSES,
+    UNCOUNTED,
+)
+from redlock_django.engine.quorum import Ballot, Vote, failed, granted
+
+_LUA = files(__package__).joinpath("lua")
+# The files of `lua/` that a script includes, before its own code.
+INCLUDED: Mapping[str, tuple[str, ...]] = {
+    "acquire": ("queue", "index", "set_locks"),
+    "confirm": ("trusted",),
+    "extend": ("trusted", "index"),
+    "heal": ("trusted", "index", "set_locks"),
+    "release": ("queue",),
+}
+
+TOKEN = 32  # the hex digits of a token, with which a value begins
+
+PROPOSAL = Struct("<d")
+_CONSTANTS = Struct("<4d")
+_GRANT = Struct("<4q")
+unpack_grant = _GRANT.unpack
+"""Return what a reply that grants one resource has: round, status, master's clock in µs, fence."""
+_STATUS = re.compile(rf"\b({'|'.join(STATUSES)})\b")
+
+Argument = str | int | bytes
+Reply = Sequence[object]
+
+
+@cache
+def script(name: str) -> tuple[str, str]:
+    """Return the Lua source of a command, with the numbers of its statuses, and its SHA-1."""
+    parts = (*INCLUDED.get(name, ()), name)
+    text = "".join(_LUA.joinpath(f"{part}.lua").read_text(encoding="utf-8") for part in parts)
+    text = _STATUS.sub(lambda status: str(STATUSES[status[1]]), text)
+    return text, sha1(text.encode(), usedforsecurity=False).hexdigest()
+
+
+@dataclass(slots=True)
+class Command:
+    """One command for a master. It is never changed; a frozen class would take longer to create.
+
+    `name` is the name of the script. A `trusted` command ends with two more arguments: the marker
+    that the client expects and the time at which that master is ready. They differ from master to
+    master, so the link adds them. `sets` means that the command may leave the lock on the master,
+    `fenced` that its answer has the fence of each resource, `votes` that a grant of it counts.
+    """
+
+    name: ClassVar[str]
+    trusted: ClassVar[bool] = True
+    sets: ClassVar[bool] = False
+    fenced: ClassVar[bool] = False
+    votes: ClassVar[bool] = True
+
+    deployment: Deployment
+    resources: tuple[str, ...]
+    value: str = field(repr=False)  # holds the token
+
+    @property
+    def token(self) -> str:
+        """The token that this command is about."""
+        return self.value[:TOKEN]
+
+    def keys(self) -> list[str]:
+        """Return the KEYS of the script."""
+        raise NotImplementedError
+
+    def arguments(self) -> list[Argument]:
+        """Return the ARGV of the script, without the number of the round and the marker."""
+        raise NotImplementedError
+
+    def _locks_and_fences(self) -> list[str]:
+        deployment = self.deployment
+        return [key for r in self.resources for key in (deployment.lock(r), deployment.fence(r))]
+
+    def _keys_to_set(self) -> list[str]:
+        """Return the KEYS that set_locks.lua uses."""
+        deployment = self.deployment
+        tomb = deployment.tomb(self.token)
+        return [deployment.marker, deployment.held, tomb, *self._locks_and_fences()]
+
+    def _queues(self) -> list[str]:
+        return [self.deployment.queue(resource) for resource in self.resources]
+
+    def vote(self, reply: Reply) -> Vote:
+        """Return the meaning of a reply, which begins with the status, not the round's number."""
+        status, time = _integer(reply[0]), _integer(reply[1])
+        if status == GRANTED:
+            fences = tuple(map(_integer, reply[2:]))
+            if len(fences) != (len(self.resources) if self.fenced else 0):
+                raise ValueError(f"{len(fences)} fences for {len(self.resources)} resources")
+            return granted(time, fences)
+        if status in (REFUSED, RESERVED):
+            return self._refusal(status, time, reply)
+        if status == ABSENT:
+            index = _integer(reply[2]) - 1
+            return Vote(Ballot.REFUSED, "forgot the lock", time, resource=index, absent=True)
+        return failed(UNCOUNTED[status], time=time)
+
+    def _refusal(self, status: int, time: int, reply: Reply) -> Vote:
+        index, ttl, fence, rival = reply[2:6]
+        left = _integer(ttl)
+        until = "with no expiry" if left < 0 else f"for {left / 1000:.3g} s"
+        reserved = status == RESERVED
+        return Vote(
+            Ballot.REFUSED,
+            f"{'reserved for a waiter' if reserved else 'held by another client'} {until}",
+            time,
+            fences=(_integer(fence),),
+            ttl=left,
+            rival=rival if isinstance(rival, bytes) else str(rival).encode(),
+            resource=_integer(index) - 1,
+            ahead=_integer(reply[6]) if len(reply) > 6 else -1,
+            reserved=reserved,
+        )
+
+
+def as_array(reply: Any) -> Any:
+    """Return a reply as an array: masters grant an acquire or a release in a shorter form."""
+    if type(reply) is bytes and len(reply) == _GRANT.size:  # no other string has that length
+        return [*unpack_grant(reply)]
+    return [reply, GRANTED, 0] if type(reply) is int else reply
+
+
+def _integer(value: object) -> int:
+    if isinstance(value, int):
+        return value
+    raise ValueError(f"expected an integer in a reply, got {type(value).__name__}")
+
+
+@dataclass(slots=True)
+class Acquire(Command):
+    """Set the lock of every resource or of none.
+
+    `ttl` is in seconds, `proposal` in µs of the client's clock. A refused `waiter` (its name; "" if
+    the client does not wait) joins the queue of the resource at fault, ordered by `ticket`, its
+    first proposal. A granted waiter leaves the queues.
+    """
+
+    name: ClassVar[str] = "acquire"
+    sets: ClassVar[bool] = True
+    fenced: ClassVar[bool] = True
+
+    ttl: float
+    proposal: int
+    waiter: str = ""
+    ticket: int = 0
+
+    def keys(self) -> list[str]:
+        return [*self._keys_to_set(), *self._queues()]
+
+    def arguments(self) -> list[Argument]:
+        waiting = (f"{self.ticket} {self.waiter}",) if self.waiter else ()
+        numbers = PROPOSAL.pack(self.proposal) + self.constants()
+        return [self.value, numbers, *self.resources, *waiting]
+
+    def constants(self) -> bytes:
+        """Return the numbers that do not differ from one acquire to the next, as doubles."""
+        deployment = self.deployment
+        return _CONSTANTS.pack(
+            ms(self.ttl), deployment.skew, ms(deployment.fence_ttl), ms(deployment.max_ttl)
+        )
+
+
+@dataclass(slots=True)
+class Confirm(Command):
+    """Raise the fences to `fences` on masters where every lock still has this token."""
+
+    name: ClassVar[str] = "confirm"
+    fenced: ClassVar[bool] = True
+
+    fences: tuple[int, ...]
+
+    def keys(self) -> list[str]:
+        return [self.deployment.marker, *self._locks_and_fences()]
+
+    def arguments(self) -> list[Argument]:
+        return [self.value, self.deployment.skew, ms(self.deployment.fence_ttl), *self.fences]
+
+
+@dataclass(slots=True)
+class Extend(Command):
+    """Set the TTL of locks to `ttl` seconds where they have this token; never re-create one."""
+
+    name: ClassVar[str] = "extend"
+
+    ttl: float
+
+    def keys(self) -> list[str]:
+        deployment = self.deployment
+        return [deployment.marker, deployment.held, *(deployment.lock(r) for r in self.resources)]
+
+    def arguments(self) -> list[Argument]:
+        return [self.value, ms(self.ttl), *self.resources]
+
+
+@dataclass(slots=True)
+class Heal(Command):
+    """Set a held lock on a master that had forgotten it; it votes from the next extension on."""
+
+    name: ClassVar[str] = "heal"
+    sets: ClassVar[bool] = True
+    fenced: ClassVar[bool] = True
+    votes: ClassVar[bool] = False
+
+    ttl: float
+    fences: tuple[int, ...]
+
+    def keys(self) -> list[str]:
+        return self._keys_to_set()
+
+    def arguments(self) -> list[Argument]:
+        deployment = self.deployment
+        numbers = ms(self.ttl), deployment.skew, ms(deployment.fence_ttl)
+        return [self.value, *numbers, *self.resources, *self.fences]
+
+    def vote(self, reply: Reply) -> Vote:
+        # This master did not have the lock until now and may have granted it to another client in
+        # between, so its vote must not count in the round that sets the lock.
+        vote = super(Heal, self).vote(reply)
+        if vote.ballot is Ballot.GRANTED:
+            return failed("healed: counts from the next extension", time=vote.time)
+        return vote
+
+
+@dataclass(slots=True)
+class Release(Command):
+    """Delete the locks that have this token, and call the first waiter of each.
+
+    With `left` seconds of a minimum hold, shorten their TTL to that instead, and call no waiter.
+    With `bury`, write a tombstone as well, so that the token cannot be set again. With a `waiter`,
+    remove that waiter from the queues. Without `calls`, call none: a client that asks again keeps
+    its place, and the next waiter whose round follows in the same send need not be called.
+    """
+
+    name: ClassVar[str] = "release"
+    trusted: ClassVar[bool] = False
+
+    bury: bool = False
+    left: float = 0.0
+    waiter: str = ""
+    calls: bool = True
+
+    @property
+    def plain(self) -> bool:
+        """True if nothing else is done than what every release does."""
+        return not (self.bury or self.left or self.waiter)
+
+    def keys(self) -> list[str]:
+        deployment = self.deployment
+        locks = (deployment.lock(r) for r in self.resources)
+        tomb = (deployment.tomb(self.token),) if self.bury else ()
+        queues = self._queues() if self.calls or self.waiter else ()
+        return [deployment.held, *locks, *tomb, *queues]
+
+    def arguments(self) -> list[Argument]:
+        tomb = ms(self.deployment.max_ttl) if self.bury else 0
+        how = "" if self.plain else f"{tomb} {ms(self.left)} {self.calls:d} {self.waiter}"
+        return [self.value, how, *self.resources]
+
+
+COMMANDS: tuple[type[Command], ...] = (Acquire, Confirm, Extend, Heal, Release)

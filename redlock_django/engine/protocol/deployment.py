@@ -1,0 +1,90 @@
+"""The deployment all clients of the same masters share: masters, numbers, names of keys."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from redlock_django.engine.protocol.shard_choice import identity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deployment:
+    """The names of the masters, and the numbers that every client of them must share.
+
+    `max_ttl`, `max_clock_skew`, `restart_delay` and `fence_ttl` are in seconds. `members`
+    identifies the masters of all groups, so that clients with another list notice; it has letters
+    and digits only (ValueError), and is "" for those in `names`. If there are several `groups`,
+    `label` names this one in messages ("group 2").
+    """
+
+    names: tuple[str, ...]
+    prefix: str = "redlock"
+    max_ttl: float = 60.0
+    max_clock_skew: float = 0.5
+    restart_delay: float = 63.75
+    fence_ttl: float = 600.0
+    label: str = ""
+    members: str = ""
+    groups: int = 1
+    masters: int = field(init=False, compare=False, repr=False)
+    """N: the number of configured masters, up or down."""
+    skew: int = field(init=False, compare=False, repr=False)
+    """`max_clock_skew` in µs."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "masters", len(self.names))
+        object.__setattr__(self, "skew", round(self.max_clock_skew * 1_000_000))
+        # A marker is read back by its words, and `numbers_of` by the letters of the last one.
+        if not re.fullmatch(r"\w*", self.members):
+            raise ValueError(f"members must be letters and digits only, not {self.members!r}")
+
+    @property
+    def fingerprint(self) -> str:
+        """The numbers and the masters as one string, stored in every marker."""
+        members = self.members or identity(self.names)
+        groups = f"groups={self.groups}," if self.groups > 1 else ""
+        return (
+            f"n={self.masters},{groups}ttl={ms(self.max_ttl)},skew={ms(self.max_clock_skew)},"
+            f"delay={ms(self.restart_delay)},masters={members[:16]}"
+        )
+
+    @property
+    def marker(self) -> str:
+        """The key of the marker, which holds the time from which a master is trusted."""
+        return f"{self.prefix}:master"
+
+    @property
+    def held(self) -> str:
+        """The key of the index: a sorted set of the resources held on a master, by expiry in ms."""
+        return f"{self.prefix}:held"
+
+    def lock(self, resource: str) -> str:
+        """Return the key of a lock."""
+        return f"{self.prefix}:lock:{resource}"
+
+    def fence(self, resource: str) -> str:
+        """Return the key of a resource's fence counter."""
+        return f"{self.prefix}:fence:{resource}"
+
+    def queue(self, resource: str) -> str:
+        """Return the key of a resource's queue: a sorted set of its waiters, by ticket."""
+        return f"{self.prefix}:queue:{resource}"
+
+    def wake(self, process: str) -> str:
+        """Return the channel on which masters call the waiters of a process."""
+        return f"{self.prefix}:wake:{process}"
+
+    def tomb(self, token: str) -> str:
+        """Return the key of a tombstone, which keeps a released token from being set again."""
+        return f"{self.prefix}:tomb:{token}"
+
+
+def numbers_of(fingerprint: str) -> str:
+    """Return a deployment's fingerprint without the identity of its masters."""
+    return re.sub(r",masters=\w+", "", fingerprint)
+
+
+def ms(seconds: float) -> int:
+    """Return seconds as whole milliseconds."""
+    return round(seconds * 1000)

@@ -1,0 +1,79 @@
+"""The marker of a master, and the query that asks whether the master may be trusted."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+from redlock_django.engine.inspection.queries import Query
+
+_MARKER = re.compile(r"([0-9a-fA-F]+) (\d+) (\S+)")
+
+
+class Marker(NamedTuple):
+    """A master's marker: the run_id that it is valid for, and the time of trust (µs)."""
+
+    run_id: str
+    ready_at: int
+    deployment: str
+
+
+def read_marker(text: bytes | None) -> Marker | None:
+    """Read a marker; return None if there is none or it is not a marker of this package."""
+    match = _MARKER.fullmatch(text.decode(errors="replace")) if text else None
+    return Marker(match[1], int(match[2]), match[3]) if match else None
+
+
+class JoinReply(NamedTuple):
+    """The reply of a master to `Join`. `time` and `ready_at` in µs of its clock.
+
+    `status` is KNOWN, MARKED, UNMARKED or MISMATCH. `reason` says why the marker was written
+    ("fresh", "restarted", "stepped", or "" where it was not); for MISMATCH it is the other
+    deployment's fingerprint.
+    """
+
+    status: int
+    time: int
+    ready_at: int
+    marker: bytes
+    reason: str
+
+    @classmethod
+    def of(cls, reply: Sequence[Any]) -> JoinReply:
+        """Read a reply that begins with the status."""
+        status, time, ready_at, marker, reason = reply
+        return cls(status, time, ready_at, marker, reason.decode(errors="replace"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Join(Query[JoinReply]):
+    """Ask whether a master may be trusted, and write its marker where that may be done.
+
+    `mode` is "join", "mark" (write a marker where there is none, too), "distrust" (its clock
+    stepped), "trust" (at once) or "reconfigure" (replace the marker of another deployment).
+    `fingerprint` is what the marker is to say of the deployment, and `delay` (µs) is when the
+    master is trusted; None for those of `deployment`.
+    """
+
+    name: ClassVar[str] = "join"
+
+    run_id: str
+    mode: str
+    fingerprint: str | None = None
+    delay: int | None = None
+
+    def keys(self) -> list[str]:
+        return [self.deployment.marker]
+
+    def arguments(self) -> list[str | int | bytes]:
+        fingerprint, delay = self.fingerprint, self.delay
+        if fingerprint is None:
+            fingerprint = self.deployment.fingerprint
+        if delay is None:
+            delay = round(self.deployment.restart_delay * 1_000_000)
+        return [self.run_id, fingerprint, delay, self.mode]
+
+    def read(self, reply: Sequence[Any]) -> JoinReply:
+        return JoinReply.of(reply)

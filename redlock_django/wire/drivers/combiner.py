@@ -1,0 +1,254 @@
+"""The links that all threads of a process share: one sends for all, and one reads for all.
+
+Threads queue their rounds; the thread that has the mutex sends everything that is queued, in one
+send for each master (flat combining: Hendler, Incze, Shavit and Tzafrir, 2010). If others were
+woken with it, it gives way to them first: they queue their next rounds, too. One waiting thread at
+a time polls, and reads for all. A thread that stops waiting passes the reading on to a thread that
+waits for answers or, if there is none, to one that waits to be called.
+
+No loop inside a `with` or `try` here ends in a condition: Python 3.12 and 3.13 handle signals on
+the jump back from one, and an exception raised there skips the `finally`.
+docs/explanation/interrupts.md explains this.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from operator import attrgetter
+
+from redlock_django.wire.clock import clock
+from redlock_django.wire.drivers.poller import Poller
+from redlock_django.wire.link.master import Master
+from redlock_django.wire.link.pending_replies import Batch, Exchange
+from redlock_django.wire.links.links import Links
+from redlock_django.wire.waiting.waiters import Waiter
+
+Sleeper = Exchange | Batch | Waiter
+"""A thread sleeps until one of these is decided, and until its time `until` at most."""
+Sleepers = dict[Sleeper, None]
+_is_decided = attrgetter("decided")
+
+
+class Combiner:
+    """The queue of rounds of all threads, the mutex of their links, and who reads for all."""
+
+    def __init__(self, links: Links, poller: Poller) -> None:
+        # Only ever acquired by `with`: an interrupt cannot strike between acquiring it and being
+        # certain to release it. Reentrant for finalizers alone, see `inside`.
+        self.mutex = threading.RLock()
+        # Whether a finalizer or signal handler interrupts this thread inside the mutex.
+        self.inside: Callable[[], bool] = self.mutex._is_owned  # type: ignore[attr-defined]
+        self.poller = poller
+        self.queue: deque[Exchange] = deque()
+        self.waiting: Sleepers = {}  # threads that sleep until a round is decided
+        self.sleeping: Sleepers = {}  # and those that sleep until they are called
+        self.reader: Sleeper | None = None
+        self.last_look = clock()  # at the links, by a poll or before a round
+        self._reader_thread = 0  # the thread that reads, or was the last to
+        self._busy = False  # the thread that has the mutex will look at the queue again
+        # Bound once: these are used by every round.
+        self._masters = links.masters
+        self._master_timeout = links.master_timeout
+        self._lateness = links.lateness
+        self._read_all = links.inbox.read_all
+        self._begin = links.outbox.begin
+        self._flush = links.outbox.flush
+        self._dirty = links.outbox.dirty
+
+    # Sending.
+
+    def send(self, exchange: Exchange) -> None:
+        """Send a round, or leave it to the thread that is sending; do not wait for its verdict."""
+        self.queue.append(exchange)
+        # If the busy thread is this one, which a finalizer interrupts, it sends this as well.
+        if self._busy or self.inside():
+            return  # if not busy, the tender sends it
+        with self.mutex:
+            self.send_all()
+
+    def send_all(self, masters: Sequence[Master] = ()) -> None:
+        """Read these masters, and send everything that is queued, also what comes meanwhile."""
+        queued = self.queue
+        while True:
+            try:
+                self._busy = True
+                if masters:
+                    self._read_all(masters)
+                while True:
+                    if not queued:
+                        break
+                    # Removed only once it has begun: an interrupt in between may begin another
+                    # thread's round twice, which is harmless, but never drops it.
+                    self._begin(queued[0])
+                    queued.popleft()
+                if self._dirty:
+                    self._flush()
+            finally:
+                # After an interrupt the next poll sends what other threads have left here.
+                self._busy = False
+            if not queued:
+                return
+            masters = ()
+
+    def read_idle(self) -> None:
+        """Read what came while no thread was polling: a master may have closed an idle link."""
+        with self.mutex:
+            self.last_look = clock()
+            self.send_all(self._masters)
+
+    # Waiting and reading.
+
+    def carry(self, exchange: Exchange) -> None:
+        """Send a round, and wait until it is decided."""
+        try:
+            self.queue.append(exchange)
+            if not self._busy:
+                # Others were woken with this thread, and have not run yet.
+                if self.waiting and any(map(_is_decided, [*self.waiting])):
+                    self._gather()
+                with self.mutex:
+                    self.send_all()
+                    if self.reader is None and not exchange.decided:
+                        self.reader, self._reader_thread = exchange, threading.get_ident()
+            while True:
+                if exchange.decided:
+                    break
+                if self.reader is exchange:  # as nearly always; what `wait` does, in less time
+                    self._poll()
+                else:
+                    self.wait(exchange, self.waiting, self._master_timeout)
+        except BaseException:
+            exchange.abandon()
+            raise
+        finally:
+            self.leave(exchange)
+
+    def carry_all(self, batch: Batch, exchanges: Sequence[Exchange]) -> None:
+        """Send the rounds of a batch together, and wait until all of them are decided."""
+        try:
+            self.queue.extend(exchanges)
+            with self.mutex:
+                self.send_all()
+            while True:
+                if batch.decided:
+                    break
+                self.wait(batch, self.waiting, self._master_timeout)
+        except BaseException:
+            for exchange in exchanges:
+                exchange.abandon()
+            raise
+        finally:
+            self.leave(batch)
+
+    def sleep(self, waiter: Waiter) -> None:
+        """Sleep until a waiter is called or answered; read for all threads if none does."""
+        try:
+            while True:
+                left = waiter.until - clock()
+                if waiter.decided or left <= 0:
+                    break
+                self.wait(waiter, self.sleeping, left)
+        finally:
+            self.leave(waiter)
+
+    def wait(self, sleeper: Sleeper, sleepers: Sleepers, longest: float) -> None:
+        """Read for all threads if none does; else sleep until woken, as one of the `sleepers`."""
+        try:
+            if self.reader is sleeper or self._becomes_reader(sleeper):
+                sleeper.wake = self.wake_reader
+                while True:
+                    if sleeper.decided:
+                        break
+                    left = sleeper.until - clock()
+                    if left <= 0:
+                        break
+                    self._poll(left)
+            else:
+                self._sleep_until_woken(sleeper, sleepers, longest)
+        finally:
+            if self.reader is sleeper:
+                self.reader = None  # its caller wakes the next one: see `leave`
+
+    def leave(self, sleeper: Sleeper) -> None:
+        """Stop waiting, and wake another thread to read if none does."""
+        if self.reader is sleeper:
+            self.reader = None
+        # A thread that is about to sleep is among these, or sees that no thread reads.
+        if self.reader is None and (self.waiting or self.sleeping):
+            # One step each, because other threads come and go meanwhile. If the one that is woken
+            # need not wait any more, it comes here as well.
+            waiting: list[Sleeper] = [*self.waiting, *self.sleeping]
+            if successor := next((other for other in waiting if not other.decided), None):
+                successor.wake()
+
+    def wake_reader(self) -> None:
+        """Wake the thread that reads for all, unless it is this one."""
+        if threading.get_ident() != self._reader_thread:
+            self.poller.wake()
+
+    def _gather(self) -> None:
+        """Wait for other threads that can run; they leave their rounds to this one meanwhile.
+
+        Otherwise a thread whose masters answer quickly would hardly ever stop: the interpreter goes
+        on with it after each call to the kernel, and the others would wait for milliseconds.
+        """
+        try:
+            self._busy = True
+            os.sched_yield()
+        finally:
+            self._busy = False
+
+    def _becomes_reader(self, sleeper: Sleeper) -> bool:
+        """Return whether this thread reads for all from now on."""
+        me = threading.get_ident()
+        # If the reader is this very thread, an interrupt has left that entry behind.
+        if self.reader is None or self._reader_thread == me:
+            with self.mutex:
+                if self.reader is None or self._reader_thread == me:
+                    self.reader, self._reader_thread = sleeper, me
+                    return True
+        return False
+
+    def _sleep_until_woken(self, sleeper: Sleeper, sleepers: Sleepers, longest: float) -> None:
+        wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()
+        sleeper.wake = partial(wakeups.put, None)
+        sleepers[sleeper] = None
+        try:
+            # From here on it is woken. What happened before is looked at now.
+            left = min(longest, sleeper.until - clock())
+            if self.reader is None or sleeper.decided or left <= 0:
+                return
+            try:
+                wakeups.get(timeout=left)
+            except queue.Empty:
+                self.poller.wake()  # the reader judges who is late
+        finally:
+            sleepers.pop(sleeper, None)
+
+    def _poll(self, longest: float = math.inf) -> None:
+        if self.queue:  # by a thread that gives way, or was interrupted
+            os.sched_yield()
+            with self.mutex:
+                self.send_all()
+        began = clock()
+        asked = self._lateness.due - began
+        if asked <= 0:
+            with self.mutex:
+                asked = self._lateness.poll_timeout(began)
+        if asked > longest:
+            asked = longest
+        readable, writable = self.poller.poll(asked)
+        self.last_look = now = clock()
+        with self.mutex:
+            if writable:
+                self._dirty.update(master.index for master in writable)
+            self.send_all(readable)
+            self._lateness.waited(asked, now - began, now)
+            if self._dirty:
+                self._flush()

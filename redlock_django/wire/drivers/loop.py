@@ -1,0 +1,314 @@
+"""The driver for an event loop: one for each running loop, whose links are closed with it.
+
+What tasks write to a master in one iteration of the loop is sent together; a round is one future.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import weakref
+from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from redlock_django.engine.run_protocol import is_finished
+from redlock_django.engine.steps import Pause, Protocol, Result, Round, Step
+from redlock_django.wire.clock import clock
+from redlock_django.wire.drivers.mailbox import Arrival
+from redlock_django.wire.link.master import Master
+from redlock_django.wire.link.pending_replies import wake_none
+from redlock_django.wire.links.dialer import Driver
+from redlock_django.wire.links.dialing import discard
+from redlock_django.wire.links.links import Links
+from redlock_django.wire.servers.handshake import Joined, Unfit
+from redlock_django.wire.waiting.waiters import Waiter
+
+# So many rounds are sent together while the loop goes on to begin others. More would leave the
+# masters without work meanwhile, and then the loop while the masters answer.
+SENT_TOGETHER = 40
+
+
+class LoopDriver:
+    """The driver of one event loop. Use it in that loop only, except for `post`.
+
+    `make` returns the links, for this driver.
+    """
+
+    def __init__(self, make: Callable[[Driver], Links]) -> None:
+        # Weak: the backend keeps this driver by its loop, and a loop that was never closed must
+        # still be garbage-collected.
+        self._loop = weakref.ref(asyncio.get_running_loop())
+        self.links = links = make(self)
+        self._begun = 0  # rounds since the last scheduled send; if there are any, one is scheduled
+        self._ticking = False
+        self._ticked = 0.0
+        self._arrivals = [Arrival() for _ in links.masters]
+        self._link_waits: set[asyncio.Future[None]] = set()
+        self._end: AsyncGenerator[None, None] | None = None
+        # Bound once: these are used by every round.
+        self._plan = links.planner.plan
+        self._exchange = links.outbox.exchange
+        self._begin = links.outbox.begin
+        self._send = links.outbox.flush
+        self._dirty = links.outbox.dirty
+        links.membership.readers.add(self)  # other threads may use the loop from here on
+
+    def _open_loop(self) -> asyncio.AbstractEventLoop | None:
+        """Return the loop; None once it is closed."""
+        loop = self._loop()
+        return None if loop is None or loop.is_closed() else loop
+
+    async def run(
+        self, protocol: Protocol[Result], *, wait_for_links: bool = True,
+        waiter: Waiter | None = None,
+    ) -> Result:  # fmt: skip
+        """Run a protocol to its end and return its result, as `ThreadDriver.run` does."""
+        if self._end is None:
+            await self.start()
+        try:
+            step = next(protocol)
+        except StopIteration as done:  # there was nothing to send: the extension came too late
+            early: Result = done.value
+            return early
+        while True:
+            try:
+                await self._take(step, wait_for_links, waiter)
+                step = protocol.send(clock())
+            except StopIteration as done:
+                result: Result = done.value
+                return result
+            except BaseException as error:
+                if is_finished(protocol):
+                    raise  # the protocol itself raised this
+                if waiter is not None:
+                    self.links.waiters.interrupt(waiter)
+                step = protocol.throw(error)
+
+    def waiter(self, resources: tuple[str, ...]) -> Waiter:
+        """Return a new waiter for these resources; call its `leave` at the end."""
+        return self.links.waiter(resources)
+
+    def post(self, protocol: Protocol[Any]) -> bool:
+        """Send a protocol's first round, from any thread; return False if the loop is closed."""
+        return self._soon(self._post, protocol)
+
+    def _soon(self, what: Callable[..., None], *arguments: Any) -> bool:
+        """Schedule a call in the loop, from any thread; return False if the loop is closed."""
+        loop = self._open_loop()
+        if loop is None or self.links.closed.is_set():
+            return False
+        try:
+            loop.call_soon_threadsafe(what, *arguments)
+        except RuntimeError:  # closed in between
+            return False
+        return True
+
+    def _post(self, protocol: Protocol[Any]) -> None:
+        step = next(protocol)
+        if isinstance(step, Round):
+            self._begin(self._exchange(step, wake_none))
+            self._flush()
+
+    # One step.
+
+    async def _take(self, step: Step, wait_for_links: bool, waiter: Waiter | None) -> None:
+        if isinstance(step, Pause):
+            if waiter is None:
+                await asyncio.sleep(step.seconds)
+            else:
+                await self._sleep(waiter, step)
+            return
+        if not step.awaited:
+            self._begin(self._exchange(step, wake_none))
+            self._flush()  # immediately: the loop may be about to end
+            return
+        if waiter is not None and waiter.takes_verdict(step):
+            return
+        self.links.look_at_idle_links()
+        if wait_for_links and not self._plan.until and self.links.planner.may_gain_quorum(step):
+            await self._wait_for_links()
+        if waiter is not None:
+            waiter.ask()
+        loop = asyncio.get_running_loop()
+        answered: asyncio.Future[None] = loop.create_future()
+        exchange = self._exchange(step, partial(_complete, answered))
+        try:
+            self._begin(exchange)
+            if not self._begun:
+                loop.call_soon(self._flush)
+            self._begun += 1
+            if self._begun % SENT_TOGETHER == 0:
+                self._send()
+            await answered
+        except BaseException:
+            exchange.abandon()
+            raise
+
+    async def _sleep(self, waiter: Waiter, pause: Pause) -> None:
+        """Sleep until the waiter is called, or the round is decided that was sent for it."""
+        loop = asyncio.get_running_loop()
+        self.links.waiters.begin_pause(waiter, pause)
+        while not waiter.decided and (left := waiter.until - clock()) > 0:
+            called: asyncio.Future[None] = loop.create_future()
+            waiter.wake = partial(_complete, called)
+            over = loop.call_later(left, _complete, called)
+            try:
+                await called
+            finally:
+                over.cancel()
+        self.links.waiters.end_pause(waiter)
+
+    async def _wait_for_links(self) -> None:
+        deadline = clock() + self.links.connect_timeout
+        while self.links.planner.may_reach_quorum() and (left := deadline - clock()) > 0:
+            change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._link_waits.add(change)
+            try:
+                await asyncio.wait((change,), timeout=left)
+            finally:
+                self._link_waits.discard(change)
+
+    def _flush(self) -> None:
+        self._begun = 0
+        self._send()
+        self._tick_soon()
+
+    # What the links ask of their driver.
+
+    def watch(self, master: Master) -> None:
+        """Watch a link in the loop, also until it takes more bytes if it is `blocked`."""
+        loop, link = self._open_loop(), master.link
+        assert link is not None
+        if loop is None:
+            return
+        fd = link.socket.fileno()
+        loop.add_reader(fd, self._readable, master)
+        if link.blocked:
+            loop.add_writer(fd, self._writable, master)
+        else:
+            loop.remove_writer(fd)
+
+    def unwatch(self, master: Master) -> None:
+        """Stop watching a link, which is about to be closed."""
+        assert master.link is not None
+        if loop := self._open_loop():
+            loop.remove_reader(master.link.socket.fileno())
+            loop.remove_writer(master.link.socket.fileno())
+
+    def _readable(self, master: Master) -> None:
+        self.links.inbox.read_all((master,))
+        if self._dirty or master.unfinished:
+            self._flush()
+
+    def _writable(self, master: Master) -> None:
+        self._dirty.add(master.index)
+        self._flush()
+
+    def changed(self) -> None:
+        """Wake the tasks that wait for a quorum of links."""
+        for change in self._link_waits:
+            _complete(change)
+
+    def deliver(self, index: int, result: Joined | Unfit) -> bool:
+        """Take the result of a connecting thread, in that thread; False ends the thread."""
+        arrival = self._arrivals[index]
+        arrival.put(result)
+        opened = not self.links.closed.is_set()
+        if opened and not arrival.scheduled:
+            arrival.scheduled = True
+            opened = self._soon(self._delivered, index)
+        if not opened:
+            self.links.closed.set()
+            arrival.drop()
+        return opened and isinstance(result, Unfit)
+
+    def _delivered(self, index: int) -> None:
+        result = self._arrivals[index].take()
+        if result is None:
+            return
+        if self.links.closed.is_set() or self.links.masters[index].link is not None:
+            discard(result)
+            return
+        self.links.dialer.arrived(index, result)
+        self._flush()
+
+    def look_again(self) -> None:
+        """Read the marker of every master that has a link again, soon. Any thread may call this."""
+        self._soon(self.links.outbox.check_all)
+        self._soon(self._flush)
+
+    # Lateness. In every iteration a loop runs the reads that are ready before its timers, so a
+    # stall of the loop is not mistaken for a silent master.
+
+    def _tick_soon(self) -> None:
+        if self._ticking or (loop := self._open_loop()) is None:
+            return
+        if self.links.owing() or any(master.unfinished for master in self.links.masters):
+            self._ticking, self._ticked = True, clock()
+            loop.call_later(self.links.master_timeout / 4, self._tick)
+
+    def _tick(self) -> None:
+        self._ticking = False
+        self.links.redial()
+        self.links.lateness.waited(
+            self.links.master_timeout / 4, (now := clock()) - self._ticked, now
+        )
+        self._flush()
+
+    # The end of the loop.
+
+    async def start(self) -> None:
+        """Connect to the masters in the background, until the loop ends."""
+        if self._end is not None:
+            return
+        # asyncio.run and asgiref both shut a loop's asynchronous generators down before they close
+        # it. This is the only public way to be notified of the end of a loop that other code owns.
+        self._end = self._until_the_end()
+        hooks = sys.get_asyncgen_hooks()
+        # The finalizer is a method of the loop: a generator that holds it would keep the loop
+        # alive, and this driver lives as long as the loop.
+        sys.set_asyncgen_hooks(finalizer=None)
+        try:
+            begun = anext(self._end)
+        finally:
+            sys.set_asyncgen_hooks(*hooks)
+        await begun
+        self.links.dialer.connect()
+
+    async def _until_the_end(self) -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            self.shut()
+
+    def shut(self) -> None:
+        """Close every link; see `Links.shut`."""
+        self.links.shut()
+        # A loop that ends drops the callbacks that are still scheduled.
+        for arrival in self._arrivals:
+            arrival.drop()
+
+    def abandon(self) -> None:
+        """Drop all links without sending a byte."""
+        self.links.abandon()
+
+    def forked(self) -> None:
+        """Drop all links in the child of a fork."""
+        self.links.forked()
+
+    def __del__(self) -> None:
+        self.abandon()
+
+    async def aclose(self) -> None:
+        """Close every link. The object cannot be used afterwards."""
+        self.shut()
+        if self._end is not None:
+            with suppress(RuntimeError):
+                await self._end.aclose()
+
+
+def _complete(future: asyncio.Future[None]) -> None:
+    if not future.done():  # its task may have been cancelled
+        future.set_result(None)

@@ -1,0 +1,354 @@
+"""The driver for threads, which carry their protocols over links that they share.
+
+How one thread sends and reads for all others is in `combiner`. A tender thread reads the replies
+that no thread waits for any more.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from redlock_django.engine.run_protocol import is_finished
+from redlock_django.engine.steps import Pause, Protocol, Result, Round, Step
+from redlock_django.wire.clock import clock
+from redlock_django.wire.drivers.combiner import Combiner
+from redlock_django.wire.drivers.poller import Poller
+from redlock_django.wire.drivers.reentrancy import Interrupting, Running
+from redlock_django.wire.drivers.wakeup import Wakeup
+from redlock_django.wire.link.master import Master
+from redlock_django.wire.link.pending_replies import Batch, wake_none
+from redlock_django.wire.links.dialer import IDLE, Driver
+from redlock_django.wire.links.dialing import discard
+from redlock_django.wire.links.links import Links
+from redlock_django.wire.servers.handshake import Joined, Unfit
+from redlock_django.wire.waiting.waiters import Waiter
+
+logger = logging.getLogger("redlock_django")
+
+REDIAL = 0.5  # seconds after which a thread that could not be started is tried again
+GIVE_WAY = 0.0002  # seconds for which other threads get the links between two parts of a backlog
+
+
+class ThreadDriver:
+    """The driver of one process, for callers that may block. Thread-safe.
+
+    `make` returns the links, for this driver.
+    """
+
+    def __init__(self, make: Callable[[Driver], Links]) -> None:
+        self.poller = Poller()
+        self._link_waits: dict[Wakeup, None] = {}
+        self.links = links = make(self)
+        self.combiner = Combiner(links, self.poller)
+        self.tender = Tender(links, self.combiner)
+        self._running = Running.of_threads()
+        self._plan = links.planner.plan
+        self._exchange = links.outbox.exchange
+        # At the end, because other threads may use the links from there on.
+        links.membership.readers.add(self)
+
+    def run(
+        self,
+        protocol: Protocol[Result],
+        *,
+        wait_for_links: bool = True,
+        waiter: Waiter | None = None,
+    ) -> Result:
+        """Run a protocol to its end and return its result.
+
+        With `wait_for_links`, a round without a quorum of links waits for connections under
+        way. The pauses of a `waiter` end when it is called. Raises Interrupting, and sends nothing,
+        if the caller interrupts another lock operation of this thread.
+        """
+        running = self._running
+        if self.combiner.inside() or (
+            running.busy and running.is_interrupted(ThreadDriver.run.__code__, self)
+        ):
+            raise Interrupting
+        if not self.tender.is_started:
+            self.start()
+        running.busy = True
+        try:
+            step = next(protocol)
+        except StopIteration as done:  # there was nothing to send: the extension came too late
+            running.busy = False
+            early: Result = done.value
+            return early
+        while True:
+            try:
+                while True:  # inside the try: an interrupt may strike where a loop repeats
+                    self._take(step, wait_for_links, waiter)
+                    step = protocol.send(clock())
+            except StopIteration as done:
+                running.busy = False
+                result: Result = done.value
+                return result
+            except BaseException as error:
+                if is_finished(protocol):
+                    running.busy = False
+                    raise  # the protocol itself raised this
+                if waiter is not None:
+                    with self.combiner.mutex:
+                        self.links.waiters.interrupt(waiter)
+                step = protocol.throw(error)
+
+    def run_all(self, protocols: Sequence[Protocol[Result]]) -> list[Result | Exception]:
+        """Run protocols of at most one round each, such as extensions, all at the same time.
+
+        Returns their results in order, or the exceptions that they raised. No round waits for
+        connections under way.
+        """
+        self.start()
+        results: dict[int, Result | Exception] = {}
+        asked: dict[int, Round] = {}
+        for index, protocol in enumerate(protocols):
+            step = _outcome(partial(next, protocol), index, results)
+            if isinstance(step, Round):
+                asked[index] = step
+        if asked:
+            self._take_all(list(asked.values()))
+        for index in asked:
+            _outcome(partial(protocols[index].send, clock()), index, results)
+        return [results[index] for index in range(len(protocols))]
+
+    def waiter(self, resources: tuple[str, ...]) -> Waiter:
+        """Return a new waiter for these resources; call its `leave` at the end."""
+        if self.combiner.inside() or self._running.is_interrupted(ThreadDriver.run.__code__, self):
+            raise Interrupting
+        with self.combiner.mutex:
+            return self.links.waiter(resources)
+
+    def post(self, protocol: Protocol[Any]) -> None:
+        """Send a protocol's first round without waiting for its answers."""
+        self.start()
+        step = next(protocol)
+        if isinstance(step, Round):
+            self._post(step)
+
+    # The life of the links.
+
+    def start(self) -> None:
+        """Connect to the masters in the background, and start the tender."""
+        if not self.tender.is_started:
+            self._start()
+
+    def _start(self) -> None:
+        with self.combiner.mutex:
+            # Another thread may have started it since the caller looked.
+            if not self.tender.is_started and not self.links.closed.is_set():
+                self.links.dialer.connect()
+                self.tender.start()
+
+    def close(self) -> None:
+        """Close every link. The object cannot be used afterwards."""
+        with self.combiner.mutex:
+            self.links.shut()
+        self.tender.wake()
+        self.poller.close()
+
+    def abandon(self) -> None:
+        """Drop all links without sending a byte."""
+        self.links.abandon()
+        self.poller.close()
+
+    def forked(self) -> None:
+        """Drop all links in the child of a fork."""
+        self.links.forked()
+        self.poller.close()
+
+    def __del__(self) -> None:
+        self.abandon()
+
+    # One step.
+
+    def _take(self, step: Step, wait_for_links: bool, waiter: Waiter | None) -> None:
+        if isinstance(step, Pause):
+            if waiter is None:
+                time.sleep(step.seconds)
+            else:
+                self._sleep(waiter, step)
+            return
+        if not step.awaited:
+            self._post(step)
+            return
+        if waiter is not None and waiter.takes_verdict(step):
+            self.tender.wake()
+            return
+        combiner = self.combiner
+        if clock() - combiner.last_look > IDLE:
+            combiner.read_idle()
+        if wait_for_links and not self._plan.until and self.links.planner.may_gain_quorum(step):
+            self._wait_for_links()
+        if waiter is not None:
+            waiter.ask()
+        combiner.carry(self._exchange(step, combiner.wake_reader))
+        self.tender.wake()
+
+    def _post(self, step: Round) -> None:
+        self.combiner.send(self._exchange(step, wake_none))
+        self.tender.wake()
+
+    def _take_all(self, steps: Sequence[Round]) -> None:
+        """Send several rounds together, and wait until all of them are decided."""
+        if clock() - self.combiner.last_look > IDLE:
+            self.combiner.read_idle()
+        batch = Batch(len(steps))
+        self.combiner.carry_all(batch, [self._exchange(step, batch.count) for step in steps])
+        self.tender.wake()
+
+    def _sleep(self, waiter: Waiter, pause: Pause) -> None:
+        """Sleep until the waiter is called or answered."""
+        self.links.waiters.begin_pause(waiter, pause)
+        self.combiner.sleep(waiter)
+        with self.combiner.mutex:  # another thread may be sending the next round
+            self.links.waiters.end_pause(waiter)
+
+    def _wait_for_links(self) -> None:
+        """Wait until the connections under way have made a quorum, or cannot any more."""
+        wakeup = Wakeup()
+        deadline = clock() + self.links.connect_timeout
+        self._link_waits[wakeup] = None
+        try:
+            while True:
+                left = deadline - clock()
+                if left <= 0 or not self.links.planner.may_reach_quorum():
+                    break
+                wakeup.wait(left)
+        finally:
+            del self._link_waits[wakeup]
+
+    # What the links ask of their driver.
+
+    def watch(self, master: Master) -> None:
+        """Poll a link, also until it takes more bytes if it is `blocked`."""
+        self.poller.watch(master)
+
+    def unwatch(self, master: Master) -> None:
+        """Stop polling a link, which is about to be closed."""
+        self.poller.unwatch(master)
+
+    def changed(self) -> None:
+        """Wake the threads that wait for a quorum of links."""
+        for wakeup in list(self._link_waits):
+            wakeup.wake()
+
+    def deliver(self, index: int, result: Joined | Unfit) -> bool:
+        """Take the result of a connecting thread, in that thread; False ends the thread."""
+        with self.combiner.mutex:
+            links = self.links
+            if links.closed.is_set() or links.masters[index].link is not None:
+                discard(result)
+                return False
+            again = links.dialer.arrived(index, result)
+            links.outbox.flush()
+            self.tender.wake()
+            return again
+
+    def look_again(self) -> None:
+        """Read the marker of every master that has a link again, soon. Any thread may call this."""
+        with self.combiner.mutex:
+            if not self.links.closed.is_set():
+                self.links.outbox.check_all()
+                self.combiner.send_all()
+        self.tender.wake()
+
+
+class Tender:
+    """The thread that reads the replies that no thread waits for, and judges who is late."""
+
+    def __init__(self, links: Links, combiner: Combiner) -> None:
+        self.thread: threading.Thread | None = None
+        self._links = links
+        self._combiner = combiner
+        self._wakeup = Wakeup()
+        self.wake = self._wakeup.wake  # bound once: every round calls it
+
+    @property
+    def is_started(self) -> bool:
+        """True once the thread runs."""
+        return self.thread is not None
+
+    def start(self) -> None:
+        """Start the thread, unless the process may have no more threads now."""
+        thread = threading.Thread(target=self._tend, name="redlock-tender", daemon=True)
+        with suppress(RuntimeError):  # the next round tries again
+            thread.start()
+            # Last: a thread that sees it set does not wait for the mutex.
+            self.thread = thread
+
+    def _tend(self) -> None:
+        closed = self._links.closed
+        while not closed.is_set():
+            # Nothing may end this thread, because no other one reads replies without a caller.
+            try:
+                self._tend_until_closed()
+            except BaseException:
+                with suppress(BaseException):
+                    logger.exception("redlock: the tender thread failed, and continues")
+                closed.wait(self._links.master_timeout)
+
+    def _tend_until_closed(self) -> None:
+        links, combiner, closed = self._links, self._combiner, self._links.closed
+        pause = links.master_timeout / 2
+        dialed = True
+        while not closed.is_set():
+            self._wakeup.wait(None if dialed else REDIAL)
+            with combiner.mutex:
+                dialed = links.redial()
+            began = clock()
+            while not closed.wait(pause):
+                self.read_backlogs()
+                with combiner.mutex:
+                    if combiner.reader is None:  # otherwise the reader reads and judges
+                        for master in links.owing():
+                            self._serve(master)
+                        now = clock()
+                        links.lateness.waited(pause, now - began, now)
+                    combiner.send_all()
+                    began = clock()
+                    if not links.owing():
+                        break
+
+    def read_backlogs(self) -> None:
+        """Read all replies that come too late, in parts, so that callers need not wait for all."""
+        left = -1
+        while not self._links.closed.is_set():
+            with self._combiner.mutex:
+                late = self._late_masters()
+                owed = sum(len(master.link.owed) for master in late if master.link is not None)
+                if self._combiner.reader is not None or owed in (0, left):
+                    return
+                left = owed
+                self._links.read(*late)
+            # Without the pause, this thread would mostly be the next to get the mutex again.
+            time.sleep(GIVE_WAY)
+
+    def _late_masters(self) -> list[Master]:
+        return [m for m in self._links.owing() if m.link is not None and m.link.expired]
+
+    def _serve(self, master: Master) -> None:
+        self._links.read(master)
+        if master.link is not None and master.link.blocked:
+            self._links.outbox.dirty.add(master.index)  # no thread polls: try again
+
+
+def _outcome(
+    run: Callable[[], Step], index: int, results: dict[int, Result | Exception]
+) -> Step | None:
+    """Return the next step of a protocol, or None if it ended, with its outcome in `results`."""
+    try:
+        step = run()
+    except StopIteration as done:
+        results[index] = done.value
+        return None
+    except Exception as error:  # noqa: BLE001 - returned in its place
+        results[index] = error
+        return None
+    results[index] = RuntimeError("a protocol of more than one round cannot be run in a batch")
+    return step

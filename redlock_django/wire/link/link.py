@@ -1,0 +1,238 @@
+"""One connection as a pipeline: the bytes still to be sent, and the replies still owed.
+
+A link is a FIFO. Every command written is owed one reply. A reply that no round waits for any more
+is read and dropped, never mistaken for the answer to another command.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from types import BuiltinMethodType
+from typing import Any
+
+import hiredis
+
+from redlock_django.engine.protocol.commands import Argument, Command, script
+from redlock_django.wire.clock import clock
+from redlock_django.wire.link.pending_replies import Owed
+
+CHUNK = 65536
+BACKLOG = 2048
+"""The bytes that are received at once of replies that come too late, about forty replies.
+
+A master that was hung sends hundreds of them together. The thread that reads them for all would not
+get to its own round for tens of milliseconds.
+"""
+WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+NOT_BROKEN = (*WOULD_BLOCK, TimeoutError)
+
+
+class ProtocolDesync(Exception):
+    """A reply does not belong to the command that it should answer: the link cannot be used."""
+
+
+class Link:
+    """One live connection: the bytes still to be sent, and the replies still owed."""
+
+    __slots__ = (
+        "behind",
+        "blocked",
+        "expired",
+        "heard",
+        "inspected",
+        "out",
+        "owed",
+        "parser",
+        "parsing",
+        "pushes",
+        "ran",
+        "recv",
+        "send_some",
+        "socket",
+        "tail",
+        "took",
+    )
+
+    def __init__(self, connected: socket.socket, *, pushes: bool = False) -> None:
+        self.socket = connected
+        self.inspected = clock()  # when INFO was last asked for
+        self.recv: Callable[[int], bytes] = connected.recv
+        self.send_some: Callable[[bytearray], int] = connected.send
+        if isinstance(connected, ssl.SSLSocket):
+            self.recv = _all_of(_asked_twice(self.recv))
+            self.send_some = _asked_twice(self.send_some)
+        if not isinstance(self.send_some, BuiltinMethodType):
+            self.send_some = _in_order(self.send_some)
+        self.pushes = pushes  # the link uses RESP3: a push cannot be mistaken for a reply
+        self.parser = hiredis.Reader()
+        self.parsing = False  # the parser has bytes that it has not returned
+        self.owed: deque[Owed] = deque()
+        self.expired = 0  # how many of these replies are so old that they cost their votes
+        self.out = bytearray()
+        self.tail = b""
+        self.heard = clock()  # when the last reply came
+        self.behind = 0.0  # the same, as the master was found to be behind
+        self.took = 0.0  # how long the last reply took, in seconds
+        self.ran = 0.0  # how long the driver had been running when the last reply came
+        self.blocked = False
+
+    def write(self, owed: Owed, data: bytes) -> None:
+        """Queue a command, whose reply is owed from now on; `send` sends it."""
+        # An interrupt between these two lines leaves a reply that is not expected or that never
+        # comes: in both cases the link is dropped, and no reply is misread.
+        self.owed.append(owed)
+        self.out += data
+
+    def send(self) -> bool:
+        """Send bytes, and return whether some are left because the socket accepts no more now.
+
+        Raises OSError, or ProtocolDesync.
+        """
+        out = self.out
+        while out:
+            try:
+                # The bytes are sent and counted in one step of Python, during and after which no
+                # signal is handled before the next line is done: see
+                # docs/explanation/interrupts.md. A process that ends by Ctrl-C has no time to
+                # connect again.
+                [sent] = map(self.send_some, (out,))
+            except WOULD_BLOCK:
+                return True
+            del out[:sent]
+        return False
+
+    def drain(self, until: float) -> None:
+        """Read and drop bytes until the master has closed the connection or it is `until`."""
+        with suppress(OSError):
+            self._drain(until)
+
+    def _drain(self, until: float) -> None:
+        receive = _asked_twice(self.socket.recv)  # of TLS, `recv` would wait for more
+        while (left := until - clock()) > 0:
+            self.socket.settimeout(left)
+            if not receive(CHUNK):
+                return
+
+    def close(self, *, cut: bool) -> None:
+        """Close the link; with `cut`, bytes that the kernel has not delivered yet are dropped."""
+        if cut:
+            with suppress(OSError):
+                at_once = struct.pack("ii", 1, 0)
+                self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, at_once)
+        with suppress(OSError):
+            self.socket.close()
+
+
+def _in_order(send: Callable[[Any], int]) -> Callable[[Any], int]:
+    """Wrap a send that is Python code so that nothing is sent after one that was interrupted."""
+    is_sending = False
+
+    def send_in_order(data: Any) -> int:
+        nonlocal is_sending
+        if is_sending:  # it is unknown which bytes the master has
+            raise ProtocolDesync("a send was interrupted")
+        is_sending = True
+        try:
+            sent = send(data)
+        except OSError:
+            is_sending = False
+            raise
+        is_sending = False
+        return sent
+
+    return send_in_order
+
+
+def _all_of(receive: Callable[[int], bytes]) -> Callable[[int], bytes]:
+    """Wrap the recv of a TLS socket so that it leaves nothing in a buffer that no poll looks into.
+
+    An error or the end of the connection, after some bytes, shows again at the next call.
+    """
+
+    def receive_all(most: int) -> bytes:
+        parts = [receive(most)]
+        with suppress(OSError):
+            while True:  # without a condition: see docs/explanation/interrupts.md
+                if not parts[-1]:
+                    break
+                parts.append(receive(most))
+        return b"".join(parts)
+
+    return receive_all
+
+
+def _asked_twice(operation: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Wrap an operation of a TLS socket so that it fails only if it fails twice.
+
+    OpenSSL keeps errors in a queue, one for all connections of a thread, and takes an error in that
+    queue for an error of the current operation. Python does not empty the queue before an
+    operation, nor after each error (python/cpython#148594). So if the connection to one master is
+    reset, those to all others seem to be reset; and so does a connection if the application had an
+    unrelated error.
+    """
+
+    def ask(argument: Any) -> Any:
+        try:
+            return operation(argument)
+        except NOT_BROKEN:
+            raise
+        except OSError as error:
+            _forget_errors()
+            try:
+                if answer := operation(argument):
+                    return answer
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                raise
+            except OSError:
+                _forget_errors()  # or other connections of this thread would fail with it
+            raise error from None
+
+    return ask
+
+
+def _forget_errors() -> None:
+    """Empty OpenSSL's queue of errors of this thread, as each handshake does when it begins."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    begun = context.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_side=True)
+    with suppress(ssl.SSLWantReadError):
+        begun.do_handshake()
+
+
+def broken(error: Exception) -> str:
+    """Return why a link broke, for operators."""
+    if isinstance(error, EOFError):
+        return "closed the connection"
+    if isinstance(error, OSError):
+        return f"the connection broke: {error.strerror or type(error).__name__}"
+    return f"the replies are out of step: {error}"
+
+
+def pack(*parts: str | bytes | int) -> bytes:
+    """Return a whole command as RESP."""
+    return b"*%d\r\n%s" % (len(parts), pack_parts(*parts))
+
+
+def pack_parts(*parts: str | bytes | int) -> bytes:
+    """Return parts of a command as RESP."""
+    # Not hiredis.pack_command: a signal that interrupts it crashes the process.
+    packed = []
+    for part in parts:
+        raw = part if isinstance(part, bytes) else str(part).encode()
+        packed.append(b"$%d\r\n%s\r\n" % (len(raw), raw))
+    return b"".join(packed)
+
+
+def pack_command(command: Command, number: int, *, text: bool = False) -> bytes:
+    """Return a command of the engine as RESP, without the marker that a trusted command ends with.
+
+    With `text` the script itself is sent (EVAL), else its hash (EVALSHA).
+    """
+    verb, code = ("EVAL" if text else "EVALSHA"), script(command.name)[0 if text else 1]
+    keys = command.keys()
+    parts: tuple[Argument, ...] = (verb, code, len(keys), *keys, number, *command.arguments())
+    return b"*%d\r\n%s" % (len(parts) + (2 if command.trusted else 0), pack_parts(*parts))

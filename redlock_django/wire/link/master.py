@@ -1,0 +1,165 @@
+"""The state of one master, with or without a link: its trust, and the releases it must receive."""
+
+from __future__ import annotations
+
+import logging
+import math
+import random
+from collections import OrderedDict
+from dataclasses import replace
+
+from redlock_django.engine.protocol.commands import Release
+from redlock_django.engine.quorum import Vote
+from redlock_django.wire.link.link import Link
+from redlock_django.wire.servers.address import Address
+from redlock_django.wire.servers.handshake import Trust
+
+logger = logging.getLogger("redlock_django")
+
+REPEAT = 0.5  # seconds between two attempts to send releases that a master refuses
+MAX_REMEMBERED = 10_000  # releases and unanswered tokens kept for a master that is away, at most
+
+
+DOUBTFUL = frozenset((
+    "distrusted_until", "failures", "late", "link", "losing", "reason", "suspect", "trust", "twin",
+    "undialed",
+))  # fmt: skip
+"""What a master's votes depend on: after each change it is looked at again, see `sound_until`."""
+
+
+class Plan:
+    """The masters that can be asked, without a closer look, up to `until`, and their links.
+
+    That is a quorum at least. The votes of the others are `left_out`: they are late or behind, or
+    have no link. `until` is 0.0 from the moment at which anything changes for one of all masters.
+    """
+
+    __slots__ = ("asked", "left_out", "links", "until")
+
+    def __init__(self) -> None:
+        self.asked: tuple[int, ...] = ()
+        self.links: tuple[Link, ...] = ()
+        self.left_out: dict[int, Vote] = {}
+        self.until = 0.0
+
+
+class Master:
+    """The state of one master, with or without a link."""
+
+    def __init__(self, index: int, address: Address, plan: Plan) -> None:
+        self.index = index
+        self.address = address
+        self.plan = plan
+        # The moment up to which this master can be asked, and its grants can be counted, without a
+        # closer look; see `Planner`.
+        self.sound_until = 0.0
+        self.link: Link | None = None
+        self.run_id = ""
+        self.trust: Trust | None = None
+        self.reason = "not connected yet"
+        self.connecting = False  # a first attempt to connect is under way
+        # The reason and delay with which a thread must be started that connects to it.
+        self.undialed: tuple[str, float] | None = None
+        self.losing: tuple[Link, str, bool, bool] | None = None  # see `Dialer.lose`
+        self.failures = 0
+        self.late = ""  # why its votes are not waited for: it owes a late reply
+        self.suspect = ""  # a clock step that is being examined
+        self.twin = ""  # the name of another master that is the same server
+        self.distrusted_until = 0.0
+        self.check_mode = "join"
+        self.checking = False
+        self.looked = 0.0  # when its marker was last read because it was not counted
+        self.polling_logged = False  # its waiters poll, which is logged once
+        self.forget_clock()
+        self.pending_releases: OrderedDict[str, Release] = OrderedDict()
+        self.unanswered: OrderedDict[str, None] = OrderedDict()
+        # Releases that the master refused by an error, each until its lock has expired anyway.
+        self.refused_releases: OrderedDict[str, tuple[Release, float]] = OrderedDict()
+        self._repeat_at = 0.0
+
+    def __setattr__(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+        if name in DOUBTFUL:
+            self.look_closer()
+
+    def forget_clock(self) -> None:
+        """Forget what is known of this master's clock relative to ours."""
+        # The bounds of its clock minus ours, in seconds, and when they were measured.
+        self.offset: tuple[float, float, float] | None = None
+        self.steady = (math.inf, -math.inf, -math.inf)  # see `StepWatch`
+
+    def look_closer(self) -> None:
+        """Make the next round look at this master again before it is asked."""
+        object.__setattr__(self, "sound_until", 0.0)
+        self.plan.until = 0.0
+
+    def fault(self, now: float, *, late: bool = True) -> str:
+        """Return why this master's vote must not be counted now; "" if it may.
+
+        Without `late`, that it is late does not matter.
+        """
+        if self.link is None:
+            return self.reason
+        if self.late and late:
+            return self.late
+        if self.twin:
+            return f"is the same server as {self.twin}"
+        if doubt := self.doubt(now):
+            return doubt
+        if self.trust is None:
+            return "has no marker yet"
+        if now < self.trust.ready:
+            return self.trust.why(now)
+        return ""
+
+    def waits(self, now: float) -> bool:
+        """Return whether the master is connected, and counted only at a later time."""
+        return self.link is not None and self.trust is not None and now < self.trust.ready
+
+    def doubt(self, now: float) -> str:
+        """Return why this master's clock, or ours, is not reliable now; "" if both are."""
+        if self.suspect:
+            return self.suspect
+        if now < self.distrusted_until:
+            return f"our own clock stepped: trusted in {self.distrusted_until - now:.0f} s"
+        return ""
+
+    def keep_release(self, release: Release) -> None:
+        """Keep a release: it is sent, with a tombstone, as soon as the master is back."""
+        self.pending_releases[release.token] = replace(release, bury=True)
+        if len(self.pending_releases) > MAX_REMEMBERED:
+            self.pending_releases.popitem(last=False)
+
+    def refuse_release(self, release: Release, until: float) -> None:
+        """Keep a release that the master refused, for repetition on the same link until then."""
+        self.look_closer()
+        self.refused_releases.setdefault(release.token, (release, until))
+        if len(self.refused_releases) > MAX_REMEMBERED:
+            self.refused_releases.popitem(last=False)
+
+    def due_releases(self, now: float) -> list[Release]:
+        """Return the refused releases that are due to be repeated; forget those that are over."""
+        if now < self._repeat_at:
+            return []
+        self._repeat_at = now + REPEAT
+        for release, until in list(self.refused_releases.values()):
+            if until < now:
+                del self.refused_releases[release.token]
+        return [release for release, _ in self.refused_releases.values()]
+
+    @property
+    def unfinished(self) -> bool:
+        """True if something is left to repeat for this master; see `Links.redial`."""
+        return bool(self.undialed or self.losing or self.refused_releases)
+
+    def remember_unanswered(self, token: str) -> None:
+        """Remember that an acquire with this token may still arrive on a link that is gone."""
+        self.look_closer()
+        self.unanswered[token] = None
+        if len(self.unanswered) > MAX_REMEMBERED:
+            self.unanswered.popitem(last=False)
+
+    def backoff(self) -> float:
+        """Return the seconds until the next attempt: 0.1 to 1, with jitter."""
+        longest = min(1.0, 0.1 * 2.0 ** min(self.failures, 8))
+        return random.uniform(longest / 2, longest)

@@ -1,0 +1,162 @@
+"""Dialing: one thread connects to one master until it works."""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from redlock_django.engine.protocol.deployment import Deployment
+from redlock_django.engine.protocol.membership import Membership
+from redlock_django.wire.clock import clock
+from redlock_django.wire.link.master import Master
+from redlock_django.wire.servers.handshake import Joined, Unfit, Unmarked, join
+
+logger = logging.getLogger("redlock_django")
+
+SETTLING = 0.02
+"""Seconds after which a master without a marker is asked again, then twice as long, and so on.
+
+Meanwhile the other masters answer, whose markers decide whether this client may write one."""
+
+Notice = Callable[[str, bool, str], object]
+"""A callback about a master, by name: did it come (True) or fail, and the reason.
+
+The reason is why it failed, or why the votes of a master that came are not counted yet ("" if they
+are). Called in a connecting thread.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """On which terms masters are connected to: times are in seconds."""
+
+    connect_timeout: float
+    tolerate: frozenset[str]
+    notice: Notice
+
+
+class Dialing:
+    """One daemon thread that connects to a master until it works; at most one for each master.
+
+    `deliver` takes each result, and returns whether to go on. The thread does not keep its owner
+    alive: it ends once that is gone.
+    """
+
+    def __init__(
+        self,
+        master: Master,
+        deployment: Deployment,
+        membership: Membership,
+        terms: Terms,
+        closed: threading.Event,
+        deliver: Callable[[int, Joined | Unfit], bool],
+    ) -> None:
+        self._master = master
+        self._deployment = deployment
+        self._membership = membership
+        self._terms = terms
+        self._closed = closed
+        self._driver = weakref.WeakMethod(deliver)
+
+    def run(self, delay: float, lost: str) -> None:
+        """Connect after `delay` seconds, and again until the driver has a connection.
+
+        The notice callback is called with each result, in this thread, so that it delays no caller.
+        `lost` is why a link was lost that may not come back at once, else "".
+        """
+        master, membership, timeout = self._master, self._membership, self._terms.connect_timeout
+        if lost:
+            self._notice(Unfit(lost))
+        unmarked = 0  # how often in succession
+        unexpected = ""  # the last error that no rule here expects
+        result: Joined | Unfit | None = None
+        while not self._closed.wait(delay):
+            if delay and not _is_early(result) and self._closed.wait(PACE.turn()):
+                return
+            try:
+                result = join(
+                    master.address, self._deployment, membership, self._terms.tolerate, timeout
+                )
+            except Unmarked as error:
+                result = error.with_traceback(None)
+                unmarked += 1
+                # The markers of the other masters decide whether this one gets one.
+                membership.look_again()
+                delay = SETTLING * 2.0 ** (unmarked - 1)
+                result.early = delay < timeout
+            except Unfit as error:
+                unmarked = 0
+                result = error.with_traceback(None)  # its frames would keep the connection alive
+            except Exception as error:  # a bug or a misuse must not silently end the attempts
+                if repr(error) != unexpected:  # its traceback is the same every time
+                    logger.exception("redlock master %s", master.address.name)
+                unexpected = repr(error)
+                result = Unfit(f"could not be reached: {type(error).__name__}")
+            again = self._deliver(result)
+            if _is_early(result):
+                continue
+            self._notice(result)
+            if not again:
+                return
+            delay = master.backoff()
+
+    def _deliver(self, result: Joined | Unfit) -> bool:
+        deliver = self._driver()
+        if deliver is None:
+            discard(result)
+            return False
+        return deliver(self._master.index, result)
+
+    def _notice(self, result: Joined | Unfit) -> None:
+        # The callback may take long, and must not keep the links alive.
+        if self._driver() is None or self._closed.is_set():
+            return
+        name, notice = self._master.address.name, self._terms.notice
+        try:
+            if isinstance(result, Unfit):
+                notice(name, False, str(result))
+            else:
+                notice(name, True, result.trust.why(clock()))
+        except BaseException:  # or the thread would end, and no other connects to this master
+            logger.exception("redlock master %s: the notice callback failed", name)
+
+
+def _is_early(result: Joined | Unfit | None) -> bool:
+    return isinstance(result, Unmarked) and result.early
+
+
+def discard(result: Joined | Unfit) -> None:
+    """Close a connection that is not needed any more."""
+    if isinstance(result, Joined):
+        result.socket.close()
+
+
+class Pace:
+    """The pace of repeated attempts to connect, for all links of this process together.
+
+    To connect costs processor time. If all links of all loops did it at the same time, a busy
+    machine would have none left to read replies, and would lose the next links. The first attempt
+    after the start, or after a connection that ended without a fault, need not wait for its turn.
+    """
+
+    SPACING = 0.02  # seconds between two attempts, on average
+
+    def __init__(self) -> None:
+        self._next = 0.0
+
+    def turn(self) -> float:
+        """Take the next turn and return the seconds until then.
+
+        Two threads at the same moment may take the same turn, which is harmless.
+        """
+        now = clock()
+        at = max(now, self._next)
+        self._next = at + random.uniform(0.5, 1.5) * self.SPACING
+        return at - now
+
+
+PACE = Pace()

@@ -1,0 +1,357 @@
+"""The inbox: each reply is matched to the command that it answers, and counted.
+
+A reply that grants what is owed, as nearly every reply does, is counted here without a vote, and
+not even parsed if nothing else was received with it. All other replies (refusals, errors, pushes,
+checks) are answered one by one.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import hiredis
+
+from redlock_django.engine.protocol.commands import Acquire, Release, as_array, script, unpack_grant
+from redlock_django.engine.protocol.deployment import Deployment
+from redlock_django.engine.protocol.membership import Membership
+from redlock_django.engine.protocol.statuses import GRANTED, NOT_READY
+from redlock_django.engine.quorum import LOST, PENDING, Ballot, failed
+from redlock_django.wire.clock import clock
+from redlock_django.wire.judging.clock_steps import StepWatch
+from redlock_django.wire.judging.late_masters import LateWatch
+from redlock_django.wire.link.grant_bytes import GRANT_SIZE, parsed_grant, read_grant
+from redlock_django.wire.link.link import (
+    BACKLOG,
+    CHUNK,
+    WOULD_BLOCK,
+    Link,
+    ProtocolDesync,
+    broken,
+    pack,
+    pack_command,
+)
+from redlock_django.wire.link.master import Master
+from redlock_django.wire.link.pending_replies import Kind, Owed
+from redlock_django.wire.links.dialer import Dialer
+from redlock_django.wire.links.outbox import Outbox
+from redlock_django.wire.servers.handshake import Unfit, first_word, join_arguments, read_trust
+from redlock_django.wire.servers.info import read_info
+from redlock_django.wire.waiting.waiters import Waiters
+
+logger = logging.getLogger("redlock_django")
+
+Grant = tuple[int, tuple[int, ...]]
+"""What a grant has: the master's clock in µs (0 without a clock), and the fences."""
+RELEASED: Grant = (0, ())
+
+
+class Inbox:
+    """The replies of the masters. `changed()` wakes the callers that wait for a quorum of links."""
+
+    def __init__(
+        self,
+        deployment: Deployment,
+        membership: Membership,
+        lateness: LateWatch,
+        steps: StepWatch,
+        waiters: Waiters,
+        outbox: Outbox,
+        dialer: Dialer,
+        changed: Callable[[], None],
+    ) -> None:
+        self._deployment = deployment
+        self._membership = membership
+        self._lateness = lateness
+        self._steps = steps
+        self._waiters = waiters
+        self._outbox = outbox
+        self._dialer = dialer
+        self._changed = changed
+
+    def read_all(self, masters: Iterable[Master]) -> None:
+        """Read what masters have sent, without blocking, and count it."""
+        heard, ran = 0.0, self._lateness.running.passed
+        for master in masters:
+            link = master.link
+            if link is None:
+                continue
+            receive = link.recv  # CPython looks methods up faster than attributes
+            try:
+                data = receive(BACKLOG if link.expired else CHUNK)
+            except WOULD_BLOCK:
+                if link.parsing:  # an interrupt may have left replies there
+                    self._count(master, link, b"", clock(), ran)
+                continue
+            except OSError as error:
+                self._dialer.lose(master, broken(error), ended=True)
+                continue
+            if not data:
+                self._dialer.lose(master, "closed the connection", ended=True)
+                continue
+            now = clock()
+            if now < heard:
+                self._steps.saw(heard)  # before our clock went back
+            heard = now
+            self._count(master, link, data, heard, ran)
+        self._steps.saw(heard)
+
+    # Grants.
+
+    def _count(self, master: Master, link: Link, data: bytes, heard: float, ran: float) -> None:
+        """Count the replies in what was received from a master until `heard`.
+
+        `ran` is for how long the driver had been running then.
+        """
+        owed = link.owed
+        try:
+            if (
+                heard < master.sound_until
+                and owed
+                and not link.expired
+                and not link.parsing
+                and (grant := _grant_in(data, owed[0])) is not None
+            ):
+                if self._believes(master, grant[0], owed[0], heard):
+                    self._grant(master, link, grant, heard, ran)
+                else:
+                    self._answer(master, link, parsed_grant(data))
+            else:
+                self._parse(master, link, data, heard, ran)
+        except (hiredis.ProtocolError, ProtocolDesync, ValueError, struct.error) as error:
+            logger.error(
+                "redlock master %s: %s",
+                master.address.name,
+                error,
+                extra={"master": master.address.name},
+            )
+            self._dialer.lose(master, broken(error))
+        if master.late and not owed:
+            self._lateness.in_time(master)
+
+    def _parse(self, master: Master, link: Link, data: bytes, heard: float, ran: float) -> None:
+        """Parse what was received, and count each reply in it."""
+        owed, parser = link.owed, link.parser
+        link.parsing = True
+        parser.feed(data)
+        while True:  # without a condition: see docs/explanation/interrupts.md
+            reply = parser.gets()
+            if reply is False:
+                break
+            grant: Grant | None = None
+            # A master that was hung sends hundreds of grants to rounds that are decided, whose
+            # votes need no trust in it.
+            plain = heard < master.sound_until and not link.expired
+            if owed and (plain or (link.expired and not owed[0].undecided)):
+                grant = _grant_of(reply, owed[0])
+            if grant is not None and self._believes(master, grant[0], owed[0], heard):
+                self._grant(master, link, grant, heard, ran)
+            else:
+                self._answer(master, link, reply)
+                if master.link is not link:
+                    break
+            if not parser.has_data():
+                link.parsing = False
+                break
+
+    def _believes(self, master: Master, time: int, owed: Owed, heard: float) -> bool:
+        """Return whether a grant shows no step of a clock; note the clock that it shows."""
+        if not time:
+            return True
+        shown, (least, most, until) = time / 1e6, master.steady
+        sent = owed.sent
+        if heard < until and heard >= sent and sent + least <= shown <= heard + most:
+            return True
+        return self._steps.note(master, shown - heard, shown - sent)
+
+    def _grant(self, master: Master, link: Link, grant: Grant, heard: float, ran: float) -> None:
+        """Count a reply that grants, without a vote."""
+        exchange: Any = link.owed[0]  # an Exchange: only these have a reply that grants
+        time, fences = grant
+        verdict = exchange.tally.grant(master.index, time, fences)
+        if verdict is not PENDING:
+            if not exchange.decided:
+                exchange.decide()
+            elif verdict is LOST:
+                self._outbox.undo_late(master, exchange)
+        link.owed.popleft()  # last, as in `_answer`
+        if link.expired:
+            link.expired -= 1
+        link.ran = ran
+        link.heard = heard
+        link.took = heard - exchange.sent
+
+    # All other replies.
+
+    def _answer(self, master: Master, link: Link, reply: Any) -> None:
+        """Handle a reply that is not counted as a grant."""
+        reply = as_array(reply)
+        if isinstance(reply, hiredis.PushNotification):
+            self._handle_push(master, link, reply)
+            return
+        if not link.owed:
+            raise ProtocolDesync("a reply without a command")
+        # Removed only once its reply has proved to be valid and is handled: otherwise the waiting
+        # caller would get no verdict if the link is lost, or an interrupt strikes meanwhile.
+        owed = link.owed[0]
+        if isinstance(reply, hiredis.ReplyError):
+            self._handle_error(master, owed, first_word(reply))
+        elif owed.kind is Kind.COMMAND:
+            self._handle_vote(master, owed, reply)
+        elif owed.kind is Kind.CHECK:
+            self._handle_check(master, owed, reply)
+        elif not isinstance(reply, bytes) or owed.kind is Kind.SUBSCRIBE:
+            raise ProtocolDesync("a reply of another round")
+        elif owed.kind is Kind.INFO:
+            if b"run_id:" not in reply:
+                raise ProtocolDesync("a reply of another round")
+            self._dialer.inspected(master, read_info(reply))
+        self._pop_owed(link)
+
+    def _handle_vote(self, master: Master, owed: Owed, reply: Any) -> None:
+        """Count the vote of a command's reply."""
+        exchange, command = owed.exchange, owed.command
+        assert command is not None
+        if type(reply) is not list or len(reply) < 3 or reply[0] != owed.number:
+            raise ProtocolDesync("a reply of another round")
+        try:
+            vote = command.vote(reply[1:])
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            raise ProtocolDesync("a reply of another shape") from error
+        read = clock()
+        if master.failures:
+            master.failures = 0
+        if master.refused_releases and isinstance(command, Release):
+            master.refused_releases.pop(command.token, None)
+        if reply[2] != 0:  # the script has read the master's clock
+            time = reply[2] / 1_000_000
+            self._steps.note(master, time - read, time - owed.sent)
+        if reply[1] == NOT_READY:
+            self._outbox.check(master, master.check_mode)
+        if exchange is not None:
+            # After the reply that revealed a clock step come replies of rounds that were sent
+            # before.
+            doubt = master.doubt(read) if command.trusted else ""
+            exchange.cast(master.index, failed(doubt) if doubt else vote)
+            if vote.ballot is Ballot.GRANTED:
+                self._outbox.undo_late(master, owed)
+
+    def _handle_check(self, master: Master, owed: Owed, reply: Any) -> None:
+        """Note what a master's marker says of its trust."""
+        if type(reply) is not list or len(reply) < 3 or reply[0] != 0:
+            raise ProtocolDesync("a reply of another round")
+        name, run_id = master.address.name, master.run_id
+        try:
+            trust = read_trust(self._membership, name, run_id, reply, owed.sent, clock())
+        except Unfit as error:
+            self._dialer.lose(master, str(error))
+            return
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            raise ProtocolDesync("a reply of another shape") from error
+        if master.failures:
+            master.failures = 0
+        settled = owed.mode == master.check_mode
+        if settled:  # otherwise a mark was asked for since then, and is still owed
+            master.checking = False
+            master.check_mode = "join"
+        self._dialer.trusted(master, trust)
+        if settled:
+            self._steps.checked(master)
+        self._changed()
+
+    def _handle_push(self, master: Master, link: Link, push: list[Any]) -> None:
+        """Handle a push: the answer to SUBSCRIBE, a call for a waiter, or another to ignore."""
+        kind = push[0] if push else None
+        if kind == b"subscribe":
+            if not link.owed or link.owed[0].kind is not Kind.SUBSCRIBE:
+                raise ProtocolDesync("a subscription without a SUBSCRIBE")
+            self._waiters.listen(master.index)
+            self._pop_owed(link)
+        elif kind == b"message" and len(push) == 3:
+            self._waiters.call(push[2], master.index)
+
+    def _pop_owed(self, link: Link) -> None:
+        """Remove the oldest owed reply, which has come and is handled."""
+        owed = link.owed.popleft()
+        if link.expired:
+            link.expired -= 1
+        link.ran = self._lateness.running.passed
+        link.heard = clock()
+        link.took = link.heard - owed.sent
+
+    # Errors.
+
+    def _handle_error(self, master: Master, owed: Owed, word: str) -> None:
+        """Handle an error reply."""
+        command = owed.command
+        if owed.kind is Kind.LOAD:
+            return
+        if owed.kind is Kind.SUBSCRIBE:
+            self._dialer.log_polling(master, f"answered {word} to SUBSCRIBE")
+            return
+        if word == "NOSCRIPT" and self._retry(master, owed):
+            return
+        if owed.exchange is not None:
+            owed.exchange.cast(master.index, failed(f"answered {word}"))
+        # A check that failed must be made again, or the master would be suspected for ever.
+        if command is None or word in ("READONLY", "NOAUTH", "LOADING", "MASTERDOWN", "BUSY"):
+            # The next connection finds the reason. A release is kept until then.
+            self._dialer.lose(master, f"answered {word}")
+        elif isinstance(command, Release):  # MISCONF, NOREPLICAS, OOM: for writes alone
+            master.refuse_release(command, clock() + self._deployment.max_ttl)
+
+    def _retry(self, master: Master, owed: Owed) -> bool:
+        """Answer NOSCRIPT by EVAL, unless the round is over: then its undo is already sent."""
+        command = owed.command
+        if isinstance(command, Acquire):
+            # If its undo had to be sent again by EVAL, it would arrive after the next acquire.
+            self._load(master, "release")
+        if command is None:
+            asked = join_arguments(
+                self._deployment, master.run_id, owed.mode, 0, self._membership, text=True
+            )
+            data = pack("EVAL", *asked)
+        elif isinstance(command, Release) or owed.undecided is not None:
+            data = pack_command(command, owed.number, text=True)
+        else:
+            # Otherwise a master that is always the last to answer would never learn the script.
+            self._load(master, command.name)
+            return False
+        again = Owed(owed.kind, clock(), owed.exchange, command, mode=owed.mode)
+        self._outbox.write(master, again, data)
+        return True
+
+    def _load(self, master: Master, name: str) -> None:
+        data = pack("SCRIPT", "LOAD", script(name)[0])
+        self._outbox.write(master, Owed(Kind.LOAD, clock()), data)
+
+
+def _grant_in(data: bytes, owed: Owed) -> Grant | None:
+    """Return the grant that these bytes are, and nothing else; None if they are not one."""
+    if data == owed.grant:
+        return RELEASED if owed.granted == 3 else None  # else it is a part of a grant
+    if len(data) == GRANT_SIZE:
+        prefix, time, fence = read_grant(data)
+        if prefix == owed.grant:
+            return time, (fence,)
+    return None
+
+
+def _grant_of(reply: Any, owed: Owed) -> Grant | None:
+    """Return the grant that a parsed reply is, None if it is not one."""
+    length = owed.granted
+    if length == 3 and reply == owed.number:
+        return RELEASED
+    if length == 4 and type(reply) is bytes:
+        number, status, time, fence = unpack_grant(reply)
+        return (time, (fence,)) if number == owed.number and status == GRANTED else None
+    if (
+        type(reply) is list
+        and len(reply) == length
+        and reply[:2] == [owed.number, GRANTED]
+        and {*map(type, reply[2:])} == {int}
+    ):
+        return reply[2], tuple(reply[3:])
+    return None

@@ -1,0 +1,255 @@
+"""The outbox: commands are queued on the links of the masters that may be asked, and sent.
+
+On the fast path, all masters of a plan are sent the same bytes after a glance at each; otherwise
+each master is looked at, and gets what it may get.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import count
+
+from redlock_django.engine.plain_tally import Switch
+from redlock_django.engine.protocol.commands import Acquire, Command, Release
+from redlock_django.engine.protocol.deployment import Deployment
+from redlock_django.engine.protocol.membership import Membership
+from redlock_django.engine.quorum import NOT_ASKED, failed, quorum
+from redlock_django.engine.steps import Round
+from redlock_django.wire.clock import clock
+from redlock_django.wire.judging.late_masters import BEHIND, LateWatch
+from redlock_django.wire.judging.late_rule import MOST_BEHIND
+from redlock_django.wire.link.command_templates import Templates
+from redlock_django.wire.link.grant_bytes import plain_grant
+from redlock_django.wire.link.link import ProtocolDesync, broken, pack
+from redlock_django.wire.link.master import Master
+from redlock_django.wire.link.pending_replies import Exchange, Kind, Owed
+from redlock_django.wire.links.plan import INSPECTED, Planner
+from redlock_django.wire.servers.handshake import join_arguments
+from redlock_django.wire.waiting.waiters import Waiter, Waiters
+
+# REDLOCK_FAST_PATH=0 takes no round on the fast path: for tests, and to find the cause of an error.
+Switch.on = os.environ.get("REDLOCK_FAST_PATH") != "0"
+
+LOOK_AGAIN = 0.5
+"""Seconds after which the marker of a master that is not counted is read again, if it is needed.
+
+An operator may have declared it trusted."""
+
+
+class Outbox:
+    """The commands that are queued for the masters and sent.
+
+    `read(master)` reads what a master has sent, without blocking. `redial()` repeats what could not
+    be done for a master. `lose(master, reason, ended=…)` closes a link that failed. `watch(master)`
+    makes the driver watch a link until it takes more bytes.
+    """
+
+    def __init__(
+        self,
+        masters: Sequence[Master],
+        deployment: Deployment,
+        membership: Membership,
+        planner: Planner,
+        lateness: LateWatch,
+        waiters: Waiters,
+        *,
+        read: Callable[[Master], None],
+        redial: Callable[[], object],
+        lose: Callable[..., None],
+        watch: Callable[[Master], None],
+    ) -> None:
+        self.dirty: set[int] = set()  # the masters for which bytes are queued
+        self._masters = masters
+        self._deployment = deployment
+        self._membership = membership
+        self._planner = planner
+        self._plan = planner.plan
+        self._lateness = lateness
+        self._waiters = waiters
+        self._read = read
+        self._redial = redial
+        self._lose = lose
+        self._watch = watch
+        self._numbers = count(1)
+        self._templates = Templates()
+
+    # Rounds.
+
+    def exchange(self, asked: Round, wake: Callable[[], object]) -> Exchange:
+        """Return a new exchange for a round."""
+        return Exchange(asked, next(self._numbers), wake)
+
+    def begin(self, exchange: Exchange) -> None:
+        """Queue a round's commands on the links; `flush` sends them."""
+        now = clock()
+        if not exchange.number % MOST_BEHIND:
+            self._lateness.look(now)
+        frees = exchange.asked.frees
+        waiters = self._waiters.queues.next_waiters(frees) if frees else ()
+        following = waiters if len(waiters) == len(frees) else ()
+        if not self._begin_plainly(exchange, now, following):
+            self._begin_each(exchange, now)
+        for waiter in waiters:
+            self.resume(waiter)  # now that the release is queued: the next round leaves with it
+
+    def resume(self, waiter: Waiter) -> None:
+        """Send the next round of a waiter while it sleeps on, or wake it if it must do that itself.
+
+        To wake its thread first, which then asks, takes about as long as a round trip.
+        """
+        if waiter.sent is not None:
+            return
+        pause, now = waiter.pause, clock()
+        if pause is None or pause.begin is None or not self._planner.asks_plainly(now):
+            waiter.ask_now()
+            return
+        # After an interrupt here, the release is sent again, and masters call the waiter. It then
+        # sends this round itself, perhaps for the second time, which is harmless.
+        exchange = self.exchange(pause.begin(now), waiter.answered)
+        self.begin(exchange)
+        waiter.send(exchange)
+
+    def _begin_plainly(
+        self, exchange: Exchange, now: float, following: Sequence[Waiter] = ()
+    ) -> bool:
+        """Begin a round that asks all masters of the plan the same, without a look at any of them.
+
+        Returns False without having begun if one of them needs a closer look. A release does not
+        call waiters if the next one of each lock is `following`: it asks in the same send, and
+        takes the lock, or calls another waiter whose turn it is.
+        """
+        planner = self._planner
+        if not planner.asks_plainly(now):
+            return False
+        plan, commands = self._plan, exchange.asked.commands
+        command = commands[plan.asked[0]]
+        if command is None or not command.votes:
+            return False
+        is_whole = not plan.left_out and commands.count(command) == len(commands)
+        if not (is_whole or planner.leave_out(exchange, command)):
+            return False
+        packed = command
+        # What was read while the plan was made may have called one of them: it has asked already.
+        if following and isinstance(command, Release) and not any(w.sent for w in following):
+            packed = replace(command, calls=False)
+        data = self._templates.pack(packed, exchange.number)
+        exchange.sent, exchange.ran = now, self._lateness.running.passed
+        exchange.command = command  # if this is sent again, nothing follows it: then it calls
+        exchange.grant, exchange.granted = plain_grant(command, exchange.number)
+        trusted = command.trusted
+        for link in plan.links:
+            link.owed.append(exchange)  # first: see `Link.write`
+            link.out += data + link.tail if trusted else data
+        self.dirty.update(plan.asked)
+        return True
+
+    def _begin_each(self, exchange: Exchange, now: float) -> None:
+        """Begin a round with a look at each master; see `begin`."""
+        self._redial()
+        asked = self._fit_for(exchange, now)
+        # If a majority is known to be down, nothing that needs a quorum is sent.
+        hopeless = exchange.decided and exchange.tally.unreachable
+        packed: dict[int, bytes] = {}
+        for master, command in asked:
+            if hopeless and not isinstance(command, Release):
+                exchange.cast(master.index, NOT_ASKED)
+                continue
+            if isinstance(command, Release) and command.token in master.unanswered:
+                del master.unanswered[command.token]
+                command = replace(command, bury=True)
+            data = packed.get(id(command))
+            if data is None:
+                data = packed[id(command)] = self._templates.pack(command, exchange.number)
+            if master.link is not None and now - master.link.inspected > INSPECTED:
+                # Its reply comes before that of the command, whose vote it may cost.
+                master.link.inspected = now
+                self.write(master, Owed(Kind.INFO, now), pack("INFO"))
+            self.write(master, Owed(Kind.COMMAND, now, exchange, command), data)
+            if master.late:
+                self._lateness.fail_late(exchange, master.index, master.late, now)
+
+    def _fit_for(self, exchange: Exchange, now: float) -> list[tuple[Master, Command]]:
+        """Return the masters that may be asked, with their commands; count the others' votes."""
+        # Without the late masters there is no quorum, and a waiter has nothing better to do.
+        patient = exchange.asked.waits_on(now) and self._planner.usable() < quorum(
+            len(self._masters)
+        )
+        behind = self._lateness.behind(now) if exchange.asked.spares else ()
+        asked: list[tuple[Master, Command]] = []
+        for master, command in zip(self._masters, exchange.asked.commands, strict=True):
+            if command is None:
+                exchange.cast(master.index, NOT_ASKED)
+                continue
+            if master.late:
+                self._read(master)  # it may have answered by now
+            fault = ""
+            if command.trusted or master.link is None:
+                fault = master.fault(now, late=not patient) or (BEHIND if master in behind else "")
+            if isinstance(command, Acquire):
+                fault = fault or self._planner.conflict()
+            if not fault:
+                asked.append((master, command))
+                continue
+            if isinstance(command, Release):
+                master.keep_release(command)
+            elif master.waits(now) and now - master.looked > LOOK_AGAIN:
+                master.looked = now
+                self.check(master, "join")
+            exchange.cast(master.index, failed(fault, sent=False, stale=fault == BEHIND))
+        return asked
+
+    # Single commands.
+
+    def write(self, master: Master, owed: Owed, data: bytes) -> None:
+        """Queue a command for a master that has a link."""
+        link = master.link
+        assert link is not None
+        if owed.command is not None and owed.command.trusted:
+            data += link.tail
+        owed.ran = self._lateness.running.passed
+        link.write(owed, data)
+        self.dirty.add(master.index)
+
+    def write_release(self, master: Master, release: Release) -> None:
+        """Queue a release that belongs to no round."""
+        data = self._templates.pack(release, 0)
+        self.write(master, Owed(Kind.COMMAND, clock(), None, release), data)
+
+    def undo_late(self, master: Master, owed: Owed) -> None:
+        """Release what a master has granted, or may grant, to a client that was refused already."""
+        if (release := owed.late_undo) is not None:
+            self.write_release(master, release)
+
+    def check(self, master: Master, mode: str) -> None:
+        """Ask again, on the live link, whether the master is trusted."""
+        if mode == "join" and master.check_mode != "join":
+            return  # it is being marked untrusted: on this link, or first on the next
+        master.check_mode = mode
+        if master.link is None or (master.checking and mode == "join"):
+            return
+        asked = join_arguments(self._deployment, master.run_id, mode, 0, self._membership)
+        self.write(master, Owed(Kind.CHECK, clock(), mode=mode), pack("EVALSHA", *asked))
+        master.checking = True  # last: after an interrupt it may be asked twice, but not never
+
+    def check_all(self) -> None:
+        """Read the marker of every master that has a link again."""
+        for master in self._masters:
+            self.check(master, "join")
+
+    def flush(self) -> None:
+        """Send the queued bytes, in one send for each master."""
+        masters, dirty = self._masters, self.dirty
+        while dirty:
+            master = masters[dirty.pop()]
+            if (link := master.link) is None:
+                continue
+            try:
+                blocked = link.send()
+            except (OSError, ProtocolDesync) as error:
+                self._lose(master, broken(error), ended=isinstance(error, OSError))
+                continue
+            if blocked is not link.blocked:
+                link.blocked = blocked
+                self._watch(master)

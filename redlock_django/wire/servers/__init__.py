@@ -1,0 +1,1 @@
+"""Servers: how they are reached, what they report, and whether they are trusted."""

@@ -1,0 +1,279 @@
+"""Opening one connection: connect by redis-py, check the server, ask whether it is trusted.
+
+Everything here blocks, for at most the connect timeout, so it runs on a thread of its own, never on
+a caller's.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import hiredis
+from redis.backoff import NoBackoff
+from redis.exceptions import AuthenticationError, RedisError, ResponseError
+from redis.exceptions import TimeoutError as RedisTimeoutError
+from redis.retry import Retry
+
+from redlock_django.engine.printable import printable
+from redlock_django.engine.protocol.commands import COMMANDS, script
+from redlock_django.engine.protocol.deployment import Deployment
+from redlock_django.engine.protocol.membership import NEW, Membership
+from redlock_django.engine.protocol.statuses import MISMATCH, UNMARKED
+from redlock_django.engine.protocol.trust_marker import Join, JoinReply, read_marker
+from redlock_django.wire.clock import clock
+from redlock_django.wire.servers.acl import forbidden
+from redlock_django.wire.servers.address import Address
+from redlock_django.wire.servers.info import faults, read_info, run_of
+
+EMPTIED, WAITS = "new or emptied", "waits to be trusted"
+"""Why a master is not trusted yet; NEW is reported instead while none of the alias is trusted."""
+
+KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+"""Probes of an idle connection, in seconds: routers forget one after as little as two minutes."""
+
+
+class Unfit(Exception):
+    """A master cannot be used; the message gives the reason and contains no secret."""
+
+
+class NotUpYet(Unfit):
+    """A master does not answer, or is still loading its data: it may be usable soon."""
+
+
+class ConfigMismatch(Unfit):
+    """A master belongs to another deployment: to clients with other masters or other numbers."""
+
+
+class Unmarked(Unfit):
+    """A master has no marker, and this client may not write one yet.
+
+    `early` means that the other masters may still answer within the time of one connection.
+    """
+
+    early = False
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """The trust of a master, as its marker states it.
+
+    `marker` is the marker itself. `ready` and the bounds of `offset` are in seconds of our clock;
+    `ready_at` is in µs of the master's. `doubt` is the reason why the master may have forgotten
+    locks ("" if it is known). `offset` bounds the master's clock minus ours.
+    """
+
+    marker: bytes
+    ready_at: int
+    ready: float
+    doubt: str
+    offset: tuple[float, float]
+
+    def why(self, now: float) -> str:
+        """Return why the master is not counted at `now`, in seconds of our clock; "" if it is."""
+        if now >= self.ready:
+            return ""
+        when = f"trusted in {max(self.ready - now, 1):.0f} s"
+        if self.doubt == NEW:
+            return f"{NEW} (if it was emptied: {when})"
+        hint = ""
+        if self.doubt in (EMPTIED, WAITS):
+            hint = " (if it is new: run 'manage.py redlock_init')"
+        return f"{self.doubt}: {when}{hint}"
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A usable master: its socket, which still blocks, and what it reported.
+
+    INFO was asked for at `inspected`, in seconds of our clock. With `pushes`, the connection uses
+    RESP3, so the master can call waiters on it.
+    """
+
+    socket: socket.socket
+    run_id: str
+    trust: Trust
+    warnings: tuple[str, ...]
+    inspected: float
+    pushes: bool = False
+
+
+def join(
+    address: Address,
+    deployment: Deployment,
+    membership: Membership,
+    tolerate: frozenset[str],
+    timeout: float,
+) -> Joined:
+    """Connect to a master, check it and ask for its trust. Raises Unfit.
+
+    `timeout` is in seconds, for each step.
+    """
+    connection = prepare(address, timeout)
+    try:
+        connection.connect()
+        inspected = clock()
+        info = read_info(ask(connection, ("INFO",))[0])
+        warnings = check(info, tolerate)
+        run_id = run_of(info)
+        asked: list[tuple[str | int | bytes, ...]] = [
+            ("SCRIPT", "LOAD", script(name)[0])
+            for name in (*(command.name for command in COMMANDS), Join.name)
+        ]
+        while True:
+            sent = clock()
+            mode = "mark" if membership.may_mark(address.name, sent) else "join"
+            evaluated = join_arguments(deployment, run_id, mode, 0, membership, text=True)
+            *_, answer = ask(connection, *asked, ("EVAL", *evaluated))
+            try:
+                trust = read_trust(membership, address.name, run_id, answer, sent, clock())
+                break
+            except Unmarked:
+                if not membership.may_mark(address.name, clock()):
+                    raise
+            asked = []  # the marker of this master was the last one that had to be known
+        taken: socket.socket = connection._sock
+        pushes = speaks_resp3(taken)
+        # From here on the socket belongs to the link: redis-py must neither close nor shut it down.
+        connection._sock = None
+    except Unfit:
+        raise
+    except (RedisError, OSError) as error:
+        raise Unfit(describe(error, timeout)) from None
+    finally:
+        connection.disconnect()
+    if taken.family in (socket.AF_INET, socket.AF_INET6):
+        _keep_alive(taken, address.kwargs.get("socket_keepalive_options") or {})
+    return Joined(taken, run_id, trust, warnings, inspected, pushes)
+
+
+def _keep_alive(taken: socket.socket, given: Mapping[int, int]) -> None:
+    """Make the kernel probe an idle connection; options from the settings are not changed."""
+    taken.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in KEEPALIVE.items():
+        option = getattr(socket, name, None)  # not every system has them
+        if option is not None and option not in given:
+            taken.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def prepare(address: Address, timeout: float) -> Any:
+    """Return a connection of redis-py, not connected yet; `timeout` is in seconds for each step."""
+    return address.connection_class(
+        **{
+            "protocol": 2,  # RESP3 is negotiated last: not every server supports it
+            **address.kwargs,
+            "socket_timeout": timeout,
+            "socket_connect_timeout": timeout,
+            # The ten retries with back-off of redis-py make a dead master cost seconds, and one of
+            # them may repeat an acquire whose reply was lost.
+            "retry": Retry(NoBackoff(), 0),
+        }
+    )
+
+
+def speaks_resp3(connected: socket.socket) -> bool:
+    """Switch a server to RESP3; return False if it does not support it. Raises OSError."""
+    connected.sendall(b"*2\r\n$5\r\nHELLO\r\n$1\r\n3\r\n")
+    parser = hiredis.Reader()
+    while (answer := parser.gets()) is False:
+        data = connected.recv(65536)
+        if not data:
+            raise ConnectionResetError("closed the connection")
+        parser.feed(data)
+    return isinstance(answer, dict)
+
+
+def join_arguments(
+    deployment: Deployment,
+    run_id: str,
+    mode: str,
+    number: int,
+    membership: Membership | None = None,
+    *,
+    text: bool = False,
+) -> tuple[str | int | bytes, ...]:
+    """Return the arguments of EVALSHA (or of EVAL, with `text`) that run join.lua."""
+    fingerprint = None if membership is None else membership.fingerprint
+    query = Join(deployment=deployment, run_id=run_id, mode=mode, fingerprint=fingerprint)
+    keys = query.keys()
+    return (script(query.name)[0 if text else 1], len(keys), *keys, number, *query.arguments())
+
+
+def read_trust(
+    membership: Membership, name: str, run_id: str, answer: Any, sent: float, read: float
+) -> Trust:
+    """Read a reply of join.lua that was asked for at `sent` and received at `read`.
+
+    What the marker of this master, which has this name and run_id, says is noted in `membership`.
+    Raises ConfigMismatch and Unmarked.
+    """
+    status, time, ready_at, marker, reason = JoinReply.of(answer[1:])
+    known = read_marker(marker)
+    bound = known is not None and known.run_id == run_id
+    membership.saw(name, run_id, known.deployment if known else "", read, bound=bound)
+    if status == MISMATCH:
+        raise ConfigMismatch(membership.why_foreign(reason))
+    if status == UNMARKED:
+        raise Unmarked(membership.why_unmarked(read))
+    doubt = {
+        "": WAITS,
+        "fresh": EMPTIED if read >= membership.trusted_from else NEW,
+        "restarted": "restarted",
+        "stepped": "its clock stepped",
+    }[reason]
+    offset = (time / 1_000_000 - read, time / 1_000_000 - sent)
+    ready = read + (ready_at - time) / 1_000_000
+    membership.trusted_from = min(membership.trusted_from, ready)
+    return Trust(marker, ready_at, ready, doubt, offset)
+
+
+def ask(connection: Any, *commands: tuple[str | int | bytes, ...]) -> list[Any]:
+    """Send a pipeline of commands and return the answers; raises the first error among them."""
+    connection.send_packed_command(connection.pack_commands(commands))
+    answers = []
+    error: ResponseError | None = None
+    for _ in commands:
+        try:
+            answers.append(connection.read_response())
+        except ResponseError as failure:
+            error = error or failure
+    if error is not None:
+        raise error
+    return answers
+
+
+def check(info: dict[str, str], tolerate: frozenset[str]) -> tuple[str, ...]:
+    """Return the messages of tolerated faults; raises Unfit for a fault that is not tolerated."""
+    warnings = []
+    for code, text in faults(info):
+        if code not in tolerate:
+            raise (NotUpYet if code == "loading" else Unfit)(text)
+        warnings.append(text)
+    return tuple(warnings)
+
+
+def describe(error: Exception, timeout: float) -> str:
+    """Return why a connection failed, without anything that could contain a secret."""
+    if isinstance(error, AuthenticationError):
+        return "refused the password"
+    if denied := forbidden(error):
+        return f"{denied} (docs/reference/acl.md has the rights it needs)"
+    if isinstance(error, RedisTimeoutError | TimeoutError):
+        return f"did not answer within {timeout:g} s"
+    if isinstance(error, ResponseError):
+        return f"answered {first_word(error)}"
+    if "max number of clients reached" in str(error):  # redis-py raises a ConnectionError
+        return "has too many clients (maxclients)"
+    cause = error.__context__ if isinstance(error.__context__, OSError) else error
+    if isinstance(cause, ConnectionRefusedError):
+        return "refused the connection"
+    if isinstance(cause, OSError) and cause.strerror:
+        return f"could not be reached: {cause.strerror}"
+    return f"could not be reached: {type(error).__name__}"
+
+
+def first_word(error: Exception) -> str:
+    """Return the code of an error reply. The rest differs between servers and may hold secrets."""
+    return printable(str(error).split(" ", 1)[0][:40]) or type(error).__name__

@@ -1,0 +1,188 @@
+"""Send queries to all masters at once, on connections of their own.
+
+Inspection may ask for a lot, and must not delay a lock. Each master has a connection and a thread
+of its own, so a master that hangs delays no other.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from redis.exceptions import RedisError
+
+from redlock_django.engine.inspection.health import Health
+from redlock_django.engine.inspection.queries import Answer as QueryAnswer
+from redlock_django.engine.inspection.queries import Query, ReadFacts, SendQuery
+from redlock_django.engine.protocol.commands import as_array, script
+from redlock_django.engine.protocol.deployment import Deployment
+from redlock_django.engine.protocol.trust_marker import read_marker
+from redlock_django.wire.clock import clock
+from redlock_django.wire.servers.acl import forbidden
+from redlock_django.wire.servers.address import Address
+from redlock_django.wire.servers.handshake import Unfit, ask, describe, prepare
+from redlock_django.wire.servers.info import faults, read_info, run_of
+
+Answer = TypeVar("Answer")
+
+
+class _Forbidden(Unfit):
+    """The ACL of the master forbids the query."""
+
+
+class Survey:
+    """A context manager that sends queries to all masters and closes its connections at the end.
+
+    `silent` maps the index of each master that could not be asked to the reason; it is not asked
+    again. `forbidden` are those of them whose ACL is the reason. `timeout` in seconds, for each
+    step of connecting and for each answer.
+    """
+
+    def __init__(
+        self, addresses: Sequence[Address], deployment: Deployment, timeout: float
+    ) -> None:
+        self.deployment = deployment
+        self.timeout = timeout
+        self.silent: dict[int, str] = {}
+        self.forbidden: set[int] = set()
+        self._addresses = addresses
+        self._connections: dict[int, Any] = {}
+        self._closed = threading.Event()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._closed.set()
+        for index, connection in self._connections.items():
+            if index not in self.silent:  # otherwise its thread may be using it, and closes it
+                connection.disconnect()
+
+    def ask(
+        self, work: Callable[[SendQuery], Answer], within: float | None = None
+    ) -> dict[int, Answer]:
+        """Return the answers of the masters that gave one within so many seconds, by index.
+
+        `work` runs once for each master, in a thread of its own, with a function that sends a
+        query to that master. `within` is `timeout` if left out.
+        """
+        return self._each(lambda connection: work(_sender(connection)), within)
+
+    def health(self) -> dict[int, Health]:
+        """Return what each master that answers reports of itself, by index."""
+        return self._each(lambda connection: _health(connection, self.deployment), None)
+
+    def _each(self, work: Callable[[Any], Answer], within: float | None) -> dict[int, Answer]:
+        done: queue.SimpleQueue[tuple[int, Answer | Unfit]] = queue.SimpleQueue()
+        asked = [index for index in range(len(self._addresses)) if index not in self.silent]
+        for index in asked:
+            threading.Thread(
+                target=self._one,
+                args=(index, work, done),
+                name=f"redlock-survey-{self._addresses[index].name}",
+                daemon=True,
+            ).start()
+        allowed = self.timeout if within is None else within
+        deadline = time.monotonic() + allowed
+        answers: dict[int, Answer] = {}
+        heard: set[int] = set()
+        while len(heard) < len(asked):
+            try:
+                index, answer = done.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                break
+            heard.add(index)
+            if isinstance(answer, Unfit):
+                self.silent[index] = str(answer)
+                if isinstance(answer, _Forbidden):
+                    self.forbidden.add(index)
+            else:
+                answers[index] = answer
+        for index in set(asked) - heard:
+            self.silent[index] = f"did not answer within {allowed:g} s"
+        return dict(sorted(answers.items()))
+
+    def _one(
+        self,
+        index: int,
+        work: Callable[[Any], Answer],
+        done: queue.SimpleQueue[tuple[int, Answer | Unfit]],
+    ) -> None:
+        connection = None
+        try:
+            connection = self._connections.get(index)
+            if connection is None:
+                connection = prepare(self._addresses[index], self.timeout)
+                connection.connect()
+                self._connections[index] = connection
+            done.put((index, work(connection)))
+        except Unfit as error:
+            done.put((index, error))
+        except (RedisError, OSError) as error:
+            kind = _Forbidden if forbidden(error) else Unfit
+            done.put((index, kind(describe(error, self.timeout))))
+        except Exception as error:  # noqa: BLE001 - a traceback of this thread would help nobody
+            done.put((index, Unfit(f"could not be asked: {type(error).__name__}")))
+        else:
+            if not self._closed.is_set():
+                return
+        if connection is not None:
+            connection.disconnect()
+
+
+def _sender(connection: Any) -> SendQuery:
+    def send(query: Query[QueryAnswer], /) -> QueryAnswer:
+        keys = query.keys()
+        sent = ("EVAL", script(query.name)[0], len(keys), *keys, 0, *query.arguments())
+        (reply,) = ask(connection, sent)
+        return query.read(as_array(reply)[1:])
+
+    return send
+
+
+def _health(connection: Any, deployment: Deployment) -> Health:
+    sent, wall = clock(), time.time()
+    (seconds, micros) = ask(connection, ("TIME",))[0]
+    latency = clock() - sent
+    now = int(seconds) + int(micros) / 1_000_000
+    info = read_info(ask(connection, ("INFO",))[0])
+    query = ReadFacts(deployment=deployment)
+    text, sha = script(query.name)
+    keys = query.keys()
+    # With the three commands by which locks and inspection run scripts: the ACL must allow all.
+    _, _, reply = ask(
+        connection,
+        ("SCRIPT", "LOAD", text),
+        ("EVAL", "return 1", 0),
+        ("EVALSHA", sha, len(keys), *keys, 0),
+    )
+    facts = query.read(reply[1:])
+    known = read_marker(facts.marker)
+    ready_in: float | None = None
+    if known is not None and known.run_id == run_of(info):
+        ready_in = max(0.0, known.ready_at / 1_000_000 - now)
+    return Health(
+        run_id=run_of(info),
+        latency=latency,
+        offset=now - wall - latency / 2,
+        server="Valkey" if "valkey_version" in info else "Redis",
+        version=info.get("valkey_version") or info.get("redis_version", "?"),
+        uptime=float(info.get("uptime_in_seconds", 0)),
+        policy=info.get("maxmemory_policy", "noeviction"),
+        maxmemory=int(info.get("maxmemory", 0)),
+        persistent=info.get("aof_enabled", "0") == "1",
+        held=facts.held,
+        ready_in=ready_in,
+        deployment="" if known is None else known.deployment,
+        forbidden=facts.forbidden,
+        faults=tuple(faults(info)),
+    )

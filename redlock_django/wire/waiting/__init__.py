@@ -1,0 +1,1 @@
+"""Waiters: they are called by masters, and follow releases of their own process."""
