@@ -122,6 +122,13 @@ def test_every_command_has_the_arguments_of_its_examples() -> None:
     assert not refused
 
 
+def test_every_command_can_be_pasted() -> None:
+    """The shell does not look for manage.py in the folder of the site."""
+    bare = re.compile(r"^ {4}manage\.py .*", re.MULTILINE)
+    found = {page.name: bare.findall(page.read_text()) for page in DOCUMENTS}
+    assert not any(found.values()), found
+
+
 def test_every_module_that_is_run_exists() -> None:
     modules = {name for page in DOCUMENTS for name in MODULE.findall(page.read_text())}
     assert len(modules) > 5
