@@ -16,7 +16,7 @@ import pytest
 from redlock_django.backends.memory.backend import MemoryBackend
 from redlock_django.backends.memory.master import MemoryMaster
 from redlock_django.engine import waiting
-from redlock_django.engine.validity import LeaseState
+from redlock_django.engine.validity import Lease, LeaseState
 from redlock_django.engine.waiting import SPLIT_ROUNDS
 from redlock_django.exceptions import QuorumUnreachable, ResourceLocked
 from redlock_django.locking.handler import locks
@@ -259,6 +259,30 @@ def test_clear_forgets_everything_and_brings_every_master_up(backend: MemoryBack
     assert holders(backend) == [None] * 5
     with lock("order:2"):
         pass
+
+
+def test_a_forked_child_does_not_wait_for_a_script_of_its_parent(backend: MemoryBackend) -> None:
+    """The thread of the parent that ran it does not exist in the child."""
+    running, end = threading.Event(), threading.Event()
+
+    def run_a_script() -> None:
+        with backend.masters[0].alone:
+            running.set()
+            end.wait()
+
+    parent = threading.Thread(target=run_a_script)
+    parent.start()
+    running.wait(60)
+    backend.forked()
+    leases: list[Lease] = []
+    child = threading.Thread(target=lambda: leases.append(backend.acquire((R,), 30, 0, "{}")))
+    child.start()
+    child.join(60)
+    acquired = len(leases)
+    end.set()
+    child.join()
+    parent.join()
+    assert acquired == 1
 
 
 @pytest.mark.parametrize("down", range(6))

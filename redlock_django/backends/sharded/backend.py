@@ -225,6 +225,9 @@ class ShardedBackend(BaseBackend):
     def voided(self, lease: Lease) -> bool:
         return any(part.shard.voided(part.lease) for part in self._parts(lease))
 
+    def is_uncertain(self, lease: Lease) -> bool:
+        return any(part.shard.is_uncertain(part.lease) for part in self._parts(lease))
+
     def _parts(self, lease: Lease) -> Sequence[Part]:
         if isinstance(lease.home, Parts):
             if not lease.earliest_end:
