@@ -1,4 +1,4 @@
-"""Kazoo as the ZooKeeper store uses it, or an error that names the extra to install."""
+"""The names of kazoo that the ZooKeeper store uses; an error without it names the extra."""
 
 from __future__ import annotations
 
