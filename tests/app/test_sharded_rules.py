@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from redlock_django.backends.base import BaseBackend
-from redlock_django.backends.sharded import ShardedBackend
-from redlock_django.backends.sharded_settings import ShardedSettings
+from redlock_django.backends.sharded.backend import ShardedBackend
+from redlock_django.backends.sharded.settings import ShardedSettings
 from redlock_django.engine.errors import NotAcquired, QuorumUnreachable, StoreUnavailable
 from redlock_django.engine.validity import Lease, LeaseState
 
