@@ -239,7 +239,8 @@ def test_a_reconfiguration_costs_one_pause(
         assert shown.json["counted"] == 0
         codes = {fault["code"] for one in shown.json["masters"] for fault in one["faults"]}
         assert codes <= {"deployment", "conflict"}
-        assert run("redlock_status", "--using", "next").status == 0
+        # A majority of the masters granted the lock; the last one may be trusted a moment later.
+        until(lambda: run("redlock_status", "--using", "next").status == 0, "all are counted")
 
 
 @pytest.mark.parametrize("groups", [1, 2])
