@@ -45,7 +45,7 @@ def section(
 ) -> Iterator[dict[str, Any]]:
     """The settings of each alias."""
     root = f"/{request.node.name.encode().hex()[-40:]}"
-    section = {"BACKEND": ZOOKEEPER, "HOSTS": [server.host], "ROOT": root, "ZOOKEEPER_TIMEOUT": 10}
+    section = {"BACKEND": ZOOKEEPER, "HOSTS": [server.host], "ROOT": root, "ZOOKEEPER_TIMEOUT": 30}
     settings.REDLOCK = aliases(**section)
     yield section
     locks.close()
