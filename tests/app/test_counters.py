@@ -299,7 +299,7 @@ def test_a_missing_quorum_is_logged_as_an_error_and_a_held_lock_is_not(
         lock(R).acquire()
     [record] = [r for r in caplog.records if r.levelno > logging.DEBUG]
     assert record.levelno == logging.ERROR
-    assert "10.0.0.1:6379: down" in record.getMessage()
+    assert "10.0.0.1:6379, 10.0.0.2:6379, 10.0.0.3:6379: down" in record.getMessage()
     assert fields(record) == {"resource": R, "using": "default", "waited": 0.0}
 
 

@@ -73,7 +73,7 @@ def test_it_is_held_until_commit(holder: psycopg.Connection) -> None:
 
 
 def test_it_may_be_entered_again_inside_itself(holder: psycopg.Connection) -> None:
-    block = transaction_lock("order:1", database="pg", wait=10**9)
+    block = transaction_lock("order:1", database="pg", wait=86_400)
     for _ in range(2):
         with block:
             with block:
