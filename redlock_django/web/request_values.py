@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -177,9 +176,16 @@ def _ninja_parser(request: HttpRequest) -> Callable[[HttpRequest], object] | Non
     match = request.resolver_match  # None for a view that is called without a URL
     view: Any = inspect.unwrap(match.func) if match else None
     for cell in getattr(view, "__closure__", None) or ():
-        with suppress(ValueError):  # an empty cell
-            for operation in getattr(cell.cell_contents, "operations", ()):
-                if (api := getattr(operation, "api", None)) is not None:
-                    parse: Callable[[HttpRequest], object] = api.parser.parse_body
-                    return parse
+        for operation in _operations(cell):
+            if (api := getattr(operation, "api", None)) is not None:
+                parse: Callable[[HttpRequest], object] = api.parser.parse_body
+                return parse
     return None
+
+
+def _operations(cell: Any) -> Iterable[Any]:
+    """Return the operations of a view of django-ninja, which a cell of its closure may have."""
+    try:
+        return getattr(cell.cell_contents, "operations", ())
+    except ValueError:  # an empty cell
+        return ()

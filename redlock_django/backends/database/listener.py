@@ -12,7 +12,7 @@ from __future__ import annotations
 import secrets
 import selectors
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -117,16 +117,21 @@ class Listener:
         # Not `driver.notifies()`, which wakes this thread ten times a second.
         with selectors.DefaultSelector() as selector:
             selector.register(driver.fileno(), selectors.EVENT_READ)
-            while not self._closing.is_set():
-                for payload in _received(driver.pgconn):
-                    if payload == self._own:
-                        self.is_listening = True
-                    else:
-                        self._wake(payload)
+            while True:  # without a condition: see docs/explanation/interrupts.md
+                if self._closing.is_set():
+                    break
+                self._handle(_received(driver.pgconn))
                 if not selector.select(None if self.is_listening else patience):
                     patience = min(2 * patience, _LONGEST)
                     self._notify()  # the database was busy, or was not reached
         return True
+
+    def _handle(self, payloads: Iterable[str]) -> None:
+        for payload in payloads:
+            if payload == self._own:
+                self.is_listening = True
+            else:
+                self._wake(payload)
 
     def _wake(self, resource: str) -> None:
         with self._mutex:
