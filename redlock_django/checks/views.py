@@ -26,10 +26,8 @@ from redlock_django.web.rules import Locked, plan
 from redlock_django.web.transactions import OUTSIDE, view_name
 
 
-def check_views(databases: Collection[str] | None = None, **_: Any) -> list[CheckMessage]:
+def check_views(**_: Any) -> list[CheckMessage]:
     """Return errors for views whose lock cannot work.
-
-    `databases` may be connected to (`check --database ALIAS`), to ask for isolation levels.
 
     W013: values with several spellings. E004: unknown URL kwarg. E005, E006: lock acquired inside a
     transaction. E007: async template on a sync view. E008: options that the alias does not allow.
@@ -38,12 +36,24 @@ def check_views(databases: Collection[str] | None = None, **_: Any) -> list[Chec
     outside of the transaction. W017: a middleware with a transaction. E018: a template that is
     locked in the store and in a transaction.
     """
-    errors = partial(_route_errors, databases=databases or (), planned=_planned())
-    return [
-        *_transaction_middleware(databases or ()),
-        *errors_of_views(errors),
-        *_locked_in_two_ways(),
-    ]
+    errors = partial(_route_errors, planned=_planned())
+    return [*_old_data(), *errors_of_views(errors), *_locked_in_two_ways()]
+
+
+def check_isolation(databases: Collection[str] | None = None, **_: Any) -> list[CheckMessage]:
+    """Return E006 and W017 where only the server tells that a transaction may read older data.
+
+    It connects to `databases`, so it has the tag of Django's own checks that do (`check --database
+    ALIAS`). From Django 6.1 on, every check is given all databases, also without that option.
+    """
+    known = _old_data()
+    return [message for message in _old_data(databases or ()) if message not in known]
+
+
+def _old_data(databases: Collection[str] = ()) -> list[CheckMessage]:
+    """Return E006 and W017; `databases` are asked for their isolation levels."""
+    views = errors_of_views(partial(_old_data_in_views, databases=databases))
+    return [*_transaction_middleware(databases), *views]
 
 
 def _transaction_middleware(databases: Collection[str]) -> Iterator[CheckMessage]:
@@ -137,9 +147,7 @@ def _planned() -> Locked:
         return {}  # E001 or E002 reports it.
 
 
-def _route_errors(
-    route: Route, databases: Collection[str], planned: Locked
-) -> Iterator[CheckMessage]:
+def _route_errors(route: Route, planned: Locked) -> Iterator[CheckMessage]:
     view: Any = route.pattern.callback
     yield from _option_errors(view_name(view), view, route)
     yield from _body_errors(view)
@@ -166,13 +174,17 @@ def _route_errors(
                 + OUTSIDE,
                 id="redlock_django.E005",
             )
-        for alias in atomic:
+
+
+def _old_data_in_views(route: Route, databases: Collection[str]) -> Iterator[CheckMessage]:
+    """Yield E006 for a lock inside a transaction that may read data from before it."""
+    view: Any = route.pattern.callback
+    for name, handler in handlers_of(view):
+        options: LockOptions | None = getattr(handler, "lock_options", None)
+        for alias in atomic_aliases(view) if options is not None else ():
             # On SQLite the transaction that is already open is the lock.
-            is_lock = (handler.lock_options.in_transaction, connections[alias].vendor) == (
-                alias,
-                "sqlite",
-            )
-            if not (is_lock or sees_commits(connections[alias], databases)):
+            taken = (options.in_transaction if options else None, connections[alias].vendor)
+            if taken != (alias, "sqlite") and not sees_commits(connections[alias], databases):
                 yield Error(
                     f"{name} acquires its lock inside the transaction of ATOMIC_REQUESTS. On the "
                     f"database {alias!r} that transaction may read data from before the lock.",

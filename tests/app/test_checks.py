@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import pytest
@@ -129,6 +129,24 @@ def test_a_handler_where_reads_may_be_older_than_the_lock(
     assert 'name="dispatch"' in found()["E006"]
     monkeypatch.setitem(connections["default"].settings_dict, "ATOMIC_REQUESTS", False)
     assert found() == {}
+
+
+def test_only_a_check_of_the_database_asks_for_its_isolation(
+    urls: Urls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server or role may set another default. Django 6.1 gives all aliases to every check."""
+    asked: list[str] = []
+
+    def sees(connection: Any, databases: Collection[str] = ()) -> bool:
+        asked.extend({connection.alias} & {*databases})
+        return connection.alias not in databases
+
+    monkeypatch.setattr(views, "sees_commits", sees)
+    urls(path("<int:pk>/", Handler.as_view()))
+    assert found(databases=["default"]) == {}
+    assert asked == []
+    assert "may read data from before" in found(tag="database", databases=["default"])["E006"]
+    assert asked == ["default"]
 
 
 @pytest.mark.parametrize(
@@ -261,7 +279,7 @@ def test_a_middleware_with_a_transaction(
 ) -> None:
     settings.MIDDLEWARE = ["reversion.middleware.RevisionMiddleware", LOCK_MIDDLEWARE]
     assert "database 'default'" in found()["W017"]
-    monkeypatch.setattr(views, "sees_commits", lambda connection, databases: True)
+    monkeypatch.setattr(views, "sees_commits", lambda connection, databases=(): True)
     assert "W017" not in found()
 
 

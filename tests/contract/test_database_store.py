@@ -739,11 +739,11 @@ def test_missing_tables_are_named(
     assert "order:1: not acquired: database empty: the tables are missing" in caplog.text
     assert command in caplog.text
     assert (command in problem_of(refused.value)["detail"]) is debug
-    text = found(deploy=True, databases=["empty"])["E048"]
+    text = found(deploy=True, tag="database", databases=["empty"])["E048"]
     assert all(f"The database 'empty' lacks the table {table}" in text for table in TABLES)
     assert command in text
     # Nothing that needs a table is in this one.
-    assert "E048" not in found(deploy=True, databases=["pg"])
+    assert "E048" not in found(deploy=True, tag="database", databases=["pg"])
 
 
 @pytest.mark.parametrize("kind", [Sqlite, Postgres, MariaDB], ids=["sqlite", "postgres", "mariadb"])

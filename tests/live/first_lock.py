@@ -13,19 +13,27 @@ import asyncio
 import importlib
 import json
 import sys
+import threading
 
 import django
 from django.conf import settings
 
 
 async def first_lock() -> list[str]:
-    """Return the modules that the first lock of the process imports."""
+    """Return the modules that the first lock of the process imports in this thread, the loop's."""
     from redlock_django import lock
 
-    before = set(sys.modules)
+    imported: list[str] = []
+    loop = threading.get_ident()
+
+    def note(event: str, arguments: tuple[object, ...]) -> None:
+        if event == "import" and threading.get_ident() == loop:
+            imported.append(str(arguments[0]))
+
+    sys.addaudithook(note)
     async with lock("order:1", wait=60):
         pass
-    return sorted(set(sys.modules) - before)
+    return imported[:]
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import cache
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
@@ -37,6 +38,10 @@ _OPEN = frozenset(
 )
 _HOST = re.compile(r"[\w.-]+|[0-9a-f:.]+(%[\w.-]+)?")
 _PASSWORD_HINT = "bad URL (the password must be percent-encoded)"
+
+REDIS_PY = version("redis")
+"""The version of redis-py. Its first connection looks it up, too, and would import what that needs
+where the first lock is taken, perhaps in an event loop."""
 
 
 @cache
@@ -206,7 +211,7 @@ def _check_accepted(connection_class: ConnectionClass, kwargs: Mapping[str, Any]
     """Check the arguments with redis-py; making the connection object opens no connection."""
     if _attempt(lambda: connection_class(**kwargs)) is None:
         names = ", ".join(sorted(set(kwargs) - {"host", "port", "path", "db"}))
-        raise ValueError(f"redis-py refuses these connection options: {names}")
+        raise ValueError(f"redis-py {REDIS_PY} refuses these connection options: {names}")
 
 
 def _attempt(function: Any, *args: Any) -> Any:
