@@ -52,9 +52,8 @@ LAYERS = [
     locking.transaction_databases
     locking.transaction_lock
     locking.held_lease locking.parameters
-    locking.registry locking.renewal_schedule
+    locking.outer_lease locking.registry locking.renewal_schedule
     locking.renewal_service
-    locking.lock_state
     locking.lock
     locking.exit_stacks locking.unused_locks
     fenced operate.* models migrations.*

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from redlock_django.locking.lock import Lock
+from redlock_django.locking.parameters import LockParameters, has_parameters_of
 
 
 class InFlightLock(Lock):
@@ -14,5 +17,8 @@ class InFlightLock(Lock):
 
     _strict = True
 
-    # The first resource that is refused has a meaning, and every client has the same order.
-    _sorted = tuple
+    @has_parameters_of(LockParameters)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        # The first resource that is refused has a meaning, and every client has the same order.
+        self._parameters.keep_order()

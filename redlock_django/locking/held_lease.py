@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import contextvars
+import logging
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from redlock_django.backends.base import BaseBackend
 from redlock_django.engine.renewal import next_extension
 from redlock_django.engine.validity import Lease, LeaseState
+from redlock_django.exceptions import LockLost, NotHeld, StoreUnavailable
 from redlock_django.locking import events
 from redlock_django.locking.handler import locks
+
+logger = logging.getLogger("redlock_django")
 
 RegistryKey = tuple[BaseBackend, str]
 """The key of a held lease in the registry of this process: backend, resource."""
@@ -105,6 +110,29 @@ class HeldLease:
         left = self.seconds_left()
         return 0.0 if left and self.is_uncertain else left
 
+    def fences_of(self, resources: Iterable[str]) -> dict[str, int]:
+        """Return the fencing token of each of these resources."""
+        lease = self.lease
+        fences = dict(zip(lease.resources, lease.fences, strict=True))
+        return {resource: fences[resource] for resource in resources}
+
+    def ensure_held(self, resources: Iterable[str]) -> None:
+        """Raise LockLost if the lease is not surely held, NotHeld if it was released.
+
+        `resources` are those of the lock that asks.
+        """
+        if self.remaining():
+            return
+        names = ", ".join(resources)
+        why = f"the lock was lost: {self.loss_reason}"
+        if self.inherited:
+            why = "the lock was lost: it belongs to the parent process"
+        elif self.released:
+            raise NotHeld(f"{names}: this lock is not held", resource=names)
+        elif not self.loss_reason:
+            why = "it is unknown whether the lock is held: the servers do not answer"
+        raise LockLost(f"{names}: {why}", resource=names)
+
     @property
     def is_uncertain(self) -> bool:
         """True while it is unknown whether the servers still hold the lease."""
@@ -166,15 +194,90 @@ class HeldLease:
         if left:
             self.released_at = self.lease.until - left
 
+    def begin_release(self, resources: Iterable[str]) -> bool:
+        """Stop renewing; return whether a release is to be sent. May be called repeatedly."""
+        left = self.seconds_left()  # reports the loss if it has expired
+        if left:
+            self.mark_released(left)
+            return True
+        if self.inherited:
+            names = ", ".join(resources)
+            logger.debug("redlock %s: held by the parent process, not released", names)
+            return False
+        if self.loss_reason and not self.released:
+            events.released_late(self)
+        self.mark_released(0.0)
+        return False
+
+    def repeat_release(self, error: BaseException, resources: Iterable[str]) -> None:
+        """Post a release that failed again; raise the error if it is meant to end the caller."""
+        if self.released:
+            with suppress(Exception):  # `error`, which came first, is the one to report
+                self.backend.post_release(self.lease)
+        if isinstance(error, Exception):
+            # A failing release must not hide an exception of the `with` block.
+            logger.error("redlock %s: the release failed", ", ".join(resources), exc_info=error)
+            return
+        if self.released and not self.loss_reason:
+            events.released(self, None)
+        raise error
+
+    def report_late_release(self) -> None:
+        """Report that the store had lost the lease when the release arrived."""
+        self.mark_forgotten()
+        events.released_late(self)
+
     def next_check(self) -> float:
         """Return when to extend the lease or to look whether it expired, by the backend's clock."""
         plan = self._next_extension()
         return self.lease.until if plan is None else plan[0]
 
+    def check_extension(self, ttl: float, resources: Iterable[str]) -> float:
+        """Return the TTL to extend by, up to MAX_HOLD; raise LockLost if that was reached."""
+        left = self.hold_until - self.backend.clock()
+        if left <= 0:
+            self.mark_lost("MAX_HOLD was reached")
+            self.ensure_held(resources)
+        return min(ttl, left)
+
+    def extend(self, ttl: float) -> LeaseState:
+        """Extend the lease, and return the verdict of the store."""
+        state, lease = self.backend.extend(self.lease, ttl)
+        self.apply_extension(state, lease)
+        return state
+
+    async def aextend(self, ttl: float) -> LeaseState:
+        """Extend as `extend` does, on the running loop."""
+        state, lease = await self.backend.aextend(self.lease, ttl)
+        self.apply_extension(state, lease)
+        return state
+
+    # An extension to the deadline that the lease has already changes nothing on a master that has
+    # the lock: so the store is asked without another command.
+
+    def verify(self, resources: Iterable[str]) -> None:
+        """Ask the store; raise LockLost if it lost the lease, StoreUnavailable if it is unknown."""
+        self.ensure_held(resources)
+        self._check_verified(self.extend(self.remaining()), resources)
+
+    async def averify(self, resources: Iterable[str]) -> None:
+        """Ask as `verify` does, on the running loop."""
+        self.ensure_held(resources)
+        self._check_verified(await self.aextend(self.remaining()), resources)
+
+    def _check_verified(self, state: LeaseState, resources: Iterable[str]) -> None:
+        self.ensure_held(resources)
+        if state is not LeaseState.RENEWED:
+            names = ", ".join(resources)
+            raise StoreUnavailable(
+                f"{names}: too few servers answered to verify that the lock is held",
+                resource=names,
+            )
+
     async def aextend_if_due(self) -> None:
         """Extend the lease if it is time to. For a lease that a task acquired, on its loop."""
         if (ttl := self.due_ttl()) is not None:
-            self.apply_extension(*await self.backend.aextend(self.lease, ttl))
+            await self.aextend(ttl)
 
     def apply_extension(self, state: LeaseState, lease: Lease) -> None:
         """Take over the result of an extension, which may have overlapped with others."""

@@ -6,9 +6,8 @@ The order of many lines ensures that a signal leaves no lock: see docs/explanati
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Coroutine
-from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Self
 
@@ -17,26 +16,48 @@ from django.utils.asyncio import async_unsafe
 
 from redlock_django.conf.arguments import refuse_unknown
 from redlock_django.engine.validity import Lease
-from redlock_django.exceptions import NotAcquired
+from redlock_django.exceptions import LockLost, NotAcquired, NotHeld, StoreUnavailable
 from redlock_django.locking import events, registry
 from redlock_django.locking.cancellation import call_after_threads
 from redlock_django.locking.handler import LockService, locks
 from redlock_django.locking.held_lease import HeldLease
 from redlock_django.locking.holder import holder_json
-from redlock_django.locking.lock_state import USE_ASYNC, LockState
-from redlock_django.locking.open_transactions import check, keep, may_be_open, open_transactions
-from redlock_django.locking.parameters import parameters_of
+from redlock_django.locking.open_transactions import (
+    KeptLocks,
+    check,
+    keep,
+    may_be_open,
+    open_transactions,
+)
+from redlock_django.locking.outer_lease import lease_to_share, refuse_own, refuse_to_retake
+from redlock_django.locking.parameters import LockParameters, has_parameters_of, parameters_of
 from redlock_django.locking.renewal_service import renewal_service
-from redlock_django.locking.running_loop import running_loop
-
-logger = logging.getLogger("redlock_django")
+from redlock_django.locking.running_loop import USE_ASYNC, refuse_in_loop, running_loop
 
 
-class Lock(LockState):
+class Lock:
     """A lock on one or several resources. It can be acquired again after its release.
 
     Not to be shared between threads or tasks.
     """
+
+    _held_lease: HeldLease | None = None
+    _unlocked = False  # acquire() returned without a lock (ON_UNAVAILABLE = "proceed")
+    _strict = False  # True: never continue without a quorum, whatever ON_UNAVAILABLE says
+    is_repeated = False
+    """True for an attempt that the caller repeats if it fails: it is not reported as refused."""
+    kept_by: KeptLocks | None = None
+    """The set of locks that releases this one after COMMIT; None if no transaction keeps it."""
+
+    @has_parameters_of(LockParameters)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._parameters = parameters = LockParameters(*args, **kwargs)
+        self.using = parameters.using
+        self.resources = parameters.resources
+
+    def set_wait(self, seconds: float) -> None:
+        """Wait for `seconds` from the next acquisition on, which checks them."""
+        self._parameters.set_wait(seconds)
 
     def acquire(self) -> Self:
         """Acquire the lock and return it.
@@ -52,21 +73,21 @@ class Lock(LockState):
 
     def _acquire(self, in_block: bool = False) -> Self:
         if running_loop() is not None:
-            self._refuse_in_loop()
-        service, ttl, wait = self._resolve()
+            refuse_in_loop()
+        service, ttl, wait = (parameters := self._parameters).resolve()
         if self._share_outer_lease(service):
             return self
-        if self._until_commit and open_transactions():
+        if parameters.until_commit and open_transactions():
             check(self.resources)
         try:
             if not wait:
                 registry.refuse_held(service.backend, self.resources)
-            holder = holder_json(self._holder, self._min_hold)
-            lease = service.backend.acquire(self._in_order, ttl, wait, holder)
+            holder = holder_json(parameters.holder, parameters.min_hold)
+            lease = service.backend.acquire(parameters.in_order, ttl, wait, holder)
         except NotAcquired as error:
-            if not self._proceeds_without(service, error):
-                raise
-            return self
+            if self._proceeds_without(service, error):
+                return self
+            raise
         try:
             held_lease = self._register(service, lease, in_block)
             renewal_service.watch_in_thread(held_lease)
@@ -77,20 +98,20 @@ class Lock(LockState):
         return self
 
     async def _aacquire(self, in_block: bool = False) -> Self:
-        service, ttl, wait = self._resolve()
+        service, ttl, wait = (parameters := self._parameters).resolve()
         if self._share_outer_lease(service):
             return self
-        if self._until_commit and may_be_open():
+        if parameters.until_commit and may_be_open():
             await sync_to_async(check)(self.resources)
         try:
             if not wait:
                 registry.refuse_held(service.backend, self.resources)
-            holder = holder_json(self._holder, self._min_hold)
-            lease = await service.backend.aacquire(self._in_order, ttl, wait, holder)
+            holder = holder_json(parameters.holder, parameters.min_hold)
+            lease = await service.backend.aacquire(parameters.in_order, ttl, wait, holder)
         except NotAcquired as error:
-            if not self._proceeds_without(service, error):
-                raise
-            return self
+            if self._proceeds_without(service, error):
+                return self
+            raise
         try:
             held_lease = self._register(service, lease, in_block)
             renewal_service.watch_in_loop(held_lease)
@@ -100,11 +121,56 @@ class Lock(LockState):
             raise
         return self
 
-    @async_unsafe(USE_ASYNC)
-    def _refuse_in_loop(self) -> None:
-        # Not a wrapper around `_acquire`: a signal that is handled when a wrapper returns would
-        # lose an acquired lock.
-        pass
+    def _share_outer_lease(self, service: LockService) -> bool:
+        """Share the lease that this task or thread holds; return False if it holds none.
+
+        Raises AlreadyHeld if sharing is not allowed or one lease does not have all resources, and
+        LockLost if the lease to share was lost.
+        """
+        if self.kept_by is not None:
+            if self._held_lease is not None:
+                refuse_to_retake(self._held_lease, self._parameters)
+            self.kept_by.remove(self)
+            if self.locked:
+                return True
+        if self._held_lease is not None:
+            refuse_own(self._held_lease, self._parameters)
+            self._held_lease.remove_lock(self)
+            self._held_lease = None
+        self._unlocked = False
+        found = registry.leases_of_caller(service.backend, self.resources)
+        if not found or (outer := lease_to_share(found, self._parameters)) is None:
+            return False
+        outer.add_lock(self)
+        self._held_lease = outer
+        return True
+
+    def _proceeds_without(self, service: LockService, error: NotAcquired) -> bool:
+        """Report a refusal; return True to continue without a lock, if ON_UNAVAILABLE allows it."""
+        if self.is_repeated:
+            return False
+        error.resource = (
+            error.resource or self._parameters.names
+        )  # a store that failed may not name it
+        if isinstance(error, StoreUnavailable):
+            self._unlocked = service.settings.on_unavailable == "proceed" and not self._strict
+        elif error.asked:
+            registry.confirm(service.backend, self.resources)
+        holder = self._parameters.holder
+        events.refused(error, type(self), self.using, self.resources, holder, self._unlocked)
+        return self._unlocked
+
+    def _register(self, service: LockService, lease: Lease, in_block: bool) -> HeldLease:
+        parameters = self._parameters
+        if parameters.min_hold:
+            lease = replace(lease, earliest_end=lease.started + parameters.min_hold)
+        if (renew := parameters.renew) is None:
+            renew = in_block and service.settings.renew
+        hold_until = lease.started + service.settings.max_hold
+        held_lease = HeldLease(service.backend, lease, self, hold_until, renew, parameters.holder)
+        self._held_lease = held_lease
+        registry.register(held_lease, self.resources)
+        return held_lease
 
     def _discard(self, service: LockService, lease: Lease) -> None:
         service.backend.post_release(lease)
@@ -113,7 +179,83 @@ class Lock(LockState):
             if held_lease.lease is not lease:  # renewed meanwhile, perhaps on more masters
                 service.backend.post_release(held_lease.lease)
 
-    # Extend.
+    def __repr__(self) -> str:
+        state = "held" if self.locked else "not held"
+        return f"<Lock {self._parameters.names!r} using {self.using!r}, {state}>"
+
+    @property
+    def locked(self) -> bool:
+        """True if the lock is held now. False if ON_UNAVAILABLE let the caller continue without."""
+        return self._held_lease is not None and self._held_lease.remaining() > 0
+
+    def remaining(self) -> float:
+        """Return the seconds for which the lock is surely held, 0.0 if it is not."""
+        return 0.0 if self._held_lease is None else self._held_lease.remaining()
+
+    def ensure_held(self) -> None:
+        """Raise LockLost if the lock is not surely held, NotHeld if it was never acquired.
+
+        Sends nothing: it relies on the local clock and the last renewal, which is up to a third of
+        the TTL ago; `Lock.verify` asks the masters. If ON_UNAVAILABLE = "proceed" let the caller
+        continue without a lock, it raises nothing.
+        """
+        if not self._unlocked:
+            self._require_lease().ensure_held(self.resources)
+
+    @property
+    def fences(self) -> dict[str, int]:
+        """The fencing token of each resource. Raises NotHeld if the lock was not acquired."""
+        return self._require_lease().fences_of(self.resources)
+
+    @property
+    def fence(self) -> int:
+        """The fencing token. It only grows from one holder of the resource to the next.
+
+        Raises NotHeld if the lock was not acquired, ValueError if it has several resources.
+        """
+        if len(self.resources) > 1:
+            raise ValueError(f"{self._parameters.names}: several resources, use fences[resource]")
+        return self.fences[self.resources[0]]
+
+    @property
+    def fingerprint(self) -> str:
+        """The fingerprint of the token, 8 hex digits. Raises NotHeld if not acquired."""
+        return self._require_lease().lease.fingerprint
+
+    def _require_lease(self) -> HeldLease:
+        if self._held_lease is None:
+            raise NotHeld(
+                f"{self._parameters.names}: this lock is not held", resource=self._parameters.names
+            )
+        return self._held_lease
+
+    @async_unsafe(USE_ASYNC)
+    def verify(self) -> None:
+        """Ask the masters whether the lock is held; raise LockLost if a majority says no.
+
+        `ensure_held()` notices a forced release at the next renewal, this method at once, for one
+        round trip. Raises StoreUnavailable if too few masters answer, NotHeld as `ensure_held`.
+        """
+        if not self._unlocked:
+            self._require_lease().verify(self.resources)
+
+    async def averify(self) -> None:
+        """Ask as `verify` does, on the running loop."""
+        if not self._unlocked:
+            await self._require_lease().averify(self.resources)
+
+    def guard(self) -> None:
+        """Raise LockLost unless the lock is held: the last check before COMMIT.
+
+        With VERIFY_BEFORE_COMMIT, ask the masters, of which a majority must agree.
+        """
+        if not locks[self.using].settings.verify_before_commit:
+            self.ensure_held()
+            return
+        try:
+            self.verify()
+        except StoreUnavailable as error:
+            raise LockLost(str(error), resource=error.resource) from error
 
     @async_unsafe(USE_ASYNC)
     def extend(self, ttl: float | timedelta | None = None) -> float:
@@ -123,29 +265,23 @@ class Lock(LockState):
         ValueError.
         """
         held_lease, seconds = self._to_extend(ttl)
-        held_lease.apply_extension(*held_lease.backend.extend(held_lease.lease, seconds))
+        held_lease.extend(seconds)
         self.ensure_held()
         return held_lease.remaining()
 
     async def aextend(self, ttl: float | timedelta | None = None) -> float:
         """Extend as `extend` does, on the running loop."""
         held_lease, seconds = self._to_extend(ttl)
-        held_lease.apply_extension(*await held_lease.backend.aextend(held_lease.lease, seconds))
+        await held_lease.aextend(seconds)
         self.ensure_held()
         return held_lease.remaining()
 
     def _to_extend(self, ttl: float | timedelta | None) -> tuple[HeldLease, float]:
         renewal_service.ensure_running()
         held_lease = self._require_lease()
-        self.ensure_held()
+        held_lease.ensure_held(self.resources)
         seconds = held_lease.ttl if ttl is None else locks[self.using].settings.check_ttl(ttl)
-        left = held_lease.hold_until - held_lease.backend.clock()
-        if left <= 0:
-            held_lease.mark_lost("MAX_HOLD was reached")
-            self.ensure_held()
-        return held_lease, min(seconds, left)
-
-    # Release.
+        return held_lease, held_lease.check_extension(seconds, self.resources)
 
     def release(self) -> bool:
         """Release the lock; return True if a majority of the masters released it just now.
@@ -159,7 +295,7 @@ class Lock(LockState):
             return False
         freed: bool | None = None
         try:
-            if self._until_commit and open_transactions() and keep(self):
+            if self._parameters.until_commit and open_transactions() and keep(self):
                 return False
             if not self._leave(held_lease):
                 return False
@@ -167,11 +303,13 @@ class Lock(LockState):
                 held_lease.backend.post_release(held_lease.lease)
             else:
                 freed = held_lease.backend.release(held_lease.lease)
-        except BaseException as error:  # noqa: BLE001 - raised again there
-            self._repeat_release(held_lease, error)
+        except BaseException as error:  # noqa: BLE001 - raised by `repeat_release`
+            self._leave(held_lease)
+            held_lease.repeat_release(error, self.resources)
         if freed is False:
-            return self._report_late(held_lease)
-        events.released(held_lease, freed)
+            held_lease.report_late_release()
+        else:
+            events.released(held_lease, freed)
         return bool(freed)
 
     async def arelease(self) -> bool:
@@ -181,44 +319,41 @@ class Lock(LockState):
             return False
         freed: bool | None = None
         try:
-            if self._until_commit and may_be_open() and await sync_to_async(keep)(self):
+            if self._parameters.until_commit and may_be_open() and await sync_to_async(keep)(self):
                 self.detach()  # the transaction may outlive the task and its loop
                 return False
             if not self._leave(held_lease):
                 return False
             freed = await held_lease.backend.arelease(held_lease.lease)
-        except BaseException as error:  # noqa: BLE001 - raised again there
-            self._repeat_release(held_lease, error)
+        except BaseException as error:  # noqa: BLE001 - raised by `repeat_release`
+            self._leave(held_lease)
+            held_lease.repeat_release(error, self.resources)
         if freed is False:
-            return self._report_late(held_lease)
-        await events.areleased(held_lease, freed)
+            held_lease.report_late_release()
+        else:
+            await events.areleased(held_lease, freed)
         return bool(freed)
 
-    def _repeat_release(self, held_lease: HeldLease, error: BaseException) -> None:
-        """Post a release that failed again; raise the error if it is meant to end the caller."""
-        self._leave(held_lease)
-        if held_lease.released:
-            with suppress(Exception):  # `error`, which came first, is the one to report
-                held_lease.backend.post_release(held_lease.lease)
-        if isinstance(error, Exception):
-            # A failing release must not hide an exception of the `with` block.
-            logger.error("redlock %s: the release failed", self._names, exc_info=error)
-            return
-        if held_lease.released and not held_lease.loss_reason:
-            events.released(held_lease, None)
-        raise error
-
-    def _report_late(self, held_lease: HeldLease) -> bool:
-        held_lease.mark_forgotten()
-        events.released_late(held_lease)
-        return False
+    def _leave(self, held_lease: HeldLease) -> bool:
+        """Stop sharing a lease; return whether to release it now. May be called repeatedly."""
+        self._held_lease = None
+        if held_lease.is_shared and held_lease.remove_lock(self):
+            return False
+        registry.unregister(held_lease)
+        return held_lease.begin_release(self.resources)
 
     def detach(self) -> None:
         """Renew the lock from a thread from now on, so that it can outlive its task and loop."""
         if self._held_lease is not None:
             renewal_service.move_to_thread(self._held_lease)
 
-    # Context managers.
+    def disown(self) -> None:
+        """Stop counting as held by the task or thread that acquired the lock.
+
+        There, `lock()` on the same resource is refused or waits, as anywhere else.
+        """
+        if self._held_lease is not None:
+            registry.disown(self._held_lease)
 
     def __enter__(self) -> Self:
         return self._acquire(in_block=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from datetime import timedelta
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from redlock_django.backends.values import flag, minimum_hold
 from redlock_django.engine.validity import with_drift
@@ -19,15 +19,16 @@ _T = TypeVar("_T")
 
 
 class LockParameters:
-    """The arguments of `lock()`, which describes them.
+    """The arguments of `lock()`, which describes them, checked.
 
     Raises BadName for a name that is not valid, BadResource for too many resources, ValueError for
     a bad duration, InvalidRedlock for wrong settings.
     """
 
-    _resolved: tuple[LockService, float, float] | None = None
-    _sorted: Callable[[Sequence[str]], Iterable[str]] = staticmethod(sorted)
-    """All clients acquire resources in the same order: see `rounds.acquire`."""
+    min_hold = 0.0
+    """The least number of seconds from the acquisition to the end of the lock."""
+    _resolved: tuple[LockService, float, float]
+    _resolved_for: LockService | None = None
 
     def __init__(
         self,
@@ -42,13 +43,13 @@ class LockParameters:
         holder: Mapping[str, str] | None = None,
     ) -> None:
         self.resources: tuple[str, ...]
-        self._in_order: tuple[str, ...]
+        self.in_order: tuple[str, ...]  # the same for all clients: see `rounds.acquire`
         try:
             if len(resources) == 1:  # as nearly always, and in half the time
-                self.resources = self._in_order = (check_resource(resources[0]),)
+                self.resources = self.in_order = (check_resource(resources[0]),)
             else:
                 self.resources = tuple(map(check_resource, resources))
-                self._in_order = tuple(self._sorted(self.resources))
+                self.in_order = tuple(sorted(self.resources))
         except BadResource as error:
             raise BadName(str(error), resource=error.resource) from None
         if len(resources) != 1:
@@ -56,36 +57,40 @@ class LockParameters:
         self.using = using
         self._ttl = ttl
         self._wait = wait
-        self._renew = renew
-        self._reentrant = reentrant
-        self._until_commit = until_commit
+        self.renew = renew
+        self.reentrant = reentrant
+        self.until_commit = until_commit
         if until_commit is not True:
             flag({"until_commit": until_commit}, "until_commit")
-        self._min_hold = 0.0 if min_hold is None else minimum_hold(min_hold, ttl)
-        if self._min_hold and not locks[using].backend.keeps_min_hold:
-            raise InvalidRedlock(
-                f"REDLOCK[{using!r}]: its BACKEND cannot hold a lock after its release, which "
-                "min_hold needs. Leave min_hold out, or use another alias"
-            )
-        self._holder = dict(holder) if holder else {}
-        self._resolve()  # a bad duration is an error here, not at the first acquire()
+        if min_hold is not None:
+            self.min_hold = minimum_hold(min_hold, ttl)
+            self._check_min_hold()
+        self.holder = dict(holder) if holder else {}
+        self.resolve()  # a bad duration is an error here, not at the first acquire()
 
     def _check_several(self, most: int) -> None:
         if not 1 <= len(self.resources) <= most:
             raise BadResource(f"a lock needs 1 to {most} resources, got {len(self.resources)}")
         if len(set(self.resources)) < len(self.resources):
-            raise BadResource("a resource is named twice in one lock", resource=self._names)
+            raise BadResource("a resource is named twice in one lock", resource=self.names)
 
-    def _resolve(self) -> tuple[LockService, float, float]:
+    def _check_min_hold(self) -> None:
+        if self.min_hold and not locks[self.using].backend.keeps_min_hold:
+            raise InvalidRedlock(
+                f"REDLOCK[{self.using!r}]: its BACKEND cannot hold a lock after its release, which "
+                "min_hold needs. Leave min_hold out, or use another alias"
+            )
+
+    def resolve(self) -> tuple[LockService, float, float]:
         """Return the service of the alias, the TTL and the wait in seconds."""
         follow_patches()
         service = locks.services.get(self.using) or locks[self.using]  # a method call less
-        if self._resolved is not None and self._resolved[0] is service:
+        if self._resolved_for is service:
             return self._resolved
         settings = service.settings
         ttl = settings.ttl if self._ttl is None else settings.check_ttl(self._ttl)
         wait = settings.wait if self._wait is None else settings.check_wait(self._wait)
-        if self._min_hold and ttl < (least := with_drift(self._min_hold)):
+        if self.min_hold and ttl < (least := with_drift(self.min_hold)):
             settings.store.check_ttl(least, "min_hold with drift")
             ttl = least
         if ttl > settings.max_hold:
@@ -93,15 +98,21 @@ class LockParameters:
                 f"ttl is {ttl:g} s and MAX_HOLD is {settings.max_hold:g} s: "
                 "lower ttl or raise MAX_HOLD"
             )
-        self._resolved = service, ttl, wait
-        return self._resolved
+        self._resolved = resolved = service, ttl, wait
+        self._resolved_for = service
+        return resolved
+
+    def keep_order(self) -> None:
+        """Acquire the resources as they are ordered here, which all clients must do."""
+        self.in_order = self.resources
 
     def set_wait(self, seconds: float) -> None:
-        """Wait for `seconds` from the next acquisition on, which checks them."""
-        self._wait, self._resolved = seconds, None
+        """Replace the wait, which the next `resolve` checks."""
+        self._wait, self._resolved_for = seconds, None
 
     @property
-    def _names(self) -> str:
+    def names(self) -> str:
+        """The resources, for a message."""
         return ", ".join(self.resources)
 
 
@@ -112,6 +123,19 @@ def parameters_of(cls: Callable[_P, _T]) -> Callable[[Callable[..., _T]], Callab
         signature = inspect.signature(cls).replace(return_annotation=cls)
         declared: Any = function
         declared.__signature__ = signature
+        return declared  # type: ignore[no-any-return]
+
+    return declare
+
+
+def has_parameters_of(
+    cls: Callable[_P, object],
+) -> Callable[[Callable[..., None]], Callable[Concatenate[Any, _P], None]]:
+    """Declare a method to have the parameters of a class, as `parameters_of` does a function."""
+
+    def declare(method: Callable[..., None]) -> Callable[Concatenate[Any, _P], None]:
+        declared: Any = method
+        declared.__signature__ = inspect.signature(cls.__init__)
         return declared  # type: ignore[no-any-return]
 
     return declare

@@ -25,7 +25,7 @@ def _report_if_unused(lock: Lock) -> None:
         return
     state = vars(lock)
     # Valid arguments set the first; every attempt to acquire the lock sets the second.
-    if state.get("_resolved") is not None and "_unlocked" not in state:
+    if "_parameters" in state and "_unlocked" not in state:
         names = ", ".join(map(repr, lock.resources))
         logger.warning(
             "redlock: lock(%s) was never acquired, so it has locked nothing. Write "

@@ -69,6 +69,23 @@ async def test_averify() -> None:
             await held.averify()
 
 
+async def test_a_lock_that_is_released_while_it_is_verified_is_not_held(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held = await lock("r1").aacquire()
+    backend = locks["default"].backend
+    ask = backend.aextend
+
+    async def released_meanwhile(*arguments: Any) -> Any:
+        answer = await ask(*arguments)
+        await held.arelease()
+        return answer
+
+    monkeypatch.setattr(backend, "aextend", released_meanwhile)
+    with pytest.raises(NotHeld, match="r1: this lock is not held"):
+        await held.averify()
+
+
 def test_a_lock_that_another_client_has_acquired_since_is_lost() -> None:
     with lock("r1") as held:
         free("r1")
