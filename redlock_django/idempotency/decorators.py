@@ -28,6 +28,7 @@ from redlock_django.idempotency.placement import (
 )
 from redlock_django.idempotency.settings import CHOICES, METHODS
 from redlock_django.web.call import Call, call_of
+from redlock_django.web.ninja import resolve_annotations
 from redlock_django.web.options import no_lock
 from redlock_django.web.request_state import is_async_class, records_requests
 from redlock_django.web.transactions import transaction_marker, view_name
@@ -171,6 +172,7 @@ def idempotent(
             raise replay_skips_check_error(view, check)
         wrap = _async_view if iscoroutinefunction(view) else _sync_view
         wrapped = wrap(view, options)
+        resolve_annotations(wrapped, view)
         wrapped.records_requests = wrapped
         wrapped.idempotent_options = options  # the system checks read it
         return cast("View", wrapped)

@@ -25,6 +25,7 @@ from redlock_django.conf.arguments import helps_with_arguments
 from redlock_django.conf.settings import ON_DISCONNECT, STATUSES
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.web.call import call_of
+from redlock_django.web.ninja import resolve_annotations
 from redlock_django.web.options import LockOptions, OnLocked
 from redlock_django.web.request_state import (
     is_async_class,
@@ -113,6 +114,7 @@ def lock_resource(
             raise async_view_error(view)
         wrap = _async_view if iscoroutinefunction(view) else _sync_view
         locked = wrap(view, options)
+        resolve_annotations(locked, view)
         locked.lock_options = options  # the system checks read it
         return cast("View", locked)
 

@@ -18,6 +18,7 @@ from ninja.decorators import decorate_view
 from redlock_django import idempotent, lock_resource
 from redlock_django.exceptions import InvalidRedlock
 from testproject.shop.models import Order
+from tests.app import ninja_annotations
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("memory")]
 locked = lock_resource("order:<int:pk>")
@@ -114,3 +115,24 @@ async def test_an_async_operation_keeps_its_lock_until_its_end_although_its_clie
     await asyncio.wait({gone}, timeout=60)
     assert gone.cancelled()
     assert is_free("order:7")
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        *("lock/sync", "lock/async", "lock/form", "once/sync", "once/async", "once/form"),
+        *("both/sync", "both/async"),
+    ],
+)
+def test_annotations_that_are_strings_are_found_in_the_module_of_the_view(
+    urls: Callable[..., None], monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", False)
+    urls(path("", ninja_annotations.api.urls))
+    data = {"order": "6fa459ea-ee8a-3ca4-894e-db77e160355e", "amount": 3}
+    headers = {"Idempotency-Key": "k-1"}
+    kind = "multipart/form-data" if place.endswith("form") else "application/json"
+    form = {"data": data} if kind != "application/json" else {"data": data, "content_type": kind}
+    for _ in range(2):
+        answer = Client(headers=headers).post(f"/{place}/", **form)
+        assert (answer.status_code, answer.json()) == (200, {"paid": 3})
