@@ -81,6 +81,7 @@ def test_a_store_that_answers(site: Site, viewer: Client) -> None:
         assert not re.search("masters?\\b", text_of(shown.content.decode()), re.I)
 
 
+@pytest.mark.django_db
 def test_why_a_lock_was_lost(database_access: None, settings: Settings) -> None:
     settings.REDLOCK = {"default": {"BACKEND": "redlock_django.backends.database.DatabaseBackend"}}
     with lock("order:1") as held:
