@@ -18,6 +18,7 @@ from redlock_django.backends.values import (
     flag,
     http_methods,
 )
+from redlock_django.conf.arguments import helps_with_arguments
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.execution import Execution
 from redlock_django.idempotency.options import IdempotentOptions
@@ -65,6 +66,7 @@ def idempotent(
 ) -> Callable[[View], View]: ...
 
 
+@helps_with_arguments
 def idempotent(
     view: Any = None,
     /,

@@ -20,7 +20,15 @@ from django.views.decorators.cache import never_cache
 from pytest_django import Settings
 from rest_framework.decorators import api_view
 
-from redlock_django import LockResourceMixin, hold, lock, lock_resource, resource, transaction_lock
+from redlock_django import (
+    LockResourceMixin,
+    hold,
+    idempotent,
+    lock,
+    lock_resource,
+    resource,
+    transaction_lock,
+)
 from redlock_django.exceptions import AlreadyHeld, BadName, InvalidRedlock, ResourceLocked
 from redlock_django.locking.lock import Lock
 from redlock_django.testing import held_elsewhere
@@ -53,6 +61,20 @@ def test_an_unknown_argument_is_named_with_the_one_that_is_meant(
     with pytest.raises(TypeError) as caught:
         function("order:7", **{name: 5})
     assert str(caught.value) == f"{function.__name__}() has no argument {says}"
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("timeout", "'timeout'. Use wait for how long to wait for the lock"),
+        ("retenton", "'retenton', did you mean 'retention'?"),
+    ],
+)
+def test_an_unknown_argument_of_idempotent(name: str, says: str) -> None:
+    unknown: Any = {name: 5}
+    with pytest.raises(TypeError) as caught:
+        idempotent(**unknown)
+    assert str(caught.value) == f"idempotent() has no argument {says}"
 
 
 def test_an_unknown_argument_of_a_lock_without_ttl() -> None:
