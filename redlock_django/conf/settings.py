@@ -128,6 +128,12 @@ def check_installed() -> None:
         )
 
 
+def check_installed_if_ready() -> None:
+    """Do so once Django has started: 'manage.py check' imports the URLconf then."""
+    if apps.ready:
+        check_installed()
+
+
 def import_stores() -> None:
     """Import the stores of all aliases; what is wrong with one is an error when it is used."""
     import encodings.idna  # noqa: F401 - as the first look-up of a host's name does

@@ -19,6 +19,7 @@ from redlock_django.backends.values import (
     http_methods,
 )
 from redlock_django.conf.arguments import helps_with_arguments
+from redlock_django.conf.settings import check_installed_if_ready
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.idempotency.execution import Execution
 from redlock_django.idempotency.options import IdempotentOptions
@@ -174,6 +175,7 @@ def idempotent(
             raise replay_skips_check_error(view, check)
         wrap = _async_view if iscoroutinefunction(view) else _sync_view
         wrapped = wrap(view, options)
+        check_installed_if_ready()
         resolve_annotations(wrapped, view)
         wrapped.records_requests = wrapped
         wrapped.idempotent_options = options  # the system checks read it

@@ -22,7 +22,7 @@ from redlock_django.backends.values import (
     http_methods,
 )
 from redlock_django.conf.arguments import helps_with_arguments
-from redlock_django.conf.settings import ON_DISCONNECT, STATUSES
+from redlock_django.conf.settings import ON_DISCONNECT, STATUSES, check_installed_if_ready
 from redlock_django.exceptions import InvalidRedlock
 from redlock_django.web.call import call_of
 from redlock_django.web.ninja import resolve_annotations
@@ -114,6 +114,7 @@ def lock_resource(
             raise async_view_error(view)
         wrap = _async_view if iscoroutinefunction(view) else _sync_view
         locked = wrap(view, options)
+        check_installed_if_ready()
         resolve_annotations(locked, view)
         locked.lock_options = options  # the system checks read it
         return cast("View", locked)

@@ -1,4 +1,4 @@
-"""A site without the app in INSTALLED_APPS gets an error at its start, or at its first request."""
+"""A site without the app in INSTALLED_APPS gets an error at its start."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from django.apps import apps
 from django.http import HttpRequest, HttpResponse
 from django.test import RequestFactory
 
@@ -40,11 +41,23 @@ def test_the_middleware_is_refused_when_the_server_starts() -> None:
 
 
 @pytest.mark.parametrize("decorator", [lock_resource("order"), idempotent])
-def test_a_decorated_view_is_refused_at_its_first_request(
+def test_a_decorated_view_is_refused_where_its_module_is_imported(
     decorator: Callable[[Any], Callable[[HttpRequest], HttpResponse]],
 ) -> None:
     with pytest.raises(InvalidRedlock, match=MISSING):
-        decorator(view)(RequestFactory().post("/"))
+        decorator(view)
+
+
+@pytest.mark.parametrize("decorator", [lock_resource("order"), idempotent])
+def test_a_view_that_is_imported_before_django_has_started_is_refused_at_its_first_request(
+    decorator: Callable[[Any], Callable[[HttpRequest], HttpResponse]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as starting:
+        starting.setattr(apps, "ready", False)
+        decorated = decorator(view)
+    with pytest.raises(InvalidRedlock, match=MISSING):
+        decorated(RequestFactory().post("/"))
 
 
 def test_a_script_may_lock_without_the_app() -> None:
