@@ -26,7 +26,7 @@ REDLOCK = {
     "payments": {**ALIAS, "KEY_PREFIX": "payments"},
 }
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # the fastest
-LANGUAGE_CODE = os.environ.get("SITE_LANGUAGE", "en-us")
+MIDDLEWARE = [*MIDDLEWARE, "django.middleware.locale.LocaleMiddleware"]  # as the browser asks
 if os.environ.get("SITE_THEME"):
     INSTALLED_APPS = [os.environ["SITE_THEME"], *INSTALLED_APPS]
 elif os.environ.get("SITE_NONCES"):
