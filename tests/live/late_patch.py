@@ -1,10 +1,12 @@
-"""A process that gevent patches late: after it has imported the whole package, or used it.
+"""Processes that gevent patches late: after they have imported the whole package, or used it.
 
-    python -m tests.live.late_patch [--fork] [--used] SETTINGS
+    python -m tests.live.late_patch [--used] SETTINGS
 
-SETTINGS is JSON with REDLOCK and DATABASES. With `--used` the process uses a lock before the patch;
-with `--fork` a child of that process is patched, as a worker of `gunicorn --preload -k gevent` is.
-Then many greenlets use locks. Writes "done" to stdout, or the error.
+SETTINGS is JSON with REDLOCK and DATABASES. The process imports the whole package and is patched. A
+child of a process that has used a lock is patched, too, as a worker of `gunicorn --preload -k
+gevent` is. Many greenlets of both use locks, at the same time. Writes what the child reports, then
+what the process does: "done", or the error. With `--used` there is no child, and the process uses a
+lock before the patch.
 """
 
 from __future__ import annotations
@@ -14,6 +16,8 @@ import json
 import os
 import pkgutil
 import sys
+import traceback
+from collections.abc import Callable
 from typing import Any
 
 import django
@@ -34,10 +38,11 @@ def import_all() -> None:
             importlib.import_module(module.name)
 
 
-def exclude_each_other() -> None:
+def exclude_each_other(orders: str) -> None:
     """Use one lock in many greenlets, hold another one for longer than its TTL, and lose a third.
 
     The greenlets sleep inside the lock, so a client that blocked its thread would block the holder.
+    `orders` begins the names of the resources.
     """
     import threading
     import time
@@ -50,7 +55,7 @@ def exclude_each_other() -> None:
 
     def work(number: int) -> None:
         for _ in range(3):
-            with lock("order:1", wait=60):
+            with lock(f"{orders}:1", wait=60):
                 inside.append(number)
                 time.sleep(0.005)
                 assert inside == [number]
@@ -66,11 +71,52 @@ def exclude_each_other() -> None:
     for greenlet in greenlets:
         greenlet.join()
     ttl = locks["default"].settings.ttl
-    with lock("order:2", wait=60) as held, lock("order:3", renew=False):
+    with lock(f"{orders}:2", wait=60) as held, lock(f"{orders}:3", renew=False):
         time.sleep(ttl * 1.25)
         held.ensure_held()  # a greenlet has renewed it
-    assert lost == ["order:3"], lost
+    assert lost == [f"{orders}:3"], lost
     locks.close()
+
+
+def use_a_lock() -> None:
+    """Use a lock before any patch."""
+    from redlock_django import lock
+
+    with lock("order:1", wait=60):
+        pass
+
+
+def patched(orders: str) -> str:
+    """Patch this process and use locks; return what to report."""
+    importlib.import_module("gevent.monkey").patch_all()
+    try:
+        exclude_each_other(orders)
+    except redlock_django.InvalidRedlock as error:
+        return f"{error}\n"
+    return "done\n"
+
+
+def fork(report: Callable[[], str]) -> int:
+    """Return the process id of a child that writes its report and ends."""
+    if child := os.fork():
+        return child
+    code = 1
+    try:
+        sys.stdout.write(report())
+        sys.stdout.flush()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def used_and_forked() -> str:
+    """Use a lock, then report nothing but what a patched child does."""
+    use_a_lock()
+    child = fork(lambda: patched("child"))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    return ""
 
 
 def main() -> None:
@@ -83,27 +129,17 @@ def main() -> None:
     from django.core.management import call_command
     from django.db import connections
 
-    from redlock_django import lock
-
-    if "DATABASES" in given:
-        call_command("migrate", "redlock_django", verbosity=0)
-        connections.close_all()
+    call_command("migrate", "redlock_django", verbosity=0)
+    connections.close_all()
 
     if "--used" in sys.argv:
-        with lock("order:1", wait=60):
-            pass
-    if "--fork" in sys.argv and (child := os.fork()):
-        sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-    importlib.import_module("gevent.monkey").patch_all()
-    try:
-        exclude_each_other()
-    except redlock_django.InvalidRedlock as error:
-        sys.stdout.write(f"{error}\n")
-    else:
-        sys.stdout.write("done\n")
-    sys.stdout.flush()
-    if "--fork" in sys.argv:
-        os._exit(0)
+        use_a_lock()
+        sys.stdout.write(patched("order"))
+        return
+    child = fork(used_and_forked)
+    report = patched("order")
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    sys.stdout.write(report)
 
 
 if __name__ == "__main__":
