@@ -7,6 +7,9 @@ extension points are listed in docs/explanation/architecture.md.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import NamedTuple
+
 from redlock_django.exceptions import (
     IdempotencyRefused,
     IdempotencyUnavailable,
@@ -23,7 +26,8 @@ from redlock_django.exceptions import (
     TooManyWaiters,
 )
 from redlock_django.locking.counters import CounterType, register_counters
-from redlock_django.web.problems import Problem, gettext_noop, register_problem
+from redlock_django.web.problems import Problem, register_problem
+from redlock_django.web.problems import gettext_noop as _
 
 register_counters(
     {
@@ -38,151 +42,108 @@ register_counters(
 )
 
 
-def _register(
-    error_class: type[IdempotencyRefused],
-    status: int,
-    code: str,
-    title: str,
-    detail: str,
-    *,
-    safe_new_key: bool,
-    retryable: bool = False,
-) -> None:
-    """Register the problem type of an error.
+class _Answer(NamedTuple):
+    """The answer to an error.
 
     `safe_new_key` is a member of the problem: whether the client may send the request with another
     key. It may not if the first request may have taken effect.
     """
-    members = {"safe_new_key": safe_new_key}
-    problem = Problem(
-        status=status,
-        code=f"idempotency-{code}",
-        title=title,
-        detail=detail,
-        retryable=retryable,
-        members=members,
+
+    status: int
+    code: str
+    retryable: bool = False
+    safe_new_key: bool = False
+
+
+_PROBLEMS: Mapping[type[IdempotencyRefused], tuple[_Answer, str, str]] = {
+    KeyMissing: (
+        _Answer(400, "key-missing", safe_new_key=True),
+        _("Idempotency-Key is missing"),
+        _("This operation requires an idempotency key. Nothing was changed."),
+    ),
+    KeyInvalid: (
+        _Answer(400, "key-invalid", safe_new_key=True),
+        _("Idempotency-Key is invalid"),
+        _(
+            "An idempotency key must be one string of 1 to 255 printable characters, such as a "
+            "UUID. Nothing was changed."
+        ),
+    ),
+    KeyUnscoped: (
+        _Answer(400, "key-unscoped", safe_new_key=True),
+        _("Idempotency-Key has no owner"),
+        _("An idempotency key belongs to a user, and no user is logged in. Nothing was changed."),
+    ),
+    KeyReused: (
+        _Answer(422, "key-reused"),
+        _("Idempotency-Key is already used"),
+        _("This idempotency key was used for a different request."),
+    ),
+    KeyInFlight: (
+        _Answer(409, "key-in-flight", retryable=True),
+        _("A request is outstanding for this Idempotency-Key"),
+        _("The first request with this idempotency key is still running."),
+    ),
+    TooManyWaiters: (
+        _Answer(503, "too-many-waiters", retryable=True),
+        _("Too many requests are waiting"),
+        _(
+            "The first request with this idempotency key is still running. "
+            "Please try again with the same idempotency key."
+        ),
+    ),
+    TooManyRecords: (
+        _Answer(429, "too-many-records", retryable=True, safe_new_key=True),
+        _("Too many idempotency keys"),
+        _(
+            "Too many new idempotency keys were used in a short time. Nothing was changed. "
+            "Please try again later with the same idempotency key."
+        ),
+    ),
+    OutcomeUncertain: (
+        _Answer(409, "outcome-uncertain"),
+        _("Outcome is uncertain"),
+        _(
+            "The first request with this idempotency key was interrupted, and it is not known "
+            "whether it took effect."
+        ),
+    ),
+    ResultUnavailable: (
+        _Answer(409, "result-unavailable"),
+        _("Result is unavailable"),
+        _(
+            "The first request with this idempotency key completed, but its response was not "
+            "stored."
+        ),
+    ),
+    KeyExpired: (
+        _Answer(409, "key-expired"),
+        _("Idempotency-Key has expired"),
+        _("A request with this idempotency key completed, and its response is no longer stored."),
+    ),
+    RequestTooLarge: (
+        _Answer(413, "body-too-large", safe_new_key=True),
+        _("Request is too large"),
+        _("A request with an idempotency key must not be this large. Nothing was changed."),
+    ),
+    IdempotencyUnavailable: (
+        _Answer(503, "unavailable", retryable=True),
+        _("Idempotency is unavailable"),
+        _(
+            "It cannot be determined at the moment whether this request has run before. "
+            "Please try again with the same idempotency key."
+        ),
+    ),
+}
+"""The answer to each error, with the title and the detail of its problem type."""
+
+for _error_class, (_answer, _title, _detail) in _PROBLEMS.items():
+    _problem = Problem(
+        status=_answer.status,
+        code=f"idempotency-{_answer.code}",
+        title=_title,
+        detail=_detail,
+        retryable=_answer.retryable,
+        members={"safe_new_key": _answer.safe_new_key},
     )
-    register_problem(error_class, problem)
-
-
-_register(
-    KeyMissing,
-    400,
-    "key-missing",
-    gettext_noop("Idempotency-Key is missing"),
-    gettext_noop("This operation requires an idempotency key. Nothing was changed."),
-    safe_new_key=True,
-)
-_register(
-    KeyInvalid,
-    400,
-    "key-invalid",
-    gettext_noop("Idempotency-Key is invalid"),
-    gettext_noop(
-        "An idempotency key must be one string of 1 to 255 printable characters, such as a UUID. "
-        "Nothing was changed."
-    ),
-    safe_new_key=True,
-)
-_register(
-    KeyUnscoped,
-    400,
-    "key-unscoped",
-    gettext_noop("Idempotency-Key has no owner"),
-    gettext_noop(
-        "An idempotency key belongs to a user, and no user is logged in. Nothing was changed."
-    ),
-    safe_new_key=True,
-)
-_register(
-    KeyReused,
-    422,
-    "key-reused",
-    gettext_noop("Idempotency-Key is already used"),
-    gettext_noop("This idempotency key was used for a different request."),
-    safe_new_key=False,
-)
-_register(
-    KeyInFlight,
-    409,
-    "key-in-flight",
-    gettext_noop("A request is outstanding for this Idempotency-Key"),
-    gettext_noop("The first request with this idempotency key is still running."),
-    retryable=True,
-    safe_new_key=False,
-)
-_register(
-    TooManyWaiters,
-    503,
-    "too-many-waiters",
-    gettext_noop("Too many requests are waiting"),
-    gettext_noop(
-        "The first request with this idempotency key is still running. "
-        "Please try again with the same idempotency key."
-    ),
-    retryable=True,
-    safe_new_key=False,
-)
-_register(
-    TooManyRecords,
-    429,
-    "too-many-records",
-    gettext_noop("Too many idempotency keys"),
-    gettext_noop(
-        "Too many new idempotency keys were used in a short time. Nothing was changed. "
-        "Please try again later with the same idempotency key."
-    ),
-    retryable=True,
-    safe_new_key=True,
-)
-_register(
-    OutcomeUncertain,
-    409,
-    "outcome-uncertain",
-    gettext_noop("Outcome is uncertain"),
-    gettext_noop(
-        "The first request with this idempotency key was interrupted, and it is not known "
-        "whether it took effect."
-    ),
-    safe_new_key=False,
-)
-_register(
-    ResultUnavailable,
-    409,
-    "result-unavailable",
-    gettext_noop("Result is unavailable"),
-    gettext_noop(
-        "The first request with this idempotency key completed, but its response was not stored."
-    ),
-    safe_new_key=False,
-)
-_register(
-    KeyExpired,
-    409,
-    "key-expired",
-    gettext_noop("Idempotency-Key has expired"),
-    gettext_noop(
-        "A request with this idempotency key completed, and its response is no longer stored."
-    ),
-    safe_new_key=False,
-)
-_register(
-    RequestTooLarge,
-    413,
-    "body-too-large",
-    gettext_noop("Request is too large"),
-    gettext_noop("A request with an idempotency key must not be this large. Nothing was changed."),
-    safe_new_key=True,
-)
-_register(
-    IdempotencyUnavailable,
-    503,
-    "unavailable",
-    gettext_noop("Idempotency is unavailable"),
-    gettext_noop(
-        "It cannot be determined at the moment whether this request has run before. "
-        "Please try again with the same idempotency key."
-    ),
-    retryable=True,
-    safe_new_key=False,
-)
+    register_problem(_error_class, _problem)
