@@ -13,8 +13,6 @@ import pwd
 import shutil
 import socket
 import sys
-import time
-from argparse import ArgumentTypeError
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -74,15 +72,6 @@ class OperatorCommand(BaseCommand):
         if text := text_table(heads, rows, width=columns, flexible=flexible):
             self.stdout.write(text)
 
-    def write_purged(self, counts: Mapping[str, int], options: Mapping[str, Any]) -> None:
-        """Write how many records a purge with these options has changed, and in which way."""
-        if self.as_json:
-            about = {n: options[n] for n in ("using", "days", "dry_run") if n in options}
-            self.write_json({**about, "at": iso(time.time()), **counts})
-        else:
-            rows = [(what, str(number)) for what, number in counts.items()]
-            self.write_table(("WHAT", "RECORDS"), rows, flexible=())
-
     def warn(self, text: str) -> None:
         """Write a message about the data to stderr."""
         self.stderr.write(printable(text), self.style.WARNING)
@@ -109,13 +98,6 @@ def iso(seconds: float | None) -> str | None:
         return None
     moment = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
     return moment.replace("+00:00", "Z")
-
-
-def days(text: str) -> int:
-    """Return the value of an argument `--days`; raise ArgumentTypeError unless it is positive."""
-    if not (text.isdecimal() and int(text)):
-        raise ArgumentTypeError("must be a number of days, 1 or more")
-    return int(text)
 
 
 def operator_name(name: str) -> str:

@@ -1,4 +1,4 @@
-"""`purge_idempotency_records` and `resolve_idempotency`: output, exit statuses, effects."""
+"""`redlock_purge --only records` and `resolve_idempotency`: output, exit statuses, effects."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.idempotency.conftest import KEY, Site, make_order, orders, record
 from tests.operate.commands import run
 
 pytestmark = pytest.mark.django_db(transaction=True)
-PURGE, RESOLVE = "purge_idempotency_records", "resolve_idempotency"
+PURGE, RESOLVE = ("redlock_purge", "--only=records"), "resolve_idempotency"
 
 
 def make(state: str, days: float | None = None, key_hash: str = "") -> IdempotencyRecord:
@@ -52,25 +52,24 @@ def make_old_ones() -> None:
 
 def test_old_records_are_purged_batch_by_batch(site: Site) -> None:
     make_old_ones()
-    counted = run(PURGE, "--dry-run", "--format=json")
+    counted = run(*PURGE, "--dry-run", "--format=json")
     assert (counted.status, counted.said) == (0, "")
-    assert (counted.json["deleted"], counted.json["emptied"]) == (3, 2)
+    found = {"outcome": "done", "deleted": 3, "emptied": 2}
+    assert counted.json["kinds"] == {"records": found}
     assert IdempotencyRecord.objects.count() == 9
-    ran = run(PURGE, "--batch", "2", "--format=json")
+    ran = run(*PURGE, "--batch", "2", "--format=json")
     assert ran.status == 0
     assert {**ran.json, "at": counted.json["at"]} == {**counted.json, "dry_run": False}
-    assert ran.said.splitlines() == ["deleted 2", "deleted 3", "emptied 2"]
+    assert ran.said.splitlines() == [
+        f"records: {done}" for done in ("deleted 2", "deleted 3", "emptied 2")
+    ]
     states = IdempotencyRecord.objects.order_by("pk").values_list("state", flat=True)
     assert list(states) == ["completed", *["tombstone"] * 3, "running", "uncertain"]
     left = IdempotencyRecord.objects.filter(state="tombstone", path="/orders/")
     assert [bytes(row.body) for row in left.order_by("pk")][:2] == [b"", b""]
-    again = run(PURGE)
+    again = run(*PURGE)
     assert again.said == ""
-    assert [line.split() for line in again.out.splitlines()] == [
-        ["WHAT", "RECORDS"],
-        ["deleted", "0"],
-        ["emptied", "0"],
-    ]
+    assert again.out.splitlines()[1].split() == ["records", "done", "0", "0"]
 
 
 def test_an_interrupted_purge_reports_its_progress(
@@ -84,8 +83,14 @@ def test_an_interrupted_purge_reports_its_progress(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(DatabaseStore, "purge", interrupted)
-    ran = run(PURGE, "--batch", "2", "--format=json")
-    assert (ran.status, ran.json["deleted"], ran.json["emptied"]) == (130, 2, 0)
+    ran = run(*PURGE, "--only=releases", "--batch", "2", "--format=json")
+    assert (ran.status, ran.json["kinds"]) == (
+        130,
+        {
+            "records": {"outcome": "interrupted", "deleted": 2, "emptied": 0},
+            "releases": {"outcome": "not begun"},
+        },
+    )
     assert "Interrupted" in ran.said
     assert IdempotencyRecord.objects.count() == 7
 
@@ -93,7 +98,7 @@ def test_an_interrupted_purge_reports_its_progress(
 @pytest.mark.parametrize("arguments", [["--batch", "0"], ["--batch", "x"], ["--using", "nope"]])
 def test_what_cannot_be_purged(site: Site, arguments: list[str]) -> None:
     make_old_ones()
-    assert run(PURGE, *arguments).status != 0
+    assert run(*PURGE, *arguments).status != 0
     assert IdempotencyRecord.objects.count() == 9
 
 
@@ -272,9 +277,9 @@ def test_a_database_that_fails_is_a_status_and_no_traceback(
         raise OperationalError("no such table\x1b[2J")
 
     monkeypatch.setattr(DatabaseStore, "purge", fail)
-    ran = run(PURGE, "--format=json")
-    assert (ran.status, ran.json["deleted"]) == (1, 0)
-    assert ran.said == r"no such table\x1b[2J"
+    ran = run(*PURGE, "--format=json")
+    assert (ran.status, ran.json["kinds"]["records"]["deleted"]) == (1, 0)
+    assert ran.said == r"records: no such table\x1b[2J"
 
 
 def test_so_is_one_that_is_away(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
