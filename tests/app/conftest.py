@@ -133,6 +133,6 @@ def is_free() -> Callable[[str], bool]:
     def ask(name: str) -> bool:
         backend = locks["default"].backend
         assert isinstance(backend, MemoryBackend)
-        return backend.masters[0].get(f"redlock:lock:{name}") is None
+        return backend.masters[0].keyspace.get(f"redlock:lock:{name}") is None
 
     return ask

@@ -179,7 +179,7 @@ def test_lost_and_released_late(advance_clock: Callable[[float], None]) -> None:
 def test_released_after_another_client_freed_it(backend: MemoryBackend) -> None:
     held = lock(R).acquire()
     for master in backend.masters:
-        master.strings.pop(backend.deployment.lock(R))
+        master.keyspace.strings.pop(backend.deployment.lock(R))
     assert held.release() is False
     counts = counters["default"]
     assert (counts.lost, counts.released_late, counts.released) == (1, 1, 0)

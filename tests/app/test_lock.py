@@ -132,18 +132,18 @@ async def settle(sent_signals: SentSignals, many: int) -> None:
 
 def keys(backend: MemoryBackend, resource: str = R) -> list[str]:
     """Return the value of the lock on each master that has it."""
-    found = [master.get(backend.deployment.lock(resource)) for master in backend.masters]
+    found = [master.keyspace.get(backend.deployment.lock(resource)) for master in backend.masters]
     return [value.decode() for value in found if value is not None]
 
 
 def pttls(backend: MemoryBackend, resource: str = R) -> set[int]:
-    return {master.pttl(backend.deployment.lock(resource)) for master in backend.masters}
+    return {master.keyspace.pttl(backend.deployment.lock(resource)) for master in backend.masters}
 
 
 def steal(backend: MemoryBackend, masters: int, resource: str = R) -> None:
     """Store another client's lock on the first masters."""
     for master in backend.masters[:masters]:
-        master.set(backend.deployment.lock(resource), b"another client", 30_000)
+        master.keyspace.set(backend.deployment.lock(resource), b"another client", 30_000)
 
 
 def in_thread(work: Callable[[], Any]) -> Any:
@@ -369,7 +369,7 @@ def test_a_lock_that_may_be_over_is_asked_for(
         clock.advance(0.95)
     else:
         for master in backend.masters:
-            del master.strings[backend.deployment.lock(R)]
+            del master.keyspace.strings[backend.deployment.lock(R)]
     if how == "forced":
         registry.doubt(backend, R)
     elif how == "voided":
@@ -918,7 +918,7 @@ def test_extend_of_a_lock_that_a_majority_forgot(
 ) -> None:
     held = lock(R).acquire()
     for master in backend.masters[:3]:
-        del master.strings[backend.deployment.lock(R)]
+        del master.keyspace.strings[backend.deployment.lock(R)]
     with pytest.raises(LockLost, match="a majority of the masters lost it"):
         held.extend()
     assert keys(backend) == []

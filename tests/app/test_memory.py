@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from redlock_django.backends.memory import scripts
 from redlock_django.backends.memory.backend import MemoryBackend
-from redlock_django.backends.memory.master import MemoryMaster
+from redlock_django.backends.memory.keyspace import Keyspace
+from redlock_django.backends.memory.master import SCRIPTS
 from redlock_django.engine import waiting
 from redlock_django.engine.validity import Lease, LeaseState
 from redlock_django.engine.waiting import SPLIT_ROUNDS
@@ -51,23 +53,26 @@ def stopped(backend: MemoryBackend, no_renewals: None) -> None:
 @pytest.fixture
 def switch_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Switch to another thread after every key that a script reads."""
-    real = MemoryMaster.get
+    real = Keyspace.get
 
-    def get(self: MemoryMaster, key: str) -> bytes | None:
+    def get(self: Keyspace, key: str) -> bytes | None:
         found = real(self, key)
         time.sleep(0)
         return found
 
-    monkeypatch.setattr(MemoryMaster, "get", get)
+    monkeypatch.setattr(Keyspace, "get", get)
 
 
 def indexes(backend: MemoryBackend) -> list[set[bytes]]:
     """Return the resources in the index of each master, expired ones included."""
-    return [set(master.queue(backend.deployment.held)) - {b""} for master in backend.masters]
+    return [
+        set(master.keyspace.sorted_set(backend.deployment.held)) - {b""}
+        for master in backend.masters
+    ]
 
 
 def holders(backend: MemoryBackend, resource: str = R) -> list[bytes | None]:
-    return [master.get(backend.deployment.lock(resource)) for master in backend.masters]
+    return [master.keyspace.get(backend.deployment.lock(resource)) for master in backend.masters]
 
 
 @pytest.mark.usefixtures("switch_threads", "backend")
@@ -154,7 +159,9 @@ def no_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def waiters(backend: MemoryBackend) -> int:
     """Return how many waiters every master has in its queue."""
-    return min(len(master.queue(backend.deployment.queue(R))) for master in backend.masters)
+    return min(
+        len(master.keyspace.sorted_set(backend.deployment.queue(R))) for master in backend.masters
+    )
 
 
 def _waiting(backend: MemoryBackend, number: int) -> bool:
@@ -236,18 +243,17 @@ def test_split_votes_are_asked_again_for_twice_master_timeout_only(
     backend = locks["default"].backend
     assert isinstance(backend, MemoryBackend)
     for index, master in enumerate(backend.masters):
-        master.set(backend.deployment.lock(R), b"another %d" % (index % 3))
+        master.keyspace.set(backend.deployment.lock(R), b"another %d" % (index % 3))
     attempts = []
-    real = MemoryMaster._acquire
 
-    def acquire(self: MemoryMaster, *args: Any) -> Any:
-        attempts.append(self)
-        return real(self, *args)
+    def acquire(keyspace: Keyspace, *args: Any) -> Any:
+        attempts.append(keyspace)
+        return scripts.acquire(keyspace, *args)
 
-    monkeypatch.setattr(MemoryMaster, "_acquire", acquire)
+    monkeypatch.setitem(SCRIPTS, "acquire", acquire)
     with pytest.raises(ResourceLocked):
         lock(R).acquire()
-    assert 0 < attempts.count(backend.masters[0]) < SPLIT_ROUNDS
+    assert 0 < attempts.count(backend.masters[0].keyspace) < SPLIT_ROUNDS
 
 
 def test_clear_forgets_everything_and_brings_every_master_up(backend: MemoryBackend) -> None:
@@ -300,30 +306,30 @@ def test_any_number_of_masters_may_be_down(backend: MemoryBackend, down: int) ->
 
 def test_a_master_that_forgot_its_marker_is_not_counted(backend: MemoryBackend) -> None:
     for master in backend.masters[:3]:
-        master.strings.clear()
+        master.keyspace.strings.clear()
     with pytest.raises(QuorumUnreachable, match="not trusted yet"):
         lock(R).acquire()
     for master in backend.masters[:1]:
-        master.set(backend.deployment.marker, b"trusted")
+        master.keyspace.set(backend.deployment.marker, b"trusted")
     with lock(R):
         pass
 
 
 @pytest.mark.usefixtures("stopped")
 def test_a_master_whose_clock_is_off_is_not_counted(backend: MemoryBackend) -> None:
-    real = backend.masters[0].time
+    real = backend.masters[0].keyspace.time
     for master in backend.masters[:2]:
-        master.time = lambda: real() + 2_000_000
+        master.keyspace.time = lambda: real() + 2_000_000
     with lock(R) as held:
         assert held.locked
-    backend.masters[2].time = lambda: real() + 4_000_000
+    backend.masters[2].keyspace.time = lambda: real() + 4_000_000
     with pytest.raises(QuorumUnreachable):
         lock(R).acquire()
 
 
 def test_foreign_locks_without_expiry(backend: MemoryBackend) -> None:
     for master in backend.masters[:3]:
-        master.set(backend.deployment.lock(R), b"by hand")
+        master.keyspace.set(backend.deployment.lock(R), b"by hand")
     with pytest.raises(ResourceLocked) as caught:
         lock(R).acquire()
     assert caught.value.retry_after is None

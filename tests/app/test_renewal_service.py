@@ -86,11 +86,15 @@ class World:
         self.until(nothing_due)
 
     def pttls(self) -> set[int]:
-        return {master.pttl(self.backend.deployment.lock(R)) for master in self.backend.masters}
+        return {
+            master.keyspace.pttl(self.backend.deployment.lock(R)) for master in self.backend.masters
+        }
 
     def left(self) -> int:
         """Return the number of masters that have the lock."""
-        return sum(1 for m in self.backend.masters if m.get(self.backend.deployment.lock(R)))
+        return sum(
+            1 for m in self.backend.masters if m.keyspace.get(self.backend.deployment.lock(R))
+        )
 
 
 @pytest.fixture
@@ -165,7 +169,7 @@ def test_an_extension_that_leaves_after_the_release_heals_nothing(world: World) 
     held = lock(R, renew=True).acquire()
     world.idle()
     for master in world.backend.masters[:2]:
-        del master.strings[world.backend.deployment.lock(R)]
+        del master.keyspace.strings[world.backend.deployment.lock(R)]
     world.advance(3)
     world.until(lambda: len(world.extensions) == 1)
     world.idle()
@@ -331,7 +335,7 @@ def test_a_minority_that_is_down_does_not_matter(world: World) -> None:
 def test_a_lock_lost_to_a_majority_is_reported_at_the_next_renewal(world: World) -> None:
     with lock(R) as held:
         for master in world.backend.masters[:3]:
-            del master.strings[world.backend.deployment.lock(R)]
+            del master.keyspace.strings[world.backend.deployment.lock(R)]
         world.advance(3)
         world.until(lambda: world.lost == ["a majority of the masters lost it"])
         assert not held.locked
@@ -344,8 +348,8 @@ def test_a_lock_lost_to_a_majority_is_reported_at_the_next_renewal(world: World)
 def test_a_minority_that_forgot_is_healed(world: World) -> None:
     with lock(R):
         for master in world.backend.masters[:2]:
-            master.strings.clear()
-            master.set(world.backend.deployment.marker, b"trusted")
+            master.keyspace.strings.clear()
+            master.keyspace.set(world.backend.deployment.marker, b"trusted")
         for number in range(1, 4):
             world.advance(3)
             world.until(lambda number=number: len(world.extensions) == number)  # type: ignore[misc]

@@ -86,7 +86,10 @@ def test_a_lock_is_stored_only_in_the_group_of_its_resource() -> None:
     for index in (0, 1):
         with lock(of_group(index)):
             keys = [
-                [master.get(f"redlock:lock:{of_group(index)}") for master in group(one).masters]
+                [
+                    master.keyspace.get(f"redlock:lock:{of_group(index)}")
+                    for master in group(one).masters
+                ]
                 for one in (0, 1)
             ]
             assert all(keys[index])
@@ -330,11 +333,11 @@ def test_a_forced_release_changes_one_group_only() -> None:
     here, value = of_group(0), b"%s {}" % (b"f" * 32)
     taken = lock(here).acquire()
     for master in group(1).masters:
-        master.set(f"redlock:lock:{here}", value)
+        master.keyspace.set(f"redlock:lock:{here}", value)
     group(1).refuse(2)
 
     def copies() -> list[bytes | None]:
-        return [master.get(f"redlock:lock:{here}") for master in group(1).masters]
+        return [master.keyspace.get(f"redlock:lock:{here}") for master in group(1).masters]
 
     changed = force_release(here, by="a test", fingerprint=fingerprint_of(b"f" * 32))
     assert (changed.outcome, changed.now) == (ReleaseOutcome.CHANGED, taken.fingerprint)

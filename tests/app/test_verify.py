@@ -122,7 +122,7 @@ def test_a_minority_that_has_forgotten_the_lock_changes_nothing() -> None:
     with lock("r1") as held:
         for store, index in masters():
             if index == 0 and len(store.masters) > 1:
-                store.masters[index].strings.pop("redlock:lock:r1", None)
+                store.masters[index].keyspace.strings.pop("redlock:lock:r1", None)
         held.verify()
         held.verify()
         held.extend()

@@ -121,7 +121,9 @@ def waiters() -> int:
     backend = locks["default"].backend
     assert isinstance(backend, MemoryBackend)
     # A copy: other threads add to it.
-    queues = [queue for key, queue in backend.masters[0].sets.copy().items() if ":queue:" in key]
+    queues = [
+        queue for key, queue in backend.masters[0].keyspace.sets.copy().items() if ":queue:" in key
+    ]
     return sum(map(len, queues))
 
 

@@ -127,7 +127,7 @@ class ChangedList:
             self._command()
 
     def _fingerprint(self, master: SimulatedMaster) -> str:
-        known = read_marker(master.memory.get(self.deployment.marker))
+        known = read_marker(master.memory.keyspace.get(self.deployment.marker))
         return known.deployment if known else ""
 
     def _replace(self, client: Client) -> None:

@@ -263,7 +263,7 @@ class Checker:
             if not master.up:
                 continue
             for resource, token in master.locks().items():
-                left = master.memory.pttl(master.deployment.lock(resource)) / 1000
+                left = master.memory.keyspace.pttl(master.deployment.lock(resource)) / 1000
                 # A clock that went back prolongs a lock by as much, until a client asks for it.
                 if not 0 <= left <= master.deployment.max_ttl + master.clock.fell(0.0):
                     raise Violation(f"the lock of {resource} is on {master.name} for {left} s")
@@ -276,7 +276,7 @@ class Checker:
         """Check that no queue outlives its lock by much and that all queued clients wait."""
         for resource, names in master.waiters().items():
             key = master.deployment.queue(resource)
-            left = master.memory.ends[key] / 1000 - master.clock.read()
+            left = master.memory.keyspace.ends[key] / 1000 - master.clock.read()
             if left > master.deployment.max_ttl + LINGER / 1000 + master.clock.fell(0.0):
                 raise Violation(f"the queue of {resource} is on {master.name} for {left} s")
             for name in names if clients_idle else ():

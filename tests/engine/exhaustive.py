@@ -261,10 +261,10 @@ class Search:
             return owner, stored, granted(NOW, (stored,))
         master, deployment = MemoryMaster(lambda: NOW), self.deployment
         lock, counter = deployment.lock("r"), deployment.fence("r")
-        master.set(deployment.marker, b"trusted")
-        master.set(counter, b"%d" % stored)
+        master.keyspace.set(deployment.marker, b"trusted")
+        master.keyspace.set(counter, b"%d" % stored)
         if owner >= 0:
-            master.set(lock, VALUES[owner].encode(), 1000)
+            master.keyspace.set(lock, VALUES[owner].encode(), 1000)
         value = VALUES[number]
         command: Command
         if what == "a":
@@ -277,10 +277,10 @@ class Search:
                 deployment=deployment, resources=("r",), value=value, fences=(client.fence,)
             )
         vote = command.vote(master.say(command, 0, b"trusted")[1:])
-        now = master.get(lock)
+        now = master.keyspace.get(lock)
         owner = -1 if now is None else VALUES.index(now.decode())
         # Reasons are for people only; without them more states are equal.
-        return owner, int(master.get(counter) or 0), vote._replace(reason="", ttl=None)
+        return owner, int(master.keyspace.get(counter) or 0), vote._replace(reason="", ttl=None)
 
 
 def _put(parts: tuple[Part, ...], index: int, part: Part) -> tuple[Part, ...]:

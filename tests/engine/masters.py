@@ -37,8 +37,8 @@ class Masters:
 
     def _memory(self, index: int) -> MemoryMaster:
         memory = MemoryMaster(lambda: int((self.now + self.off[index]) * 1_000_000))
-        memory.set(self.deployment.marker, MARKER)
-        memory.publish = partial(self._publish, index)
+        memory.keyspace.set(self.deployment.marker, MARKER)
+        memory.keyspace.publish = partial(self._publish, index)
         return memory
 
     def _publish(self, index: int, channel: str, name: bytes) -> int:
@@ -142,18 +142,18 @@ class Masters:
 
     def tokens(self, resource: str = "r") -> list[str]:
         """Return the token of the lock on each master; "" where there is none."""
-        values = (memory.get(self.deployment.lock(resource)) for memory in self.memories)
+        values = (memory.keyspace.get(self.deployment.lock(resource)) for memory in self.memories)
         return [(value or b"").decode().split(" ", 1)[0] for value in values]
 
     def queues(self, resource: str = "r") -> list[list[str]]:
         """Return the waiters on each master, the next one first."""
         key = self.deployment.queue(resource)
-        queues = [memory.queue(key) for memory in self.memories]
+        queues = [memory.keyspace.sorted_set(key) for memory in self.memories]
         return [[name.decode() for name in sorted(q, key=q.__getitem__)] for q in queues]
 
     def fences(self, resource: str = "r") -> list[int]:
         """Return the fence on each master."""
-        return [int(m.get(self.deployment.fence(resource)) or 0) for m in self.memories]
+        return [int(m.keyspace.get(self.deployment.fence(resource)) or 0) for m in self.memories]
 
 
 @dataclass

@@ -158,14 +158,14 @@ def an_unanswered_extension_shortens_nothing() -> None:
 def a_master_that_was_flushed_has_no_vote() -> None:
     masters = Masters(3)
     masters.run(masters.acquire(), deaf=(2,))
-    masters.memories[1].strings.clear()
+    masters.memories[1].keyspace.strings.clear()
     _denied(masters, deaf=(0,))
 
 
 def a_master_that_was_flushed_confirms_and_extends_nothing() -> None:
     masters = Masters(1)
     lease = masters.taken()
-    del masters.memories[0].strings[masters.deployment.marker]
+    del masters.memories[0].keyspace.strings[masters.deployment.marker]
     assert _extended(masters, lease, 10.0) is not LeaseState.RENEWED
 
 
@@ -215,7 +215,9 @@ def a_ready_at_from_a_clock_gone_back_is_cut() -> None:
 def a_lock_from_a_clock_gone_back_is_cut() -> None:
     masters = Masters(1)
     masters.taken()
-    del masters.memories[0].strings[masters.deployment.fence("r")]  # it is ahead of the clock, too
+    del masters.memories[0].keyspace.strings[
+        masters.deployment.fence("r")
+    ]  # it is ahead of the clock, too
     _passed(masters, -HOUR)
     _denied(masters)
     _passed(masters, masters.deployment.max_ttl + 0.1)
@@ -224,7 +226,7 @@ def a_lock_from_a_clock_gone_back_is_cut() -> None:
 
 def a_foreign_lock_is_never_cut() -> None:
     masters = Masters(1)
-    masters.memories[0].set(masters.deployment.lock("r"), b"foreign", 2 * HOUR * 1000)
+    masters.memories[0].keyspace.set(masters.deployment.lock("r"), b"foreign", 2 * HOUR * 1000)
     _denied(masters)
     _passed(masters, HOUR)
     _denied(masters)
@@ -242,12 +244,12 @@ def the_same_acquire_twice_is_one_grant() -> None:
 def a_value_that_only_begins_with_our_token_is_not_ours() -> None:
     masters = Masters(1)
     other = b"a" * 32 + b" of another client"
-    masters.memories[0].set(masters.deployment.lock("r"), other, 5000)
+    masters.memories[0].keyspace.set(masters.deployment.lock("r"), other, 5000)
     ask = _acquire(masters, "a")
     assert ask.vote(masters.memories[0].say(ask, 0, MARKER)[1:]).ballot is Ballot.REFUSED
     free = Release(deployment=masters.deployment, resources=("r",), value=ask.value)
     masters.memories[0].say(free, 0, MARKER)
-    assert masters.memories[0].get(masters.deployment.lock("r")) == other
+    assert masters.memories[0].keyspace.get(masters.deployment.lock("r")) == other
 
 
 def a_late_release_frees_no_other_holder() -> None:
@@ -304,7 +306,7 @@ def fences_grow_after_all_masters_lost_their_memory() -> None:
 def _poisoned(masters: Masters, *indexes: int) -> None:
     ahead = int((masters.now + 10) * 1e6)
     for index in indexes:
-        masters.memories[index].set(masters.deployment.fence("r"), b"%d" % ahead)
+        masters.memories[index].keyspace.set(masters.deployment.fence("r"), b"%d" % ahead)
 
 
 def a_fence_far_ahead_of_its_clock_is_not_counted() -> None:
@@ -336,13 +338,15 @@ def no_heal_stores_a_fence_far_ahead() -> None:
 
 def a_fence_that_is_not_a_number_is_not_counted() -> None:
     masters = Masters(1)
-    masters.memories[0].set(masters.deployment.fence("r"), b"9" * 17)
+    masters.memories[0].keyspace.set(masters.deployment.fence("r"), b"9" * 17)
     assert "is not a number" in str(_denied(masters))
 
 
 def a_fence_of_a_crashed_writer_is_written_to_a_majority() -> None:
     masters = Masters(3)
-    masters.memories[2].set(masters.deployment.fence("r"), b"%d" % int((START + 0.3) * 1e6))
+    masters.memories[2].keyspace.set(
+        masters.deployment.fence("r"), b"%d" % int((START + 0.3) * 1e6)
+    )
     first = masters.run(masters.acquire(), deaf=(1,))
     _freed(masters, first)
     second = masters.run(masters.acquire(), down=(2,))
@@ -352,12 +356,14 @@ def a_fence_of_a_crashed_writer_is_written_to_a_majority() -> None:
 def a_confirmation_counts_only_on_masters_that_have_the_lock() -> None:
     """Two of three masters lost the lock before the fence was confirmed: nobody holds it."""
     masters = Masters(3)
-    masters.memories[2].set(masters.deployment.fence("r"), b"%d" % int((START + 0.3) * 1e6))
+    masters.memories[2].keyspace.set(
+        masters.deployment.fence("r"), b"%d" % int((START + 0.3) * 1e6)
+    )
     protocol = masters.acquire()
     masters.hear(_asked(next(protocol)))
     confirm = _asked(protocol.send(masters.now))
     for index in (0, 1):
-        masters.memories[index].set(masters.deployment.lock("r"), b"f" * 32 + b" {}", 5000)
+        masters.memories[index].keyspace.set(masters.deployment.lock("r"), b"f" * 32 + b" {}", 5000)
     masters.hear(confirm)
     assert confirm.tally.verdict is Verdict.LOST
 
@@ -383,11 +389,11 @@ def an_extension_counts_no_clock_off_the_median() -> None:
 def no_heal_writes_to_a_master_of_another_deployment() -> None:
     masters = Masters(1)
     lease = masters.taken()
-    masters.memories[0].strings.clear()
+    masters.memories[0].keyspace.strings.clear()
     _join(masters, RUNS[0], Masters(5).deployment.fingerprint)
-    before = dict(masters.memories[0].strings)
+    before = dict(masters.memories[0].keyspace.strings)
     masters.memories[0].say(_heal(masters, lease), 0, MARKER)
-    assert masters.memories[0].strings == before
+    assert masters.memories[0].keyspace.strings == before
 
 
 def a_release_reaches_what_an_overlapped_extension_healed() -> None:
@@ -402,7 +408,7 @@ def a_release_reaches_what_an_overlapped_extension_healed() -> None:
     later = extended(lease, 10.0, deaf=(2,))
     absent = extended(lease, 9.0)
     healing = extended(absent, 8.0)
-    assert masters.memories[2].get(masters.deployment.lock("r"))
+    assert masters.memories[2].keyspace.get(masters.deployment.lock("r"))
     for results in ((absent, healing, later), (later, healing), (later, absent)):
         held = lease
         for result in results:
@@ -410,7 +416,7 @@ def a_release_reaches_what_an_overlapped_extension_healed() -> None:
         assert held.until == later.until
         assert held.reached == {0, 1, 2}
     assert _freed(masters, held)
-    assert not masters.memories[2].get(masters.deployment.lock("r"))
+    assert not masters.memories[2].keyspace.get(masters.deployment.lock("r"))
 
 
 # Waiting.
@@ -679,6 +685,8 @@ def a_child_does_not_hold_what_its_parent_holds() -> None:
                 with pytest.raises(LockLost, match="belongs to the parent"):
                     held.extend()
                 assert held.release() is not True
-                assert len(masters.masters[0].strings) > 1, "the parent's key is still there"
+                assert len(masters.masters[0].keyspace.strings) > 1, (
+                    "the parent's key is still there"
+                )
             finally:
                 locks.forks -= 1

@@ -612,7 +612,7 @@ class Simulation:
             self._later(seconds, "_end_evicting", master)
 
     def _evict_one(self, master: SimulatedMaster, rng: Random) -> None:
-        keys = [*master.memory.strings, *master.memory.sets]
+        keys = [*master.memory.keyspace.strings, *master.memory.keyspace.sets]
         locks = [key for key in keys if key.startswith(self.deployment.lock(""))]
         keys = locks if locks and rng.random() < 0.7 else keys
         if keys and master.up and master.evicting:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from redlock_django.backends.memory.master import MemoryMaster
+from redlock_django.backends.memory.queue import Queues
 from redlock_django.engine import waiting
 from redlock_django.engine.protocol.commands import Release
 from redlock_django.engine.steps import Pause, Round
@@ -320,10 +320,10 @@ def test_masters_that_forget_their_queues_cost_one_fallback(seeds: range) -> Non
 
         def forget_queues(simulation: Simulation = simulation) -> None:
             for master in rng.sample(masters, rng.randint(1, 3)):  # noqa: B023 - used at once
-                for key in list(master.memory.sets):
+                for key in list(master.memory.keyspace.sets):
                     if key.startswith(master.deployment.queue("")):
-                        master.memory.sets.pop(key)
-                        master.memory.ends.pop(key)
+                        master.memory.keyspace.sets.pop(key)
+                        master.memory.keyspace.ends.pop(key)
 
         run_disturbed(simulation, forget_queues)
         assert len(simulation.checker.holders) == 6
@@ -352,30 +352,30 @@ def _nobody_is_called(patch: Patch) -> None:
 
 
 def _the_first_to_ask(patch: Patch) -> None:
-    real = MemoryMaster._call_first
+    real = Queues.call_first
 
-    def call_first(self: MemoryMaster, key: str, now: int, *asking: Any) -> Any:
+    def call_first(self: Queues, key: str, now: int, *asking: Any) -> Any:
         return None if asking else real(self, key, now)
 
-    patch.setattr(MemoryMaster, "_call_first", call_first)
+    patch.setattr(Queues, "call_first", call_first)
 
 
 def _the_last_ticket_first(patch: Patch) -> None:
-    real = MemoryMaster._stand
+    real = Queues.stand
 
-    def stand(self: MemoryMaster, key: str, waiter: bytes, ticket: float, lasts: int) -> int:
+    def stand(self: Queues, key: str, waiter: bytes, ticket: float, lasts: int) -> int:
         return real(self, key, waiter, 4e15 - ticket, lasts)
 
-    patch.setattr(MemoryMaster, "_stand", stand)
+    patch.setattr(Queues, "stand", stand)
 
 
 def _a_new_ticket_each_time(patch: Patch) -> None:
-    real = MemoryMaster._stand
+    real = Queues.stand
 
-    def stand(self: MemoryMaster, key: str, waiter: bytes, ticket: float, lasts: int) -> int:
-        return real(self, key, waiter, self.time(), lasts)
+    def stand(self: Queues, key: str, waiter: bytes, ticket: float, lasts: int) -> int:
+        return real(self, key, waiter, self._keyspace.time(), lasts)
 
-    patch.setattr(MemoryMaster, "_stand", stand)
+    patch.setattr(Queues, "stand", stand)
 
 
 def _nobody_leaves(patch: Patch) -> None:

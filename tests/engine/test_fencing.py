@@ -82,7 +82,7 @@ def test_one_round_where_all_agree() -> None:
 
 def test_a_confirm_round_where_a_crashed_writer_left_more() -> None:
     masters = Masters(3)
-    masters.memories[1].set(masters.deployment.fence("r"), b"%d" % (NOW + 100_000))
+    masters.memories[1].keyspace.set(masters.deployment.fence("r"), b"%d" % (NOW + 100_000))
     names, fences = _ask(masters)
     assert names == ["Acquire", "Confirm"]
     assert fences == (NOW + 100_001,)
@@ -99,14 +99,14 @@ def test_fences_grow_whatever_the_clocks_of_clients_say(wall: float) -> None:
         last = lease.fences[0]
         assert last <= NOW + 10_000_000
         for memory in masters.memories:
-            del memory.strings[masters.deployment.lock("r")]
+            del memory.keyspace.strings[masters.deployment.lock("r")]
         masters.now += 0.001
 
 
 def test_confirm_raises_only_where_the_lock_is_ours() -> None:
     masters = Masters(3)
     lease = masters.taken()
-    masters.memories[2].set(masters.deployment.lock("r"), b"f" * 32 + b" {}", 5000)
+    masters.memories[2].keyspace.set(masters.deployment.lock("r"), b"f" * 32 + b" {}", 5000)
     masters.forget(1)
     high = NOW + 5
     confirm = Confirm(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from redlock_django.backends.memory.master import MemoryMaster
+from redlock_django.backends.memory import scripts
 from redlock_django.wire.servers import info as server_info
 from tests.engine.mutation import Mutation, mutated, never
 from tests.engine.network import Wire
@@ -48,7 +48,7 @@ def test_a_part_of_the_memory_that_is_lost_makes_no_second_holder(kind: str) -> 
                 server_info.faults, never("may_evict(info)"), "evict", 11,
             ),
             "a marker is good for any run": (
-                MemoryMaster._join, never("match[1] != run"), "evict", 60,
+                scripts.join, never("match[1] != run"), "evict", 60,
             ),
             "INFO is never read again": (
                 Wire.begin, never("now - line.link.inspected > self.inspected"), "evict", 11,

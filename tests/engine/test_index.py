@@ -12,17 +12,17 @@ from tests.engine.masters import Masters
 def listed(masters: Masters) -> set[bytes]:
     """Return the resources that the index of the first master shows as held."""
     memory = masters.memories[0]
-    return set(memory.still_held(masters.deployment.held, memory.time() // 1000))
+    return set(memory.keyspace.still_held(masters.deployment.held, memory.keyspace.time() // 1000))
 
 
 def stored(masters: Masters) -> int:
     """Return the number of resources in that index, expired ones included."""
-    return len(masters.memories[0].queue(masters.deployment.held).keys() - {b""})
+    return len(masters.memories[0].keyspace.sorted_set(masters.deployment.held).keys() - {b""})
 
 
 def index_exists(masters: Masters) -> bool:
     """Return whether the first master has the key of the index."""
-    return bool(masters.memories[0].queue(masters.deployment.held))
+    return bool(masters.memories[0].keyspace.sorted_set(masters.deployment.held))
 
 
 def test_nothing_is_left_of_a_killed_process() -> None:
@@ -68,10 +68,10 @@ def test_one_grant_in_sixteen_removes_what_is_left() -> None:
         masters.taken(f"r{number}", ttl=1.0)
     masters.now += 1.1
     memory = masters.memories[0]
-    begin = memory.time() // 16 * 16
+    begin = memory.keyspace.time() // 16 * 16
     left = []
     for step in range(33):
-        memory.time = lambda step=step: begin + step  # type: ignore[misc]
+        memory.keyspace.time = lambda step=step: begin + step  # type: ignore[misc]
         lease = masters.taken("s")
         left.append(stored(masters) - 1)  # without the new lock
         masters.run(rounds.release(masters.deployment, lease))
@@ -89,7 +89,7 @@ def test_an_extended_lock_stays_listed() -> None:
 
 def test_a_foreign_lock_without_expiry_is_listed_while_clients_contend_for_it() -> None:
     masters = Masters(1, max_ttl=5.0)
-    masters.memories[0].set(masters.deployment.lock("r"), b"foreign")
+    masters.memories[0].keyspace.set(masters.deployment.lock("r"), b"foreign")
     for _ in range(3):
         with pytest.raises(ResourceLocked):
             masters.taken()
@@ -105,7 +105,7 @@ def test_a_foreign_lock_without_expiry_is_listed_while_clients_contend_for_it() 
 def test_a_foreign_lock_that_its_owner_extends_stays_listed() -> None:
     masters = Masters(1)
     for left in (1000, 9000):
-        masters.memories[0].set(masters.deployment.lock("r"), b"foreign", left)
+        masters.memories[0].keyspace.set(masters.deployment.lock("r"), b"foreign", left)
         with pytest.raises(ResourceLocked):
             masters.taken()
     masters.now += 5.0

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from redlock_django.backends.memory.master import MemoryMaster
+from redlock_django.backends.memory import scripts
+from redlock_django.backends.memory.queue import Queues
 from redlock_django.backends.sharded import lease as sharded_lease
 from redlock_django.backends.sharded.backend import ShardedBackend
 from redlock_django.engine import quorum, rounds, waiting
@@ -108,7 +109,7 @@ def unraised(function: Any, nth: int = 0) -> Change:
 
 
 HALF_IS_A_QUORUM = (quorum.quorum, returns("max(1, masters // 2)"))
-FENCES_BY_THE_CLOCK = (MemoryMaster._acquire, instead("max(stored + 1, proposal)", "proposal"))
+FENCES_BY_THE_CLOCK = (scripts.acquire, instead("max(stored + 1, proposal)", "proposal"))
 DRIFT_IS_A_STEP = (StepWatch.note, instead("0.01 * abs(...)", "0.0"))
 
 JUDGES: dict[str, Judge] = {
@@ -128,7 +129,7 @@ JUDGES: dict[str, Judge] = {
     ),
     "only clock steps excuse two holders": Judge(
         (Holding.robbed, returns("True")),
-        ((MemoryMaster._release, always("lock in (None, value)")),),
+        ((scripts.release, always("lock in (None, value)")),),
         "hold it", CALM,
     ),
     "only what no client can know of a server excuses two holders": Judge(
@@ -162,8 +163,8 @@ JUDGES: dict[str, Judge] = {
     "no lock outlives its TTL": Judge(
         unraised(Checker.left, 1),
         (
-            (MemoryMaster._take, at_start("ttl = 4000")),
-            (MemoryMaster._acquire, never("left > max_ttl and ...")),
+            (scripts.set_locks, at_start("ttl = 4000")),
+            (scripts.acquire, never("left > max_ttl and ...")),
         ),
         "the lock of", DYING,
     ),
@@ -174,7 +175,7 @@ JUDGES: dict[str, Judge] = {
     ),
     "no queue outlives its lock by much": Judge(
         unraised(Checker._queues, 1),
-        ((MemoryMaster._stand, instead("self._ms + lasts + LINGER", "9e99")),),
+        ((Queues.stand, instead("self._keyspace.script_ms + lasts + LINGER", "9e99")),),
         "the queue of", replace(DYING, ttls=(1.5, 2.0)),
     ),
     "no client that gave up is queued": Judge(
@@ -192,7 +193,7 @@ JUDGES: dict[str, Judge] = {
     ),
     "every resource is granted once the faults are over": Judge(
         unraised(Simulation._check_live, 1),
-        ((MemoryMaster._join, instead("now + delay", "now + 100 * delay", nth=2)),),
+        ((scripts.join, instead("now + delay", "now + 100 * delay", nth=2)),),
         "no client acquires", FORGETTING,
     ),
     "no master is suspected for ever": Judge(

@@ -118,7 +118,7 @@ def test_a_release_removes_its_waiter_from_the_queues() -> None:
     masters = Masters(3)
     lease = replace(masters.taken(ttl=10.0), waiter="redlock:wake:a 1")
     for memory in masters.memories:
-        memory.sets[masters.deployment.queue("r")] = {b"redlock:wake:a 1": 1.0}
+        memory.keyspace.sets[masters.deployment.queue("r")] = {b"redlock:wake:a 1": 1.0}
     released(masters, lease, 2.0)
     assert masters.queues() == [[], [], []]
     assert masters.watching == []

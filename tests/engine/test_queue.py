@@ -161,7 +161,7 @@ def test_the_first_waiter_wins_without_a_call() -> None:
     first, second = Waiting(masters, A), Waiting(masters, B)
     masters.now += 1.1
     for memory in masters.memories[:2]:
-        memory.sets.clear()  # restarted: only B has asked again here
+        memory.keyspace.sets.clear()  # restarted: only B has asked again here
     second.ask()
     assert isinstance(second.step, Round)
     masters.hear(second.step, silent=(0, 1))
@@ -197,7 +197,7 @@ def test_all_waiters_of_a_process_that_is_gone_are_removed_together() -> None:
     lease = masters.taken()
     Waiting(masters, A)
     waiting = Waiting(masters, B)
-    queue = masters.memories[0].queue(masters.deployment.queue("r"))
+    queue = masters.memories[0].keyspace.sorted_set(masters.deployment.queue("r"))
     queue.update({b"P:wake:a %d" % number: 1.0 for number in range(2, 1002)})
     masters.gone = {"P:wake:a"}
     free(masters, lease)
@@ -209,7 +209,7 @@ def test_more_processes_that_are_gone_than_one_script_removes_block_nobody() -> 
     masters = Masters(1)
     lease = masters.taken()
     Waiting(masters, A)
-    queue = masters.memories[0].queue(masters.deployment.queue("r"))
+    queue = masters.memories[0].keyspace.sorted_set(masters.deployment.queue("r"))
     channels = [f"P:wake:{number}" for number in range(1001)]
     queue.update({f"{channel} 1".encode(): 1.0 for channel in channels})
     masters.gone = set(channels)
@@ -300,7 +300,7 @@ def test_what_is_left_of_a_late_waiter_expires_with_its_queue() -> None:
     free(masters, lease)
     masters.now += TURN / 1e6 + 0.001
     masters.taken(ttl=0.5)
-    queue = masters.memories[0].queue(masters.deployment.queue("r"))
+    queue = masters.memories[0].keyspace.sorted_set(masters.deployment.queue("r"))
     assert queue[A.encode()] >= LATE
     masters.now += 1.0 + LINGER / 1000
     assert masters.queues() == [[]]
@@ -473,7 +473,7 @@ def test_a_master_that_forgot_its_queue_gets_the_same_order_again() -> None:
     masters = Masters(3)
     masters.taken()
     first, second = Waiting(masters, A), Waiting(masters, B)
-    masters.memories[0].sets.clear()
+    masters.memories[0].keyspace.sets.clear()
     for waiting in (second, first):
         masters.now += 0.7
         waiting.ask()
@@ -499,7 +499,7 @@ def test_an_undo_on_the_way_to_the_next_round_calls_nobody() -> None:
     masters.taken()
     first = Waiting(masters, A)
     Waiting(masters, B)
-    masters.memories[2].strings.pop(masters.deployment.lock("r"))
+    masters.memories[2].keyspace.strings.pop(masters.deployment.lock("r"))
     first.ask()
     first.refused()
     assert masters.tokens()[2] == ""
@@ -522,20 +522,20 @@ def test_an_undo_without_a_quorum_calls_the_next_waiter() -> None:
 def test_waiters_that_share_the_votes_do_not_ask_again_at_once() -> None:
     masters = Masters(3)
     for index, memory in enumerate(masters.memories):
-        memory.set(masters.deployment.lock("r"), b"%032d {}" % index, 10_000)
+        memory.keyspace.set(masters.deployment.lock("r"), b"%032d {}" % index, 10_000)
     queued = Waiting(masters, A)
     assert isinstance(queued.step, Pause)
     assert queued.step.seconds > CALM
     assert queued.step.unheard < 2 * FALLBACK
-    masters.memories[0].strings.pop(masters.deployment.lock("r"))
-    masters.memories[0].sets.clear()
+    masters.memories[0].keyspace.strings.pop(masters.deployment.lock("r"))
+    masters.memories[0].keyspace.sets.clear()
     has_a_vote = Waiting(masters, C)
     assert isinstance(has_a_vote.step, Pause)
     assert has_a_vote.step.seconds == 0.01
-    masters.memories[0].set(masters.deployment.lock("r"), b"%032d {}" % 7, 10_000)
+    masters.memories[0].keyspace.set(masters.deployment.lock("r"), b"%032d {}" % 7, 10_000)
     for memory in masters.memories[:2]:
-        memory.sets.clear()
-        memory.set(masters.deployment.queue("r"), b"of another type")
+        memory.keyspace.sets.clear()
+        memory.keyspace.set(masters.deployment.queue("r"), b"of another type")
     in_few_queues = Waiting(masters, B)
     assert isinstance(in_few_queues.step, Pause)
     assert in_few_queues.step.seconds == 0.01
@@ -566,7 +566,7 @@ def test_a_queue_lives_a_little_longer_than_the_lock() -> None:
 
 def test_a_lock_without_expiry_has_a_queue_too() -> None:
     masters = Masters(1, max_ttl=5.0)
-    masters.memories[0].set(masters.deployment.lock("r"), b"foreign")
+    masters.memories[0].keyspace.set(masters.deployment.lock("r"), b"foreign")
     Waiting(masters, A)
     masters.now += 5.0
     assert masters.queues() == [[A]]
@@ -574,7 +574,7 @@ def test_a_lock_without_expiry_has_a_queue_too() -> None:
 
 def test_a_queue_key_of_another_type_costs_no_lock() -> None:
     masters = Masters(1)
-    masters.memories[0].set(masters.deployment.queue("r"), b"something else")
+    masters.memories[0].keyspace.set(masters.deployment.queue("r"), b"something else")
     lease = masters.taken()
     Waiting(masters, A)
     free(masters, lease)
@@ -633,7 +633,7 @@ def test_a_turn_that_came_too_late_is_not_passed_on() -> None:
     masters.taken("r")
     free(masters, lease)
     # A client that does not use the queue.
-    masters.memories[0].set(masters.deployment.lock("s"), b"foreign", 1000)
+    masters.memories[0].keyspace.set(masters.deployment.lock("s"), b"foreign", 1000)
     masters.called.clear()
     both.ask()
     both.refused()

@@ -364,7 +364,9 @@ def test_won_too_late_may_be_tried_again() -> None:
 
 
 def _to_confirm(masters: Masters, **how: Any) -> tuple[Protocol[RedlockLease], Round, Command]:
-    masters.memories[0].set(masters.deployment.fence("r"), b"%d" % int((START + 0.3) * 1e6))
+    masters.memories[0].keyspace.set(
+        masters.deployment.fence("r"), b"%d" % int((START + 0.3) * 1e6)
+    )
     protocol = masters.acquire(**how)
     step = next(protocol)
     ask = one(step)
@@ -723,7 +725,9 @@ def test_a_release_can_bury_and_need_not_be_awaited() -> None:
     step = asked(next(protocol))
     assert not step.awaited
     masters.carry(protocol, step)
-    assert all(memory.get(masters.deployment.tomb(lease.token)) for memory in masters.memories)
+    assert all(
+        memory.keyspace.get(masters.deployment.tomb(lease.token)) for memory in masters.memories
+    )
     late = Acquire(
         deployment=masters.deployment, resources=("r",), value=lease.value, ttl=1, proposal=1
     )

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
-from redlock_django.backends.memory.keyspace import Reply
-from redlock_django.backends.memory.master import MemoryMaster
+from redlock_django.backends.memory import scripts
+from redlock_django.backends.memory.keyspace import Keyspace, Reply
+from redlock_django.backends.memory.master import SCRIPTS
 from redlock_django.engine import attempt, quorum, rounds, validity
 from redlock_django.engine.errors import ResourceLocked
 from redlock_django.engine.plain_tally import FastTally
@@ -127,12 +128,12 @@ def _validity_from_the_reply(patch: Patch) -> None:
 
 
 def _plain_del(patch: Patch) -> None:
-    def release(self: MemoryMaster, now: int, keys: list[str], argv: list[bytes]) -> Reply:
+    def release(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) -> Reply:
         for key in keys[2:]:
-            self.strings.pop(key, None)
+            keyspace.strings.pop(key, None)
         return [1, now]
 
-    patch.setattr(MemoryMaster, "_release", release)
+    patch.setitem(SCRIPTS, "release", release)
 
 
 def _no_quarantine(patch: Patch) -> None:
@@ -144,37 +145,37 @@ def _no_confirm(patch: Patch) -> None:
 
 
 def _no_bound_on_proposals(patch: Patch) -> None:
-    real = MemoryMaster._acquire
+    real = scripts.acquire
 
-    def acquire(self: MemoryMaster, now: int, keys: list[str], argv: list[bytes]) -> Reply:
+    def acquire(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) -> Reply:
         proposal, ttl, _, fence_ttl, max_ttl = unpack("<5d", argv[2])
         numbers = pack("<5d", proposal, ttl, 999999999999, fence_ttl, max_ttl)
-        return real(self, now, keys, [*argv[:2], numbers, *argv[3:]])
+        return real(keyspace, now, keys, [*argv[:2], numbers, *argv[3:]])
 
-    patch.setattr(MemoryMaster, "_acquire", acquire)
+    patch.setitem(SCRIPTS, "acquire", acquire)
 
 
 def _fences_from_the_clock_alone(patch: Patch) -> None:
-    real = MemoryMaster._acquire
+    real = scripts.acquire
 
-    def acquire(self: MemoryMaster, now: int, keys: list[str], argv: list[bytes]) -> Reply:
+    def acquire(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) -> Reply:
         for fence in keys[4::2]:
-            self.strings.pop(fence, None)
-        return real(self, now, keys, argv)
+            keyspace.strings.pop(fence, None)
+        return real(keyspace, now, keys, argv)
 
-    patch.setattr(MemoryMaster, "_acquire", acquire)
+    patch.setitem(SCRIPTS, "acquire", acquire)
 
 
 def _acquire_overwrites(patch: Patch) -> None:
-    real = MemoryMaster._acquire
+    real = scripts.acquire
 
-    def acquire(self: MemoryMaster, now: int, keys: list[str], argv: list[bytes]) -> Reply:
-        if self._ready(keys, argv, now):
+    def acquire(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) -> Reply:
+        if scripts.is_trusted(keyspace, keys, argv, now):
             for lock in keys[3::2]:
-                self.strings.pop(lock, None)
-        return real(self, now, keys, argv)
+                keyspace.strings.pop(lock, None)
+        return real(keyspace, now, keys, argv)
 
-    patch.setattr(MemoryMaster, "_acquire", acquire)
+    patch.setitem(SCRIPTS, "acquire", acquire)
 
 
 def _no_tombstone(patch: Patch) -> None:
@@ -249,7 +250,7 @@ def _late_undo(tokens: Any) -> tuple[Masters, list[str]]:
     assert isinstance(undo, Round)
     # As without links: the undo was sent, and round 2 overtakes it.
     for memory in masters.memories:
-        memory.strings.pop(masters.deployment.lock("r"), None)
+        memory.keyspace.strings.pop(masters.deployment.lock("r"), None)
     protocol.send(masters.now)
     lease = masters.carry(protocol, protocol.send(masters.now))
     assert masters.tokens() == [lease.token] * 3
@@ -289,17 +290,17 @@ def test_an_extension_counts_no_master_that_has_forgotten() -> None:
 
 
 def test_must_fail_an_extension_that_re_creates(monkeypatch: Patch) -> None:
-    real = MemoryMaster._extend
+    real = scripts.extend
 
-    def extend(self: MemoryMaster, now: int, keys: list[str], argv: list[bytes]) -> Reply:
-        if not self._ready(keys, argv, now):
+    def extend(keyspace: Keyspace, now: int, keys: list[str], argv: list[bytes]) -> Reply:
+        if not scripts.is_trusted(keyspace, keys, argv, now):
             return [NOT_READY, now]
         for key in keys[2:]:
-            if self.get(key) is None:
-                self.set(key, argv[1], int(argv[2]))
-        return real(self, now, keys, argv)
+            if keyspace.get(key) is None:
+                keyspace.set(key, argv[1], int(argv[2]))
+        return real(keyspace, now, keys, argv)
 
-    state = _extended_after_a_rival(lambda: monkeypatch.setattr(MemoryMaster, "_extend", extend))
+    state = _extended_after_a_rival(lambda: monkeypatch.setitem(SCRIPTS, "extend", extend))
     assert state is LeaseState.RENEWED  # two holders
 
 

@@ -35,7 +35,7 @@ def test_what_expires_while_a_clock_is_ahead_may_be_gone_when_it_is_back(cleans:
     world = World(0)
     simulation = Simulation(0, replace(STEPPING, clients=1))
     master = SimulatedMaster(world, 0, simulation.deployment, Clock(world, EPOCH, 1.0))
-    master.memory.set(master.deployment.lock("r"), b"a {}", 1000)
+    master.memory.keyspace.set(master.deployment.lock("r"), b"a {}", 1000)
     master.step(5.0, cleans=cleans)
     master.step(-5.0, cleans=cleans)
     assert bool(master.locks()) is not cleans

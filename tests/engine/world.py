@@ -149,7 +149,7 @@ class SimulatedMaster:
         self.unknown: list[tuple[float, float]] = []
         self.life = 0  # a connection belongs to one life: bytes for an older one are dropped
         self.memory = MemoryMaster(clock.micros)
-        self.memory.publish = self._publish
+        self.memory.keyspace.publish = self._publish
         self.hearers: dict[str, Callable[[bytes], None]] = {}  # by channel
         self._rng = world.rng(f"master {number or shard * deployment.masters + index}")
         self._backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
@@ -259,12 +259,12 @@ class SimulatedMaster:
         self.clock.step(seconds)
         if not (cleans and self.up):
             return
-        for key in list(self.memory.strings):
-            self.memory.get(key)
-        for key in list(self.memory.sets):
-            self.memory.queue(key)
+        for key in list(self.memory.keyspace.strings):
+            self.memory.keyspace.get(key)
+        for key in list(self.memory.keyspace.sets):
+            self.memory.keyspace.sorted_set(key)
         for token in self._buried:
-            if self.memory.get(self.deployment.tomb(token)) is None:
+            if self.memory.keyspace.get(self.deployment.tomb(token)) is None:
                 self._buried[token] = 0.0
 
     def start(self, *, snapshot: bool) -> None:
@@ -274,9 +274,9 @@ class SimulatedMaster:
         self.restored = snapshot
         self._reborn()
         strings, sets, ends = self._saved if snapshot else ({}, {}, {})
-        self.memory.strings = dict(strings)
-        self.memory.sets = {key: dict(members) for key, members in sets.items()}
-        self.memory.ends = dict(ends)
+        self.memory.keyspace.strings = dict(strings)
+        self.memory.keyspace.sets = {key: dict(members) for key, members in sets.items()}
+        self.memory.keyspace.ends = dict(ends)
         self.strays.update(self.locks().values())
 
     def save(self) -> None:
@@ -286,8 +286,8 @@ class SimulatedMaster:
     def backup(self) -> Memory:
         """Return a copy of the memory, as another server has it that replicates this one."""
         memory = self.memory
-        sets = {key: dict(members) for key, members in memory.sets.items()}
-        return dict(memory.strings), sets, dict(memory.ends)
+        sets = {key: dict(members) for key, members in memory.keyspace.sets.items()}
+        return dict(memory.keyspace.strings), sets, dict(memory.keyspace.ends)
 
     def copy(self, backup: Memory, unknown: float) -> None:
         """Become a replica of a server that has this data.
@@ -297,9 +297,9 @@ class SimulatedMaster:
         self.forgot = self.world.now
         self.unknown.append((self.forgot, self.forgot + unknown))
         self.restored = self.replica = True
-        self.memory.strings, self.memory.sets, self.memory.ends = backup
+        self.memory.keyspace.strings, self.memory.keyspace.sets, self.memory.keyspace.ends = backup
         for token in self._buried:
-            if self.deployment.tomb(token) not in self.memory.strings:
+            if self.deployment.tomb(token) not in self.memory.keyspace.strings:
                 self._buried[token] = 0.0
         self.strays.update(self.locks().values())
         number = self._rng.getrandbits(160)
@@ -318,24 +318,24 @@ class SimulatedMaster:
         token = key.removeprefix(self.deployment.tomb(""))
         if token in self._buried:
             self._buried[token] = 0.0
-        self.memory.strings.pop(key, None)
-        self.memory.sets.pop(key, None)
-        self.memory.ends.pop(key, None)
+        self.memory.keyspace.strings.pop(key, None)
+        self.memory.keyspace.sets.pop(key, None)
+        self.memory.keyspace.ends.pop(key, None)
 
     def flush(self) -> None:
         """Forget everything and stay alive: FLUSHALL."""
         self.forgot = self.world.now
-        self.memory.strings.clear()
-        self.memory.sets.clear()
-        self.memory.ends.clear()
+        self.memory.keyspace.strings.clear()
+        self.memory.keyspace.sets.clear()
+        self.memory.keyspace.ends.clear()
 
     def waiters(self) -> dict[str, set[str]]:
         """Return the names in the queues of this master, by resource."""
         prefix = self.deployment.queue("")
         return {
             key.removeprefix(prefix): {name.decode() for name in queue}
-            for key in list(self.memory.sets)
-            if key.startswith(prefix) and (queue := self.memory.queue(key))
+            for key in list(self.memory.keyspace.sets)
+            if key.startswith(prefix) and (queue := self.memory.keyspace.sorted_set(key))
         }
 
     def locks(self) -> dict[str, str]:
@@ -343,6 +343,6 @@ class SimulatedMaster:
         prefix = self.deployment.lock("")
         return {
             key.removeprefix(prefix): value.decode().split(" ", 1)[0]
-            for key in list(self.memory.strings)
-            if key.startswith(prefix) and (value := self.memory.get(key)) is not None
+            for key in list(self.memory.keyspace.strings)
+            if key.startswith(prefix) and (value := self.memory.keyspace.get(key)) is not None
         }

@@ -129,8 +129,8 @@ def masters_forget() -> None:
     backend = locks["default"].backend
     assert isinstance(backend, MemoryBackend)
     for master in backend.masters:
-        for name in [name for name in master.strings if ":lock:" in name]:
-            del master.strings[name]
+        for name in [name for name in master.keyspace.strings if ":lock:" in name]:
+            del master.keyspace.strings[name]
 
 
 class InThread:

@@ -63,7 +63,7 @@ class Pair:
         self.rng = rng
         self.now = 0
         self.model = MemoryMaster(lambda: self.now)
-        self.model.publish = self._publish
+        self.model.keyspace.publish = self._publish
         self.published: list[bytes] = []  # by the model, since the last comparison
         self.ear = client.pubsub()
         for channel in HEARD:
@@ -90,9 +90,9 @@ class Pair:
     def clear(self) -> None:
         """Make both empty, and trusted."""
         self.client.flushall()
-        self.model.strings.clear()
-        self.model.sets.clear()
-        self.model.ends.clear()
+        self.model.keyspace.strings.clear()
+        self.model.keyspace.sets.clear()
+        self.model.keyspace.ends.clear()
         self.trace.clear()
         self.put(DEPLOYMENT.marker, "marker", None)
 
@@ -108,18 +108,21 @@ class Pair:
         until = self.tick() + left if left is not None else None
         self.client.delete(key)
         self.client.set(key, value, pxat=until)
-        self.model.sets.pop(key, None)
-        self.model.ends.pop(key, None)
-        self.model.strings[key] = (value.encode(), float("inf") if until is None else until)
+        self.model.keyspace.sets.pop(key, None)
+        self.model.keyspace.ends.pop(key, None)
+        self.model.keyspace.strings[key] = (
+            value.encode(),
+            float("inf") if until is None else until,
+        )
 
     def put_set(self, key: str) -> None:
         """Set a key to a sorted set, which is not the type of any lock or fence."""
         self.trace.append(f"ZADD {key}")
         self.client.delete(key)
         self.client.zadd(key, {"x": 9e15})
-        self.model.strings.pop(key, None)
-        self.model.ends.pop(key, None)
-        self.model.sets[key] = {b"x": 9e15}
+        self.model.keyspace.strings.pop(key, None)
+        self.model.keyspace.ends.pop(key, None)
+        self.model.keyspace.sets[key] = {b"x": 9e15}
 
     def put_queue(self, key: str, queue: dict[str, float], left: int) -> None:
         """Set a queue's waiters, for some ms."""
@@ -128,17 +131,17 @@ class Pair:
         self.client.delete(key)
         self.client.zadd(key, queue)
         self.client.pexpireat(key, until)
-        self.model.strings.pop(key, None)
-        self.model.sets[key] = {name.encode(): score for name, score in queue.items()}
-        self.model.ends[key] = until
+        self.model.keyspace.strings.pop(key, None)
+        self.model.keyspace.sets[key] = {name.encode(): score for name, score in queue.items()}
+        self.model.keyspace.ends[key] = until
 
     def drop(self, key: str) -> None:
         """Delete a key."""
         self.trace.append(f"DEL {key}")
         self.client.delete(key)
-        self.model.strings.pop(key, None)
-        self.model.sets.pop(key, None)
-        self.model.ends.pop(key, None)
+        self.model.keyspace.strings.pop(key, None)
+        self.model.keyspace.sets.pop(key, None)
+        self.model.keyspace.ends.pop(key, None)
 
     def eval(self, name: str, keys: list[str], argv: list[Any]) -> None:
         """Ask both; the answers must be the same, but for a few ms of a remaining time."""
@@ -161,8 +164,8 @@ class Pair:
         """Add an entry to the index that expires at a moment of the server's clock, in ms."""
         self.trace.append(f"ZADD {member!r} {score}")
         self.client.zadd(DEPLOYMENT.held, {member: score})
-        self.model.queue(DEPLOYMENT.held)
-        self.model.sets.setdefault(DEPLOYMENT.held, {})[member] = score
+        self.model.keyspace.sorted_set(DEPLOYMENT.held)
+        self.model.keyspace.sets.setdefault(DEPLOYMENT.held, {})[member] = score
 
     def ask(self, name: str, keys: list[str], argv: list[Any]) -> list[Any]:
         """Return both replies to an inspection command, after checking how they begin."""
@@ -195,22 +198,28 @@ class Pair:
         self.published.clear()
         self.tick()
         found = {key.decode() for key in self.client.scan_iter()}
-        kept = {key for key in list(self.model.strings) if self.model.get(key) is not None}
-        sets = {key for key in list(self.model.sets) if self.model.queue(key)}
+        kept = {
+            key
+            for key in list(self.model.keyspace.strings)
+            if self.model.keyspace.get(key) is not None
+        }
+        sets = {
+            key for key in list(self.model.keyspace.sets) if self.model.keyspace.sorted_set(key)
+        }
         assert found == kept | sets, self.transcript()
         for key in kept:
-            assert self.client.get(key) == self.model.get(key), self.transcript()
+            assert self.client.get(key) == self.model.keyspace.get(key), self.transcript()
             until = self.client.execute_command("PEXPIRETIME", key)
-            expected = self.model.strings[key][1]
+            expected = self.model.keyspace.strings[key][1]
             never = until == -1 and expected == float("inf")
             near = abs(until - expected) <= MILLISECONDS
             assert never or near, f"{self.transcript()}\n{key} until {until}, model {expected}"
         for key in sets:
             real = dict(self.client.zrange(key, 0, -1, withscores=True))
-            model = self.model.sets[key]
+            model = self.model.keyspace.sets[key]
             assert real.keys() == model.keys(), self.transcript()
             until = self.client.execute_command("PEXPIRETIME", key)
-            expected = self.model.ends.get(key, -1)
+            expected = self.model.keyspace.ends.get(key, -1)
             near = abs(until - expected) <= MILLISECONDS
             assert near, f"{self.transcript()}\n{key} until {until}, model {expected}"
             for member, score in real.items():

@@ -62,9 +62,9 @@ def put(
     """Store a lock on some masters, in the form in which a client stores it."""
     for index in masters:
         master = memory().masters[index]
-        master.set(f"redlock:lock:{resource}", value, ms)
-        listed = master.sets.setdefault("redlock:held", {})
-        listed[resource.encode(errors="surrogatepass")] = master.time() // 1000 + ms
+        master.keyspace.set(f"redlock:lock:{resource}", value, ms)
+        listed = master.keyspace.sets.setdefault("redlock:held", {})
+        listed[resource.encode(errors="surrogatepass")] = master.keyspace.time() // 1000 + ms
 
 
 def turns(count: int, between: Callable[[], object] = lambda: None) -> Callable[[float], None]:

@@ -100,7 +100,7 @@ class MemorySite(Site):
 
     def add_waiters(self, resource: str, many: int) -> None:
         queue = {f"process {number}".encode(): float(number) for number in range(many)}
-        memory().masters[0].sets[f"redlock:queue:{resource}"] = queue
+        memory().masters[0].keyspace.sets[f"redlock:queue:{resource}"] = queue
 
     def pass_time(self, seconds: float) -> None:
         MemoryBackend.advance(seconds)

@@ -148,7 +148,7 @@ def test_states_of_several_masters() -> None:
 
 
 def test_scan_finds_locks_outside_the_index() -> None:
-    memory().masters[0].set("redlock:lock:order:9", b"theirs")
+    memory().masters[0].keyspace.set("redlock:lock:order:9", b"theirs")
     assert resources() == []
     assert resources("--scan") == ["order:9"]
 
@@ -166,7 +166,9 @@ def test_names_without_a_lock_are_not_counted() -> None:
     put("order:1", b"theirs")
     put("order:2", b"gone")
     for master in memory().masters:
-        del master.strings["redlock:lock:order:2"]  # the index of the masters still lists it
+        del master.keyspace.strings[
+            "redlock:lock:order:2"
+        ]  # the index of the masters still lists it
     for how in ("--all", "--search=order", "--prefix=order", "--order=resource"):
         ran = run("list_locks", "--format=json", how)
         assert (ran.json["total"], ran.said) == (1, ""), how
@@ -191,7 +193,7 @@ def test_a_prefix_is_the_beginning_of_the_name(site: Site) -> None:
 def test_a_lock_outside_the_index_is_found_by_its_name() -> None:
     put("order:3", b"theirs", (0, 1, 2))
     for master in memory().masters:
-        del master.sets["redlock:held"][b"order:3"]
+        del master.keyspace.sets["redlock:held"][b"order:3"]
     assert resources("--search", "order:3") == ["order:3"]
     assert resources("--search", "order:3", "--prefix", "user") == []
 
@@ -233,7 +235,7 @@ def test_the_master_with_most_waiters_counts() -> None:
     put("order:1", VALUE)
     for index, waiting in enumerate((2, 3, 1)):
         queue = {f"process {number}".encode(): float(number) for number in range(waiting)}
-        memory().masters[index].sets["redlock:queue:order:1"] = queue
+        memory().masters[index].keyspace.sets["redlock:queue:order:1"] = queue
     assert run("list_locks", "--format=json").json["locks"][0]["waiters"] == 3
 
 
@@ -257,7 +259,9 @@ def test_the_work_of_a_page_is_bounded(
     """However many locks are held: `queries` to each master, which return `entries` in all."""
     for master in memory().masters:
         names = [b"order:%d" % number for number in range(12_000)]
-        master.sets["redlock:held"] = dict.fromkeys(names, master.time() / 1000 + 60_000)
+        master.keyspace.sets["redlock:held"] = dict.fromkeys(
+            names, master.keyspace.time() / 1000 + 60_000
+        )
     replies: list[int] = []
     for kind, field in ((ListHeld, "left"), (FindHeld, "left"), (ReadLocks, None)):
 

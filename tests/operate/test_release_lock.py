@@ -53,7 +53,7 @@ def person(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 def is_held(resource: str = R) -> bool:
-    return memory().masters[0].get(f"redlock:lock:{resource}") is not None
+    return memory().masters[0].keyspace.get(f"redlock:lock:{resource}") is not None
 
 
 def test_lock_is_shown_and_confirmed(site: Site, person: Callable[..., None]) -> None:
@@ -135,7 +135,7 @@ def test_force_releases_every_holder_of_a_split_vote() -> None:
     for index in range(3):
         put(R, f"{'abc'[index] * 32} {{}}".encode(), (index,))
     assert run("release_lock", R, "--noinput", "--force").status == 0
-    assert all(master.get(f"redlock:lock:{R}") is None for master in memory().masters)
+    assert all(master.keyspace.get(f"redlock:lock:{R}") is None for master in memory().masters)
 
 
 @pytest.mark.usefixtures("in_memory")
@@ -148,7 +148,7 @@ def test_one_holder_of_a_split_vote_can_be_named() -> None:
         "release_lock", R, "--noinput", "--holder", fingerprint_of(b"b" * 32), "--format=json"
     )
     assert ran.status == 0
-    held = [master.get(f"redlock:lock:{R}") is not None for master in memory().masters]
+    held = [master.keyspace.get(f"redlock:lock:{R}") is not None for master in memory().masters]
     assert held == [True, True, False]
 
 

@@ -75,8 +75,8 @@ class MemoryBackend(RedlockBackend):
         self.down[:] = [""] * many
         self._markers[:] = [(b"trusted", 0)] * many
         for index, master in enumerate(self.masters):
-            master.set(self.deployment.marker, b"trusted")
-            master.publish = partial(self._publish, index)
+            master.keyspace.set(self.deployment.marker, b"trusted")
+            master.keyspace.publish = partial(self._publish, index)
             self.waiters.listen(index)
 
     def _publish(self, index: int, channel: str, name: bytes) -> bool:
@@ -116,23 +116,22 @@ class MemoryBackend(RedlockBackend):
     def forget(self, index: int) -> None:
         """Empty a master, as FLUSHALL does: it is not counted for RESTART_DELAY."""
         master = self.masters[index]
-        master.strings.clear()
-        master.sets.clear()
+        master.keyspace.clear()
         query = Join(deployment=self.deployment, run_id=master.run_id, mode="mark")
         reply = query.read(master.eval(query.name, query.keys(), [0, *query.arguments()])[1:])
         self._markers[index] = (reply.marker, reply.ready_at)
 
     def step_clock(self, index: int, seconds: float) -> None:
         """Set the clock of one master forward or back; beyond MAX_CLOCK_SKEW it is not counted."""
-        before = self.masters[index].time
-        self.masters[index].time = lambda: before() + round(seconds * 1_000_000)
+        before = self.masters[index].keyspace.time
+        self.masters[index].keyspace.time = lambda: before() + round(seconds * 1_000_000)
 
     def _fail(self, index: int, reason: str) -> None:
         self.down[index] = reason
         self.notice(self.deployment.names[index], False, reason)
 
     def _ready_in(self, index: int) -> float:
-        return max(0.0, (self._markers[index][1] - self.masters[index].time()) / 1_000_000)
+        return max(0.0, (self._markers[index][1] - self.masters[index].keyspace.time()) / 1_000_000)
 
     def _doubt(self, index: int) -> str:
         left = self._ready_in(index)

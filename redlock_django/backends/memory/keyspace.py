@@ -1,42 +1,32 @@
-"""The keys of one master in memory: strings and sorted sets that expire."""
+"""The data of one master in memory: strings and sorted sets that expire."""
 
 from __future__ import annotations
 
 import math
-import secrets
-import threading
 from collections.abc import Callable
 
-from redlock_django.wire.clock import wall_ns
-
-Argument = str | int | bytes
 Reply = list[int | bytes]
 
 
 class Keyspace:
-    """The strings and sorted sets of one server, by key.
+    """The strings and sorted sets of one server, by key, as its scripts see them.
 
-    `time` returns the server's clock in µs. A server that restarts gets a new `run_id`.
+    `time` returns the server's clock in µs. All keys expire by the time at which the running
+    script began.
     """
 
-    def __init__(self, time: Callable[[], int] = lambda: wall_ns() // 1000) -> None:
+    def __init__(self, time: Callable[[], int]) -> None:
         self.time = time
-        self.run_id = secrets.token_hex(20)
         self.strings: dict[str, tuple[bytes, float]] = {}  # key -> value, expiry in ms
         self.sets: dict[str, dict[bytes, float]] = {}
         self.ends: dict[str, float] = {}  # the expiry of a set, in ms, if it has one
         # Publishes a message on a channel and returns the number of its subscribers.
         self.publish: Callable[[str, bytes], int] = lambda channel, message: 0
-        self.forked()
-
-    def forked(self) -> None:
-        """Forget, after a fork, a script that a thread of the parent process was running."""
-        self.alone = threading.RLock()  # a server runs one script at a time
-        self._ms = 0  # the start of the running script: time stands still for it
+        self.script_ms = 0  # the time at which the running script began; 0 between scripts
 
     def _moment(self) -> int:
         """Return the time in ms; within a script, the time at which it began."""
-        return self._ms or self.time() // 1000
+        return self.script_ms or self.time() // 1000
 
     # The commands of a server that the scripts use.
 
@@ -64,7 +54,7 @@ class Keyspace:
         expiry = self.strings[key][1]
         return -1 if expiry == math.inf else int(expiry - self._moment())
 
-    def queue(self, key: str) -> dict[bytes, float]:
+    def sorted_set(self, key: str) -> dict[bytes, float]:
         """Return a sorted set; empty if it is absent, has expired or has another type."""
         end = self.ends.get(key)
         if end is not None and self._moment() > end:
@@ -74,36 +64,47 @@ class Keyspace:
 
     def remove(self, key: str, member: bytes) -> None:
         """Remove a member of a sorted set, which is deleted with its last one."""
-        members = self.queue(key)
+        members = self.sorted_set(key)
         members.pop(member, None)
         if not members:
             self.sets.pop(key, None)
             self.ends.pop(key, None)
 
+    def clear(self) -> None:
+        """Delete every key, as FLUSHALL does."""
+        self.strings.clear()
+        self.sets.clear()
+        self.ends.clear()
+
     # The index: the sorted set of the held resources, by expiry in ms; as in index.lua.
 
-    def _add_to_index(
-        self, key: str, left: int, resource: bytes, *, new_only: bool = False
-    ) -> None:
+    def add_to_index(self, key: str, left: int, resource: bytes, *, new_only: bool = False) -> None:
+        """Add a lock that lasts `left` ms, whichever program has set it."""
         if self.get(key) is not None:
             return  # another type: the index only serves inspection, so locking goes on without it
-        self.queue(key)
+        self.sorted_set(key)
         index = self.sets.setdefault(key, {})
         if not (new_only and resource in index):
-            index[resource] = self._ms + left
-        if self.ends.get(key, 0.0) - self._ms < left:
-            self.ends[key] = self._ms + 2 * left
+            index[resource] = self.script_ms + left
+        if self.ends.get(key, 0.0) - self.script_ms < left:
+            self.ends[key] = self.script_ms + 2 * left
 
-    def _add_grant(self, key: str, ttl: int, resource: bytes, max_ttl: int) -> None:
-        self.queue(key)
+    def add_grant(self, key: str, ttl: int, resource: bytes, max_ttl: int) -> None:
+        """Add the granted lock of a resource."""
+        self.sorted_set(key)
         index = self.sets.setdefault(key, {})
-        entries = {resource: self._ms + ttl, b"": -(self._ms // max_ttl)}
+        entries = {resource: self.script_ms + ttl, b"": -(self.script_ms // max_ttl)}
         if all(index.get(member) != score for member, score in entries.items()):
-            self.ends[key] = self._ms + 2 * max_ttl
+            self.ends[key] = self.script_ms + 2 * max_ttl
         index.update(entries)
 
-    def _trim(self, key: str, now_ms: int) -> None:
-        index = self.queue(key)
+    def trim_index(self, key: str, now_ms: int) -> None:
+        """Remove up to 100 entries of locks that have expired."""
+        index = self.sorted_set(key)
         stale = sorted((m for m, e in index.items() if 0 <= e < now_ms), key=index.__getitem__)
         for member in stale[:100]:
             self.remove(key, member)
+
+    def still_held(self, key: str, now_ms: int) -> dict[bytes, float]:
+        """Return the entries of the index that have not expired."""
+        return {m: expiry for m, expiry in self.sorted_set(key).items() if expiry >= now_ms}

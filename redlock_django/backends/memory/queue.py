@@ -12,14 +12,23 @@ LATE = 4e15  # µs added to the score of a late waiter; as in queue.lua
 NEWEST = 8  # how many of the last waiters may be asked to watch a turn; as in queue.lua
 
 
-class QueueScripts(Keyspace):
-    """The functions of queue.lua, line by line, to be read next to it."""
+class Queues:
+    """The queues of one server: the functions of queue.lua, to be read next to it."""
 
-    def _call_first(
+    __slots__ = ("_keyspace",)
+
+    def __init__(self, keyspace: Keyspace) -> None:
+        self._keyspace = keyspace
+
+    def call_first(
         self, key: str, now: int, waiter: bytes = b"", ticket: float = math.inf
     ) -> tuple[bytes, float] | None:
+        """Call the first waiter whose process listens; return it and the µs of its turn.
+
+        None if no waiter is in front of `waiter`.
+        """
         for _ in range(1000):
-            queue = self.queue(key)
+            queue = self._keyspace.sorted_set(key)
             name = min(queue, key=lambda name: (queue[name], name), default=waiter)
             score = queue.get(name, 0.0)
             if name == waiter or (score >= 0 and (ticket, waiter) < (score, name)):
@@ -30,12 +39,12 @@ class QueueScripts(Keyspace):
                 return name, -score - now
             channel = channel_of(name)
             if not channel:
-                self.remove(key, name)
+                self._keyspace.remove(key, name)
             elif score < 0:
                 queue[name] = LATE + now
                 if channel != channel_of(waiter):
                     self._remove_process(key, channel, name)
-            elif not self.publish(channel.decode(), name):
+            elif not self._keyspace.publish(channel.decode(), name):
                 self._remove_process(key, channel)
             elif score >= LATE:
                 return None
@@ -46,29 +55,26 @@ class QueueScripts(Keyspace):
                 return name, TURN
         return None
 
-    def _first(self, key: str) -> bytes:
-        queue = self.queue(key)
-        return min(queue, key=lambda name: (queue[name], name), default=b"")
-
     def _remove_process(self, key: str, channel: bytes, but: bytes = b"") -> None:
-        for name in list(self.queue(key)):
+        for name in list(self._keyspace.sorted_set(key)):
             if name != but and channel_of(name) == channel:
-                self.remove(key, name)
+                self._keyspace.remove(key, name)
 
     def _ask_to_watch(self, queue: dict[bytes, float], name: bytes) -> None:
         last = sorted(queue, key=lambda name: (queue[name], name))[-NEWEST:]
         newest = [other for other in reversed(last) if other != name and channel_of(other)]
         others = [other for other in newest if channel_of(other) != channel_of(name)]
         for watcher in (*others, *newest)[:1]:
-            self.publish(channel_of(watcher).decode(), b" " + watcher)
+            self._keyspace.publish(channel_of(watcher).decode(), b" " + watcher)
 
-    def _stand(self, key: str, waiter: bytes, ticket: float, lasts: int) -> int:
-        if not waiter or self.get(key) is not None:
+    def stand(self, key: str, waiter: bytes, ticket: float, lasts: int) -> int:
+        """Join the queue of a lock that lasts `lasts` ms; return the number of waiters in front."""
+        if not waiter or self._keyspace.get(key) is not None:
             return -1
-        self.queue(key)
-        queue = self.sets.setdefault(key, {})
+        self._keyspace.sorted_set(key)
+        queue = self._keyspace.sets.setdefault(key, {})
         queue[waiter] = ticket
-        self.ends[key] = self._ms + lasts + LINGER
+        self._keyspace.ends[key] = self._keyspace.script_ms + lasts + LINGER
         return sorted(queue, key=lambda name: (queue[name], name)).index(waiter)
 
 

@@ -41,17 +41,18 @@ class MemorySurvey(Survey):
         return {index: self._health(index, master) for index, master in self._up().items()}
 
     def _health(self, index: int, master: MemoryMaster) -> Health:
+        keyspace = master.keyspace
         return Health(
             run_id=master.run_id,
             latency=0.0,
-            offset=master.time() / 1e6 - wall_ns() / 1e9 - self._backend.passed,
+            offset=keyspace.time() / 1e6 - wall_ns() / 1e9 - self._backend.passed,
             server="memory",
             version="",
             uptime=0.0,
             policy="noeviction",
             maxmemory=0,
             persistent=False,
-            held=len(master.still_held(self.deployment.held, master.time() // 1000)),
+            held=len(keyspace.still_held(self.deployment.held, keyspace.time() // 1000)),
             ready_in=self._backend._ready_in(index),
             deployment=self.deployment.fingerprint,
             forbidden=(),
